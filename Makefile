@@ -1,0 +1,46 @@
+# Two commands do everything: `make demo` and `make test`.
+# .venv is made once; the stamp is renewed only when pyproject.toml changes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help install demo test test-slow lint types docs speed clean
+
+help:  ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
+
+install: $(STAMP)  ## Make .venv and install mtlkit with all extras
+
+$(STAMP): pyproject.toml mtlkit/_version.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| (echo "mtlkit needs Python 3.11 or newer; set PYTHON=..." >&2; exit 1)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $(STAMP)
+
+demo: $(STAMP)  ## Compare methods on embedded real data and write a report (about two minutes)
+	$(BIN)/mtlkit compare --demo --output runs/demo
+
+test: $(STAMP)  ## Run all tests but the slow ones
+	$(BIN)/python -m pytest
+
+test-slow: $(STAMP)  ## Run the slow tests
+	$(BIN)/python -m pytest -m slow --timeout 3600
+
+lint: $(STAMP)  ## Check style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)  ## Check types
+	$(BIN)/mypy
+
+docs: $(STAMP)  ## Build the documentation site into docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+speed: $(STAMP)  ## Measure steps and merges against the peers, interleaved
+	$(BIN)/python -m benchmarks.speed
+
+clean:  ## Remove what make created
+	rm -rf $(VENV) docs/_build build dist .pytest_cache .mypy_cache .ruff_cache

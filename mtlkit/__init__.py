@@ -1,0 +1,45 @@
+"""mtlkit: multi-task learning for PyTorch, every published remedy behind one string."""
+
+from typing import TYPE_CHECKING, Any
+
+from mtlkit._version import __version__
+from mtlkit.errors import MtlkitError
+from mtlkit.junction import Step
+from mtlkit.registry import (
+    list_architectures,
+    list_methods,
+    register_architecture,
+    register_method,
+)
+from mtlkit.weighting.base import GradientAggregator
+from mtlkit.weighting.create import create_method
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = [
+    "GradientAggregator",
+    "MtlkitError",
+    "Step",
+    "__version__",
+    "create_method",
+    "list_architectures",
+    "list_methods",
+    "register_architecture",
+    "register_method",
+]
+
+# imported when first used, so that `import mtlkit` stays fast
+_LAZY: dict[str, str] = {}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        import importlib
+
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'mtlkit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_LAZY})

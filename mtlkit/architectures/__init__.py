@@ -1,0 +1,11 @@
+"""Architectures: networks that fork shared features into tasks.
+
+Every module of this package is imported, so a new architecture is one new file; packages such as timm
+are imported only when a network is built.
+"""
+
+import importlib
+import pkgutil
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

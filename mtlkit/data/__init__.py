@@ -1,0 +1,1 @@
+"""Data sets: embedded ones, and loaders of the published ones."""

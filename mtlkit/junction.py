@@ -1,0 +1,434 @@
+"""The junction: one autograd node where the shared features fork into K tasks.
+
+Forward, every task gets its own view of the features. Backward, autograd calls the node once, when all
+task gradients have arrived; they are merged into one gradient for the features. So a step costs one
+ordinary ``backward()``, and whatever hooks into autograd (DDP, GradScaler, checkpointing, compilers)
+sees an ordinary graph.
+
+Besides the K views the node returns an **anchor**, a zero that :meth:`GradientAggregator.total` adds
+to the loss. Its gradient is the factor by which the caller scaled the loss (GradScaler, gradient
+accumulation), so that a method sees true gradient norms; and it makes the node run on a process that
+has no label of any task in this batch, where its peers would otherwise wait for it for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from mtlkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from mtlkit.weighting.base import GradientAggregator
+
+__all__ = ["Rows", "Step", "collective_group", "flatten_features", "fork"]
+
+# Above this many numbers, K gradients are not copied into one matrix but visited one by one.
+_STACK_LIMIT = 2**25
+
+
+class Rows:
+    """Gradients of P tasks with respect to one list of tensors: a (P, N) matrix kept in pieces."""
+
+    def __init__(self, grads: Sequence[Sequence[Tensor]], dtype: torch.dtype) -> None:
+        self.shapes = [piece.shape for piece in grads[0]] if grads else []
+        self.dtype = dtype
+        self._pieces: list[Tensor | list[Tensor]] = []
+        for index in range(len(self.shapes)):
+            flat = [task[index].reshape(-1) for task in grads]
+            large = len(flat) * flat[0].numel() > _STACK_LIMIT
+            self._pieces.append(flat if large else torch.stack(flat).to(dtype))
+
+    def gram(self) -> Tensor:
+        """(P, P) inner products, accumulated piece by piece in float32 or better."""
+        return sum(map(self._gram, self._pieces))  # type: ignore[return-value]
+
+    def weighted(self, weights: Tensor) -> list[Tensor]:
+        """``sum_k w_k g_k``, one tensor for each of the list."""
+        merged = []
+        for piece, shape in zip(self._pieces, self.shapes, strict=True):
+            if isinstance(piece, Tensor):
+                flat = weights.to(piece.dtype) @ piece
+            else:
+                flat = piece[0].to(self.dtype) * weights[0]
+                for weight, row in zip(weights[1:], piece[1:], strict=True):
+                    flat = flat.addcmul_(row.to(self.dtype), weight.to(self.dtype))
+            merged.append(flat.reshape(shape))
+        return merged
+
+    def matrix(self) -> Tensor:
+        """(P, N), copied together."""
+        pieces = [p if isinstance(p, Tensor) else torch.stack(p).to(self.dtype) for p in self._pieces]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+
+    def split(self, vector: Tensor) -> list[Tensor]:
+        """(N,) back into the shapes of the list."""
+        sizes = [shape.numel() for shape in self.shapes]
+        pieces = vector.split(sizes)
+        return [piece.reshape(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+
+    def _gram(self, piece: Tensor | list[Tensor]) -> Tensor:
+        if isinstance(piece, Tensor):
+            return piece @ piece.T
+        gram = torch.empty(len(piece), len(piece), dtype=self.dtype, device=piece[0].device)
+        for i, row in enumerate(piece):
+            left = row.to(self.dtype)
+            for j in range(i + 1):
+                gram[i, j] = gram[j, i] = torch.dot(left, piece[j].to(self.dtype))
+        return gram
+
+
+@dataclass
+class Step:
+    """What one backward knows when it merges.
+
+    ``rows`` are as they arrived: multiplied by ``scale`` and, with ``world`` processes, ``world``
+    times the gradient of the loss that DDP's averaging minimises. The Gram matrices are free of
+    both factors and the same on every process.
+    """
+
+    present: tuple[int, ...]
+    """Tasks that have a gradient on some process; P of them."""
+    complete: bool
+    """Whether these are all the tasks."""
+    gram: Tensor
+    """(P, P) inner products of the gradients to be merged."""
+    feature_gram: Tensor
+    """(P, P) inner products of the feature gradients; ``gram`` itself unless ``wrt=parameters``."""
+    finite: Tensor
+    """Whether all gradients are finite; state is only kept when they are."""
+    scale: Tensor
+    """Factor of the loss, for example that of a GradScaler."""
+    local: tuple[int, ...] = ()
+    """Tasks that have a gradient on this process."""
+    grads: Mapping[int, list[Tensor]] = field(default_factory=dict)
+    """Their gradients with respect to the features."""
+    rows: Rows | None = None
+    """The same as a matrix."""
+    losses: Tensor | None = None
+    """(P,) losses of this step, averaged over the processes; None before the first ``total``."""
+    world: int = 1
+    rank: int = 0
+    group: Any = None
+    weights: Tensor | None = None
+    """(P,) weights, once they are known."""
+
+    @property
+    def over_parameters(self) -> bool:
+        """Whether the gradients to be merged are those of the shared parameters."""
+        return self.gram is not self.feature_gram
+
+    def pick(self, state: Tensor) -> Tensor:
+        """Entries of per-task ``state`` that belong to the present tasks."""
+        return state if self.complete else state[list(self.present)]
+
+    def all_reduce(self, tensor: Tensor, *, mean: bool = False) -> Tensor:
+        """Sum (or mean) of ``tensor`` over the processes, in place."""
+        if self.group is not None:
+            dist.all_reduce(tensor, group=self.group)
+            if mean:
+                tensor /= self.world
+        return tensor
+
+
+def flatten_features(features: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]:
+    """Tensors of a nested list, tuple or dict, and the function that puts others in their place."""
+    if isinstance(features, Tensor):
+        return [features], lambda leaves: leaves[0]
+    if features is None:
+        return [], lambda leaves: None
+    if isinstance(features, Mapping):
+        children = [flatten_features(item) for item in features.values()]
+    elif isinstance(features, tuple | list):
+        children = [flatten_features(item) for item in features]
+    else:
+        raise UsageError(
+            "features must be a tensor, or a nested list, tuple or dict of tensors, "
+            f"not {type(features).__name__}"
+        )
+
+    def rebuild(values: Sequence[Tensor]) -> Any:
+        items, start = [], 0
+        for child, build in children:
+            items.append(build(values[start : start + len(child)]))
+            start += len(child)
+        if isinstance(features, Mapping):
+            return dict(zip(features, items, strict=True))
+        if hasattr(features, "_fields"):  # a named tuple
+            return type(features)(*items)
+        return tuple(items) if isinstance(features, tuple) else items
+
+    return [leaf for child, _ in children for leaf in child], rebuild
+
+
+def fork(method: GradientAggregator, features: Any) -> list[Any]:
+    """K views of ``features`` whose gradients ``method`` will merge."""
+    leaves, rebuild = flatten_features(features)
+    if not leaves:
+        raise UsageError("the features hold no tensor; give the backbone's output")
+    method._prepare()
+    owned = [tensor for part in method.parts for tensor in part.junction_parameters()]
+    recording = method.training and torch.is_grad_enabled()
+    if not recording or not any(t.requires_grad for t in (*leaves, *owned)):
+        return [rebuild(view) for view in method._fork_leaves(leaves)]
+
+    shared, direct = _shared_parameters(method, leaves) if method._wrt_parameters else ([], False)
+    method._group = collective_group(method)
+    layout = _Layout(len(leaves), len(owned), len(shared), direct)
+    anchor, *flat = _Junction.apply(method, layout, *leaves, *owned, *shared)
+    method._remember_fork(anchor)
+    count = len(leaves)
+    return [rebuild(flat[k * count : (k + 1) * count]) for k in range(len(method.tasks))]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How many of the node's inputs are features, owned parameters and shared parameters."""
+
+    features: int
+    owned: int
+    shared: int
+    direct: bool
+    """Whether the merged gradient goes to the shared parameters, past the backbone's backward."""
+
+
+class _Junction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, method: Any, layout: _Layout, *tensors: Tensor) -> tuple[Tensor, ...]:
+        leaves = list(tensors[: layout.features])
+        ctx.method, ctx.layout = method, layout
+        ctx.dtypes = [leaf.dtype for leaf in leaves]
+        ctx.set_materialize_grads(False)
+        if layout.shared:
+            ctx.save_for_backward(*leaves, *tensors[layout.features + layout.owned :])
+        anchor = torch.zeros((), dtype=torch.float32, device=leaves[0].device)
+        views = [
+            leaf.view_as(leaf) if leaf is given else leaf
+            for view in method._fork_leaves(leaves)
+            for leaf, given in zip(view, leaves, strict=True)
+        ]
+        ctx.mark_non_differentiable(*(v for v in views if not v.is_floating_point()))
+        return anchor, *views
+
+    @staticmethod
+    def backward(ctx: Any, anchor: Tensor | None, *flat: Tensor | None) -> Any:
+        method, layout = ctx.method, ctx.layout
+        saved = ctx.saved_tensors if layout.shared else ()
+        step = _measure(
+            method,
+            _by_task(flat, len(method.tasks)),
+            anchor,
+            features=saved[: layout.features],
+            shared=saved[layout.features :],
+        )
+        merged = method._merge_step(step, in_features=not layout.direct)
+        owned = [gradient for part in method.parts for gradient in part.junction_gradients(step)]
+        method._finish(step)
+        features: Sequence[Tensor | None] = [None] * layout.features
+        parameters: Sequence[Tensor | None] = [None] * layout.shared
+        if layout.direct:
+            parameters = merged or parameters
+        elif merged:
+            features = [
+                None if gradient is None else gradient.to(dtype)
+                for gradient, dtype in zip(merged, ctx.dtypes, strict=True)
+            ]
+        return (None, None, *features, *owned, *parameters)
+
+
+def _by_task(flat: Sequence[Tensor | None], tasks: int) -> dict[int, list[Tensor | None]]:
+    """Gradients of the tasks that have any."""
+    count = len(flat) // tasks
+    by_task = {k: list(flat[k * count : (k + 1) * count]) for k in range(tasks)}
+    return {k: grads for k, grads in by_task.items() if any(g is not None for g in grads)}
+
+
+def _measure(
+    method: GradientAggregator,
+    arrived: Mapping[int, list[Tensor | None]],
+    anchor: Tensor | None,
+    features: Sequence[Tensor],
+    shared: Sequence[Tensor],
+) -> Step:
+    """Everything about this step that does not depend on the method: gradients and Gram matrices."""
+    method._check_backward(anchor is not None, tuple(arrived))
+    local = tuple(arrived)
+    grads = method._pull_back(_fill(arrived))
+    reference = next((g for task in grads.values() for g in task if g is not None), anchor)
+    assert reference is not None
+    dtype = torch.float64 if reference.dtype == torch.float64 else torch.float32
+    device = reference.device
+    scale = torch.ones((), dtype=dtype, device=device) if anchor is None else anchor.to(dtype)
+    scale = torch.where(scale == 0, torch.ones_like(scale), scale)
+
+    pieces = {k: [g for g in grads[k] if g is not None] for k in local}
+    rows = Rows([pieces[k] for k in local], dtype)
+    gram = rows.gram() if local else torch.zeros(0, 0, dtype=dtype, device=device)
+    group = method._group
+    world = 1 if group is None else dist.get_world_size(group)
+    present, gram = _sum_over_processes(gram, local, len(method.tasks), group, world)
+    feature_gram = gram / scale.square()
+    if shared:
+        rows = _parameter_rows(grads, present, features, shared, group, world, dtype)
+        gram = rows.gram() / scale.square()
+    else:
+        gram = feature_gram
+    step = Step(
+        present=present,
+        complete=len(present) == len(method.tasks),
+        gram=gram,
+        feature_gram=feature_gram,
+        finite=torch.isfinite(gram).all() & torch.isfinite(feature_gram).all(),
+        scale=scale,
+        local=local,
+        grads=pieces,
+        rows=rows,
+        world=world,
+        rank=0 if group is None else dist.get_rank(group),
+        group=group,
+    )
+    step.losses = method._losses_of(step)
+    return step
+
+
+def _fill(arrived: Mapping[int, list[Tensor | None]]) -> dict[int, list[Tensor | None]]:
+    """Zeros where a tensor of the list has a gradient of another task, but not of this one."""
+    like: dict[int, Tensor] = {}
+    for grads in arrived.values():
+        like |= {index: g for index, g in enumerate(grads) if g is not None}
+    return {
+        task: [torch.zeros_like(like[i]) if g is None and i in like else g for i, g in enumerate(grads)]
+        for task, grads in arrived.items()
+    }
+
+
+def _sum_over_processes(
+    gram: Tensor, local: tuple[int, ...], tasks: int, group: Any, world: int
+) -> tuple[tuple[int, ...], Tensor]:
+    """The tasks present anywhere, and the Gram matrix of the whole batch.
+
+    DDP averages gradients, so a feature's gradient of the common loss is 1/world of the local one.
+    """
+    if group is None:
+        return local, gram
+    message = gram.new_zeros(tasks, tasks + 1)
+    index = torch.tensor(local, dtype=torch.long, device=gram.device)
+    message[index, tasks] = 1
+    message[index[:, None], index[None, :]] = gram
+    dist.all_reduce(message, group=group)
+    present = tuple(range(tasks))
+    if len(local) < tasks:
+        present = tuple(torch.nonzero(message[:, tasks]).flatten().tolist())
+    gram = message[:, :tasks] / world**2
+    return present, gram if len(present) == tasks else gram[list(present)][:, list(present)]
+
+
+def _parameter_rows(
+    grads: Mapping[int, list[Tensor | None]],
+    present: tuple[int, ...],
+    features: Sequence[Tensor],
+    shared: Sequence[Tensor],
+    group: Any,
+    world: int,
+    dtype: torch.dtype,
+) -> Rows:
+    """Gradients of every present task with respect to the shared parameters, averaged over ranks."""
+    rows = []
+    for task in present:
+        if task in grads:
+            pairs = [(z, g) for z, g in zip(features, grads[task], strict=True) if g is not None]
+            found: Sequence[Tensor | None] = torch.autograd.grad(
+                [z for z, _ in pairs],
+                shared,
+                [g.to(z.dtype) for z, g in pairs],
+                retain_graph=True,
+                allow_unused=True,
+            )
+        else:
+            found = (None,) * len(shared)
+        row = [torch.zeros_like(p) if g is None else g for p, g in zip(shared, found, strict=True)]
+        rows.append(_average(row, group, world))
+    return Rows(rows, dtype)
+
+
+def _average(tensors: list[Tensor], group: Any, world: int) -> list[Tensor]:
+    """Mean over the processes, in one message."""
+    if group is None:
+        return tensors
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    dist.all_reduce(flat, group=group)
+    pieces = (flat / world).split([tensor.numel() for tensor in tensors])
+    return [piece.reshape(t.shape) for piece, t in zip(pieces, tensors, strict=True)]
+
+
+def _shared_parameters(
+    method: GradientAggregator, leaves: Iterable[Tensor]
+) -> tuple[list[Tensor], bool]:
+    """Parameters below the features that the rows are taken of, and whether these are all there are.
+
+    If so, the merged row is their gradient and is handed to them directly: the backbone is walked K
+    times, not K + 1 times.
+    """
+    below = _leaves_below(leaves)
+    if method.shared is None:
+        chosen: list[Tensor] = [t for t in below if isinstance(t, nn.Parameter)]
+        missing = "no parameter lies below the features (is the backbone frozen?)"
+    else:
+        wanted = {id(p) for p in method.shared}
+        chosen = [tensor for tensor in below if id(tensor) in wanted]
+        missing = (
+            "none of the parameters in `shared` lies below the features; pass the module that "
+            "computes them, as it is used in the forward pass"
+        )
+    if not chosen:
+        raise UsageError(f"wrt=parameters: {missing}; or use wrt=features")
+    return chosen, len(chosen) == len(below)
+
+
+def _leaves_below(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Leaf tensors that require a gradient and that ``tensors`` were computed from."""
+    found: dict[int, Tensor] = {}
+    stack = []
+    for tensor in tensors:
+        if tensor.grad_fn is not None:
+            stack.append(tensor.grad_fn)
+        elif tensor.requires_grad:
+            found[id(tensor)] = tensor
+    seen = set(stack)
+    while stack:
+        node = stack.pop()
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            found[id(variable)] = variable
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                stack.append(following)
+    return list(found.values())
+
+
+_groups: dict[Any, Any] = {}
+
+
+def collective_group(method: GradientAggregator) -> Any:
+    """The process group that the method's reductions use, or None in a single process.
+
+    It is not DDP's own: with labels missing on some ranks, DDP's buckets may become ready in another
+    order there, and reductions of one group must be issued in one order.
+    """
+    if not method._sync or not dist.is_available() or not dist.is_initialized():
+        return None
+    if method.process_group is not None:
+        return method.process_group
+    world = dist.group.WORLD
+    if dist.get_world_size(world) == 1:
+        return None
+    if world not in _groups:
+        _groups.clear()  # groups of a process group that has been destroyed
+        _groups[world] = dist.new_group()
+    return _groups[world]

@@ -1,0 +1,251 @@
+"""Names to factories, for methods and for architectures; third-party packages add theirs.
+
+A package registers by an entry point in the group ``mtlkit.weighting`` or ``mtlkit.architectures``.
+Entry points are read when a name is first looked up, so ``import mtlkit`` runs nobody else's code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import types
+import typing
+import warnings
+from collections import abc
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, Generic, TypeVar
+
+from mtlkit.errors import SpecError, unknown_name
+from mtlkit.spec import Part, SpecLike, parse_spec
+
+__all__ = [
+    "architectures",
+    "list_architectures",
+    "list_methods",
+    "methods",
+    "register_architecture",
+    "register_method",
+]
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+class Registry(Generic[T]):
+    """The known factories of one kind, their aliases, and the plugins that add to them."""
+
+    def __init__(self, kind: str, group: str, builtin: str) -> None:
+        self.kind = kind
+        self.group = group
+        self._builtin = builtin
+        self._factories: dict[str, T] = {}
+        self._aliases: dict[str, str] = {}
+        self._loaded = False
+
+    def register(self, name: str, *, replace: bool = False) -> Callable[[T], T]:
+        """Decorator that makes a class or factory known as ``name``."""
+        if not isinstance(name, str) or not all(p.isidentifier() for p in name.split(".")):
+            raise SpecError(f"a {self.kind}'s name must be a word such as 'my_{self.kind}': {name!r}")
+
+        def decorate(factory: T) -> T:
+            old = self._factories.get(name)
+            taken = old is not None and _origin(old) != _origin(factory)
+            if not replace and (taken or name in self._aliases):
+                known = _origin(old) if old is not None else f"alias of {self._aliases[name]!r}"
+                raise SpecError(
+                    f"{self.kind} {name!r} is registered already ({known}); "
+                    "choose another name, or pass replace=True"
+                )
+            self._factories[name] = factory
+            if inspect.isclass(factory) and "name" not in vars(factory):
+                factory.name = name  # type: ignore[attr-defined]
+            return factory
+
+        return decorate
+
+    def alias(self, name: str, spec: str) -> None:
+        """Make ``name`` mean the parts of ``spec``."""
+        self._aliases[name] = spec
+
+    def aliases(self) -> Mapping[str, str]:
+        """Alias names and what they stand for."""
+        self._load()
+        return dict(self._aliases)
+
+    def names(self) -> list[str]:
+        """All names, aliases and plugins included, sorted."""
+        self._load()
+        return sorted({*self._factories, *self._aliases})
+
+    def get(self, name: str) -> T:
+        """The factory of this name, or an error with the nearest names."""
+        self._load()
+        try:
+            return self._factories[name]
+        except KeyError:
+            raise unknown_name(self.kind, name, self.names()) from None
+
+    def expand(self, spec: SpecLike) -> list[Part]:
+        """Parts of ``spec`` with aliases replaced; an alias's options go to the parts that take them."""
+        self._load()
+        parts: list[Part] = []
+        for part in parse_spec(spec):
+            if part.name in self._aliases:
+                expanded = parse_spec(self._aliases[part.name])
+                parts += self.override(expanded, part.options, of=part.name)
+            else:
+                parts.append(part)
+        return parts
+
+    def override(self, parts: list[Part], options: Mapping[str, Any], of: str) -> list[Part]:
+        """Give each option to every part that takes it; an option that none takes is an error."""
+        accepted = [option_names(self.get(part.name)) for part in parts]
+        for key in options:
+            if not any(key in names for names in accepted):
+                raise unknown_name(f"option of {of}", key, set().union(*accepted))
+        return [
+            Part(part.name, {**part.options, **{k: v for k, v in options.items() if k in names}})
+            for part, names in zip(parts, accepted, strict=True)
+        ]
+
+    def check(self, part: Part) -> T:
+        """The factory of ``part``, after its options have been checked by name."""
+        factory = self.get(part.name)
+        accepted = option_names(factory)
+        annotations = _option_types(factory)
+        for key, value in part.options.items():
+            if key not in accepted:
+                raise unknown_name(f"option of {part.name}", key, accepted)
+            if key in annotations and not _fits(value, annotations[key]):
+                raise SpecError(
+                    f"option {key!r} of {part.name} must be {_describe(annotations[key])}, not {value!r}"
+                )
+        return factory
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        self._loaded = True
+        importlib.import_module(self._builtin)
+        for entry in entry_points(group=self.group):
+            try:
+                found = entry.load()
+                if entry.name not in self._factories and callable(found):
+                    self.register(entry.name)(found)
+            except Exception as error:  # a plugin may fail in any way; ours must still work
+                warnings.warn(
+                    f"mtlkit plugin {entry.name!r} ({entry.value}) could not be loaded and is left "
+                    f"out: {type(error).__name__}: {error}",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+
+
+def _origin(factory: Any) -> str:
+    return f"{getattr(factory, '__module__', '?')}.{getattr(factory, '__qualname__', factory)}"
+
+
+@cache
+def takes_feature_dim(factory: Callable[..., Any]) -> bool:
+    """Whether the factory wants to know the size of the features."""
+    return "feature_dim" in inspect.signature(factory).parameters
+
+
+@cache
+def _option_types(factory: Callable[..., Any]) -> Mapping[str, Any]:
+    """Annotations of the options, where they can be resolved."""
+    hints: dict[str, Any] = {}
+    for current in reversed(inspect.getmro(factory)) if inspect.isclass(factory) else [factory]:
+        function = vars(current).get("__init__") if inspect.isclass(current) else current
+        if inspect.isfunction(function):
+            # names that only a type checker imports cannot be resolved; they are not checked
+            with contextlib.suppress(NameError, TypeError):
+                hints |= typing.get_type_hints(function)
+    return hints
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    """Whether ``value`` is of the annotated type; a type that is not known here always fits."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Literal:
+        return value in typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, choice) for choice in typing.get_args(annotation))
+    if annotation is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if annotation is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if annotation in (bool, str, type(None)):
+        return isinstance(value, annotation)
+    if origin in (abc.Sequence, abc.Mapping, list, tuple, dict):
+        wanted: Any = abc.Sequence if origin in (list, tuple) else origin
+        return isinstance(value, wanted) and not isinstance(value, str)
+    return True
+
+
+def _describe(annotation: Any) -> str:
+    names = {float: "a number", int: "a whole number", bool: "True or False", str: "a word"}
+    origin = typing.get_origin(annotation)
+    if origin is typing.Literal:
+        return "one of " + ", ".join(map(repr, typing.get_args(annotation)))
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_describe(choice) for choice in typing.get_args(annotation))
+    if annotation is type(None):
+        return "None"
+    if origin in (abc.Sequence, list, tuple):
+        return "a list"
+    return "a mapping" if origin in (abc.Mapping, dict) else names.get(annotation, str(annotation))
+
+
+@cache
+def option_names(factory: Callable[..., Any]) -> frozenset[str]:
+    """Names of the keyword-only options, those of the base classes included where passed on."""
+    return frozenset(option_defaults(factory))
+
+
+@cache
+def option_defaults(factory: Callable[..., Any]) -> Mapping[str, Any]:
+    """Option names and defaults in the order of the signature, own options first.
+
+    A factory may hide options that its base class takes with ``hidden_options``.
+    """
+    classes: list[Any] = [factory]
+    if inspect.isclass(factory):
+        classes = [c for c in inspect.getmro(factory) if "__init__" in vars(c)]
+    defaults: dict[str, Any] = {}
+    for current in classes:
+        function = current.__init__ if inspect.isclass(current) else current
+        parameters = inspect.signature(function).parameters.values()
+        for parameter in parameters:
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                defaults.setdefault(parameter.name, parameter.default)
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    hidden = {"feature_dim", "method", *getattr(factory, "hidden_options", ())}
+    return {name: default for name, default in defaults.items() if name not in hidden}
+
+
+methods: Registry[Any] = Registry("method", "mtlkit.weighting", "mtlkit.weighting")
+architectures: Registry[Any] = Registry("architecture", "mtlkit.architectures", "mtlkit.architectures")
+
+
+def register_method(name: str, *, replace: bool = False) -> Callable[[T], T]:
+    """Register a :class:`~mtlkit.GradientAggregator` subclass under ``name``."""
+    return methods.register(name, replace=replace)
+
+
+def register_architecture(name: str, *, replace: bool = False) -> Callable[[T], T]:
+    """Register an :class:`~mtlkit.architectures.Architecture` subclass under ``name``."""
+    return architectures.register(name, replace=replace)
+
+
+def list_methods() -> list[str]:
+    """Sorted names of all methods, aliases and plugins included."""
+    return methods.names()
+
+
+def list_architectures() -> list[str]:
+    """Sorted names of all architectures, plugins included."""
+    return architectures.names()

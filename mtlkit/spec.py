@@ -1,0 +1,250 @@
+"""Config strings: ``"normalize(burn_in=20)+rotate(size=512)+scale"``.
+
+The grammar is a small part of Python's, read with :mod:`ast` and never evaluated::
+
+    spec    = part ("+" part)*
+    part    = name | name "(" [key "=" value ("," key "=" value)*] ")"
+    value   = number | string | True | False | None | bare.word | [value, ...] | (value, ...)
+            | {value: value, ...} | part
+
+A bare word is a string, so ``pcgrad(wrt=parameters)`` needs no quotes. A value may itself be a call,
+as in ``cr_mogm(inner=cagrad(c=0.4))``; it is kept as a string in the same grammar. The mapping form
+``{"name": "cagrad", "c": 0.4}``, a list of parts, and YAML nodes of these shapes mean the same.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from mtlkit.errors import SpecError
+
+__all__ = ["Part", "SpecLike", "format_spec", "parse_spec"]
+
+SpecLike: TypeAlias = "str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Part"
+
+_MAX_LENGTH = 10_000
+_MAX_DEPTH = 50
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+# words that Python's grammar reads as something other than a name
+_RESERVED = frozenset({"True", "False", "None", "inf", "nan", "and", "or", "not", "is", "in", "if"})
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a method: its name and its options."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return format_spec([self])
+
+
+def parse_spec(spec: SpecLike) -> list[Part]:
+    """Read a config string, mapping or list of these into parts."""
+    if isinstance(spec, Part):
+        return [spec]
+    if isinstance(spec, str):
+        return _parse_string(spec)
+    if isinstance(spec, Mapping):
+        return [_parse_mapping(spec)]
+    if isinstance(spec, Sequence) and not isinstance(spec, bytes | bytearray):
+        parts = [part for item in spec for part in parse_spec(item)]
+        if not parts:
+            raise SpecError("empty list of parts; name at least one, for example 'sum'")
+        return parts
+    raise SpecError(
+        f"cannot read a spec from {type(spec).__name__}; give a string such as 'cagrad(c=0.4)', "
+        "a mapping such as {'name': 'cagrad', 'c': 0.4}, or a list of these"
+    )
+
+
+def format_spec(parts: Sequence[Part]) -> str:
+    """The config string of these parts; :func:`parse_spec` reads it back to the same parts."""
+    texts = []
+    for part in parts:
+        options = ", ".join(f"{key}={_format_value(value)}" for key, value in part.options.items())
+        texts.append(f"{part.name}({options})" if options else part.name)
+    return "+".join(texts)
+
+
+def _parse_string(text: str) -> list[Part]:
+    if not text.strip():
+        raise SpecError("empty spec; name at least one part, for example 'sum' or 'rotate+scale'")
+    if len(text) > _MAX_LENGTH:
+        raise SpecError(f"spec of {len(text)} characters is too long; at most {_MAX_LENGTH}")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        reason = getattr(error, "msg", None) or str(error)
+        raise SpecError(
+            f"cannot read spec {_shorten(text)}: {reason}; "
+            "expected parts joined by '+', such as 'rotate(size=512)+imtl_g'"
+        ) from None
+    return [_parse_part(node, text) for node in _summands(tree, text)]
+
+
+def _summands(tree: ast.expr, text: str) -> list[ast.expr]:
+    """The operands of ``a + b + c``, left to right."""
+    reversed_parts = []
+    while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add):
+        if isinstance(tree.right, ast.BinOp):
+            raise _not_a_part(tree.right, text)
+        reversed_parts.append(tree.right)
+        tree = tree.left
+    return [tree, *reversed(reversed_parts)]
+
+
+def _parse_part(node: ast.expr, text: str) -> Part:
+    if isinstance(node, ast.Call):
+        name = _dotted_name(node.func)
+        if name is None:
+            raise _not_a_part(node.func, text)
+        if node.args:
+            given = _source(node.args[0], text)
+            raise SpecError(
+                f"in spec {_shorten(text)}: {name} was given {given!r} without a name; "
+                f"options are key=value, for example '{name}(key={given})'"
+            )
+        options: dict[str, Any] = {}
+        for keyword in node.keywords:
+            if keyword.arg is None:
+                raise SpecError(f"in spec {_shorten(text)}: '**' is not allowed; name each option")
+            if keyword.arg in options:
+                raise SpecError(f"in spec {_shorten(text)}: option {keyword.arg!r} is given twice")
+            options[keyword.arg] = _parse_value(keyword.value, text)
+        return Part(name, options)
+    name = _dotted_name(node)
+    if name is None:
+        raise _not_a_part(node, text)
+    return Part(name)
+
+
+def _parse_value(node: ast.expr, text: str, depth: int = 0) -> Any:
+    if depth > _MAX_DEPTH:
+        raise SpecError(f"in spec {_shorten(text)}: values are nested too deeply")
+    if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float | bool | type(None)):
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+        operand = _parse_value(node.operand, text, depth + 1)
+        if isinstance(operand, int | float) and not isinstance(operand, bool):
+            return -operand if isinstance(node.op, ast.USub) else operand
+    elif isinstance(node, ast.Name | ast.Attribute):
+        name = _dotted_name(node)
+        if name in ("inf", "nan"):
+            return float(name)
+        if name is not None:
+            return name
+    elif isinstance(node, ast.List):
+        return [_parse_value(item, text, depth + 1) for item in node.elts]
+    elif isinstance(node, ast.Tuple):
+        return tuple(_parse_value(item, text, depth + 1) for item in node.elts)
+    elif isinstance(node, ast.Dict) and all(key is not None for key in node.keys):
+        return _parse_dict(node, text, depth)
+    elif isinstance(node, ast.Call) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)):
+        return format_spec([_parse_part(part, text) for part in _summands(node, text)])
+    raise SpecError(
+        f"in spec {_shorten(text)}: cannot read the value {_source(node, text)!r}; "
+        "accepted are numbers, strings, True, False, None, words, lists, tuples, mappings and parts"
+    )
+
+
+def _parse_dict(node: ast.Dict, text: str, depth: int) -> dict[Any, Any]:
+    result = {}
+    for key_node, value_node in zip(node.keys, node.values, strict=True):
+        assert key_node is not None
+        key = _parse_value(key_node, text, depth + 1)
+        if isinstance(key, list | dict):
+            raise SpecError(
+                f"in spec {_shorten(text)}: a mapping's key must be a word, string or number, "
+                f"not {_source(key_node, text)!r}"
+            )
+        result[key] = _parse_value(value_node, text, depth + 1)
+    return result
+
+
+def _parse_mapping(spec: Mapping[str, Any]) -> Part:
+    """``{"name": "cagrad", "c": 0.4}`` or ``{"cagrad": {"c": 0.4}}``."""
+    if "name" in spec:
+        name, options = spec["name"], {key: value for key, value in spec.items() if key != "name"}
+    elif len(spec) == 1:
+        name, options = next(iter(spec.items()))
+        options = {} if options is None else options
+        if not isinstance(options, Mapping):
+            raise SpecError(
+                f"options of part {name!r} must be a mapping, not {type(options).__name__}; "
+                f"for example {{{name!r}: {{'option': 1}}}}"
+            )
+    else:
+        raise SpecError(
+            f"a part needs the key 'name'; got keys {sorted(map(str, spec))}. "
+            "Write {'name': 'cagrad', 'c': 0.4}"
+        )
+    if not isinstance(name, str) or not _WORD.fullmatch(name):
+        raise SpecError(f"a part's name must be a word such as 'cagrad', not {name!r}")
+    for key in options:
+        if not isinstance(key, str) or not key.isidentifier():
+            raise SpecError(f"option names of part {name!r} must be words, not {key!r}")
+    return Part(name, dict(options))
+
+
+def _format_value(value: Any) -> str:
+    if isinstance(value, str):
+        is_word = _WORD.fullmatch(value) and not any(
+            piece in _RESERVED or _is_keyword(piece) for piece in value.split(".")
+        )
+        return value if is_word else repr(value)
+    if isinstance(value, bool) or value is None or isinstance(value, int):
+        return repr(value)
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "nan"
+        return repr(value)  # inf and -inf are words of the grammar
+    if isinstance(value, Mapping):
+        items = (f"{_format_value(k)}: {_format_value(v)}" for k, v in value.items())
+        return "{" + ", ".join(items) + "}"
+    if isinstance(value, tuple):
+        inner = ", ".join(map(_format_value, value))
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(map(_format_value, value)) + "]"
+    if isinstance(value, Part):
+        return format_spec([value])
+    # a module or callable handed over in Python: shown, but not readable back
+    return f"<{getattr(value, '__name__', type(value).__name__)}>"
+
+
+def _is_keyword(word: str) -> bool:
+    import keyword
+
+    return keyword.iskeyword(word)
+
+
+def _dotted_name(node: ast.expr) -> str | None:
+    pieces: list[str] = []
+    while isinstance(node, ast.Attribute):
+        pieces.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return None
+    return ".".join([node.id, *reversed(pieces)])
+
+
+def _not_a_part(node: ast.expr, text: str) -> SpecError:
+    return SpecError(
+        f"in spec {_shorten(text)}: {_source(node, text)!r} is not a part; "
+        "a part is a name such as 'pcgrad' or a call such as 'cagrad(c=0.4)'; join parts by '+'"
+    )
+
+
+def _source(node: ast.expr, text: str) -> str:
+    return (ast.get_source_segment(text.strip(), node) or ast.dump(node))[:80]
+
+
+def _shorten(text: str) -> str:
+    return repr(text if len(text) <= 120 else text[:117] + "...")

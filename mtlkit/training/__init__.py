@@ -1,0 +1,1 @@
+"""Trainer, tasks, checkpoints and monitor."""

@@ -1,0 +1,76 @@
+"""GradDrop: gradient sign dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mtlkit.errors import SpecError
+from mtlkit.junction import Step
+from mtlkit.registry import register_method
+from mtlkit.weighting.base import GradientAggregator, Tasks
+from mtlkit.weighting.randomness import SharedRandom
+from mtlkit.weighting.solvers import safe_divide
+
+__all__ = ["GradDrop"]
+
+
+@register_method("graddrop")
+class GradDrop(GradientAggregator):
+    r"""Keep, in every coordinate, only the task gradients of one randomly chosen sign.
+
+    With the purity :math:`P = \frac12 (1 + \sum_k G_k / \sum_k |G_k|)` and :math:`U` uniform on
+    [0, 1), the merged gradient is
+
+    .. math:: \sum_k (\ell_k + (1 - \ell_k) M_k) \circ G_k, \qquad
+        M_k = [P > U][G_k > 0] + [P \le U][G_k < 0]
+
+    so that in expectation a coordinate is kept as often as its sign is pure. A coordinate is that of
+    one sample's feature: nothing is summed over the batch first. (The GradDrop paper's layer
+    multiplies by the sign of the activation and sums over the batch before it takes the purity;
+    the RotoGrad paper's baseline, and TorchJD's, work on the gradient as it is, as here.)
+
+    Args:
+        leak: share of each task's gradient that is never dropped; one number, or one per task.
+        seed: of the random choices; a batch split over processes gets the choices it would get whole.
+    """
+
+    paper = (
+        "Chen et al., Just Pick a Sign: Optimizing Deep Multitask Models with Gradient Sign Dropout, "
+        "NeurIPS 2020"
+    )
+    year = 2020
+
+    _leaks: Tensor
+
+    def __init__(
+        self, tasks: Tasks, *, leak: float | Sequence[float] = 0.0, seed: int = 0, **common: Any
+    ) -> None:
+        super().__init__(tasks, **common)
+        leaks = [leak] * len(self.tasks) if isinstance(leak, int | float) else list(leak)
+        if len(leaks) != len(self.tasks) or not all(0 <= value <= 1 for value in leaks):
+            raise SpecError(
+                f"leak of graddrop must be a number of [0, 1] or {len(self.tasks)} of them, not {leak!r}"
+            )
+        self.leak = leak
+        self.seed = seed
+        self.register_buffer("_leaks", torch.tensor(leaks, dtype=torch.float32), persistent=False)
+        self.random = SharedRandom(seed)
+
+    def merge(self, grads: Tensor, step: Step | None = None) -> Tensor:
+        """Mask the (P, N) gradients by sign and add them."""
+        size = grads.shape[1]
+        offset = 0 if step is None or step.over_parameters else step.rank * size
+        purity = 0.5 * (1 + safe_divide(grads.sum(dim=0), grads.abs().sum(dim=0)))
+        positive = purity > self.random.uniform(size, offset=offset).to(grads.device)
+        kept = torch.where(positive, grads.clamp(min=0), grads.clamp(max=0))
+        leaks = self._leaks if step is None else step.pick(self._leaks)
+        leaks = leaks.to(grads.dtype)[:, None]
+        return (leaks * grads + (1 - leaks) * kept).sum(dim=0)
+
+    def update(self, step: Step) -> None:
+        """Move on to the next step's choices."""
+        self.random.advance(step.finite)

@@ -1,0 +1,42 @@
+"""IMTL-G: a merged gradient with equal projections on all task gradients."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mtlkit.registry import register_method
+from mtlkit.weighting.base import GradientAggregator
+from mtlkit.weighting.solvers import cosine_matrix, safe_divide, symmetric_pseudo_inverse
+
+__all__ = ["IMTLG"]
+
+
+@register_method("imtl_g")
+class IMTLG(GradientAggregator):
+    r"""Find the affine combination whose projections on all unit task gradients are equal.
+
+    .. math:: \Big\langle \sum_i w_i G_i,\ \frac{G_k}{\|G_k\|} \Big\rangle
+        \text{ equal for all } k, \qquad \sum_k w_k = 1
+
+    With the cosine matrix C this is :math:`C v = 1`, :math:`w_k \propto v_k / \|G_k\|`. The
+    pseudo-inverse of C is used, so that identical or dependent tasks share their weight instead of
+    making the system singular; a task whose gradient is zero takes no part. Where the gradients
+    cancel so that the weights sum to zero (two opposite gradients), the merged gradient is zero.
+    The weights may be negative: that is the paper's definition.
+    """
+
+    paper = "Liu et al., Towards Impartial Multi-task Learning, ICLR 2021"
+    year = 2021
+
+    def weights(self, gram: Tensor) -> Tensor:
+        """Solution of the equal-projection system, with sum one."""
+        exact = gram.double()
+        norms = exact.diagonal().sqrt()
+        inverse = symmetric_pseudo_inverse(cosine_matrix(exact))
+        solution = inverse.sum(dim=1)
+        # the largest norm makes the quotients of order one; it cancels in the normalisation
+        weights = safe_divide(solution * norms.max(), norms)
+        total = weights.sum()
+        vanishing = total.abs() <= len(gram) * 1e-12 * weights.abs().max()
+        return torch.where(vanishing, 0.0, safe_divide(weights, total)).to(gram.dtype)

@@ -1,0 +1,23 @@
+"""Mean of the task gradients."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mtlkit.registry import register_method
+from mtlkit.weighting.base import GradientAggregator
+
+__all__ = ["Mean"]
+
+
+@register_method("mean")
+class Mean(GradientAggregator):
+    r"""The mean, :math:`\frac1K \sum_k G_k`, over the tasks that are present.
+
+    Only the shared layers see the factor: each head still follows its own loss in full.
+    """
+
+    def weights(self, gram: Tensor) -> Tensor:
+        """One divided by the number of tasks."""
+        return torch.full((len(gram),), 1 / len(gram), dtype=gram.dtype, device=gram.device)

@@ -1,0 +1,65 @@
+"""PCGrad: project conflicting gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mtlkit.junction import Step
+from mtlkit.registry import register_method
+from mtlkit.weighting.base import GradientAggregator, Tasks
+from mtlkit.weighting.randomness import SharedRandom
+from mtlkit.weighting.solvers import safe_divide
+
+__all__ = ["PCGrad"]
+
+
+@register_method("pcgrad")
+class PCGrad(GradientAggregator):
+    r"""Drop from each task's gradient what conflicts with the others.
+
+    For every task i, starting from :math:`g = G_i`, and every other task j in random order
+
+    .. math:: g \leftarrow g - \frac{\min(0, \langle g, G_j \rangle)}{\|G_j\|^2} G_j
+
+    and the results are added (Algorithm 1 of the paper). The projections stay in the span of the task
+    gradients, so they are carried out on the coefficients, with the Gram matrix alone: all K tasks at
+    once, K steps. A task is never projected onto itself, whatever the rounding.
+
+    Args:
+        seed: of the random orders, which are the same on every process.
+    """
+
+    paper = "Yu et al., Gradient Surgery for Multi-Task Learning, NeurIPS 2020"
+    year = 2020
+    waived_laws = {
+        "permutation": "the projection order is drawn per position (exact for two tasks)",
+    }
+
+    def __init__(self, tasks: Tasks, *, seed: int = 0, **common: Any) -> None:
+        super().__init__(tasks, **common)
+        self.seed = seed
+        self.random = SharedRandom(seed)
+
+    def weights(self, gram: Tensor) -> Tensor:
+        """Coefficients of the task gradients in the sum of the projected ones."""
+        count = len(gram)
+        exact = gram.double()
+        inverse = safe_divide(torch.ones_like(exact.diagonal()), exact.diagonal())
+        orders = self.random.permutations(count, count)
+        tasks = torch.arange(count, device=gram.device)
+        coefficients = torch.eye(count, dtype=exact.dtype, device=gram.device)
+        for turn in range(count):
+            onto = orders[:, turn]  # (K,) the task that each one is projected onto now
+            products = (coefficients * exact[onto]).sum(dim=1)
+            products = torch.where(onto == tasks, 0.0, products.clamp(max=0))
+            coefficients = coefficients.scatter_add(
+                1, onto[:, None], -(products * inverse[onto])[:, None]
+            )
+        return coefficients.sum(dim=0).to(gram.dtype)
+
+    def update(self, step: Step) -> None:
+        """Move on to the next step's orders."""
+        self.random.advance(step.finite)

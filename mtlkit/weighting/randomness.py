@@ -1,0 +1,62 @@
+"""Random numbers that are equal on every process, saved with the method, and traced by compilers.
+
+The generator is counter based: a draw is a hash of (seed, counter, position), so it needs no state
+but two integers, costs no communication, and position ``i`` of a batch that is split over processes
+gets the number that it would get in one process.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["SharedRandom"]
+
+_MASK = 0xFFFFFFFF
+
+
+class SharedRandom(nn.Module):
+    """Draws that depend on seed and counter alone. The counter moves by :meth:`advance`."""
+
+    seed: Tensor
+    counter: Tensor
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.register_buffer("seed", torch.tensor(seed & _MASK))
+        self.register_buffer("counter", torch.tensor(0))
+
+    def uniform(self, *shape: int, stream: int = 0, offset: int = 0) -> Tensor:
+        """Numbers of [0, 1) in float32; ``offset`` is the position of the first one."""
+        index = torch.arange(math.prod(shape), device=self.counter.device) + offset
+        key = _mix(self.seed + _mix(self.counter + _mix_int(stream)))
+        # 24 bits: what a float32 can hold
+        return ((_mix(index ^ key) >> 8).to(torch.float32) * 2.0**-24).reshape(shape)
+
+    def normal(self, *shape: int, stream: int = 0) -> Tensor:
+        """Standard normal numbers, by Box and Muller's transform."""
+        radius = torch.sqrt(-2 * torch.log1p(-self.uniform(*shape, stream=2 * stream + 101)))
+        return radius * torch.cos(2 * math.pi * self.uniform(*shape, stream=2 * stream + 102))
+
+    def permutations(self, rows: int, size: int) -> Tensor:
+        """(rows, size) independent random orders of 0 .. size - 1."""
+        return self.uniform(rows, size, stream=1).argsort(dim=1)
+
+    def advance(self, finite: Tensor) -> None:
+        """Move on to the next step's numbers, unless this step is to be skipped."""
+        self.counter.add_(finite.to(self.counter.dtype))
+
+
+def _mix(x: Tensor) -> Tensor:
+    """A bijection of 32-bit integers in which every input bit changes every output bit."""
+    x = x & _MASK
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & _MASK
+    x = ((x ^ (x >> 15)) * 0x2C1B3C6D) & _MASK
+    x = ((x ^ (x >> 12)) * 0x297A2D39) & _MASK
+    return x ^ (x >> 15)
+
+
+def _mix_int(x: int) -> int:
+    return (x * 0x9E3779B1 + 0x7F4A7C15) & _MASK

@@ -1,0 +1,25 @@
+"""Plain sum of the task gradients: what autograd does without a method ("vanilla" in tables)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mtlkit.registry import register_method
+from mtlkit.weighting.base import GradientAggregator
+
+__all__ = ["Sum"]
+
+
+@register_method("sum")
+class Sum(GradientAggregator):
+    r"""The plain sum, :math:`\sum_k G_k`: every weight is one.
+
+    ``method(features)`` may be left out; with it, the step's statistics are kept as for all others.
+    """
+
+    is_plain_sum = True
+
+    def weights(self, gram: Tensor) -> Tensor:
+        """Ones."""
+        return torch.ones(len(gram), dtype=gram.dtype, device=gram.device)
