@@ -268,7 +268,6 @@ class GradientAggregator(nn.Module, ABC):
         step.losses = self._losses_of(step)
         (merged,) = self._merge_step(step, in_features=False)
         self._finish(step)
-        assert merged is not None
         return merged.to(grads.dtype)
 
     @property
@@ -402,7 +401,7 @@ class GradientAggregator(nn.Module, ABC):
             grads = part.pull_back(grads)
         return grads
 
-    def _merge_step(self, step: Step, *, in_features: bool) -> list[Tensor | None]:
+    def _merge_step(self, step: Step, *, in_features: bool) -> list[Tensor]:
         """The merged gradient, as one tensor for each of the list that the rows were taken of."""
         assert step.rows is not None
         if not step.present:
@@ -417,18 +416,16 @@ class GradientAggregator(nn.Module, ABC):
         products = step.gram @ weights
         self._record(step, weights, products, weights @ products)
         if over_parameters and in_features:
-            rows, tasks = Rows([step.grads[k] for k in step.local], step.gram.dtype), step.local
+            rows, tasks = step.feature_rows(), step.local
         else:
             rows = step.rows
             tasks = step.present if over_parameters else step.local
         if not tasks:
             return []
         chosen = weights if tasks == step.present else weights[[step.present.index(k) for k in tasks]]
-        return list(rows.weighted(chosen))
+        return rows.weighted(chosen)
 
-    def _merge_whole(
-        self, merge: GradientAggregator, step: Step, in_features: bool
-    ) -> list[Tensor | None]:
+    def _merge_whole(self, merge: GradientAggregator, step: Step, in_features: bool) -> list[Tensor]:
         if in_features:
             raise UsageError(
                 f"{merge} merges whole gradients, so with wrt=parameters every parameter below the "
@@ -450,7 +447,7 @@ class GradientAggregator(nn.Module, ABC):
             products = step.all_reduce(products) / step.world**2
         nothing = torch.full_like(products[:-1], torch.nan)
         self._record(step, nothing, products[:-1], products[-1])
-        return list(step.rows.split(merged))
+        return step.rows.split(merged)
 
     def _finish(self, step: Step) -> None:
         for part in self.parts:
@@ -669,6 +666,7 @@ class _Pending:
         self.has_losses = False
         self.group: Any = None
         self.process_group: Any = None
+        self.scratch: dict[str, Any] = {}
         self._nodes: list[weakref.ref[Any]] = []
 
     def add(self, anchor: Tensor) -> None:
