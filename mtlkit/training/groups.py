@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import nn
@@ -77,7 +77,9 @@ def rotation_schedule(optimizer: Optimizer, decay: float = 0.9999) -> Multiplica
     others = [rate for name, rate in rates.items() if name != METHOD_GROUP]
     if others:
         _warn_if_fast(rates[METHOD_GROUP], max(others), [])
-    factors = [_Factor(decay if name == METHOD_GROUP else 1.0) for name in names]
+    factors: list[Callable[[int], float]] = [
+        _Factor(decay if name == METHOD_GROUP else 1.0) for name in names
+    ]
     return MultiplicativeLR(optimizer, lr_lambda=factors)
 
 

@@ -116,7 +116,7 @@ class Rotate(GradientAggregator):
                     f"burn_in re-reads the reference norms of 'scale', and {merge or 'the sum'} has "
                     "none; write 'rotate+scale(burn_in=20)', or leave burn_in out"
                 )
-            merge.burn_in = merge.burn_in or self.burn_in
+            merge.burn_in = merge.burn_in or self.burn_in  # type: ignore[assignment]
 
     def prepare(self) -> None:
         """Bring the rotations back onto the manifold after an optimizer's step."""
@@ -317,13 +317,15 @@ def _checked_size(size: int | None, feature_dim: int | None, blocks: int) -> int
 def _geotorch_frames(shape: tuple[int, int, int, int]) -> nn.ModuleList:
     """One geotorch-constrained module per task, at the identity, as in the authors' code."""
     import geotorch
+    from torch.nn.utils import parametrize
 
     frames = nn.ModuleList()
-    for _ in range(shape[0]):
-        module = nn.Module()
-        module.weight = nn.Parameter(torch.eye(shape[-1]).expand(shape[1:]).clone())
-        identity = module.weight.detach().clone()
-        geotorch.special_orthogonal(module, "weight")
-        module.weight = identity
-        frames.append(module)
+    identity = torch.eye(shape[-1]).expand(shape[1:]).clone()
+    with torch.random.fork_rng(devices=[]):  # geotorch draws a start that is not used
+        for _ in range(shape[0]):
+            module = nn.Module()
+            module.weight = nn.Parameter(identity.clone())
+            parametrize.register_parametrization(module, "weight", geotorch.SO(identity.shape))
+            module.weight = identity
+            frames.append(module)
     return frames
