@@ -270,7 +270,8 @@ def _measure(
     dtype = torch.float64 if reference.dtype == torch.float64 else torch.float32
     device = reference.device
     scale = torch.ones((), dtype=dtype, device=device) if anchor is None else anchor.to(dtype)
-    scale = torch.where(scale == 0, torch.ones_like(scale), scale)
+    if anchor is not None:
+        scale = torch.where(scale == 0, 1.0, scale)
 
     rows = Rows([_defined(grads[k]) for k in local], dtype)
     gram = rows.gram() if local else torch.zeros(0, 0, dtype=dtype, device=device)
@@ -288,7 +289,7 @@ def _measure(
         complete=len(present) == len(method.tasks),
         gram=gram,
         feature_gram=feature_gram,
-        finite=torch.isfinite(gram).all() & torch.isfinite(feature_gram).all(),
+        finite=torch.isfinite(gram if gram is feature_gram else gram + feature_gram).all(),
         scale=scale,
         local=local,
         grads=grads,
