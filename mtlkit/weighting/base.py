@@ -467,6 +467,7 @@ class GradientAggregator(nn.Module, ABC):
         record = record.over(len(self.tasks))  # a traced graph can only write to buffers
         self._last_gram.copy_(record.gram)
         self._last_weights.copy_(record.weights)
+        assert record.products is not None
         self._last_products.copy_(record.products)
         self._steps.add_(1)
 
@@ -544,12 +545,14 @@ class GradientAggregator(nn.Module, ABC):
             losses = self._last_losses.new_zeros(0)
         group = collective_group(self) if recording and self._sync_losses else None
         if group is not None:
-            message = losses.new_zeros(2, len(self.tasks))
-            message[0, list(present)] = losses
+            # one dtype on every process, also on one without any loss
+            dtype = torch.float32 if losses.device.type == "mps" else torch.float64
+            message = torch.zeros(2, len(self.tasks), dtype=dtype, device=losses.device)
+            message[0, list(present)] = losses.to(dtype)
             message[1, list(present)] = 1
             dist.all_reduce(message, group=group)
             present = tuple(torch.nonzero(message[1]).flatten().tolist())
-            losses = message[0, list(present)] / dist.get_world_size(group)
+            losses = (message[0, list(present)] / dist.get_world_size(group)).to(losses.dtype)
         return _LossStep(present, len(present) == len(self.tasks), losses)
 
     def _keep_losses(self, step: _LossStep) -> None:
