@@ -22,7 +22,7 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
-    yield
+    return
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -13,7 +13,9 @@ from tests.networks import SmallNet
 STEPS = 10
 BATCH = 8
 # samples with a label: of task 0 all; of task 1 only on the first process; of task 2 some on both
-LABELS = torch.tensor([[1, 1, 1], [1, 1, 1], [1, 0, 0], [1, 1, 1], [1, 0, 1], [1, 0, 0], [1, 0, 1], [1, 0, 0]])
+LABELS = torch.tensor(
+    [[1, 1, 1], [1, 1, 1], [1, 0, 0], [1, 1, 1], [1, 0, 1], [1, 0, 0], [1, 0, 1], [1, 0, 0]]
+)
 
 
 def cases() -> list[str]:

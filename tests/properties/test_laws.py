@@ -43,7 +43,9 @@ def gradients(draw, tasks=st.integers(2, 6), conflicting=True):
     rows = torch.randn(count, size, generator=generator, dtype=torch.float64)
     if conflicting and draw(st.booleans()):
         rows[1] = -rows[0] + 0.3 * rows[1]
-    return rows * torch.logspace(0, draw(st.sampled_from([0.0, 2.0])), count, dtype=torch.float64)[:, None]
+    return (
+        rows * torch.logspace(0, draw(st.sampled_from([0.0, 2.0])), count, dtype=torch.float64)[:, None]
+    )
 
 
 def same(left: torch.Tensor, right: torch.Tensor, tolerance: float = 1e-6) -> bool:
