@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent / "_ext")]
 
 from mtlkit import __version__  # noqa: E402
 from mtlkit.weighting import catalogue  # noqa: E402
@@ -17,7 +17,7 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx.ext.mathjax",
+    "mathml",
     "sphinx.ext.viewcode",
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_inline"]
@@ -33,8 +33,8 @@ autodoc_typehints_description_target = "documented"
 napoleon_google_docstring = True
 napoleon_use_ivar = True
 suppress_warnings = ["myst.header"]
-# formulas are set by the reader's browser; the script is a file of the site, not of another host
-mathjax_path = "mathjax.js"
+html_math_renderer = "mathml"
+html_css_files = ["site.css"]
 
 
 def write_method_pages() -> None:
