@@ -220,7 +220,7 @@ def _needs(name: str, factories: Sequence[Any]) -> tuple[str, ...]:
     def any_of(attribute: str) -> bool:
         return any(getattr(factory, attribute, False) for factory in factories)
 
-    plays = {role for factory in factories for role in getattr(factory, "_plays", ())}
+    plays: set[str] = {role for factory in factories for role in getattr(factory, "_plays", ())}
     merges = [f for f in factories if "merge" in getattr(f, "_plays", ())]
     plain = all(f.is_plain_sum for f in merges)
     needs = {
@@ -243,7 +243,7 @@ def _owns_parameters(name: str) -> bool:
 def _cost(factories: Iterable[Any]) -> str:
     costs = []
     for factory in factories:
-        plays = getattr(factory, "_plays", frozenset())
+        plays: frozenset[str] = getattr(factory, "_plays", frozenset())
         if "loss" in plays:
             costs.append("K numbers")
         if "fork" in plays:

@@ -40,7 +40,8 @@ class FAMO(Scalarization):
     no second update of BatchNorm's averages), but the batch differs, so :math:`\delta` carries the
     noise of the batches; given the same batch twice, it is the paper's. The logits, Adam's
     moments included, are state of the method, not parameters: no other optimizer must move them. A
-    task that was absent keeps its logit, and compares with its own last loss.
+    task that was absent keeps its logit, and compares with its own last loss. The total's gradient is
+    that of f; its value is c, a weighted harmonic mean of the losses (where b is zero).
 
     Args:
         lr: learning rate of the logits.
@@ -95,6 +96,9 @@ class FAMO(Scalarization):
         quotients = safe_divide(shares * least, above)
         total = torch.where(active.any(), quotients.sum(), 1.0)
         return (shares * logs).sum() * least / total, quotients / total
+
+    def loss_penalty(self, losses: Tensor, step: Any = None) -> None:
+        """None: c, the weighted harmonic mean of the losses, tells more than f does."""
 
     def update_losses(self, losses: Tensor, step: Any) -> None:
         """Keep the logits, Adam's state and the log-losses."""
