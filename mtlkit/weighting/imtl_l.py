@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mtlkit.junction import Step
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
 
@@ -45,6 +46,14 @@ class IMTLL(GradientAggregator):
     def loss_penalty(self, losses: Tensor, step: Any = None) -> Tensor:
         """Minus the sum of the logarithms of the scales."""
         return -self._present(step).sum().to(losses.dtype)
+
+    def junction_parameters(self) -> tuple[Tensor, ...]:
+        """Own parameters, so that DDP finds them in use at the end of the forward pass."""
+        return (self.log_scales,)
+
+    def junction_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
+        """None: their gradient comes from the total."""
+        return (None,)
 
     def _present(self, step: Any) -> Tensor:
         return self.log_scales if step is None else step.pick(self.log_scales)

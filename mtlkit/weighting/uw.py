@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mtlkit.errors import SpecError, unknown_name
+from mtlkit.junction import Step
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
 
@@ -71,3 +72,11 @@ class UW(GradientAggregator):
         r"""The sum of :math:`\log \sigma_k`."""
         present = self.log_variances if step is None else step.pick(self.log_variances)
         return 0.5 * present.sum().to(losses.dtype)
+
+    def junction_parameters(self) -> tuple[Tensor, ...]:
+        """Own parameters, so that DDP finds them in use at the end of the forward pass."""
+        return (self.log_variances,)
+
+    def junction_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
+        """None: their gradient comes from the total."""
+        return (None,)
