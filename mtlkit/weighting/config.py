@@ -7,7 +7,6 @@ from torch import Tensor
 
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.solvers import cosine_matrix, safe_divide
 
 __all__ = ["ConFIG"]
 
@@ -46,18 +45,16 @@ class ConFIG(GradientAggregator):
     def weights(self, gram: Tensor) -> Tensor:
         """Coefficients of the task gradients in the conflict-free one."""
         finite = torch.isfinite(gram).all()
-        exact = torch.where(finite, gram, torch.zeros_like(gram)).double()
+        exact = torch.where(finite, gram, 0.0).double()
         norms = exact.diagonal().sqrt()
-        values, vectors = torch.linalg.eigh(cosine_matrix(exact))
+        inverse = torch.where(norms > 0, 1 / norms, 0.0)
+        values, vectors = torch.linalg.eigh(inverse[:, None] * exact * inverse)
         count = len(gram)
-        resolved = values > values[-1] * count * torch.finfo(gram.dtype).eps * 8
+        resolved = values > values[-1] * (count * torch.finfo(gram.dtype).eps * 8)
         products = torch.where(resolved, vectors.sum(dim=0), 0.0)  # of 1 with the eigenvectors
-        # 1 is orthogonal to all of them when the gradients cancel
-        products = torch.where(products.norm() <= 1e-10 * count, 0.0, products)
-        solution = vectors @ safe_divide(products, torch.where(resolved, values, 0.0))
+        solution = vectors @ torch.where(resolved, products / values, 0.0)  # a
         served = vectors @ products  # C a
-        # the largest norm makes the quotients of order one
-        largest = norms.max()
-        length = safe_divide((safe_divide(norms, largest) * served).sum(), solution @ served)
-        weights = length * safe_divide(solution * largest, norms)
-        return torch.where(finite, weights, torch.nan).to(gram.dtype)
+        # 1 is orthogonal to all resolved eigenvectors when the gradients cancel
+        some = served.square().sum() > (1e-10 * count) ** 2
+        length = torch.where(some, norms @ served / (solution @ served), 0.0)
+        return torch.where(finite, length * solution * inverse, torch.nan).to(gram.dtype)
