@@ -382,7 +382,10 @@ class GradientAggregator(nn.Module, ABC):
 
     @property
     def _traceable(self) -> bool:
-        return not self._wrt_parameters and all(type(part).traceable for part in self.parts)
+        # a traced backward would read the losses of the step before
+        reads_losses = self.merge_part is not None and self.merge_part.uses_losses
+        traceable = all(type(part).traceable for part in self.parts)
+        return traceable and not reads_losses and not self._wrt_parameters
 
     @property
     def _sync_losses(self) -> bool:
