@@ -23,10 +23,10 @@ class CAGrad(GradientAggregator):
     .. math:: \arg\max_d\ \min_k \langle G_k, d \rangle \quad
         \text{subject to}\quad \|d - G_0\| \le c\,\|G_0\|
 
-    which is :math:`d = G_0 + c\,\|G_0\|\, G_w / \|G_w\|` for the :math:`w` in the simplex that minimises
-    :math:`\langle G_w, G_0\rangle + c\,\|G_0\|\,\|G_w\|`. Needs the Gram matrix only. The optimum is exact
-    (a few non-negative least squares problems on the K x K matrix), where the authors and the peers
-    stop SLSQP or a conic solver at a tolerance.
+    which is :math:`d = G_0 + c\,\|G_0\|\, G_w / \|G_w\|` for the :math:`w` in the simplex that
+    minimises :math:`\langle G_w, G_0\rangle + c\,\|G_0\|\,\|G_w\|`. Needs the Gram matrix only. The
+    optimum is exact (a few non-negative least squares problems on the K x K matrix), where the
+    authors and the peers stop SLSQP or a conic solver at a tolerance.
 
     Two places that the paper leaves open: if the gradients are Pareto stationary and the minimum is
     at :math:`G_w = 0`, many d are optimal, and d is the one nearest to :math:`G_0` (TorchJD returns

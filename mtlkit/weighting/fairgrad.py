@@ -19,8 +19,8 @@ __all__ = ["FairGrad"]
 class FairGrad(GradientAggregator):
     r"""Share out progress by alpha-fairness.
 
-    The merged gradient :math:`d = \sum_k w_k G_k` maximises
-    :math:`\sum_k \langle G_k, d \rangle^{1 - \alpha} / (1 - \alpha)` in a ball, so that the weights solve
+    The merged gradient :math:`d = \sum_k w_k G_k` maximises :math:`\sum_k \langle G_k, d \rangle^{1 -
+    \alpha} / (1 - \alpha)` in a ball, so that the weights solve
 
     .. math:: \mathbf{G}\, w = w^{-1/\alpha}, \qquad w > 0
 
@@ -41,7 +41,7 @@ class FairGrad(GradientAggregator):
     year = 2024
     traceable = False
     waived_laws = {
-        "scale": "the equation G w = w^(-1/alpha) fixes the weights' scale; only the direction is free of it",
+        "scale": "the equation G w = w^(-1/alpha) sets the weights' scale; only the direction is free",
         "single_task": "the equation gives a single gradient g the length |g|^((1-alpha)/(1+alpha))",
     }
 

@@ -20,8 +20,8 @@ __all__ = ["NashMTL"]
 class NashMTL(GradientAggregator):
     r"""Follow the Nash bargaining solution of the tasks.
 
-    The merged gradient :math:`d = \sum_k w_k G_k` maximises :math:`\sum_k \log \langle G_k, d \rangle` in a
-    ball, so that the weights solve
+    The merged gradient :math:`d = \sum_k w_k G_k` maximises :math:`\sum_k \log \langle G_k, d
+    \rangle` in a ball, so that the weights solve
 
     .. math:: \mathbf{G}\, w = 1 / w, \qquad w > 0
 
@@ -67,8 +67,8 @@ class NashMTL(GradientAggregator):
             raise SpecError(f"max_norm of nash_mtl must be 0 or more, or None, not {max_norm}")
         self.update_every = update_every
         self.max_norm = max_norm
-        # a weight of NaN has not been bargained for yet
-        self.register_buffer("kept", torch.full((len(self.tasks),), torch.nan, dtype=torch.float64))
+        # a negative weight has not been bargained for yet
+        self.register_buffer("kept", torch.full((len(self.tasks),), -1.0, dtype=torch.float64))
         self.register_buffer("age", torch.tensor(0))
 
     def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
@@ -78,7 +78,9 @@ class NashMTL(GradientAggregator):
             return weights
         exact = weights.double()
         norm = (exact @ gram.double() @ exact).clamp(min=0).sqrt()
-        return torch.where(norm > self.max_norm, safe_divide(exact * self.max_norm, norm), exact).to(gram)
+        return torch.where(norm > self.max_norm, safe_divide(exact * self.max_norm, norm), exact).to(
+            gram
+        )
 
     def update(self, step: Step) -> None:
         """Keep the weights for the steps that do not solve."""
@@ -88,6 +90,6 @@ class NashMTL(GradientAggregator):
 
     def _solution(self, gram: Tensor, step: Step | None) -> Tensor:
         kept = self.kept if step is None else step.pick(self.kept)
-        if int(self.age) % self.update_every == 0 or bool(torch.isnan(kept).any()):
+        if int(self.age) % self.update_every == 0 or bool((kept < 0).any()):
             return solve(bargaining_weights, gram, 1.0, precision(gram))
         return kept.to(gram)
