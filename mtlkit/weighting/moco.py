@@ -86,6 +86,8 @@ class MoCo(SimplexWeights):
     def update(self, step: Step) -> None:
         """Keep the point and the average."""
         super().update(step)
+        if not step.present:
+            return
         remember_pairs(self.tracked, self._average(step.gram, step), step)
         self.remember("steps", self.steps + 1, step)
 

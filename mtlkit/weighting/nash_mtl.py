@@ -78,9 +78,8 @@ class NashMTL(GradientAggregator):
             return weights
         exact = weights.double()
         norm = (exact @ gram.double() @ exact).clamp(min=0).sqrt()
-        return torch.where(norm > self.max_norm, safe_divide(exact * self.max_norm, norm), exact).to(
-            gram
-        )
+        clipped = safe_divide(exact * self.max_norm, norm)
+        return torch.where(norm > self.max_norm, clipped, exact).to(gram)
 
     def update(self, step: Step) -> None:
         """Keep the weights for the steps that do not solve."""
