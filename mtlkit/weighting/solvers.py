@@ -123,7 +123,8 @@ def shortening_sums(cosines: Matrix, start: Matrix) -> Matrix:
     count = len(cosines)
     linear = -start @ cosines
     solution = np.zeros_like(linear)
-    positive = (linear > 0) & (cosines.diagonal() > 0)
+    first = np.maximum(linear, 0)
+    positive = (linear + first > first @ cosines) & (cosines.diagonal() > 0)
     pending = np.arange(len(linear))
     unsolved = np.zeros(len(linear), dtype=bool)
     identity = np.eye(count)
@@ -237,7 +238,10 @@ def _step_length(
 def conflict_averse_weights(gram: Matrix, c: float, rounding: float = _EPS) -> Matrix:
     r"""CAGrad's weights: the d within ``c |g_0|`` of the mean ``g_0`` with the largest ``min <g_k, d>``.
 
-    The dual is ``min_w <g_w, g_0> + c |g_0| |g_w|`` over the simplex. For the t with
+    If it is known which tasks are the worst-off, d has a closed form; most problems are solved by
+    guessing these and exchanging the wrong ones until the optimality conditions hold.
+
+    Otherwise by the dual, ``min_w <g_w, g_0> + c |g_0| |g_w|`` over the simplex. For the t with
     ``|g_w| = t c |g_0|`` its optimality conditions are those of the point of the hull nearest to
     ``-t g_0``, which non-negative least squares finds exactly; ``|g_w(t)| / t`` falls with t, and on
     the face of the hull that the point lies on, the right t is known in closed form. So a few
@@ -252,6 +256,11 @@ def conflict_averse_weights(gram: Matrix, c: float, rounding: float = _EPS) -> M
     largest = norms.max()
     if largest == 0 or c == 0:
         return uniform
+    problem = _ConflictAverse(gram, norms, c)
+    if norms.all() and problem.square > 0:
+        weights = problem.pivot()
+        if weights is not None:
+            return weights
     columns = _cosine_root(gram, norms) * (norms / largest)  # the gradients, in K coordinates
     mean = columns @ uniform
     radius = c * float(np.linalg.norm(mean))
@@ -265,7 +274,9 @@ def conflict_averse_weights(gram: Matrix, c: float, rounding: float = _EPS) -> M
             return projected
     weights = _conflict_averse_hull(columns, mean, radius)
     found = uniform + weights * (radius / np.linalg.norm(columns @ weights))
-    polished = _conflict_averse_on(gram, np.flatnonzero(weights), c)
+    support = np.flatnonzero(weights)
+    exact = problem.solve(support) if norms[support].all() else None
+    polished = problem.weights(exact[0]) if exact is not None and exact[2] else None
     if polished is None or (gram @ polished).min() < (gram @ found).min():
         return found
     return polished
@@ -309,36 +320,67 @@ def _conflict_averse_hull(columns: Matrix, mean: Matrix, radius: float) -> Matri
     return weights
 
 
-def _conflict_averse_on(gram: Matrix, support: Matrix, c: float) -> Matrix | None:
-    """The same where it is known which gradients decide: ``<g_k, d>`` is one number for these.
+class _ConflictAverse:
+    """CAGrad where it is known which gradients decide: ``<g_k, d>`` is one number mu for these.
 
     In units of the norms the corrections are ``y = mu p - q``, and their length gives mu. Unlike
     the search along t this keeps the accuracy of short gradients next to long ones.
     """
-    count = len(gram)
-    norms, cosines = _cosines(gram)
-    largest = norms.max()
-    n = norms / largest
-    if not n[support].all():
+
+    def __init__(self, gram: Matrix, norms: Matrix, c: float) -> None:
+        self.count = len(gram)
+        self.lengths = norms / norms.max()
+        safe = _or_one(norms)
+        self.cosines = gram / safe[:, None] / safe[None, :]
+        share = self.lengths / self.count
+        self.products = self.cosines @ share
+        self.terms = share.sum()
+        self.square = c * c * (share @ self.products)
+
+    def solve(self, support: Matrix) -> tuple[Matrix, float, bool] | None:
+        """(K,) corrections, mu, and whether these gradients can have one product within the ball.
+
+        If they cannot, the corrections are the shortest with which they do.
+        """
+        inverse, products = 1 / self.lengths[support], self.products[support]
+        system = self.cosines[support[:, None], support]
+        try:
+            p, q = np.linalg.solve(system, np.array([inverse, products]).T).T
+        except np.linalg.LinAlgError:
+            return None
+        pp, pq, qq = p @ inverse, p @ products, q @ products
+        discriminant = pq * pq - pp * (qq - self.square)
+        if not pp > 0:
+            return None
+        mu = (pq + np.sqrt(max(discriminant, 0.0))) / pp
+        y = np.zeros(self.count)
+        y[support] = mu * p - q
+        return y, mu, discriminant >= 0
+
+    def weights(self, y: Matrix) -> Matrix | None:
+        """Weights of the task gradients, if the corrections are well determined."""
+        square, terms = y @ self.cosines @ y, y.sum()
+        if not (y.min() >= 0 and square > 1e-8 * terms * terms):
+            return None
+        return 1 / self.count + y * np.sqrt(self.square / square) / _or_one(self.lengths)
+
+    def pivot(self) -> Matrix | None:
+        """Guess which gradients decide, exchange those that are wrong; None if that does not end."""
+        inside = np.ones(self.count, dtype=bool)
+        for _ in range(8):
+            found = self.solve(np.flatnonzero(inside))
+            if found is None:
+                return None
+            y, mu, reached = found
+            slack = self.cosines @ y + self.products - mu / self.lengths
+            tolerance = 4 * self.count * _EPS * (np.abs(y).sum() + self.terms)
+            wrong = np.where(inside, y < 0, slack < -tolerance)
+            if not wrong.any():
+                return self.weights(y) if reached else None
+            inside ^= wrong
+            if not inside.any():
+                return None
         return None
-    system = cosines[np.ix_(support, support)]
-    products = cosines @ (n / count)
-    square = (n / count) @ products
-    try:
-        p, q = np.linalg.solve(system, np.stack([1 / n[support], products[support]], axis=1)).T
-    except np.linalg.LinAlgError:
-        return None
-    pp, pq, qq = p @ (1 / n[support]), p @ products[support], q @ products[support]
-    discriminant = pq * pq - pp * (qq - c * c * square)
-    if not pp > 0 or not discriminant >= 0:
-        return None
-    y = p * ((pq + np.sqrt(discriminant)) / pp) - q
-    length = np.sqrt(y @ system @ y)
-    if not np.isfinite(length) or not length > 0 or not (y >= 0).all():
-        return None
-    weights = np.full(count, 1 / count)
-    weights[support] += y / n[support] * (c * np.sqrt(square) / length)
-    return weights
 
 
 def constrained_descent_weights(gram: Matrix, progress: Matrix) -> Matrix:

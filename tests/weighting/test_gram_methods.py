@@ -7,7 +7,8 @@ import mtlkit
 
 NAMES = [
     "cagrad", "nash_mtl", "nash_mtl(update_every=2)", "fairgrad", "aligned_mtl", "upgrad", "dualproj",
-    "gradvac", "pcd", "krum", "random", "moco", "modo", "sdmgrad", "excess_mtl", "cr_mogm", "db_mtl", "mgda",
+    "gradvac", "pcd", "krum", "random", "moco", "modo", "sdmgrad", "excess_mtl", "cr_mogm", "db_mtl",
+    "mgda",
 ]  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mtlkit
@@ -19,12 +19,13 @@ def test_first_steps_are_those_worked_by_hand():
     torch.testing.assert_close(method.combine(other), moved * torch.tensor([3.0, 2.0]).double())
 
 
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 5))
 def test_on_one_matrix_the_weights_tend_to_those_of_mgda(seed, tasks):
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randn(tasks, 12, dtype=torch.float64, generator=generator)
-    method = mtlkit.create_method("moco(gamma=0.3, gamma_sigma=0.0)", tasks)
-    for _ in range(400):
+    method = mtlkit.create_method("moco(gamma=0.5, gamma_sigma=0.0)", tasks)
+    for _ in range(150):
         merged = method.combine(rows)
     shortest = mtlkit.create_method("mgda", tasks).combine(rows)
     assert merged.norm() <= shortest.norm() * 1.01

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mtlkit
@@ -17,6 +17,7 @@ def test_first_step_is_that_worked_by_hand():
     torch.testing.assert_close(pulled, torch.tensor([0.5 + 1 / 30, 0.5 - 1 / 30]).double())
 
 
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 5))
 def test_without_pull_the_weights_tend_to_those_of_mgda(seed, tasks):
     generator = torch.Generator().manual_seed(seed)
