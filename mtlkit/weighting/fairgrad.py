@@ -41,7 +41,6 @@ class FairGrad(GradientAggregator):
     year = 2024
     traceable = False
     waived_laws = {
-        "scale": "the equation G w = w^(-1/alpha) sets the weights' scale; only the direction is free",
         "single_task": "the equation gives a single gradient g the length |g|^((1-alpha)/(1+alpha))",
     }
 

@@ -45,7 +45,6 @@ class NashMTL(GradientAggregator):
     year = 2022
     traceable = False
     waived_laws = {
-        "scale": "the bargaining solution has norm sqrt(K); only its direction is free of scale",
         "single_task": "a single task bargains alone and gets the unit vector along its gradient",
     }
 

@@ -47,6 +47,9 @@ class SDMGrad(SimplexWeights):
         "Algorithms, NeurIPS 2023"
     )
     year = 2023
+    waived_laws = {
+        "junction": "the features' gradients are compared between samples; combine is given no samples",
+    }
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mtlkit
@@ -42,13 +42,14 @@ def test_merged_gradient_stays_within_its_distance_of_the_mean(seed, tasks, c):
     assert (merged(rows, c) - mean).norm() <= c * mean.norm() * (1 + 1e-9)
 
 
+@settings(max_examples=30)
 @given(seeds, st.sampled_from([0.2, 0.5, 0.8]))
 def test_optimum_is_that_of_a_fine_grid_over_the_ball(seed, c):
     rows = drawn(seed, 3, 2)
     mean = rows.mean(dim=0)
-    angles = torch.linspace(0, 2 * torch.pi, 20001, dtype=torch.float64)
+    angles = torch.linspace(0, 2 * torch.pi, 4001, dtype=torch.float64)
     circle = torch.stack([angles.cos(), angles.sin()], dim=1)
-    radii = torch.linspace(0, 1, 21, dtype=torch.float64)
+    radii = torch.linspace(0, 1, 11, dtype=torch.float64)
     ball = mean + (radii[:, None, None] * circle * c * mean.norm()).reshape(-1, 2)
     best = (ball @ rows.T).min(dim=1).values.max()
     found = (rows @ merged(rows, c)).min()

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mtlkit
@@ -39,6 +39,7 @@ def test_later_steps_restore_the_average_cosine():
     torch.testing.assert_close(method.targets[0, 1].item(), 0.15)
 
 
+@settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1))
 def test_two_tasks_agree_with_torchjd_over_many_steps(seed):
     from torchjd.aggregation import GradVac

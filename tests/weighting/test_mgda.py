@@ -64,12 +64,15 @@ def test_unknown_normalisation_is_refused():
         mtlkit.create_method("mgda(normalize=max)", 2)
 
 
-def test_is_never_longer_than_what_torchjd_finds():
+def test_is_the_point_that_torchjd_approaches():
     from torchjd.aggregation import MGDA
 
     for seed in range(200):
         rows = drawn(seed, 2 + seed % 6, 10)
         ours = mtlkit.create_method("mgda", len(rows)).combine(rows)
-        theirs = MGDA(epsilon=1e-9, max_iters=2000)(rows)  # Frank-Wolfe converges slowly
-        assert ours.norm() <= theirs.norm() + 1e-12
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=0.05)
+        theirs = MGDA(epsilon=1e-9, max_iters=100)(rows)
+        gap = theirs.square().sum() - ours.square().sum()
+        # what the shortest vector of a convex set is to all others
+        assert (theirs - ours).square().sum() <= gap + 1e-12
+        # what Frank and Wolfe's method guarantees after 100 steps
+        assert gap <= 8 * rows.square().sum(dim=1).max() / 102
