@@ -43,6 +43,22 @@ SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
 ENVIRONMENT = "MTLKIT_DATA"
 
 
+_HIGHER_IS_BETTER = {
+    "accuracy": True,
+    "f1": True,
+    "mse": False,
+    "miou": True,
+    "pixel_accuracy": True,
+    "abs_error": False,
+    "rel_error": False,
+    "mean_angle": False,
+    "median_angle": False,
+    "within_11.25": True,
+    "within_22.5": True,
+    "within_30": True,
+}
+
+
 class DataError(MtlkitError, OSError):
     """Files of a data set that are missing, damaged or in another layout than expected."""
 
@@ -59,6 +75,8 @@ class TaskInfo:
         metrics: names, the main one first.
         higher_is_better: direction of the main metric.
         classes: names of the classes, where they have names.
+        compared: the metrics that the relative improvement of the task is the mean of; empty means the
+            main one. The paper's figures for NYUv2 are means over all metrics of a task.
 
     ======================= ============================= ==========================================
     kind                    target (one sample)           a target that is unknown
@@ -78,6 +96,12 @@ class TaskInfo:
     metrics: tuple[str, ...]
     higher_is_better: bool
     classes: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ()
+
+    @property
+    def directions(self) -> dict[str, bool]:
+        """Whether higher is better, for each metric."""
+        return {name: _HIGHER_IS_BETTER.get(name, self.higher_is_better) for name in self.metrics}
 
     @classmethod
     def classification(cls, name: str, classes: Sequence[str]) -> TaskInfo:
@@ -99,26 +123,22 @@ class TaskInfo:
     @classmethod
     def segmentation(cls, name: str, classes: Sequence[str]) -> TaskInfo:
         """A class per pixel: cross-entropy, mean intersection over union."""
+        metrics = ("miou", "pixel_accuracy")
         return cls(
-            name,
-            "segmentation",
-            len(classes),
-            "cross_entropy",
-            ("miou", "pixel_accuracy"),
-            True,
-            tuple(classes),
+            name, "segmentation", len(classes), "cross_entropy", metrics, True, tuple(classes), metrics
         )
 
     @classmethod
     def depth(cls, name: str) -> TaskInfo:
         """Distance per pixel: mean absolute error."""
-        return cls(name, "depth", 1, "l1", ("abs_error", "rel_error"), False)
+        metrics = ("abs_error", "rel_error")
+        return cls(name, "depth", 1, "l1", metrics, False, compared=metrics)
 
     @classmethod
     def normals(cls, name: str) -> TaskInfo:
         """Surface normal per pixel: cosine loss, mean angle in degrees."""
         metrics = ("mean_angle", "median_angle", "within_11.25", "within_22.5", "within_30")
-        return cls(name, "normals", 3, "cosine", metrics, False)
+        return cls(name, "normals", 3, "cosine", metrics, False, compared=metrics)
 
 
 class Batch(Sequence[tuple[Tensor, Targets]]):

@@ -90,7 +90,6 @@ class CelebA(DataSet):
     folder = "celeba"
     layout = f"{_IMAGES}/*.jpg, {_ATTRIBUTES}, {_PARTITION}"
     source = "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html"
-    default_architecture = "celeba_conv"
     tasks = tuple(TaskInfo.binary(name) for name in ATTRIBUTES)
 
     def __init__(
@@ -110,6 +109,7 @@ class CelebA(DataSet):
         self._preload = preload
         self._train = train
         self.input_shape = (3, size, size)
+        self.default_architecture = f"paper_celeba(input_size={self.input_shape}, logits=True)"
         self._table: dict[SplitName, tuple[list[Path], NDArray[np.float32]]] | None = None
 
     @classmethod

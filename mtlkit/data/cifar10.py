@@ -67,7 +67,7 @@ class Cifar10(DataSet):
         "or one .npz with x_train, y_train, x_test, y_test (images N x 32 x 32 x 3, uint8)"
     )
     source = "https://www.cs.toronto.edu/~kriz/cifar.html (python version)"
-    default_architecture = "resnet18"
+    default_architecture = "paper_cifar10(logits=True)"
     input_shape = (3, 32, 32)
     tasks = tuple(TaskInfo.binary(name) for name in CLASSES)
 

@@ -47,6 +47,7 @@ class DigitPairs(DataSet):
     """
 
     classes: Sequence[str] = DIGITS
+    net = "paper_mnist"
 
     def __init__(
         self,
@@ -75,6 +76,11 @@ class DigitPairs(DataSet):
             TaskInfo.regression("sum"),
             TaskInfo.regression("pixels"),
         )
+
+    @property
+    def default_architecture(self) -> str:
+        """The paper's net for this data set, at the size of its images."""
+        return f"{self.net}(input_size={self.input_shape}, binary=[parity], logits=True)"
 
     @abstractmethod
     def digits(self, split: SplitName) -> Source:

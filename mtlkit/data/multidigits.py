@@ -36,7 +36,6 @@ class MultiDigits(DigitPairs):
     """
 
     summary = "two overlapped handwritten digits (embedded, scikit-learn), 22 x 22; five tasks"
-    default_architecture = "lenet"
 
     def __init__(
         self,

@@ -33,7 +33,6 @@ class MultiMnist(DigitPairs):
     folder = "mnist"
     layout = "{train,t10k}-{images-idx3,labels-idx1}-ubyte, each with or without .gz"
     source = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-    default_architecture = "lenet"
     input_shape = (1, _SIZE, _SIZE)
 
     @classmethod

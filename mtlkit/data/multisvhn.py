@@ -28,7 +28,7 @@ class MultiSvhn(DigitPairs):
     folder = "svhn"
     layout = "train_32x32.mat, test_32x32.mat (the cropped digits, format 2)"
     source = "http://ufldl.stanford.edu/housenumbers/"
-    default_architecture = "lenet_svhn"
+    net = "paper_svhn"
     input_shape = (1, 32, 64)
 
     @classmethod

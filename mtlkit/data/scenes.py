@@ -179,7 +179,7 @@ class Scenes(DataSet):
     """
 
     summary = "rendered rooms (embedded): segmentation (13 classes), depth, normals; any size"
-    default_architecture = "segnet"
+    default_architecture = "segnet(width=0.25)"
     tasks = dense_tasks()
 
     def __init__(
