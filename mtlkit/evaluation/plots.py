@@ -166,7 +166,7 @@ def line_chart(
     y_low, y_high = _robust_range([line.y for line in lines], known, log_y)
     ticks = log_ticks(y_low / 1.08, y_high * 1.08) if log_y else nice_ticks(y_low, y_high)
     bottom, top = (y_low / 1.08, y_high * 1.08) if log_y else (ticks[0], ticks[-1])
-    x_ticks = nice_ticks(float(x_all.min()), float(x_all.max()), whole=True)
+    x_ticks = nice_ticks(float(x_all.min()), float(x_all.max()), 6, whole=True)
     if len({float(x) for x in x_all}) > 1:
         # the frame ends where the curves do; an axis that is rounded up wastes a small plot
         x_first, x_last = float(x_all.min()), float(x_all.max())

@@ -50,7 +50,7 @@ def render_report(comparison: Comparison) -> str:
     sections = [
         _section("results", "Results", _table(table) + _notes(comparison, table)),
         _section("legend", "", _legend(comparison)),
-        _section("tasks", "Test results over seeds", _boxes(comparison)),
+        _section("tasks", "Results over seeds", _boxes(comparison)),
         _section("learning", "Learning curves", _learning(comparison)),
         _section("gradients", "Gradients", _gradients(comparison)),
         _section("time", "Time", _time(comparison)),
@@ -158,7 +158,8 @@ def _cell(cell: Cell, column: Column) -> str:
 
 def _notes(comparison: Comparison, table: Table) -> str:
     notes = [
-        "Median and standard deviation over seeds, on the test set. Bold: best of the column.",
+        f"Median and standard deviation over seeds, on the {html.escape(comparison.split)} set. "
+        "Bold: best of the column.",
     ]
     if table.reference is not None:
         notes.append(
@@ -190,14 +191,14 @@ def _legend(comparison: Comparison) -> str:
     return f'<div class="legend" role="group" aria-label="{name}">{"".join(items)}</div>'
 
 
-def _grid(figures: Sequence[str], title: str = "", note: str = "") -> str:
-    """Plots side by side; long series of plots can be opened when wanted."""
+def _grid(figures: Sequence[str], title: str = "", note: str = "", *, closed: bool = False) -> str:
+    """Plots side by side; long series, and those of less interest, are opened when wanted."""
     kept = [figure for figure in figures if figure]
     if not kept:
         return ""
     body = f'<div class="grid-of-plots">{"".join(kept)}</div>'
     note = f'<p class="notes">{html.escape(note)}</p>' if note else ""
-    if title and len(kept) > _MANY_TASKS:
+    if title and (closed or len(kept) > _MANY_TASKS):
         return (
             f"<details><summary>{html.escape(title)} ({len(kept)} plots)</summary>{note}{body}</details>"
         )
@@ -254,7 +255,7 @@ def _learning(comparison: Comparison) -> str:
             lines = _history_lines(comparison, split, read_loss)
             positive = all((line.y[np.isfinite(line.y)] > 0).all() for line in lines)
             figures.append(line_chart(lines, task.name, "epoch", "loss", log_y=positive))
-        blocks.append(_grid(figures, title))
+        blocks.append(_grid(figures, title, closed=split == "val"))
     content = "".join(blocks)
     return f'<p class="notes">{_BAND_NOTE}</p>{content}' if content else ""
 
@@ -309,7 +310,7 @@ def _gradients(comparison: Comparison) -> str:
                 return float(getattr(row, attribute).get(name, math.nan))
 
             figures.append(line_chart(lines(read), task.name, "step", y_label, log_y=log_y))
-        blocks.append(_grid(figures, title))
+        blocks.append(_grid(figures, title, closed=attribute in ("weights", "rotation_angles")))
     content = "".join(blocks)
     return f'<p class="notes">{_BAND_NOTE}</p>{content}' if content else ""
 

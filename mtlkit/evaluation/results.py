@@ -34,6 +34,7 @@ __all__ = [
     "TaskRecord",
     "append_result",
     "read_history",
+    "read_trainer_run",
     "run_folder",
     "write_history",
 ]
@@ -167,6 +168,7 @@ class Comparison:
         versions: of software and hardware, by name.
         baseline: label of the single-task runs, which improvements are relative to.
         reference: label that the t-test compares with.
+        split: what the runs' metrics were measured on.
     """
 
     title: str
@@ -176,6 +178,7 @@ class Comparison:
     versions: dict[str, str] = field(default_factory=dict)
     baseline: str | None = None
     reference: str | None = None
+    split: str = "test"
 
     @property
     def labels(self) -> list[str]:
@@ -208,6 +211,7 @@ class Comparison:
             "versions": self.versions,
             "baseline": self.baseline,
             "reference": self.reference,
+            "split": self.split,
         }
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
@@ -250,6 +254,7 @@ class Comparison:
             versions=dict(header.get("versions") or {}),
             baseline=header.get("baseline"),
             reference=header.get("reference"),
+            split=str(header.get("split", "test")),
         )
         latest: dict[tuple[str, int], Run] = {}
         for record in _lines(path / RESULTS):
@@ -260,6 +265,36 @@ class Comparison:
             run.history, run.monitor = read_history(path / "runs" / run_folder(run.label, run.seed))
             made.runs.append(run)
         return made
+
+
+def read_trainer_run(folder: str | os.PathLike[str]) -> Comparison:
+    """A single run of the Trainer, from its ``log.jsonl``, as a comparison of one.
+
+    Its metrics are those of the best validation, or of the last where none is marked.
+
+    Raises:
+        ResultsError: where there is no log, or it does not say what the tasks are.
+    """
+    path = Path(folder)
+    records = list(_lines(path / HISTORIES[1]))
+    header = next((record for record in records if record.get("kind") == "run"), None)
+    if header is None or not isinstance(header.get("tasks"), Mapping):
+        raise ResultsError(
+            f"{path} holds neither a comparison ({HEADER}) nor the log of a run ({HISTORIES[1]}); "
+            "give a folder that `mtlkit compare` or `mtlkit train` wrote"
+        )
+    tasks = [
+        TaskRecord(str(name), {str(m): bool(h) for m, h in dict(facts.get("metrics") or {}).items()})
+        for name, facts in header["tasks"].items()
+    ]
+    validations = [record for record in records if record.get("kind") == "validation"]
+    chosen = next((r for r in reversed(validations) if r.get("best")), None)
+    chosen = chosen or (validations[-1] if validations else {})
+    method = str(header.get("method") or "run")
+    run = Run(method, 0, metrics=_metrics(chosen.get("tasks")), method=method)
+    run.history, run.monitor = read_history(path)
+    facts = {k: v for k, v in header.items() if k not in ("kind", "step", "tasks", "method", "time")}
+    return Comparison(path.resolve().name, tasks, [run], config=facts, split="validation")
 
 
 def run_folder(label: str, seed: int) -> str:
