@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from drawn_results import METHODS, draw_comparison
 
 from mtlkit.cli import main
 from mtlkit.evaluation.plots import Boxes, Line, box_chart, line_chart, log_ticks, nice_ticks, tick_text
 from mtlkit.evaluation.report import render_report, write_report
 from mtlkit.evaluation.results import Comparison, Run, TaskRecord
+from tests.evaluation.drawn_results import METHODS, draw_comparison
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_browser = pytest.mark.skipif(

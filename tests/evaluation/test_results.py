@@ -4,7 +4,6 @@ import json
 import math
 
 import pytest
-from drawn_results import draw_comparison
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from mtlkit.evaluation.results import (
     run_folder,
 )
 from mtlkit.evaluation.tables import build_table, to_csv
+from tests.evaluation.drawn_results import draw_comparison
 
 
 def test_a_comparison_comes_back_from_disk_as_it_was(tmp_path):

@@ -5,10 +5,10 @@ import io
 import math
 
 import pytest
-from drawn_results import draw_comparison
 
 from mtlkit.evaluation.results import Comparison, Run, TaskRecord
 from mtlkit.evaluation.tables import build_table, format_number, to_csv, to_latex, to_markdown
+from tests.evaluation.drawn_results import draw_comparison
 
 TASKS = [TaskRecord("a", {"accuracy": True}), TaskRecord("b", {"mse": False, "mae": False})]
 
