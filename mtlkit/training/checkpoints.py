@@ -178,11 +178,18 @@ class Checkpoints:
 def read_rng() -> dict[str, Any]:
     """States of the random generators of this process, as plain values."""
     version, words, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state()
+    numpy = np.random.get_state(legacy=False)
+    assert isinstance(numpy, dict)
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),
         "python": [version, list(words), gauss],
-        "numpy": [name, torch.from_numpy(keys.astype(np.int64)), position, has_gauss, cached],  # type: ignore[union-attr]
+        "numpy": [
+            numpy["bit_generator"],
+            torch.from_numpy(numpy["state"]["key"].astype(np.int64)),
+            int(numpy["state"]["pos"]),
+            int(numpy["has_gauss"]),
+            float(numpy["gauss"]),
+        ],
     }
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state_all()

@@ -8,6 +8,7 @@ process takes its share of it, and the batches that a resumed run has seen are s
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, de
 from mtlkit.errors import SpecError
 from mtlkit.tasks import NO_LABEL
 
-__all__ = ["ShardedBatches", "collate", "prepare_loader"]
+__all__ = ["ShardedBatches", "collate", "is_padded", "open_loader", "prepare_loader"]
 
 _SEED_STRIDE = 1_000_003
 
@@ -43,7 +44,7 @@ class ShardedBatches:
         self.padded: set[int] = set()
         # seeds of worker processes, so that opening the loader draws nothing from the global generator
         self.worker_generator = torch.Generator()
-        self._sampler = getattr(self.batches, "sampler", None)
+        self._sampler: Any = getattr(self.batches, "sampler", None)
         if self._sampler is not None:
             self._sampler = self.batches.sampler = copy.copy(self._sampler)
         self._skip = 0
@@ -116,7 +117,7 @@ def prepare_loader(loader: Any, accelerator: Any, seed: int) -> Any:
     }
     own = DataLoader(
         loader.dataset,
-        batch_sampler=batches,  # type: ignore[arg-type]
+        batch_sampler=batches,
         collate_fn=collate if loader.collate_fn is default_collate else loader.collate_fn,
         generator=batches.worker_generator,
         **options,
@@ -196,3 +197,24 @@ def _stack(targets: Sequence[Any]) -> Any:
         targets = [filler if target is None else torch.as_tensor(target) for target in targets]
         return torch.stack([target.to(like.dtype) for target in targets])
     return default_collate(list(targets))
+
+
+def open_loader(loader: Any, epoch: int, batch: int, accelerator: Any) -> Any:
+    """The loader at this epoch, without its first ``batch`` batches."""
+    if hasattr(loader, "set_epoch"):
+        loader.set_epoch(epoch)
+    if batch == 0:
+        return loader
+    sampler = getattr(loader, "batch_sampler", None)
+    if isinstance(sampler, ShardedBatches):
+        sampler.start_at(batch)
+        return loader
+    if hasattr(loader, "dataset"):
+        return accelerator.skip_first_batches(loader, batch)
+    return itertools.islice(loader, batch, None)
+
+
+def is_padded(loader: Any, number: int) -> bool:
+    """Whether this process has no share of the batch, and was given one sample to keep step."""
+    sampler = getattr(loader, "batch_sampler", None)
+    return isinstance(sampler, ShardedBatches) and number in sampler.padded

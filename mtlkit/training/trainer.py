@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from mtlkit.errors import NonFiniteError, SpecError, UsageError, unknown_name
 from mtlkit.tasks import Task, task_names
+from mtlkit.training.accelerators import (
+    broadcast,
+    find_unused_parameters,
+    gather,
+    is_sharded,
+    make_accelerator,
+)
 from mtlkit.training.checkpoints import (
     CheckpointError,
     Checkpoints,
@@ -29,31 +33,18 @@ from mtlkit.training.checkpoints import (
     read_rng,
     write_rng,
 )
-from mtlkit.training.loaders import ShardedBatches, prepare_loader
+from mtlkit.training.interrupts import Interrupted, catch_signals
+from mtlkit.training.learner import Learner, unpack
+from mtlkit.training.loaders import is_padded, open_loader, prepare_loader
 from mtlkit.training.logs import LOG_NAME, Log
 from mtlkit.training.monitor import Monitor
 from mtlkit.training.progress import Progress
-from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.create import create_method
+from mtlkit.training.validation import evaluate, score
+from mtlkit.training.weights import read_weights, write_optimizer, write_weights
 
 __all__ = ["FitResult", "Interrupted", "Trainer"]
 
 _MOST_SKIPS = 50
-
-
-class Interrupted(KeyboardInterrupt):
-    """Training was asked to stop (Ctrl-C, SIGTERM) and did, after the step it was in.
-
-    Attributes:
-        step: steps taken.
-        checkpoint: what was saved; None for a run without an output folder.
-    """
-
-    def __init__(self, step: int, checkpoint: Path | None) -> None:
-        saved = f"saved as {checkpoint}" if checkpoint else "nothing was saved: no output folder"
-        super().__init__(f"stopped after step {step}; {saved}")
-        self.step = step
-        self.checkpoint = checkpoint
 
 
 @dataclass
@@ -167,7 +158,7 @@ class Trainer:
             raise SpecError(f"clip_norm must be above 0, not {clip_norm}")
         self.tasks = _check_tasks(tasks)
         self.output = None if output is None else Path(output)
-        self.accelerator = accelerator or _make_accelerator(precision, accumulate, trackers, self.output)
+        self.accelerator = accelerator or make_accelerator(precision, accumulate, trackers, self.output)
         self._own_trackers = accelerator is None and bool(trackers)
         if accelerator is not None and accumulate != 1:
             accelerator.gradient_accumulation_steps = accumulate
@@ -185,10 +176,10 @@ class Trainer:
         self.show_progress = progress
 
         self.model = model
-        learner = _Learner(model, self.tasks, self.accelerator)
+        learner = Learner(model, self.tasks, self.accelerator)
         self.method = learner.method
         self._accumulate = int(self.accelerator.gradient_accumulation_steps)
-        _find_unused_parameters(self.accelerator)
+        find_unused_parameters(self.accelerator)
         self._learner, self.optimizer = self.accelerator.prepare(learner, optimizer)
         self._raw = self.accelerator.unwrap_model(self._learner)
         self.monitor = Monitor(self.method, monitor_every) if monitor_every else None
@@ -254,9 +245,10 @@ class Trainer:
             self._note("no validation set: the last checkpoint is kept as the best", once=not resumed)
         # Accelerate keeps this in a state that all accelerators of the process share
         self.accelerator.gradient_accumulation_steps = self._accumulate
+        self._stop_agreed = False
         progress = Progress(self._shown(), self._total_steps(loader, epochs, steps))
         try:
-            with self._catch_signals(), progress:
+            with catch_signals(self._stop), progress:
                 progress.advance(self.step)
                 while not self._reached(epochs, steps):
                     self._train_epoch(loader, validating, steps, progress)
@@ -282,57 +274,18 @@ class Trainer:
             stopped_early=self._position.done,
         )
 
-    @torch.no_grad()
     def evaluate(self, loader: Any) -> dict[str, dict[str, float]]:
         """Loss and metrics of every task over all samples of ``loader``; NaN without any label."""
         loader = prepare_loader(loader, self.accelerator, self.seed)
-        device = self.accelerator.device
-        # torchmetrics' sums are float64, which Apple's GPUs lack
-        where = torch.device("cpu") if device.type == "mps" else device
-        metrics = {task.name: task.make_metrics(where) for task in self.tasks}
-        sums = torch.zeros(len(self.tasks), 2, dtype=torch.float64)
-        sharded = self.accelerator.distributed_type.name == "FSDP"
-        network = self._learner if sharded else self._raw
-        rng = read_rng()
-        was_training = self._learner.training
-        self._learner.eval()
-        try:
-            for number, batch in enumerate(loader):
-                inputs, targets = self._unpack(batch)
-                if _is_padded(loader, number):
-                    targets = {}
-                predictions = network(inputs)
-                for index, task in enumerate(self.tasks):
-                    prediction = _prediction(predictions, task.name)
-                    target = targets.get(task.name)
-                    loss, count = task.measure(prediction, target)
-                    if loss is not None:
-                        sums[index] += torch.tensor([float(loss) * count, count], dtype=torch.float64)
-                        task.update(metrics[task.name], prediction.to(where), _move(target, where))
-        finally:
-            self._learner.train(was_training)
-            write_rng(rng)
-        if self.accelerator.num_processes > 1:
-            sums = sums.to(device)
-            dist.all_reduce(sums)
-            sums = sums.cpu()
-        figures: dict[str, dict[str, float]] = {}
-        for index, task in enumerate(self.tasks):
-            total, count = sums[index].tolist()
-            with warnings.catch_warnings():
-                # "compute before update" on a process that had no label
-                warnings.simplefilter("ignore", UserWarning)
-                values = task.compute(metrics[task.name])
-            if count == 0:
-                values = dict.fromkeys(values, math.nan)
-            figures[task.name] = {"loss": total / count if count else math.nan, **values}
-        return figures
+        # DDP's own forward expects every process to call it equally often; a sharded one must be used
+        network = self._learner if is_sharded(self.accelerator) else self._raw
+        return evaluate(network, self.tasks, loader, self.accelerator)
 
     def load_best(self) -> bool:
         """Give the model the weights of the best checkpoint; False where there is none."""
         if self._checkpoints is None or not self._checkpoints.best.exists():
             return False
-        self._load_model(load_checkpoint(self._checkpoints.best))
+        write_weights(self._raw.model, load_checkpoint(self._checkpoints.best), self.accelerator)
         return True
 
     # One epoch, one step
@@ -340,7 +293,7 @@ class Trainer:
     def _train_epoch(self, loader: Any, validating: Any, steps: int | None, progress: Progress) -> None:
         here = self._position
         self._learner.train()
-        batches = _open(loader, here.epoch, here.batch, self.accelerator)
+        batches = open_loader(loader, here.epoch, here.batch, self.accelerator)
         saved = self._saved_rng
         ended = False
         try:
@@ -348,7 +301,7 @@ class Trainer:
                 if saved is not None:  # what reading the first batch drew is put back
                     write_rng(saved)
                     saved = self._saved_rng = None
-                stepped = self._train_batch(batch, not _is_padded(loader, here.batch))
+                stepped = self._train_batch(batch, not is_padded(loader, here.batch))
                 here.batch += 1
                 if not stepped:
                     continue
@@ -383,7 +336,7 @@ class Trainer:
     def _train_batch(self, batch: Any, labelled: bool) -> bool:
         """Whether the optimizer's turn came."""
         accelerator = self.accelerator
-        inputs, targets = self._unpack(batch)
+        inputs, targets = unpack(batch, self.tasks)
         with accelerator.accumulate(self._learner):
             total, losses, counts = self._learner(inputs, targets, labelled, self._stop.is_set())
             if len(counts) > len(self.tasks):
@@ -412,9 +365,8 @@ class Trainer:
 
     def _check_losses(self, total: Tensor, losses: Sequence[Tensor | float | None]) -> bool:
         """Whether the losses are finite; on several processes, those of all."""
-        if isinstance(total, Tensor) and self.accelerator.num_processes == 1:
-            if math.isfinite(total.detach()):
-                return True
+        if self.accelerator.num_processes == 1 and math.isfinite(total.detach()):
+            return True
         values = [None if loss is None else float(loss) for loss in losses]
         wrong = [
             task.name
@@ -501,42 +453,21 @@ class Trainer:
         here = self._position
         figures = self.evaluate(validating)
         self._last_validation = figures
-        score = self._score(figures)
-        is_best = here.best is None or score > here.best
+        reached = score(figures, self.tasks, self.best_by, here.first)
+        is_best = here.best is None or reached > here.best
         if is_best:
-            here.best, here.best_step, here.without_progress = score, here.step, 0
+            here.best, here.best_step, here.without_progress = reached, here.step, 0
         else:
             here.without_progress += 1
             here.done = self.early_stop is not None and here.without_progress >= self.early_stop
         for scheduler in self.schedulers:
             if isinstance(scheduler, ReduceLROnPlateau):
-                scheduler.step(score)
+                scheduler.step(reached)
         if self._log is not None:
             self._log.write(
-                "validation", here.step, epoch=here.epoch, score=score, best=is_best, tasks=figures
+                "validation", here.step, epoch=here.epoch, score=reached, best=is_best, tasks=figures
             )
         self._track({f"validation/{t}/{m}": v for t, row in figures.items() for m, v in row.items()})
-
-    def _score(self, figures: Mapping[str, Mapping[str, float]]) -> float:
-        """One number for a validation, the higher the better."""
-        if self.best_by != "improvement":
-            task, metric = self.best_by.rsplit("/", 1)
-            better = next(t for t in self.tasks if t.name == task).higher_is_better.get(metric, False)
-            value = figures[task][metric]
-            return (value if better else -value) if math.isfinite(value) else -math.inf
-        first = self._position.first
-        gains = []
-        for task_ in self.tasks:
-            metric = task_.main_metric
-            now = figures[task_.name][metric]
-            if math.isnan(now):
-                continue
-            start = first.setdefault(task_.name, now)
-            # over the mean size of both, so that a first value near zero cannot decide alone
-            size = abs(now) + abs(start)
-            gain = 0.0 if size == 0 else (now - start) / size
-            gains.append(gain if task_.higher_is_better.get(metric, False) else -gain)
-        return sum(gains) / len(gains) if gains else -math.inf
 
     def _finish(self, validating: Any) -> None:
         here = self._position
@@ -567,8 +498,8 @@ class Trainer:
             "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
             "scaler": None if self.accelerator.scaler is None else self.accelerator.scaler.state_dict(),
             "losses": self._raw.losses.state_dict(),
-            "rng": self._gather(read_rng()),
-            **self._model_state(),
+            "rng": gather(read_rng(), self.accelerator),
+            **read_weights(self._raw.model, self.optimizer, self.accelerator),
         }
         path = None
         if self.accelerator.is_main_process:
@@ -576,19 +507,6 @@ class Trainer:
             path = self._checkpoints.save(here.step, state, best=is_best)
         self.accelerator.wait_for_everyone()
         return path or self._checkpoints.directory / f"step-{here.step:09d}.pt"
-
-    def _model_state(self) -> dict[str, Any]:
-        if self.accelerator.distributed_type.name == "FSDP":
-            from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
-
-            options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-            model, optimizer = get_state_dict(self._raw.model, self.optimizer.optimizer, options=options)
-            return {"model": dict(model), "optimizer": optimizer, "sharded": True}
-        return {
-            "model": self._raw.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "sharded": False,
-        }
 
     def _resume(self, resume: str | os.PathLike[str] | None) -> bool:
         if resume is None:
@@ -608,7 +526,7 @@ class Trainer:
                 self._checkpoints.clean()
                 found = self._checkpoints.latest()
                 path = None if found is None else str(found[0])
-            path = self._broadcast(path)
+            path = broadcast(path, self.accelerator)
             if path is None:
                 return False
         else:
@@ -629,9 +547,8 @@ class Trainer:
                     "resume with the same, or start anew in another folder"
                 )
         try:
-            self._load_model(state)
-            if not state["sharded"]:
-                self.optimizer.load_state_dict(state["optimizer"])
+            write_weights(self._raw.model, state, self.accelerator)
+            write_optimizer(self._raw.model, self.optimizer, state, self.accelerator)
             self._raw.losses.load_state_dict(state["losses"])
             for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
                 scheduler.load_state_dict(saved)
@@ -648,20 +565,6 @@ class Trainer:
             self._saved_rng = ranks[self.accelerator.process_index]
         else:
             self._note(f"{path} was written by {len(ranks)} processes: random numbers start anew here")
-
-    def _load_model(self, state: Mapping[str, Any]) -> None:
-        if state["sharded"] or self.accelerator.distributed_type.name == "FSDP":
-            from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
-
-            set_state_dict(
-                self._raw.model,
-                self.optimizer.optimizer,
-                model_state_dict=dict(state["model"]),
-                optim_state_dict=state["optimizer"],
-                options=StateDictOptions(full_state_dict=True),
-            )
-        else:
-            self._raw.model.load_state_dict(state["model"])
 
     # Logs
 
@@ -743,63 +646,9 @@ class Trainer:
 
     # Processes and signals
 
-    def _unpack(self, batch: Any) -> tuple[Any, Mapping[str, Tensor | None]]:
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
-            raise UsageError(
-                f"a batch must be (inputs, targets), not {type(batch).__name__}; targets by task name"
-            )
-        inputs, targets = batch
-        if isinstance(targets, Mapping):
-            return inputs, targets
-        if isinstance(targets, Tensor):
-            targets = [targets]
-        if isinstance(targets, tuple | list) and len(targets) == len(self.tasks):
-            return inputs, {task.name: t for task, t in zip(self.tasks, targets, strict=True)}
-        raise UsageError(
-            f"targets must be a mapping by task name, or one per task in the order "
-            f"{', '.join(task.name for task in self.tasks)}"
-        )
-
-    def _gather(self, thing: Any) -> list[Any]:
-        if self.accelerator.num_processes == 1:
-            return [thing]
-        gathered: list[Any] = [None] * self.accelerator.num_processes
-        dist.all_gather_object(gathered, thing)
-        return gathered
-
-    def _broadcast(self, thing: Any) -> Any:
-        if self.accelerator.num_processes == 1:
-            return thing
-        holder = [thing]
-        dist.broadcast_object_list(holder, src=0)
-        return holder[0]
-
     def _should_stop(self) -> bool:
         """Whether some process was asked to stop; all get the same answer."""
         return self._stop_agreed if self.accelerator.num_processes > 1 else self._stop.is_set()
-
-    @contextlib.contextmanager
-    def _catch_signals(self) -> Iterator[None]:
-        """Finish the step on the first Ctrl-C or SIGTERM; stop at once on the second."""
-        self._stop.clear()
-        self._stop_agreed = False
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        old: dict[int, Any] = {}
-
-        def request(number: int, frame: Any) -> None:
-            self._stop.set()
-            for each, handler in old.items():
-                signal.signal(each, handler)
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            old[number] = signal.signal(number, request)
-        try:
-            yield
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
 
     def _reached(self, epochs: int | None, steps: int | None) -> bool:
         here = self._position
@@ -817,138 +666,6 @@ class Trainer:
         except TypeError:
             return steps
         return whole if steps is None else min(whole, steps)
-
-
-class _Learner(nn.Module):
-    """Model, losses and method in one forward pass, so that DDP sees all that the loss is made of."""
-
-    def __init__(self, model: nn.Module, tasks: Sequence[Task], accelerator: Any) -> None:
-        super().__init__()
-        self.model = model
-        self.tasks = tuple(tasks)
-        self.losses = nn.ModuleList(t.loss for t in tasks if isinstance(t.loss, nn.Module))
-        self.accelerator = accelerator
-        method = getattr(model, "method", None)
-        if method is not None and not isinstance(method, GradientAggregator):
-            raise SpecError(f"model.method must come from mtlkit.create_method, not {method!r}")
-        names = task_names(tasks)
-        if method is not None and set(method.tasks) != set(names):
-            raise SpecError(
-                f"the method knows the tasks {', '.join(method.tasks)}; given are {', '.join(names)}"
-            )
-        self.own_method = create_method("sum", names) if method is None else None
-        self._auxiliary: Callable[[], Tensor | None] | None = getattr(model, "auxiliary_loss", None)
-
-    @property
-    def method(self) -> GradientAggregator:
-        return self.own_method or self.model.method  # type: ignore[return-value]
-
-    def forward(
-        self,
-        inputs: Any,
-        targets: Mapping[str, Tensor | None] | None = None,
-        labelled: bool = True,
-        stop: bool = False,
-    ) -> Any:
-        """Predictions; or with targets (total, losses, numbers of labels).
-
-        On several processes losses and numbers are those of the whole batch; the last number counts
-        the processes that were asked to stop.
-        """
-        predictions = self.model(inputs)
-        if targets is None:
-            return predictions
-        with self._full_precision(predictions):
-            measured = [
-                task.measure(
-                    _prediction(predictions, task.name, self.accelerator), targets.get(task.name)
-                )
-                if labelled
-                else (None, 0)
-                for task in self.tasks
-            ]
-            local = [loss for loss, _ in measured]
-            counts: Sequence[float] = [count for _, count in measured]
-            report: Sequence[Tensor | float | None]
-            report = [None if loss is None else loss.detach() for loss in local]
-            if self.accelerator.num_processes > 1:
-                local, report, counts = self._share(local, counts, stop)
-            names = (task.name for task in self.tasks)
-            total = self.method.total(dict(zip(names, local, strict=True)))
-            auxiliary = None if self._auxiliary is None else self._auxiliary()
-            if auxiliary is not None:
-                total = total + auxiliary
-        return total, report, counts
-
-    def _share(
-        self, losses: list[Tensor | None], counts: Sequence[float], stop: bool
-    ) -> tuple[list[Tensor | None], list[float | None], list[float]]:
-        """Scale the losses so that their mean over the processes is the mean over all labels."""
-        world = self.accelerator.num_processes
-        device = self.accelerator.device
-        dtype = torch.float32 if device.type == "mps" else torch.float64
-        message = torch.zeros(2, len(losses) + 1, dtype=dtype, device=device)
-        message[0] = torch.tensor([*counts, float(stop)], dtype=dtype)
-        for index, loss in enumerate(losses):
-            if loss is not None:
-                message[1, index] = loss.detach() * counts[index]
-        own = message[0].clone()
-        dist.all_reduce(message)
-        everywhere, sums = message.tolist()
-        factors = own * world / message[0].clamp(min=1)
-        scaled = [
-            None if loss is None else loss * factors[index].to(loss.dtype)
-            for index, loss in enumerate(losses)
-        ]
-        report = [
-            total / count if count else None for total, count in zip(sums, everywhere, strict=True)
-        ]
-        return scaled, report[:-1], everywhere
-
-    def _full_precision(self, predictions: Any) -> contextlib.AbstractContextManager[Any]:
-        """Losses in float32, whatever the network runs in."""
-        if self.accelerator.mixed_precision == "no":
-            return contextlib.nullcontext()
-        return torch.autocast(self.accelerator.device.type, enabled=False)
-
-
-def _prediction(predictions: Any, name: str, accelerator: Any = None) -> Tensor:
-    if not isinstance(predictions, Mapping):
-        raise UsageError(
-            f"the model must return predictions by task name, not {type(predictions).__name__}"
-        )
-    if name not in predictions:
-        raise unknown_name("task in the model's predictions", name, map(str, predictions))
-    prediction: Tensor = predictions[name]
-    if prediction.dtype in (torch.float16, torch.bfloat16):
-        return prediction.float()
-    return prediction
-
-
-def _open(loader: Any, epoch: int, batch: int, accelerator: Any) -> Any:
-    """The loader at this epoch, without its first ``batch`` batches."""
-    if hasattr(loader, "set_epoch"):
-        loader.set_epoch(epoch)
-    if batch == 0:
-        return loader
-    sampler = getattr(loader, "batch_sampler", None)
-    if isinstance(sampler, ShardedBatches):
-        sampler.start_at(batch)
-        return loader
-    if hasattr(loader, "dataset"):
-        return accelerator.skip_first_batches(loader, batch)
-    import itertools
-
-    return itertools.islice(loader, batch, None)
-
-
-def _is_padded(loader: Any, number: int) -> bool:
-    sampler = getattr(loader, "batch_sampler", None)
-    return isinstance(sampler, ShardedBatches) and number in sampler.padded
-
-
-def _move(target: Tensor | None, device: torch.device) -> Tensor | None:
-    return None if target is None else target.to(device)
 
 
 def _choose(name: str, given: Any, known: Sequence[str]) -> None:
@@ -973,29 +690,3 @@ def _check_best_by(best_by: str, tasks: Sequence[Task]) -> str:
         known += [f"{task.name}/{metric}" for metric in (*task.higher_is_better, "loss")]
     _choose("best_by", best_by, known)
     return best_by
-
-
-def _make_accelerator(
-    precision: str, accumulate: int, trackers: Sequence[str], output: Path | None
-) -> Any:
-    from accelerate import Accelerator
-    from accelerate.state import AcceleratorState
-
-    known = AcceleratorState._shared_state
-    if known and known.get("_mixed_precision") not in (None, precision):
-        # the precision is process-wide there; an earlier Trainer's must not decide for this one
-        AcceleratorState._reset_state(reset_partial_state=False)
-    return Accelerator(
-        mixed_precision=precision,
-        gradient_accumulation_steps=accumulate,
-        log_with=list(trackers) or None,
-        project_dir=None if output is None else str(output),
-    )
-
-
-def _find_unused_parameters(accelerator: Any) -> None:
-    """Let DDP expect heads without a gradient: a process may have no label of a task."""
-    from accelerate.utils import DistributedDataParallelKwargs
-
-    if accelerator.distributed_type.name.startswith("MULTI_") and accelerator.ddp_handler is None:
-        accelerator.ddp_handler = DistributedDataParallelKwargs(find_unused_parameters=True)
