@@ -58,18 +58,20 @@ class GradDrop(GradientAggregator):
         self.leak = leak
         self.seed = seed
         self.register_buffer("_leaks", torch.tensor(leaks, dtype=torch.float32), persistent=False)
+        self._leaky = any(leaks)
         self.random = SharedRandom(seed)
 
     def merge(self, grads: Tensor, step: Step | None = None) -> Tensor:
         """Mask the (P, N) gradients by sign and add them."""
         size = grads.shape[1]
         offset = 0 if step is None or step.over_parameters else step.rank * size
-        purity = 0.5 * (1 + safe_divide(grads.sum(dim=0), grads.abs().sum(dim=0)))
-        positive = purity > self.random.uniform(size, offset=offset).to(grads.device)
-        kept = torch.where(positive, grads.clamp(min=0), grads.clamp(max=0))
-        leaks = self._leaks if step is None else step.pick(self._leaks)
-        leaks = leaks.to(grads.dtype)[:, None]
-        return (leaks * grads + (1 - leaks) * kept).sum(dim=0)
+        leaks = (self._leaks if step is None else step.pick(self._leaks)).to(grads.dtype)
+        shares = torch.stack([torch.ones_like(leaks), 1 - leaks])  # (2, P): the sum, and what may drop
+        positive, negative = shares @ grads.clamp(min=0), shares @ grads.clamp(max=0)  # (2, N)
+        purity = safe_divide(positive[0], positive[0] - negative[0])
+        up = purity > self.random.uniform(size, offset=offset).to(grads.device)
+        kept = torch.where(up, positive[1], negative[1])
+        return torch.addmv(kept, grads.T, leaks) if self._leaky else kept
 
     def update(self, step: Step) -> None:
         """Move on to the next step's choices."""

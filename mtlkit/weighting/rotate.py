@@ -163,7 +163,8 @@ class Rotate(GradientAggregator):
             return (None,) * len(owned)
         products = step.all_reduce(self._products(step), mean=True)  # (K, b, n, n)
         if self.param == "lie":
-            self._pending.scratch["moved"] = True
+            if not torch.compiler.is_compiling():
+                self._pending.scratch["moved"] = True
             return (products - products.mT,)
         return tuple(
             (torch.bmm(frame.detach(), product)) for frame, product in zip(owned, products, strict=True)

@@ -1,0 +1,72 @@
+"""The merge alone, ``method.combine``, in milliseconds, beside TorchJD's in the same run."""
+
+from __future__ import annotations
+
+import statistics
+from functools import partial
+
+import torch
+
+import mtlkit
+from benchmarks.speed.timing import Row, interleave
+
+PEERS = {
+    "aligned_mtl": "AlignedMTL",
+    "cagrad": "CAGrad(c=0.4)",
+    "config": "ConFIG",
+    "dualproj": "DualProj",
+    "fairgrad": "FairGrad(alpha=1.0)",
+    "graddrop": "GradDrop",
+    "gradvac": "GradVac",
+    "imtl_g": "IMTLG",
+    "krum": "Krum(n_byzantine=0)",
+    "mean": "Mean",
+    "mgda": "MGDA",
+    "nash_mtl": "NashMTL(n_tasks={tasks})",
+    "pcgrad": "PCGrad",
+    "random": "Random",
+    "sum": "Sum",
+    "trimmed_mean": "TrimmedMean(trim_number=1)",
+    "upgrad": "UPGrad",
+}
+LIMITS = {40: 3.0, 3: 0.5}
+
+
+def _peer(name: str, tasks: int):
+    """TorchJD's aggregator, or None where it is absent or cannot be made."""
+    from torchjd import aggregation
+
+    expression = PEERS[name].format(tasks=tasks)
+    class_name, _, arguments = expression.partition("(")
+    options = dict(pair.split("=") for pair in arguments.rstrip(")").split(",") if pair)
+    try:
+        factory = getattr(aggregation, class_name)
+        return factory(**{k: float(v) if "." in v else int(v) for k, v in options.items()})
+    except Exception:
+        return None
+
+
+def run(rounds: int = 30) -> list[Row]:
+    """Every method at K = 40 and K = 3, D = 10,000, one thread."""
+    torch.set_num_threads(1)
+    rows = []
+    for tasks, limit in LIMITS.items():
+        torch.manual_seed(0)
+        grads = torch.randn(tasks, 10_000) + 0.1
+        ours, candidates = {}, {}
+        for name in mtlkit.list_methods():
+            try:
+                method = mtlkit.create_method(name, tasks, feature_dim=8)
+            except mtlkit.MtlkitError:
+                continue  # needs an option, such as the adapter of other libraries
+            ours[name] = method
+            candidates[name] = partial(method.combine, grads)
+            peer = _peer(name, tasks) if name in PEERS else None
+            if peer is not None:
+                candidates[f"{name} in TorchJD"] = partial(peer, grads)
+        seconds = interleave(candidates, rounds)
+        group = f"combine, K={tasks}, D=10000"
+        for name in candidates:
+            milliseconds = 1e3 * statistics.median(seconds[name])
+            rows.append(Row(group, name, milliseconds, "ms", limit=limit if name in ours else None))
+    return rows

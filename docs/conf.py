@@ -1,0 +1,55 @@
+"""Configuration of the documentation site; ``make docs`` builds it without network."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent / "_ext")]
+
+from mtlkit import __version__  # noqa: E402
+from mtlkit.weighting import catalogue  # noqa: E402
+
+project = "mtlkit"
+release = version = __version__
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "mathml",
+    "sphinx.ext.viewcode",
+]
+myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_inline"]
+myst_heading_anchors = 3
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = "mtlkit"
+html_static_path = ["_static"]
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+napoleon_google_docstring = True
+napoleon_use_ivar = True
+suppress_warnings = ["myst.header"]
+html_math_renderer = "mathml"
+html_css_files = ["site.css"]
+
+
+def write_method_pages() -> None:
+    """One page per method, and their table, from the registry."""
+    folder = Path(__file__).parent / "methods"
+    folder.mkdir(exist_ok=True)
+    for old in folder.glob("*.md"):
+        old.unlink()
+    names = catalogue.documented_names()
+    for name in names:
+        (folder / f"{name}.md").write_text(catalogue.method_page(name))
+    listing = "\n".join(names)
+    (folder / "index.md").write_text(
+        f"# All methods\n\n{catalogue.methods_table()}\n\n```{{toctree}}\n:hidden:\n\n{listing}\n```\n"
+    )
+
+
+write_method_pages()

@@ -1,0 +1,135 @@
+"""``mtlkit methods``: the table of methods, or the page of one."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+import textwrap
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from mtlkit.cli import app
+
+__all__ = ["methods"]
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show the page of this method.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    time: Annotated[
+        bool,
+        typer.Option("--time", help="Measure what a step costs at K = 10, in milliseconds."),
+    ] = False,
+) -> None:
+    """List all methods, or show the page of one: what it does, what it needs, its options."""
+    import torch
+
+    from mtlkit.weighting.catalogue import all_facts, measure_cost, method_facts
+
+    chosen = all_facts() if name is None else [method_facts(name)]
+    costs: dict[str, float] = {}
+    if time:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # what a method costs, not what the machine's cores hide
+        costs = {facts.name: measure_cost(facts.name) for facts in chosen}
+        torch.set_num_threads(threads)
+    if as_json:
+        entries = [_entry(facts, costs) for facts in chosen]
+        typer.echo(json.dumps(entries if name is None else entries[0], indent=2, default=str))
+    elif name is None:
+        _print_table(chosen, costs)
+    else:
+        _print_page(chosen[0], costs)
+
+
+def _entry(facts: Any, costs: dict[str, float]) -> dict[str, Any]:
+    entry = asdict(facts)
+    for option in entry["options"]:
+        if option["default"] is inspect.Parameter.empty:
+            del option["default"]
+            option["required"] = True
+    if facts.name in costs:
+        entry["milliseconds"] = round(costs[facts.name], 3)
+    return entry
+
+
+def _print_table(chosen: list[Any], costs: dict[str, float]) -> None:
+    from rich.table import Table
+
+    from mtlkit.weighting.catalogue import OMITTED
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("method", no_wrap=True, style="bold")
+    for column in ("role", "paper"):
+        table.add_column(column, overflow="fold")
+    table.add_column("year", no_wrap=True)
+    for column in ("needs", "distributed", "cost"):
+        table.add_column(column, overflow="fold")
+    if costs:
+        table.add_column("ms", justify="right", no_wrap=True)
+    for facts in chosen:
+        role = f"= {facts.stands_for}" if facts.stands_for else ", ".join(facts.roles)
+        authors = facts.paper.split(",")[0]
+        cells = [facts.name, role, authors, str(facts.year or ""), ", ".join(facts.needs)]
+        cells += [facts.distributed, facts.cost]
+        if costs:
+            cells.append(f"{costs[facts.name]:.2f}")
+        table.add_row(*cells)
+    console = _console()
+    console.print(table)
+    console.print(
+        f"\n{len(chosen)} methods; `mtlkit methods NAME` shows one. Parts are joined by '+', as in "
+        f"'uw+pcgrad'. Left out, with the reason on their page: {', '.join(OMITTED)}.",
+        markup=False,
+        highlight=False,
+    )
+
+
+def _print_page(facts: Any, costs: dict[str, float]) -> None:
+    from rich.table import Table
+
+    console = _console()
+    console.print(facts.name, style="bold", highlight=False, markup=False)
+    console.print()
+    # the options' table below says what the arguments are
+    description = re.sub(r"^Args:\n(?:[ \t]+.*\n?|\n)+", "", facts.docstring, flags=re.MULTILINE)
+    typer.echo(textwrap.indent(description.strip(), "  "))
+    console.print()
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    rows = {
+        "role": ", ".join(facts.roles),
+        "paper": facts.paper,
+        "year": str(facts.year or ""),
+        "needs": ", ".join(facts.needs),
+        "distributed": facts.distributed,
+        "cost at K = 10": facts.cost,
+        "measured": f"{costs[facts.name]:.2f} ms" if costs else "",
+        "class": facts.factory,
+    }
+    for key, value in rows.items():
+        if value:
+            table.add_row(key, value)
+    console.print(table, markup=False)
+    if facts.options:
+        console.print("\noptions", style="bold", highlight=False)
+        options = Table(box=None, show_header=False, pad_edge=False)
+        options.add_column(no_wrap=True)
+        options.add_column(no_wrap=True)
+        options.add_column(overflow="fold")
+        for option in facts.options:
+            options.add_row(option.name, f"= {option.default_text}", option.description)
+        console.print(options, markup=False)
+
+
+def _console() -> Any:
+    """A console that keeps whole lines when the output is a file or a pipe."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=200)

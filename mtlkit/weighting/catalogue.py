@@ -1,0 +1,305 @@
+"""Facts about every registered method: what ``mtlkit methods`` and the docs' pages are made of."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mtlkit.errors import MtlkitError, SpecError, UnknownNameError
+from mtlkit.registry import methods, option_defaults
+from mtlkit.spec import Part, format_spec
+from mtlkit.weighting.base import GradientAggregator
+from mtlkit.weighting.create import create_method
+
+__all__ = [
+    "OMITTED",
+    "MethodFacts",
+    "Option",
+    "all_facts",
+    "measure_cost",
+    "method_facts",
+    "method_page",
+    "methods_table",
+]
+
+_BILEVEL = (
+    "a bilevel method: it needs a validation batch and a second backward inside the step, which the "
+    "one ordinary backward of mtlkit has no place for"
+)
+OMITTED = {
+    "auto_lambda": f"Liu et al., Auto-Lambda, TMLR 2022: {_BILEVEL}",
+    "forum": f"Ye et al., FORUM, ECAI 2024: {_BILEVEL}",
+    "moml": f"Ye et al., Multi-Objective Meta Learning, NeurIPS 2021: {_BILEVEL}",
+}
+"""Published methods that are left out on purpose, with the reason."""
+
+_ROLES = {"loss": "weigh losses", "fork": "fork features", "merge": "merge gradients"}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a method's config string."""
+
+    name: str
+    default: Any
+    description: str
+
+    @property
+    def default_text(self) -> str:
+        """The default as it is written in a config string."""
+        if self.default is inspect.Parameter.empty:
+            return "(required)"
+        return format_spec([Part("_", {"_": self.default})])[len("_(_=") : -1]
+
+
+@dataclass(frozen=True)
+class MethodFacts:
+    """What the registry knows about a method, or about an alias."""
+
+    name: str
+    stands_for: str
+    """The config string that an alias means; empty for a method of its own."""
+    roles: tuple[str, ...]
+    """``weigh losses``, ``fork features`` and ``merge gradients``, as it plays them."""
+    paper: str
+    year: int | None
+    needs: tuple[str, ...]
+    """Among ``features``, ``losses``, ``Gram matrix``, ``whole gradients``, ``own parameters``."""
+    distributed: str
+    """``exact``, or why several processes do not take the step that one takes."""
+    cost: str
+    """What a step adds to a plain one, apart from a constant."""
+    options: tuple[Option, ...]
+    summary: str
+    """First sentence of the docstring, as plain text."""
+    docstring: str
+    """The docstring, in reStructuredText."""
+    factory: str
+    """Import path of the class; empty for an alias."""
+
+
+def method_facts(name: str) -> MethodFacts:
+    """What is known about the method or alias ``name``.
+
+    Raises:
+        SpecError: for a name that is not registered; for one of :data:`OMITTED`, it says why.
+    """
+    if name in OMITTED and name not in methods.names():
+        raise SpecError(f"method {name!r} is left out of mtlkit. {OMITTED[name]}")
+    stands_for = methods.aliases().get(name, "")
+    parts = methods.expand(name) if stands_for else [Part(name)]
+    factories = [methods.get(part.name) for part in parts]
+    plays = [role for role in _ROLES if any(role in getattr(f, "_plays", ()) for f in factories)]
+    cited = next((f for f in factories if getattr(f, "paper", "")), factories[0])
+    docstrings = [_docstring(factory) for factory in factories]
+    reasons = [getattr(f, "waived_laws", {}).get("distributed", "") for f in factories]
+    options: dict[str, Option] = {}
+    for factory, part in zip(factories, parts, strict=True):
+        for option in _options(factory):
+            default = part.options.get(option.name, option.default)
+            options.setdefault(option.name, Option(option.name, default, option.description))
+    if stands_for:
+        summary = f"Stands for {stands_for}."
+        docstring = "\n\n".join(
+            [f"Stands for ``{stands_for}``."]
+            + [f"``{part.name}``: {text}" for part, text in zip(parts, docstrings, strict=True)]
+        )
+    else:
+        summary, docstring = _plain(docstrings[0].split("\n\n")[0]), docstrings[0]
+    return MethodFacts(
+        name=name,
+        stands_for=stands_for,
+        roles=tuple(_ROLES[role] for role in plays),
+        paper=getattr(cited, "paper", ""),
+        year=getattr(cited, "year", None),
+        needs=_needs(name, factories),
+        distributed="; ".join(filter(None, reasons)) or "exact",
+        cost=_cost(factories),
+        options=tuple(options.values()),
+        summary=summary,
+        docstring=docstring,
+        factory="" if stands_for else f"{factories[0].__module__}.{factories[0].__qualname__}",
+    )
+
+
+def all_facts() -> list[MethodFacts]:
+    """Facts of all methods, sorted by name; an alias of a plugin that is not there is left out."""
+    found = []
+    for name in methods.names():
+        try:
+            found.append(method_facts(name))
+        except UnknownNameError:
+            continue
+    return found
+
+
+def method_page(name: str) -> str:
+    """The method's page for the docs, in MyST Markdown; its docstring is included by autodoc."""
+    facts = method_facts(name)
+    lines = [f"# {facts.name}", ""]
+    if facts.stands_for:
+        links = ", ".join(f"[{part.name}]({part.name}.md)" for part in methods.expand(name))
+        lines += [f"`{facts.name}` stands for `{facts.stands_for}`: see {links}.", ""]
+    lines += ["| | |", "|---|---|"]
+    lines += [f"| {key} | {_cell(value)} |" for key, value in _described(facts)]
+    if facts.factory:
+        directive = f".. autoclass:: {facts.factory}\n   :no-index:"
+        lines += ["", "```{eval-rst}", directive, "```"]
+    if facts.options:
+        lines += ["", "## Options", "", "| option | default | meaning |", "|---|---|---|"]
+        lines += [
+            f"| `{option.name}` | `{option.default_text}` | {_cell(_myst(option.description))} |"
+            for option in facts.options
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def methods_table(link: str = "{name}.md") -> str:
+    """All methods as a Markdown table, and the methods left out with the reason.
+
+    Args:
+        link: address of a method's page, with its name to be filled in; empty for no links.
+    """
+    lines = [
+        "| method | role | paper | year | needs | distributed | cost at K = 10 |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for facts in all_facts():
+        name = f"[`{facts.name}`]({link.format(name=facts.name)})" if link else f"`{facts.name}`"
+        role = f"= `{facts.stands_for}`" if facts.stands_for else ", ".join(facts.roles)
+        cells = (name, role, facts.paper, facts.year or "", ", ".join(facts.needs))
+        row = [*map(_cell, cells), _cell(facts.distributed), _cell(facts.cost)]
+        lines.append(f"| {' | '.join(row)} |")
+    lines += ["", "Left out on purpose:", "", "| method | reason |", "|---|---|"]
+    lines += [f"| `{name}` | {_cell(reason)} |" for name, reason in OMITTED.items()]
+    return "\n".join(lines) + "\n"
+
+
+def measure_cost(name: str, tasks: int = 10, repeats: int = 15) -> float:
+    """Milliseconds that the method adds to a plain step, at (20, 512) features.
+
+    A step is the fork, one product per task as its head, the total and the backward. Steps of the
+    method and of the plain sum take turns, and the medians are subtracted.
+    """
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(20, 512, generator=generator)
+    heads = [torch.randn(20, 512, generator=generator) for _ in range(tasks)]
+    rivals = [create_method(spec, tasks, feature_dim=512) for spec in (name, "sum")]
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(repeats):
+        for method, record in zip(rivals, times, strict=True):
+            leaf = features.clone().requires_grad_()
+            start = time.perf_counter()
+            views = method(leaf)
+            losses = [(view * head).mean().square() + 1 for view, head in zip(views, heads, strict=True)]
+            method.total(losses).backward()
+            record.append(time.perf_counter() - start)
+    return max(0.0, 1000 * (statistics.median(times[0]) - statistics.median(times[1])))
+
+
+def _described(facts: MethodFacts) -> list[tuple[str, str]]:
+    rows = [
+        ("role", ", ".join(facts.roles)),
+        ("paper", facts.paper),
+        ("year", str(facts.year or "")),
+        ("needs", ", ".join(facts.needs)),
+        ("several processes", facts.distributed),
+        ("cost", facts.cost),
+    ]
+    return [(key, value) for key, value in rows if value]
+
+
+def _needs(name: str, factories: Sequence[Any]) -> tuple[str, ...]:
+    def any_of(attribute: str) -> bool:
+        return any(getattr(factory, attribute, False) for factory in factories)
+
+    plays: set[str] = {role for factory in factories for role in getattr(factory, "_plays", ())}
+    merges = [f for f in factories if "merge" in getattr(f, "_plays", ())]
+    plain = all(f.is_plain_sum for f in merges)
+    needs = {
+        "features": "fork" in plays or not plain,
+        "losses": "loss" in plays or any_of("uses_losses"),
+        "Gram matrix": not plain and not any_of("_merges_whole"),
+        "whole gradients": any_of("_merges_whole"),
+        "own parameters": _owns_parameters(name),
+    }
+    return tuple(need for need, wanted in needs.items() if wanted)
+
+
+def _owns_parameters(name: str) -> bool:
+    try:
+        return any(True for _ in create_method(name, 2, feature_dim=4).parameters())
+    except (MtlkitError, TypeError):  # a plugin with an option that has no default
+        return False
+
+
+def _cost(factories: Iterable[Any]) -> str:
+    costs = []
+    for factory in factories:
+        plays: frozenset[str] = getattr(factory, "_plays", frozenset())
+        if "loss" in plays:
+            costs.append("K numbers")
+        if "fork" in plays:
+            costs.append("K views of the features")
+        if "merge" in plays and not factory.is_plain_sum:
+            if factory._merges_whole:
+                costs.append("all gradients, element by element")
+            else:
+                costs.append("Gram matrix" if factory.traceable else "Gram matrix + solver")
+    return " + ".join(costs) or "nothing"
+
+
+def _docstring(factory: Any) -> str:
+    own = inspect.getdoc(factory) or ""
+    return "" if own == inspect.getdoc(GradientAggregator) else own
+
+
+def _options(factory: Any) -> list[Option]:
+    """Options and their meaning, as the ``Args`` of the docstrings say."""
+    meanings: dict[str, str] = {}
+    for current in reversed(inspect.getmro(factory)) if inspect.isclass(factory) else [factory]:
+        meanings |= _arguments(inspect.getdoc(current) or "")
+    return [
+        Option(name, default, meanings.get(name, ""))
+        for name, default in option_defaults(factory).items()
+    ]
+
+
+def _arguments(docstring: str) -> dict[str, str]:
+    """Names and descriptions of a Google-style ``Args`` section."""
+    section = re.search(r"^Args:\n((?:[ \t]+.*\n?|\n)+)", docstring, re.MULTILINE)
+    if section is None:
+        return {}
+    found: dict[str, str] = {}
+    current = ""
+    for line in inspect.cleandoc("\n" + section.group(1)).splitlines():
+        start = re.match(r"(\w+): (.*)", line)
+        if start:
+            current = start.group(1)
+            found[current] = start.group(2)
+        elif current and line.strip():
+            found[current] += " " + line.strip()
+    return found
+
+
+def _plain(text: str) -> str:
+    """reStructuredText without its marks, on one line."""
+    text = re.sub(r":[\w:]+:`~?([^`]*)`", r"\1", " ".join(text.split()))
+    return text.replace("``", "")
+
+
+def _myst(text: str) -> str:
+    """A line of reStructuredText as MyST Markdown."""
+    text = re.sub(r":([\w:]+):`([^`]*)`", r"{\1}`\2`", text)
+    return text.replace("``", "`")
+
+
+def _cell(value: Any) -> str:
+    return str(value).replace("|", "\\|")

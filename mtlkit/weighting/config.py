@@ -1,0 +1,60 @@
+"""ConFIG: the conflict-free inverse gradient."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mtlkit.registry import register_method
+from mtlkit.weighting.base import GradientAggregator
+
+__all__ = ["ConFIG"]
+
+
+@register_method("config")
+class ConFIG(GradientAggregator):
+    r"""Go where all task gradients have the same positive cosine, as far as they ask together.
+
+    With the unit gradients :math:`U_k = G_k / \|G_k\|` as rows of U,
+
+    .. math:: v = \frac{U^+ 1}{\|U^+ 1\|}, \qquad
+        \text{merged} = \Big( \sum_k \langle G_k, v \rangle \Big) v
+
+    As :math:`U^+ = U^\top (U U^\top)^+`, all of it is in the cosine matrix :math:`C = U U^\top`: with
+    :math:`a = C^+ 1` the weights are
+
+    .. math:: w_k = \frac{\sum_i \|G_i\| (C a)_i}{a^\top C a} \frac{a_k}{\|G_k\|}
+
+    so no (K, N) matrix is inverted. A task whose gradient is zero takes no part. Dependent gradients
+    are served in the least-squares sense; where no direction serves them (two opposite
+    gradients), the merged gradient is zero.
+
+    Needs: features; the Gram matrix.
+
+    Differences: none in the definition. Directions that rounding in the Gram matrix cannot tell from
+    dependent ones (eigenvalues of C below its precision) count as dependent; the peers cut at the
+    precision of U, whose singular values are the roots of these eigenvalues.
+    """
+
+    paper = (
+        "Liu et al., ConFIG: Towards Conflict-free Training of Physics Informed Neural Networks, "
+        "ICLR 2025"
+    )
+    year = 2025
+
+    def weights(self, gram: Tensor) -> Tensor:
+        """Coefficients of the task gradients in the conflict-free one."""
+        finite = torch.isfinite(gram).all()
+        exact = torch.where(finite, gram, 0.0).double()
+        norms = exact.diagonal().sqrt()
+        inverse = torch.where(norms > 0, 1 / norms, 0.0)
+        values, vectors = torch.linalg.eigh(inverse[:, None] * exact * inverse)
+        count = len(gram)
+        resolved = values > values[-1] * (count * torch.finfo(gram.dtype).eps * 8)
+        products = torch.where(resolved, vectors.sum(dim=0), 0.0)  # of 1 with the eigenvectors
+        solution = vectors @ torch.where(resolved, products / values, 0.0)  # a
+        served = vectors @ products  # C a
+        # 1 is orthogonal to all resolved eigenvectors when the gradients cancel
+        some = served.square().sum() > (1e-10 * count) ** 2
+        length = torch.where(some, norms @ served / (solution @ served), 0.0)
+        return torch.where(finite, length * solution * inverse, torch.nan).to(gram.dtype)

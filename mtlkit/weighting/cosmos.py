@@ -1,0 +1,66 @@
+"""COSMOS: a linear scalarization with a cosine penalty."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mtlkit.errors import SpecError
+from mtlkit.registry import register_method
+from mtlkit.weighting.base import Tasks
+from mtlkit.weighting.scalarization import PreferredScalarization
+from mtlkit.weighting.solvers import safe_divide
+
+__all__ = ["COSMOS"]
+
+
+@register_method("cosmos")
+class COSMOS(PreferredScalarization):
+    r"""Minimise the preferred sum of the losses, and keep their vector in the preferred direction.
+
+    .. math:: f = \sum_k r_k L_k - \lambda \cos(r, L), \qquad
+        w_k = r_k - \lambda \Big( \frac{r_k}{\|r\| \|L\|}
+        - \frac{\langle r, L \rangle L_k}{\|r\| \|L\|^3} \Big)
+
+    The preference r is brought to sum one over the present tasks. A weight may be negative, where a
+    loss is smaller than its preference asks for.
+
+    Needs: the values of the losses. Where all are zero, the penalty has no gradient.
+
+    Differences: the paper draws r anew for each batch and gives it to the network as an input, to
+    learn the whole Pareto front; that is the model's part. Here r is fixed, or set before a step by
+    :meth:`set_preference`.
+
+    Args:
+        penalty: :math:`\lambda`; the paper uses 0.01 to 8. It is in the units of the losses.
+        preference: numbers r of zero or more, one per task or by name; equal by default.
+    """
+
+    paper = (
+        "Ruchte and Grabocka, Scalable Pareto Front Approximation for Deep Multi-Objective Learning, "
+        "ICDM 2021"
+    )
+    year = 2021
+    waived_laws = {
+        "scale": "the penalty has no units and the losses have: their balance changes with the scale"
+    }
+
+    def __init__(self, tasks: Tasks, *, penalty: float = 1.0, **common: Any) -> None:
+        super().__init__(tasks, **common)
+        if not 0 <= penalty < torch.inf:
+            raise SpecError(f"penalty of cosmos must be 0 or more, not {penalty}")
+        self.penalty = penalty
+
+    def scalarize(self, losses: Tensor, step: Any = None) -> tuple[Tensor, Tensor]:
+        """The penalised sum and its derivatives."""
+        preference = self._preference_of(step)
+        preference = safe_divide(preference, preference.sum())
+        exact = losses.double()
+        length = exact.norm()
+        direction = safe_divide(preference, preference.norm())
+        unit = safe_divide(exact, length)
+        cosine = direction @ unit
+        slopes = preference - self.penalty * safe_divide(direction - cosine * unit, length)
+        return preference @ exact - self.penalty * cosine, slopes

@@ -1,0 +1,48 @@
+"""GLS: the geometric mean of the losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mtlkit.registry import methods, register_method
+from mtlkit.weighting.scalarization import Scalarization, log_losses
+
+__all__ = ["GLS"]
+
+
+@register_method("gls")
+class GLS(Scalarization):
+    r"""Minimise the geometric mean of the losses.
+
+    .. math:: f = \Big( \prod_k L_k \Big)^{1/K} = \exp\Big( \frac1K \sum_k \log L_k \Big), \qquad
+        w_k = \frac{f}{K L_k}
+
+    It is computed in logarithms, so a thousand tasks neither overflow nor vanish. The name
+    ``geometric_mean`` means the same method.
+
+    Needs: the values of the losses, which must be positive. A loss of zero takes no part in the
+    step (the product would be zero, and its gradient undefined); a negative one makes the total NaN.
+
+    Differences: the paper also proposes to raise the losses of focused tasks to a power; this is its
+    plain form. LibMTL multiplies the losses themselves, which is NaN for many small ones.
+    """
+
+    paper = (
+        "Chennupati et al., MultiNet++: Multi-Stream Feature Aggregation and Geometric Loss Strategy "
+        "for Multi-Task Learning, CVPR Workshops 2019"
+    )
+    year = 2019
+
+    def scalarize(self, losses: Tensor, step: Any = None) -> tuple[Tensor, Tensor]:
+        """Geometric mean, and its quotient by each loss and their number."""
+        logs, active = log_losses(losses)
+        count = active.sum().clamp(min=1)
+        mean = logs.sum() / count
+        slopes = torch.where(active, torch.exp(mean - logs) / count, 0.0)
+        return torch.where(active.any(), torch.exp(mean), 0.0), slopes
+
+
+methods.alias("geometric_mean", "gls")

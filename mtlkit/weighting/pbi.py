@@ -1,0 +1,76 @@
+"""PBI: penalty-based boundary intersection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mtlkit.errors import SpecError
+from mtlkit.registry import register_method
+from mtlkit.weighting.base import Tasks
+from mtlkit.weighting.scalarization import Numbers, PreferredScalarization, per_task
+from mtlkit.weighting.solvers import safe_divide
+
+__all__ = ["PBI"]
+
+
+@register_method("pbi")
+class PBI(PreferredScalarization):
+    r"""Go down along a preferred direction, and pay for the distance from it.
+
+    .. math:: f = d_1 + \theta d_2, \qquad d_1 = \langle L - z, u \rangle, \qquad
+        d_2 = \| L - z - d_1 u \|, \qquad u = r / \|r\|
+
+    .. math:: w = u + \theta \frac{L - z - d_1 u}{d_2}
+
+    A weight may be negative, where a loss is smaller than its preference asks for.
+
+    Needs: the values of the losses.
+
+    Differences: on the preferred direction, where :math:`d_2` has no gradient, its subgradient zero
+    is taken (TorchJD adds 1e-12 under the root, which changes small losses).
+
+    Args:
+        theta: price of the distance; the paper uses 5.
+        ideal: the point z, one number per task or by name; zero by default.
+        preference: numbers r of zero or more, one per task or by name; equal by default.
+    """
+
+    paper = (
+        "Zhang and Li, MOEA/D: A Multiobjective Evolutionary Algorithm Based on Decomposition, IEEE "
+        "Transactions on Evolutionary Computation 2007"
+    )
+    year = 2007
+
+    _ideal: Tensor
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        theta: float = 5.0,
+        ideal: Numbers | None = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(tasks, **common)
+        if not 0 <= theta < torch.inf:
+            raise SpecError(f"theta of pbi must be 0 or more, not {theta}")
+        self.theta = theta
+        self.ideal = ideal
+        point = per_task("ideal of pbi", ideal, self.tasks, 0.0)
+        self.register_buffer("_ideal", torch.tensor(point, dtype=torch.float64), persistent=False)
+
+    def scalarize(self, losses: Tensor, step: Any = None) -> tuple[Tensor, Tensor]:
+        """Distance along the direction plus the price of that from it, and the derivatives."""
+        preference = self._preference_of(step)
+        ideal = self._ideal if step is None else step.pick(self._ideal)
+        unit = safe_divide(preference, preference.norm())
+        above = losses.double() - ideal
+        along = above @ unit
+        across = above - along * unit
+        distance = across.norm()
+        # what rounding leaves of a point on the direction points nowhere
+        distance = torch.where(distance <= 1e-14 * above.norm(), 0.0, distance)
+        return along + self.theta * distance, unit + self.theta * safe_divide(across, distance)

@@ -1,0 +1,38 @@
+"""SI: scale-invariant losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mtlkit.registry import register_method
+from mtlkit.weighting.scalarization import Scalarization, log_losses
+from mtlkit.weighting.solvers import safe_divide
+
+__all__ = ["SI"]
+
+
+@register_method("si")
+class SI(Scalarization):
+    r"""Minimise the sum of the logarithms of the losses, whatever their units.
+
+    .. math:: \sum_k \log L_k, \qquad w_k = 1 / L_k
+
+    The gradient does not change when a loss is multiplied by a constant.
+
+    Needs: the values of the losses, which must be positive. A loss of zero takes no part in the
+    step; a negative one makes the total NaN.
+
+    Differences: none. ``gls`` has the same direction; its length follows the losses' geometric mean.
+    """
+
+    paper = "Navon et al., Multi-Task Learning as a Bargaining Game, ICML 2022 (its SI baseline)"
+    year = 2022
+
+    def scalarize(self, losses: Tensor, step: Any = None) -> tuple[Tensor, Tensor]:
+        """Sum of the logarithms, and the inverse losses."""
+        logs, _ = log_losses(losses)
+        exact = losses.double()
+        return logs.sum(), safe_divide(torch.ones_like(exact), exact)

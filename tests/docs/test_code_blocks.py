@@ -1,0 +1,55 @@
+"""Every Python block of the README and the documentation runs, in order, page by page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```python[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *(p for p in sorted((ROOT / "docs").rglob("*.md")) if not {"_build", "methods"} & set(p.parts)),
+]
+
+
+def blocks(page: Path) -> list[tuple[int, str]]:
+    text = page.read_text()
+    return [(text[: match.start(1)].count("\n"), match.group(1)) for match in BLOCK.finditer(text)]
+
+
+@pytest.fixture
+def untouched_registry():
+    from mtlkit.registry import architectures, methods
+
+    registries = (methods, architectures)
+    kept = [dict(registry._factories) for registry in registries]
+    yield
+    for registry, factories in zip(registries, kept, strict=True):
+        registry._factories.clear()
+        registry._factories.update(factories)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_code_on_a_page_runs(page, tmp_path, monkeypatch, untouched_registry):
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "__page__"}
+    for line, code in blocks(page):
+        # blank lines in front make a traceback show the line of the page
+        exec(compile("\n" * line + code, str(page), "exec"), namespace)
+
+
+def test_every_page_of_the_site_is_in_a_table_of_contents():
+    listed = set()
+    for page in (ROOT / "docs").rglob("index.md"):
+        if {"_build", "methods"} & set(page.parts):
+            continue
+        for toctree in re.findall(r"```\{toctree\}(.*?)```", page.read_text(), re.DOTALL):
+            for entry in toctree.split("\n"):
+                if entry.strip() and not entry.strip().startswith(":"):
+                    listed.add((page.parent / f"{entry.strip()}.md").resolve())
+    pages = {p.resolve() for p in PAGES if "docs" in p.parts and p != ROOT / "docs" / "index.md"}
+    assert pages <= listed

@@ -1,0 +1,56 @@
+import pytest
+import torch
+
+import mtlkit
+from mtlkit.errors import SpecError, UnknownNameError
+
+
+def weights(method, values):
+    losses = [None if v is None else torch.tensor(v).requires_grad_() for v in values]
+    method.total(losses).backward()
+    return [None if loss is None else loss.grad.item() for loss in losses]
+
+
+def test_losses_are_multiplied_by_the_given_numbers():
+    method = mtlkit.create_method("constant(weights=[2, 0.5])", 2)
+    assert method.total([torch.tensor(3.0), torch.tensor(4.0)]).item() == 8.0
+    assert weights(method, [3.0, 4.0]) == [2.0, 0.5]
+
+
+def test_names_that_a_mapping_leaves_out_keep_one():
+    assert weights(mtlkit.create_method("constant(weights={b: 3})", ["a", "b"]), [1.0, 1.0]) == [
+        1.0,
+        3.0,
+    ]
+    assert weights(mtlkit.create_method("constant", 2), [1.0, 1.0]) == [1.0, 1.0]
+
+
+def test_an_absent_task_does_not_shift_the_numbers():
+    assert weights(mtlkit.create_method("constant(weights=[2, 3, 4])", 3), [None, 1.0, 1.0]) == [
+        None,
+        3.0,
+        4.0,
+    ]
+
+
+def test_factors_multiply_with_those_of_other_parts():
+    method = mtlkit.create_method("constant(weights=[2, 8])+gls", 2)
+    losses = [torch.tensor(1.0, requires_grad=True), torch.tensor(1.0, requires_grad=True)]
+    total = method.total(losses)
+    total.backward()
+    assert total.item() == pytest.approx(4.0)  # geometric mean of 2 and 8
+    assert [loss.grad.item() for loss in losses] == pytest.approx([2.0, 2.0])
+
+
+def test_the_string_gives_the_same_method_back():
+    for spec in ("constant", "constant(weights=[2, 3.5])", "constant(weights={a: 2})"):
+        assert str(mtlkit.create_method(spec, ["a", "b"])) == spec
+
+
+def test_wrong_numbers_are_errors():
+    with pytest.raises(SpecError, match="2 numbers, one per task"):
+        mtlkit.create_method("constant(weights=[1])", 2)
+    with pytest.raises(SpecError, match="2 numbers"):
+        mtlkit.create_method("constant(weights=[1, x])", 2)
+    with pytest.raises(UnknownNameError, match="'c'"):
+        mtlkit.create_method("constant(weights={c: 1})", ["a", "b"])

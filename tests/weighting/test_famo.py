@@ -1,0 +1,123 @@
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mtlkit
+from mtlkit.errors import SpecError
+
+
+def step(method, values):
+    losses = [None if v is None else torch.tensor(v, dtype=torch.float64) for v in values]
+    losses = [None if loss is None else loss.requires_grad_() for loss in losses]
+    total = method.total(losses)
+    total.backward()
+    return total.item(), [None if loss is None else loss.grad.item() for loss in losses]
+
+
+def test_worked_sequence():
+    method = mtlkit.create_method("famo(lr=0.025)", 2)
+    assert step(method, [1.0, 1.0])[1] == pytest.approx([0.5, 0.5])
+    # log-losses fell by (log 2, 0): the gradient is +-0.17, so Adam's first step is -+0.025
+    total, weights = step(method, [0.5, 1.0])
+    assert method.logits.tolist() == pytest.approx([-0.025, 0.025], rel=1e-6)
+    share = 1 / (1 + math.exp(0.05))
+    scale = 1 / (share / 0.5 + (1 - share))
+    assert weights == pytest.approx([scale * share / 0.5, scale * (1 - share)])
+    assert weights == pytest.approx([0.655465, 0.344535], abs=1e-6)
+    assert total == pytest.approx(scale)
+
+
+def test_logits_follow_adam_on_the_change_of_the_log_losses():
+    generator = torch.Generator().manual_seed(1)
+    values = torch.rand(30, 4, generator=generator, dtype=torch.float64) + 0.1
+    method = mtlkit.create_method("famo(lr=0.1, gamma=0.01)", 4)
+    logits = torch.nn.Parameter(torch.zeros(4, dtype=torch.float64))
+    adam = torch.optim.Adam([logits], lr=0.1, weight_decay=0.01)
+    step(method, values[0].tolist())
+    for before, after in itertools.pairwise(values):
+        adam.zero_grad()
+        (logits.softmax(dim=0) @ (before.log() - after.log())).backward()
+        adam.step()
+        step(method, after.tolist())
+        torch.testing.assert_close(method.logits, logits.detach())
+
+
+def test_weights_equal_torchjd_when_it_is_updated_with_the_next_losses():
+    """TorchJD adds 1e-8 to the losses, hence the tolerance."""
+    from torchjd.scalarization import FAMO
+
+    generator = torch.Generator().manual_seed(0)
+    for case in range(40):
+        count = 1 + case % 5
+        ours, theirs = mtlkit.create_method("famo", count), FAMO(count).double()
+        for index in range(5):  # 200 steps in all
+            values = torch.rand(count, generator=generator, dtype=torch.float64) + 0.1
+            if index:
+                theirs.update(values)
+            stacked = values.clone().requires_grad_()
+            theirs(stacked).backward()
+            assert step(ours, values.tolist())[1] == pytest.approx(stacked.grad.tolist(), rel=1e-5)
+
+
+@given(
+    st.lists(st.lists(st.floats(1e-3, 1e3), min_size=3, max_size=3), min_size=1, max_size=5),
+    st.floats(1e-9, 1e9),
+)
+def test_weights_are_convex_and_do_not_depend_on_a_common_unit(sequence, unit):
+    plain, scaled = mtlkit.create_method("famo", 3), mtlkit.create_method("famo", 3)
+    for values in sequence:
+        _, weights = step(plain, values)
+        _, others = step(scaled, [unit * value for value in values])
+        assert sum(weights) == pytest.approx(1.0)
+        assert min(weights) >= 0
+        assert others == pytest.approx(weights, rel=1e-4)
+
+
+def test_the_task_that_falls_faster_loses_weight():
+    method = mtlkit.create_method("famo", 2)
+    for power in range(10):
+        step(method, [0.5**power, 0.9**power])
+    assert method.logits[0] < 0 < method.logits[1]
+
+
+def test_an_absent_task_is_compared_with_its_own_last_loss():
+    method = mtlkit.create_method("famo(gamma=0.0)", 3)
+    step(method, [1.0, 1.0, 1.0])
+    step(method, [1.0, 1.0, None])
+    before = method.logits.clone()
+    assert before.tolist() == [0.0, 0.0, 0.0]
+    step(method, [1.0, 1.0, 0.5])
+    assert method.logits.tolist() == pytest.approx([0.025, 0.025, -0.025], rel=0.4)
+    assert method.logits[2] < 0
+    assert method.updates.tolist() == [2, 2, 1]
+
+
+def test_bounds_are_subtracted():
+    method = mtlkit.create_method("famo(min_losses={b: 1.0})", ["a", "b"])
+    assert step(method, [1.0, 1.5])[1] == pytest.approx([1 / 3, 2 / 3])
+    # a loss at its bound takes no part; below it, there is no logarithm
+    assert step(method, [1.0, 1.0])[1] == [1.0, 0.0]
+    assert math.isnan(step(method, [1.0, 0.5])[0])
+
+
+def test_the_logits_are_no_parameters():
+    assert not list(mtlkit.create_method("famo", 2).parameters())
+
+
+def test_evaluation_does_not_move_the_logits():
+    method = mtlkit.create_method("famo", 2)
+    step(method, [1.0, 1.0])
+    method.eval()
+    state = {key: value.clone() for key, value in method.state_dict().items()}
+    method.total([torch.tensor(0.1), torch.tensor(3.0)])
+    assert all(torch.equal(value, state[key]) for key, value in method.state_dict().items())
+
+
+@pytest.mark.parametrize("spec", ["famo(lr=-1)", "famo(gamma=-1)", "famo(min_losses=[1, 2, 3])"])
+def test_options_out_of_range_are_errors(spec):
+    with pytest.raises(SpecError, match="of famo must be"):
+        mtlkit.create_method(spec, 2)

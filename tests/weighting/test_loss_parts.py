@@ -1,0 +1,151 @@
+"""What holds for every part that weighs the losses."""
+
+import copy
+
+import pytest
+import torch
+
+import mtlkit
+
+SPECS = [
+    "uw",
+    "imtl_l",
+    "gls",
+    "si",
+    "rlw",
+    "rlw(dist=bernoulli)",
+    "dwa",
+    "dwa(window=2)",
+    "stch(warmup=3)",
+    "stch(warmup=0, transform=none)",
+    "famo",
+    "cosmos",
+    "pbi",
+    "normalize(burn_in=2)",
+    "constant",
+    "normalize(burn_in=2)+uw",
+]
+
+
+def sequence(tasks, steps=6, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.rand(steps, tasks, generator=generator, dtype=torch.float64) + 0.05).tolist()
+
+
+def step(method, values):
+    """Total and gradient of one step; own parameters learn."""
+    losses = [None if v is None else torch.tensor(v, dtype=torch.float64) for v in values]
+    losses = [None if loss is None else loss.requires_grad_() for loss in losses]
+    method.zero_grad()
+    total = method.total(losses)
+    total.backward()
+    with torch.no_grad():
+        for parameter in method.parameters():
+            if torch.isfinite(parameter.grad).all():
+                parameter -= 0.1 * parameter.grad
+    return total.item(), [None if loss is None else loss.grad.item() for loss in losses]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_training_goes_on_bit_for_bit_from_a_state_dict(spec):
+    values = sequence(3)
+    method = mtlkit.create_method(spec, 3)
+    for row in values[:3]:
+        step(method, row)
+    resumed = mtlkit.create_method(spec, 3)
+    resumed.load_state_dict(copy.deepcopy(method.state_dict()), strict=True)
+    for row in values[3:]:
+        assert step(resumed, row) == step(method, row)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_without_a_task_it_is_the_method_of_the_others(spec):
+    fewer = mtlkit.create_method(spec, ["a", "c"])
+    method = mtlkit.create_method(spec, ["a", "b", "c"])
+    for first, last in sequence(2):
+        total, (one, absent, two) = step(method, [first, None, last])
+        assert absent is None
+        expected, weights = step(fewer, [first, last])
+        assert total == pytest.approx(expected)
+        assert [one, two] == pytest.approx(weights)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_task_may_come_and_go(spec):
+    method = mtlkit.create_method(spec, 3)
+    for index, row in enumerate(sequence(3, steps=9)):
+        row[index % 3] = None
+        total, weights = step(method, row)
+        assert total == total
+        assert all(w is None or abs(w) < 1e3 for w in weights)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_loss_that_is_not_finite_gives_such_a_total_and_leaves_the_state(spec, bad):
+    values = sequence(3)
+    method = mtlkit.create_method(spec, 3)
+    for row in values[:4]:
+        step(method, row)
+    state = copy.deepcopy(method.state_dict())
+    total, _ = step(method, [values[4][0], bad, values[4][2]])
+    assert not torch.isfinite(torch.tensor(total))
+    for key, value in method.state_dict().items():
+        assert torch.equal(value, state[key]), key
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_an_evaluation_changes_nothing(spec):
+    values = sequence(3)
+    method = mtlkit.create_method(spec, 3)
+    for row in values[:4]:
+        step(method, row)
+    state = copy.deepcopy(method.state_dict())
+    method.eval()
+    method.total([torch.tensor(v) for v in values[4]])
+    method.train()
+    with torch.no_grad():
+        method.total([torch.tensor(v) for v in values[5]])
+    for key, value in method.state_dict().items():
+        assert torch.equal(value, state[key]), key
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_string_gives_the_same_method_back(spec):
+    assert str(mtlkit.create_method(spec, 3)) == spec
+    assert str(mtlkit.create_method(str(mtlkit.create_method(spec, 3)), 3)) == spec
+
+
+@pytest.mark.parametrize("spec", ["gls", "si", "stch", "stch(warmup=3)", "cosmos", "pbi"])
+def test_derivatives_of_a_scalarization_are_those_of_its_value(spec):
+    method = mtlkit.create_method(spec, 4)
+    for row in sequence(4):
+        losses = torch.tensor(row, dtype=torch.float64)
+        value, slopes = method.scalarize(losses)
+        for k in range(4):
+            nudge = torch.zeros(4, dtype=torch.float64)
+            nudge[k] = 1e-6 * losses[k]
+            difference = method.scalarize(losses + nudge)[0] - method.scalarize(losses - nudge)[0]
+            slope = (difference / (2 * nudge[k])).item()
+            assert slopes[k].item() == pytest.approx(slope, rel=1e-5, abs=1e-6)
+        total, weights = step(method, row)
+        assert total == pytest.approx(value.item(), abs=1e-12)
+        assert weights == pytest.approx(slopes.tolist())
+
+
+@pytest.mark.parametrize("merge", ["pcgrad", "scale", "config", "graddrop", "trimmed_mean"])
+@pytest.mark.parametrize("spec", ["uw", "gls", "famo", "rlw", "dwa"])
+def test_it_goes_before_a_merge(spec, merge):
+    """The merge sees each task's gradient times its weight, and so do the heads."""
+    method = mtlkit.create_method(f"{spec}+{merge}", 3)
+    plain = mtlkit.create_method(merge, 3)
+    slopes = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1))
+    features = torch.ones(4, 5, requires_grad=True)
+    losses = [(view * s).sum().exp() for view, s in zip(method(features), slopes / 9, strict=True)]
+    values = [loss.item() for loss in losses]
+    weigher = mtlkit.create_method(spec, 3)
+    weights = weigher.loss_weights(torch.tensor(values)).detach()
+    method.total(losses).backward()
+    rows = torch.stack([w * v * s / 9 for w, v, s in zip(weights, values, slopes, strict=True)])
+    expected = plain.combine(rows.flatten(1)).reshape(4, 5)
+    torch.testing.assert_close(features.grad, expected, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,44 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mtlkit
+
+
+def step(method, values):
+    losses = [torch.tensor(value, dtype=torch.float64, requires_grad=True) for value in values]
+    total = method.total(losses)
+    total.backward()
+    return total.item(), [loss.grad.item() for loss in losses]
+
+
+def test_worked_example():
+    total, weights = step(mtlkit.create_method("si", 3), [0.5, 4.0, 1.0])
+    assert total == pytest.approx(math.log(2.0))
+    assert weights == pytest.approx([2.0, 0.25, 1.0])
+
+
+@given(st.lists(st.floats(1e-9, 1e9), min_size=2, max_size=5), st.floats(1e-9, 1e9))
+def test_units_of_a_loss_do_not_change_the_gradient(values, factor):
+    """The gradient of log(c L) is that of log(L): w dL stays."""
+    _, weights = step(mtlkit.create_method("si", len(values)), values)
+    _, scaled = step(mtlkit.create_method("si", len(values)), [values[0] * factor, *values[1:]])
+    assert scaled[0] * factor == pytest.approx(weights[0])
+    assert scaled[1:] == weights[1:]
+
+
+def test_a_loss_of_zero_takes_no_part():
+    total, weights = step(mtlkit.create_method("si", 2), [0.0, 2.0])
+    assert total == pytest.approx(math.log(2))
+    assert weights == [0.0, 0.5]
+
+
+def test_after_normalize_the_value_is_that_of_the_normalised_losses():
+    method = mtlkit.create_method("normalize(burn_in=0)+si", 2)
+    step(method, [2.0, 10.0])
+    total, weights = step(method, [1.0, 5.0])
+    assert total == pytest.approx(2 * math.log(0.5))
+    assert weights == pytest.approx([1.0, 0.2])
