@@ -114,9 +114,9 @@ def train(
 ) -> None:
     """Train one network with one method.
 
-    Example: [bold]mtlkit train --data digit_pairs --method rotograd --epochs 5 --output runs/pairs[/bold]
+    Example: [bold]mtlkit train --data digit_pairs --method rotograd --epochs 5 -o runs/pairs[/bold]
 
-    On several processes: [bold]accelerate launch --num_processes 2 -m mtlkit train --config run.yaml[/bold]
+    On several GPUs: [bold]accelerate launch --multi_gpu -m mtlkit train --config run.yaml[/bold]
     """
     flags = {k: v for k, v in locals().items() if v is not None and k not in ("config", "resume")}
     from mtlkit.training.config import TrainConfig, read_yaml
@@ -132,7 +132,9 @@ def train(
             result = run(chosen, resume=resume)
         except Interrupted as stop:
             command = f"mtlkit train --config {chosen.folder / 'config.yaml'} --resume auto"
-            raise KeyboardInterrupt(f"{stop}; go on with: {command}") from None
+            if _is_first_process():
+                typer.echo(f"{stop}; go on with: {command}", err=True)
+            raise typer.Exit(130) from None
         finally:
             _leave_processes()
     if _is_first_process():
