@@ -18,6 +18,8 @@ __all__ = [
     "GradientAggregator",
     "MtlkitError",
     "Step",
+    "Task",
+    "Trainer",
     "__version__",
     "create_method",
     "list_architectures",
@@ -30,6 +32,8 @@ __all__ = [
 
 # imported when first used, so that `import mtlkit` stays fast
 _LAZY: dict[str, str] = {
+    "Task": "mtlkit.tasks",
+    "Trainer": "mtlkit.training.trainer",
     "param_groups": "mtlkit.training.groups",
     "rotation_schedule": "mtlkit.training.groups",
 }

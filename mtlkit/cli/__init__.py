@@ -46,17 +46,30 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exit codes: 0 done, 1 a run failed, 2 bad usage, 130 interrupted."""
     for module in pkgutil.iter_modules(__path__):
-        if module.name == "__main__":
-            continue
-        importlib.import_module(f"{__name__}.{module.name}")
+        if not module.name.startswith("_"):
+            importlib.import_module(f"{__name__}.{module.name}")
+    sys.exit(_run(None if arguments is None else list(arguments)))
+
+
+def _run(arguments: list[str] | None) -> int:
     try:
-        code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+        code = app(args=arguments, standalone_mode=False)
     except typer.Exit as stop:
         code = stop.exit_code
-    except (typer.Abort, KeyboardInterrupt):
-        typer.echo("interrupted", err=True)
-        code = 130
+    except (typer.Abort, KeyboardInterrupt) as stop:
+        typer.echo(str(stop) or "interrupted", err=True)
+        return 130
     except MtlkitError as error:
         typer.echo(f"mtlkit: {error}", err=True)
-        code = 2 if isinstance(error, SpecError) else 1
-    sys.exit(code if isinstance(code, int) else 0)
+        return 2 if isinstance(error, SpecError) else 1
+    except Exception as error:
+        if not _is_usage_error(error):
+            raise
+        error.show()  # type: ignore[attr-defined]
+        return int(getattr(error, "exit_code", 2))
+    return code if isinstance(code, int) else 0
+
+
+def _is_usage_error(error: Exception) -> bool:
+    """Whether the command line was wrong: typer brings its own copy of click, or uses click's."""
+    return hasattr(error, "show") and any(c.__name__ == "ClickException" for c in type(error).__mro__)

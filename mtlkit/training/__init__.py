@@ -1,1 +1,51 @@
-"""Trainer, tasks, checkpoints and monitor."""
+"""Trainer, checkpoints, monitor and logs; each is imported when it is first used."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mtlkit.training.checkpoints import (
+        CheckpointError,
+        Checkpoints,
+        load_checkpoint,
+        save_checkpoint,
+    )
+    from mtlkit.training.groups import param_groups, rotation_schedule
+    from mtlkit.training.loaders import collate
+    from mtlkit.training.logs import Log, read_log
+    from mtlkit.training.monitor import Monitor
+    from mtlkit.training.trainer import FitResult, Interrupted, Trainer
+
+__all__ = [
+    "CheckpointError",
+    "Checkpoints",
+    "FitResult",
+    "Interrupted",
+    "Log",
+    "Monitor",
+    "Trainer",
+    "collate",
+    "load_checkpoint",
+    "param_groups",
+    "read_log",
+    "rotation_schedule",
+    "save_checkpoint",
+]
+
+# Accelerate takes long to import; optimizer groups do without it
+_MODULES = {
+    "checkpoints": ("CheckpointError", "Checkpoints", "load_checkpoint", "save_checkpoint"),
+    "groups": ("param_groups", "rotation_schedule"),
+    "loaders": ("collate",),
+    "logs": ("Log", "read_log"),
+    "monitor": ("Monitor",),
+    "trainer": ("FitResult", "Interrupted", "Trainer"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,61 @@
+"""Accelerate, as the Trainer uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+__all__ = ["broadcast", "find_unused_parameters", "gather", "is_sharded", "make_accelerator"]
+
+
+def make_accelerator(
+    precision: str, accumulate: int, trackers: Sequence[str], output: Path | None
+) -> Any:
+    """An accelerator of this precision, whatever was made before in this process."""
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    known = AcceleratorState._shared_state
+    if known and known.get("_mixed_precision") not in (None, precision):
+        # the precision is process-wide there; an earlier Trainer's must not decide for this one
+        AcceleratorState._reset_state(reset_partial_state=False)
+    return Accelerator(
+        mixed_precision=precision,
+        gradient_accumulation_steps=accumulate,
+        log_with=list(trackers) or None,
+        project_dir=None if output is None else str(output),
+    )
+
+
+def find_unused_parameters(accelerator: Any) -> None:
+    """Let DDP expect heads without a gradient: a process may have no label of a task."""
+    from accelerate.utils import DistributedDataParallelKwargs
+
+    if accelerator.distributed_type.name.startswith("MULTI_") and accelerator.ddp_handler is None:
+        accelerator.ddp_handler = DistributedDataParallelKwargs(find_unused_parameters=True)
+
+
+def is_sharded(accelerator: Any) -> bool:
+    """Whether FSDP has cut the parameters into pieces."""
+    return bool(accelerator.distributed_type.name == "FSDP")
+
+
+def gather(thing: Any, accelerator: Any) -> list[Any]:
+    """What every process has here, in the order of their ranks."""
+    if accelerator.num_processes == 1:
+        return [thing]
+    gathered: list[Any] = [None] * accelerator.num_processes
+    dist.all_gather_object(gathered, thing)
+    return gathered
+
+
+def broadcast(thing: Any, accelerator: Any) -> Any:
+    """What the first process has here."""
+    if accelerator.num_processes == 1:
+        return thing
+    holder = [thing]
+    dist.broadcast_object_list(holder, src=0)
+    return holder[0]

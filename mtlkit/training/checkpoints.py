@@ -1,0 +1,222 @@
+"""Checkpoints: one file each, written under a temporary name and renamed when it is whole.
+
+A checkpoint is read with ``weights_only=True``: a file that holds pickled code is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import shutil
+import warnings
+import zipfile
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+import torch
+
+from mtlkit.errors import MtlkitError
+
+__all__ = [
+    "CheckpointError",
+    "Checkpoints",
+    "load_checkpoint",
+    "read_rng",
+    "save_checkpoint",
+    "write_rng",
+]
+
+_FORMAT = "mtlkit checkpoint"
+_VERSION = 1
+_NAME = re.compile(r"step-(\d{9,})\.pt")
+
+
+class CheckpointError(MtlkitError):
+    """A checkpoint that is damaged, of another origin, or does not fit the run."""
+
+
+def save_checkpoint(path: str | os.PathLike[str], state: dict[str, Any], *, check: bool = False) -> None:
+    """Write ``state`` so that, whatever happens, ``path`` is whole: the old file or the new one.
+
+    Args:
+        path: where to.
+        state: tensors, numbers, strings, and lists, tuples and mappings of these.
+        check: read the file back before it gets its name.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            torch.save({"format": _FORMAT, "version": _VERSION, **state}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        if check:
+            load_checkpoint(temporary)
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_directory(target.parent)
+
+
+def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a checkpoint.
+
+    Raises:
+        CheckpointError: for a file that is absent, cut short, damaged, not a checkpoint of mtlkit,
+            or one that holds pickled code.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"no checkpoint at {path}")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except (
+        zipfile.BadZipFile,
+        OSError,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        ValueError,
+    ) as error:
+        raise CheckpointError(
+            f"{path} is not a checkpoint, or was cut short ({error}); use another one, or delete it"
+        ) from None
+    if damaged is not None:
+        raise CheckpointError(
+            f"{path} is damaged ({damaged} has changed); use another one, or delete it"
+        )
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        reason = str(error).splitlines()[0]
+        raise CheckpointError(
+            f"{path} holds more than tensors and plain values; pickled code is refused ({reason})"
+        ) from None
+    except Exception as error:  # torch raises many kinds for files that it did not write
+        raise CheckpointError(f"{path} cannot be read as a checkpoint: {error}") from None
+    if not isinstance(state, dict) or state.get("format") != _FORMAT:
+        raise CheckpointError(f"{path} was not written by mtlkit's Trainer")
+    if state.get("version") != _VERSION:
+        raise CheckpointError(
+            f"{path} has version {state.get('version')} of the format; this mtlkit reads {_VERSION}"
+        )
+    return state
+
+
+class Checkpoints:
+    """The checkpoints of one run, the last ``keep`` of them.
+
+    Args:
+        directory: folder, made when it is first needed.
+        keep: how many to keep, at least one; ``best.pt`` stays in any case.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], keep: int = 2) -> None:
+        if keep < 1:
+            raise CheckpointError(f"keep must be at least 1, not {keep}")
+        self.directory = Path(directory)
+        self.keep = keep
+        self._checked = False
+
+    @property
+    def best(self) -> Path:
+        """Where the best checkpoint is, if there is one."""
+        return self.directory / "best.pt"
+
+    def paths(self) -> list[Path]:
+        """All checkpoints but the best, oldest first."""
+        if not self.directory.is_dir():
+            return []
+        found = [(int(m[1]), p) for p in self.directory.iterdir() if (m := _NAME.fullmatch(p.name))]
+        return [path for _, path in sorted(found)]
+
+    def save(self, step: int, state: dict[str, Any], *, best: bool = False) -> Path:
+        """Write the checkpoint of this step, then remove the oldest ones."""
+        path = self.directory / f"step-{step:09d}.pt"
+        # the first is read back: a scheduler whose state is more than plain values shows at once
+        save_checkpoint(path, state, check=not self._checked)
+        self._checked = True
+        if best:
+            self._link(path)
+        for old in self.paths()[: -self.keep]:
+            old.unlink(missing_ok=True)
+        return path
+
+    def latest(self) -> tuple[Path, dict[str, Any]] | None:
+        """The newest checkpoint that can be read; a warning for each that cannot."""
+        for path in reversed(self.paths()):
+            try:
+                return path, load_checkpoint(path)
+            except CheckpointError as error:
+                warnings.warn(f"{error}; the one before it is used", RuntimeWarning, stacklevel=2)
+        return None
+
+    def clean(self) -> None:
+        """Remove what a killed process left half written."""
+        if self.directory.is_dir():
+            for path in self.directory.glob(".*.tmp"):
+                path.unlink(missing_ok=True)
+
+    def _link(self, path: Path) -> None:
+        temporary = self.directory / f".best.pt.{os.getpid()}.tmp"
+        temporary.unlink(missing_ok=True)
+        try:
+            os.link(path, temporary)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(path, temporary)
+        os.replace(temporary, self.best)
+        _sync_directory(self.directory)
+
+
+def read_rng() -> dict[str, Any]:
+    """States of the random generators of this process, as plain values."""
+    version, words, gauss = random.getstate()
+    numpy = np.random.get_state(legacy=False)
+    assert isinstance(numpy, dict)
+    state: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "python": [version, list(words), gauss],
+        "numpy": [
+            numpy["bit_generator"],
+            torch.from_numpy(numpy["state"]["key"].astype(np.int64)),
+            int(numpy["state"]["pos"]),
+            int(numpy["has_gauss"]),
+            float(numpy["gauss"]),
+        ],
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    if torch.backends.mps.is_available():
+        state["mps"] = torch.mps.get_rng_state()
+    return state
+
+
+def write_rng(state: dict[str, Any]) -> None:
+    """Put the generators back into ``state``."""
+    torch.set_rng_state(state["torch"])
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    if "cuda" in state and torch.cuda.is_available():
+        for device, saved in enumerate(state["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(saved, device)
+    if "mps" in state and torch.backends.mps.is_available():
+        torch.mps.set_rng_state(state["mps"])
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make a rename last through a power cut, where the system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,80 @@
+"""The log of a run: one JSON object per line, in ``log.jsonl``."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mtlkit.errors import MtlkitError
+
+__all__ = ["LOG_NAME", "Log", "read_log"]
+
+LOG_NAME = "log.jsonl"
+
+
+class Log:
+    """Append records to a file; each is on disk when :meth:`write` returns.
+
+    Args:
+        path: the file.
+        until: keep the records up to this step and forget later ones, which a resumed run writes
+            anew; None starts an empty log.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], until: int | None = None) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        kept: list[dict[str, Any]] = []
+        if until is not None and self.path.exists():
+            kept = [record for record in read_log(self.path) if record.get("step", 0) <= until]
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        temporary.write_text("".join(_line(record) for record in kept), encoding="utf-8")
+        os.replace(temporary, self.path)
+        self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
+
+    def write(self, kind: str, step: int, **fields: Any) -> None:
+        """Add one record."""
+        self._file.write(_line({"kind": kind, "step": step, **fields}))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_log(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """Records of a log; a last line that a killed process left unfinished is left out."""
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise MtlkitError(f"cannot read the log {path}: {error}") from None
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict):
+                raise ValueError("not an object")
+        except ValueError as error:
+            if number == len(lines):
+                return
+            raise MtlkitError(f"{path}, line {number} is not a record of a log: {error}") from None
+        yield record
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(_plain(record), allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """Without NaN and infinities, which JSON does not have: they become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

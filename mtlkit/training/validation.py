@@ -1,0 +1,96 @@
+"""Figures of a data set, and one number to choose the best checkpoint by."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from mtlkit.tasks import Task
+from mtlkit.training.checkpoints import read_rng, write_rng
+from mtlkit.training.learner import prediction_of, unpack
+from mtlkit.training.loaders import is_padded
+
+__all__ = ["Figures", "evaluate", "score"]
+
+Figures = dict[str, dict[str, float]]
+
+
+@torch.no_grad()
+def evaluate(network: nn.Module, tasks: Sequence[Task], loader: Any, accelerator: Any) -> Figures:
+    """Loss and metrics of every task over a prepared loader; random generators stay as they are."""
+    device = accelerator.device
+    # torchmetrics' sums are float64, which Apple's GPUs lack
+    where = torch.device("cpu") if device.type == "mps" else device
+    metrics = {task.name: task.make_metrics(where) for task in tasks}
+    sums = torch.zeros(len(tasks), 2, dtype=torch.float64)
+    rng = read_rng()
+    was_training = network.training
+    network.eval()
+    try:
+        for number, batch in enumerate(loader):
+            inputs, targets = unpack(batch, tasks)
+            if is_padded(loader, number):
+                targets = {}
+            predictions = network(inputs)
+            for index, task in enumerate(tasks):
+                prediction = prediction_of(predictions, task.name)
+                target = targets.get(task.name)
+                loss, count = task.measure(prediction, target)
+                if loss is not None and target is not None:
+                    sums[index] += torch.tensor([float(loss) * count, count], dtype=torch.float64)
+                    task.update(metrics[task.name], prediction.to(where), target.to(where))
+    finally:
+        network.train(was_training)
+        write_rng(rng)
+    if accelerator.num_processes > 1:
+        sums = sums.to(where)
+        dist.all_reduce(sums)
+    return {
+        task.name: _figures(task, metrics[task.name], row)
+        for task, row in zip(tasks, sums.tolist(), strict=True)
+    }
+
+
+def _figures(task: Task, metrics: Mapping[str, Any], sums: Sequence[float]) -> dict[str, float]:
+    total, count = sums
+    with warnings.catch_warnings():
+        # "compute before update" on a process that had no label
+        warnings.simplefilter("ignore", UserWarning)
+        values = task.compute(metrics)
+    if count == 0:
+        values = dict.fromkeys(values, math.nan)
+    return {"loss": total / count if count else math.nan, **values}
+
+
+def score(figures: Figures, tasks: Sequence[Task], by: str, first: dict[str, float]) -> float:
+    """One number for a validation, the higher the better.
+
+    Args:
+        figures: of the validation.
+        tasks: the tasks.
+        by: ``"improvement"`` or ``"task/metric"``.
+        first: main metrics of the first validation; filled in here.
+    """
+    if by != "improvement":
+        name, metric = by.rsplit("/", 1)
+        better = next(task for task in tasks if task.name == name).higher_is_better.get(metric, False)
+        value = figures[name][metric]
+        return (value if better else -value) if math.isfinite(value) else -math.inf
+    gains = []
+    for task in tasks:
+        metric = task.main_metric
+        now = figures[task.name][metric]
+        if math.isnan(now):
+            continue
+        start = first.setdefault(task.name, now)
+        # over the sum of both sizes, so that a first value near zero cannot decide alone
+        size = abs(now) + abs(start)
+        gain = 0.0 if size == 0 else (now - start) / size
+        gains.append(gain if task.higher_is_better.get(metric, False) else -gain)
+    return sum(gains) / len(gains) if gains else -math.inf

@@ -1,0 +1,190 @@
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+import yaml
+
+import mtlkit
+import mtlkit.data
+from mtlkit.cli import main
+from mtlkit.training import load_checkpoint
+from tests.cli import small_run
+from tests.training.processes import ROOT, environment
+
+pytestmark = pytest.mark.filterwarnings("ignore:no validation set")
+
+
+@pytest.fixture(autouse=True)
+def _stand_ins(monkeypatch):
+    monkeypatch.setattr(mtlkit.data, "load_dataset", small_run.load_dataset, raising=False)
+    monkeypatch.setattr(mtlkit, "create_architecture", small_run.create_architecture, raising=False)
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(list(map(str, arguments)))
+    return stop.value.code
+
+
+def weights(path):
+    state = load_checkpoint(path)["model"]
+    return torch.cat([tensor.double().reshape(-1) for tensor in state.values()])
+
+
+def test_flags_train_test_and_tell_where_the_run_is(tmp_path, capsys):
+    code = call(
+        "train", "--data", "small", "--method", "rotograd", "--epochs", 2, "-o", tmp_path / "run"
+    )
+    shown = capsys.readouterr().out
+    assert code == 0, shown
+    assert "test set  label: loss" in shown
+    assert "mtlkit report" in shown
+    figures = json.loads((tmp_path / "run" / "test.json").read_text())
+    assert 0 <= figures["label"]["accuracy"] <= 1
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["method"] == "rotograd"
+
+
+def test_a_file_means_the_same_as_flags_and_flags_override_it(tmp_path):
+    (tmp_path / "a.yaml").write_text(
+        "data: small\nmethod: {name: cagrad, c: 0.3}\nlr: 1e-2\nprecision: no\nepochs: 9\n"
+        "optimizer: sgd(momentum=0.9)\nschedule: cosine\n"
+    )
+    if "cagrad" not in mtlkit.list_methods():
+        (tmp_path / "a.yaml").write_text(
+            (tmp_path / "a.yaml").read_text().replace("cagrad, c: 0.3", "mgda")
+        )
+    assert (
+        call("train", "-c", tmp_path / "a.yaml", "--epochs", 1, "-o", tmp_path / "one", "--no-test") == 0
+    )
+    assert call("train", "-c", tmp_path / "one" / "config.yaml", "-o", tmp_path / "two") == 0
+    saved = "checkpoints/step-000000001.pt"
+    assert torch.equal(weights(tmp_path / "one" / saved), weights(tmp_path / "two" / saved))
+
+
+def test_an_interrupted_run_goes_on_with_resume(tmp_path):
+    options = ["train", "--data", "small", "--batch-size", 8, "--method", "pcgrad"]
+    assert call(*options, "--steps", 9, "-o", tmp_path / "whole") == 0
+    assert call(*options, "--steps", 4, "-o", tmp_path / "parts") == 0
+    assert call(*options, "--steps", 9, "-o", tmp_path / "parts") == 1  # it holds a run already
+    assert call(*options, "--steps", 9, "-o", tmp_path / "parts", "--resume", "auto") == 0
+    name = "checkpoints/step-000000009.pt"
+    assert torch.equal(weights(tmp_path / "whole" / name), weights(tmp_path / "parts" / name))
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, capsys, monkeypatch):
+    import os
+    import signal
+
+    from tests.training.small_problem import SmallNet
+
+    forward, seen = SmallNet.forward, []
+
+    def press(self, x):
+        seen.append(1)
+        if len(seen) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return forward(self, x)
+
+    monkeypatch.setattr(SmallNet, "forward", press)
+    code = call("train", "--data", "small", "--batch-size", 8, "--steps", 9, "-o", tmp_path)
+    assert code == 130
+    assert f"mtlkit train --config {tmp_path / 'config.yaml'} --resume auto" in capsys.readouterr().err
+    monkeypatch.setattr(SmallNet, "forward", forward)
+    assert call("train", "--config", tmp_path / "config.yaml", "--resume", "auto") == 0
+    assert (tmp_path / "checkpoints" / "step-000000009.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train"], "the key 'data' is missing"),
+        (["train", "--data", "smal"], "did you mean 'small'"),
+        (["train", "--data", "small", "--method", "pcgad"], "did you mean 'pcgrad'"),
+        (["train", "--data", "small", "--method", "pcgrad("], "cannot read spec"),
+        (["train", "--data", "small", "--optimizer", "adamm"], "did you mean 'adam'"),
+        (["train", "--data", "small", "--optimizer", "sgd(momentun=1)"], "did you mean 'momentum'"),
+        (["train", "--data", "small", "--precision", "f16"], "must be one of 'no', 'bf16', 'fp16'"),
+        (["train", "--data", "small", "--batch-size", "0"], "'batch_size' must be 1 or more"),
+        (["train", "--data", "small", "--lr", "x"], "--lr"),
+        (["train", "--nonsense"], "--nonsense"),
+        (["train", "--config", "absent.yaml"], "cannot read the configuration absent.yaml"),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_bad_usage_ends_with_code_2_and_the_reason(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert call(*arguments) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_unknown_key_is_an_error_with_the_nearest_key(tmp_path, capsys):
+    (tmp_path / "a.yaml").write_text("data: small\nbatchsize: 3\n")
+    assert call("train", "--config", tmp_path / "a.yaml") == 2
+    assert "unknown key 'batchsize'; did you mean 'batch_size'" in capsys.readouterr().err
+
+
+def test_a_failed_run_ends_with_code_1(tmp_path, capsys):
+    code = call("train", "--data", "small", "--optimizer", "sgd", "--lr", "1e30", "-o", tmp_path)
+    assert code == 1
+    assert "is not finite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["train", "--help"], ["doctor", "--help"], ["--version"]]
+)
+def test_help_ends_with_code_0(arguments, capsys):
+    assert call(*arguments) == 0
+    shown = capsys.readouterr().out
+    if arguments[-1] == "--help" and len(arguments) > 1:
+        assert f"mtlkit {arguments[0]}" in " ".join(shown.split())
+
+
+def test_no_arguments_show_the_help_and_end_with_code_2(capsys):
+    assert call() == 2
+    shown = capsys.readouterr()
+    assert "Commands" in shown.out + shown.err
+
+
+def test_the_doctor_lists_versions_and_extras(capsys):
+    assert call("doctor", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert torch.__version__.startswith(report["packages"]["torch"])
+    assert report["missing"] == []
+    assert "gloo" in report["backends"]
+    assert call("doctor") == 0
+    assert "distributed back ends: gloo yes" in capsys.readouterr().out
+
+
+def test_the_doctor_says_how_to_install_what_is_missing(capsys, monkeypatch):
+    from mtlkit.cli import doctor
+
+    real = doctor._installed
+    monkeypatch.setattr(doctor, "_installed", lambda name: None if name == "timm" else real(name))
+    assert call("doctor") == 0
+    assert "missing timm; pip install 'mtlkit[vision]'" in capsys.readouterr().out
+    monkeypatch.setattr(doctor, "_installed", lambda name: None if name == "scipy" else real(name))
+    assert call("doctor") == 1
+
+
+def test_two_processes_on_the_command_line_equal_one(tmp_path):
+    options = ["train", "--data", "small(missing=0.4)", "--method", "rotograd", "--batch-size", "8"]
+    options += ["--epochs", "1", "--no-test"]
+    assert call(*options, "-o", tmp_path / "one") == 0
+    # on CPU, `accelerate launch` starts several processes by MPI only; on GPUs it calls torchrun
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    launch += ["-m", "tests.cli.small_run"]
+    ended = subprocess.run(
+        [sys.executable, *launch, *options, "-o", str(tmp_path / "two")],
+        env=environment(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    name = "checkpoints/step-000000007.pt"
+    assert (weights(tmp_path / "one" / name) - weights(tmp_path / "two" / name)).abs().max() < 1e-5
+    log = [json.loads(line) for line in (tmp_path / "two" / "log.jsonl").read_text().splitlines()]
+    assert log[0]["processes"] == 2

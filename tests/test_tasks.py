@@ -1,0 +1,214 @@
+import math
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn import functional
+
+from mtlkit import Task
+from mtlkit.errors import SpecError, UnknownNameError
+from mtlkit.tasks import NO_LABEL
+from mtlkit.training import collate
+
+NAN = math.nan
+
+
+def metrics_of(task: Task, prediction, target) -> dict[str, float]:
+    metrics = task.make_metrics()
+    half = len(prediction) // 2
+    task.update(metrics, prediction[:half], target[:half])
+    task.update(metrics, prediction[half:], target[half:])
+    return task.compute(metrics)
+
+
+def test_importing_mtlkit_and_making_tasks_does_not_import_torchmetrics_or_accelerate():
+    code = (
+        "import sys, mtlkit; mtlkit.Task.normals('n'); mtlkit.param_groups;"
+        "print([m for m in ('torchmetrics', 'accelerate', 'matplotlib') if m in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_unlabelled_samples_count_neither_in_loss_nor_in_accuracy():
+    task = Task.classification("c", 3)
+    prediction = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    target = torch.tensor([0, -1, 2, NO_LABEL, 1, 0])
+    known = target >= 0
+    loss, count = task.measure(prediction, target)
+    assert count == 4
+    assert torch.equal(loss, functional.cross_entropy(prediction[known], target[known]))
+    expected = (prediction.argmax(1)[known] == target[known]).float().mean()
+    assert metrics_of(task, prediction, target)["accuracy"] == pytest.approx(float(expected))
+
+
+def test_a_batch_without_labels_has_no_loss():
+    for task, target in (
+        (Task.classification("c", 3), torch.tensor([-1, -1])),
+        (Task.regression("r"), torch.full((2, 1), NAN)),
+        (Task.depth("d"), torch.zeros(2, 1, 4, 4)),
+        (Task.normals("n"), torch.zeros(2, 3, 4, 4)),
+        (Task.segmentation("s", 3), torch.full((2, 4, 4), -1)),
+    ):
+        shape = {"classification": (2, 3), "segmentation": (2, 3, 4, 4)}.get(task.kind, target.shape)
+        assert task.measure(torch.zeros(shape), target) == (None, 0)
+        assert task.measure(torch.zeros(shape), None) == (None, 0)
+
+
+def test_binary_task_masks_nan_and_scores_logits_as_logits():
+    task = Task.binary("b")
+    # logits within (0, 1) are all above the threshold of 0: torchmetrics alone would misread them
+    prediction = torch.tensor([[0.1], [0.2], [0.3], [-1.0]])
+    target = torch.tensor([[1.0], [NAN], [0.0], [0.0]])
+    loss, count = task.measure(prediction, target)
+    known = torch.tensor([0, 2, 3])
+    assert count == 3
+    expected = functional.binary_cross_entropy_with_logits(prediction[known], target[known])
+    assert torch.allclose(loss, expected)
+    figures = metrics_of(task, prediction, target)
+    assert figures["accuracy"] == pytest.approx(2 / 3)
+    assert figures["f1"] == pytest.approx(2 / 3)
+
+
+def test_multilabel_task_masks_single_labels():
+    task = Task.multilabel("m", 3)
+    prediction = torch.tensor([[2.0, -2.0, 1.0], [-1.0, 3.0, -1.0]])
+    target = torch.tensor([[1.0, 0.0, NAN], [0.0, NAN, 1.0]])
+    loss, count = task.measure(prediction, target)
+    known = ~torch.isnan(target)
+    assert count == 4
+    expected = functional.binary_cross_entropy_with_logits(prediction[known], target[known])
+    assert torch.allclose(loss, expected)
+    assert metrics_of(task, prediction, target)["accuracy"] == pytest.approx(3 / 4)
+
+
+def test_regression_does_not_broadcast_column_against_row():
+    task = Task.regression("r")
+    prediction, target = torch.arange(4.0)[:, None], torch.arange(4.0)
+    assert task.measure(prediction, target)[0] == 0
+    with pytest.raises(SpecError, match=r"'r'.*\(4, 2\).*\(4,\)"):
+        task.measure(torch.zeros(4, 2), target)
+
+
+def test_regression_metrics_leave_nan_out():
+    task = Task.regression("r", 2)
+    prediction = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    target = torch.tensor([[0.0, NAN], [3.0, 1.0]])
+    loss, count = task.measure(prediction, target)
+    assert (float(loss), count) == (pytest.approx(10 / 3), 3)
+    assert metrics_of(task, prediction, target) == pytest.approx({"mse": 10 / 3, "mae": 4 / 3})
+
+
+def test_gradients_do_not_turn_nan_where_labels_are_missing():
+    for task, shape, target in (
+        (Task.regression("r", 2), (3, 2), torch.tensor([[0.0, NAN], [NAN, NAN], [1.0, 2.0]])),
+        (Task.normals("n"), (1, 3, 1, 2), torch.tensor([0.0, 0, 0, 0, 0, 1]).reshape(1, 3, 1, 2)),
+        (Task.depth("d"), (1, 1, 1, 2), torch.tensor([NAN, 2.0]).reshape(1, 1, 1, 2)),
+    ):
+        prediction = torch.zeros(shape, requires_grad=True)
+        loss, _ = task.measure(prediction, target)
+        loss.backward()
+        assert torch.isfinite(prediction.grad).all(), task
+
+
+def test_segmentation_scores_follow_their_definition():
+    generator = torch.Generator().manual_seed(0)
+    prediction = torch.randn(4, 3, 5, 5, generator=generator)
+    target = torch.randint(-1, 3, (4, 5, 5), generator=generator)
+    chosen, known = prediction.argmax(1), target >= 0
+    overlaps = []
+    for k in range(3):
+        truth, guess = (target == k) & known, (chosen == k) & known
+        overlaps.append(((truth & guess).sum() / (truth | guess).sum()).item())
+    task = Task.segmentation("s", 3)
+    expected = {
+        "miou": sum(overlaps) / 3,
+        "pixel_accuracy": float((chosen == target)[known].float().mean()),
+    }
+    assert metrics_of(task, prediction, target) == pytest.approx(expected)
+    loss, count = task.measure(prediction, target)
+    assert count == int(known.sum())
+    logits = prediction.permute(0, 2, 3, 1)[known]
+    assert torch.allclose(loss, functional.cross_entropy(logits, target[known]))
+
+
+def test_a_class_that_never_occurs_is_left_out_of_the_mean_overlap():
+    prediction = functional.one_hot(torch.tensor([[[0, 1]], [[0, 1]]]), 3).permute(0, 3, 1, 2).float()
+    figures = metrics_of(Task.segmentation("s", 3), prediction, torch.tensor([[[0, 1]], [[0, 1]]]))
+    assert figures["miou"] == 1
+
+
+def test_depth_errors_follow_their_definition():
+    prediction = torch.tensor([1.0, 2.0, 5.0, 9.0]).reshape(2, 1, 1, 2)
+    target = torch.tensor([2.0, 2.0, 4.0, 0.0]).reshape(2, 1, 1, 2)
+    task = Task.depth("d")
+    figures = metrics_of(task, prediction, target)
+    assert figures == pytest.approx({"abs_error": 2 / 3, "rel_error": (0.5 + 0 + 0.25) / 3})
+    loss, count = task.measure(prediction, target)
+    assert (float(loss), count) == (pytest.approx(2 / 3), 3)
+
+
+def test_normal_angles_follow_their_definition():
+    degrees = torch.tensor([5.0, 20.0, 28.0, 50.0, 11.0, 90.0, 0.5, 33.0])
+    radians = torch.deg2rad(degrees.double())
+    prediction = torch.stack([radians.cos(), radians.sin(), torch.zeros(8)], dim=0)  # (3, 8)
+    prediction = 3 * prediction.reshape(1, 3, 2, 4).repeat(2, 1, 1, 1).float()
+    target = torch.tensor([1.0, 0, 0]).reshape(1, 3, 1, 1).repeat(2, 1, 2, 4)
+    target[:, :, 0, 0] = 0  # the 5 degrees are unknown
+    known = degrees[1:]
+    figures = metrics_of(Task.normals("n"), prediction, target)
+    assert figures["mean_angle"] == pytest.approx(float(known.mean()), abs=1e-3)
+    assert figures["median_angle"] == pytest.approx(float(known.median()), abs=0.011)
+    for limit in (11.25, 22.5, 30):
+        expected = float((known < limit).float().mean())
+        assert figures[f"within_{limit:g}"] == pytest.approx(expected)
+    loss, count = Task.normals("n").measure(prediction, target)
+    assert count == 14
+    assert float(loss) == pytest.approx(1 - float(torch.deg2rad(known).cos().mean()), abs=1e-6)
+
+
+def test_a_custom_task_drops_rows_with_nan():
+    task = Task("c", lambda p, t: (p - t).abs().mean())
+    loss, count = task.measure(torch.zeros(3, 2), torch.tensor([[1.0, 1.0], [NAN, 5.0], [2.0, 2.0]]))
+    assert (float(loss), count) == (1.5, 2)
+    assert task.main_metric == "loss"
+
+
+def test_directions_are_asked_of_the_metrics():
+    from torchmetrics import MeanMetric, MeanSquaredError
+
+    task = Task("r", functional.mse_loss, {"mse": MeanSquaredError()})
+    assert task.higher_is_better == {"mse": False}
+    with pytest.raises(SpecError, match="does not say whether higher is better"):
+        Task("r", functional.mse_loss, {"mean": MeanMetric()})
+
+
+def test_a_loss_that_is_not_a_scalar_is_named():
+    task = Task("r", lambda p, t: (p - t).abs())
+    with pytest.raises(SpecError, match="loss of task 'r' must be a scalar"):
+        task.measure(torch.zeros(3), torch.ones(3))
+
+
+def test_tasks_are_made_from_descriptions():
+    kinds = ("classification", "binary", "multilabel", "regression", "segmentation", "depth", "normals")
+    for kind in kinds:
+        made = Task.of(SimpleNamespace(name="t", kind=kind, outputs=3))
+        assert (made.name, made.kind) == ("t", kind)
+    with pytest.raises(UnknownNameError, match="did you mean 'depth'"):
+        Task.of(SimpleNamespace(name="t", kind="dept", outputs=3))
+
+
+def test_collate_fills_what_is_missing_per_sample():
+    samples = [
+        (torch.zeros(2), {"a": 1, "b": torch.tensor([0.5]), "c": None, "d": 2.0}),
+        (torch.ones(2), {"a": None, "b": None, "d": None}),
+    ]
+    inputs, targets = collate(samples)
+    assert inputs.shape == (2, 2)
+    assert targets["a"].tolist() == [1, NO_LABEL]
+    assert targets["b"][0] == 0.5
+    assert torch.isnan(targets["b"][1])
+    assert targets["c"] is None
+    assert targets["d"].dtype == torch.float32

@@ -1,0 +1,66 @@
+"""Run a module in one or several CPU processes, as ``accelerate launch`` would."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).parents[2]
+
+
+def environment(**extra: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_"))}
+    path = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH")])])
+    return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", **extra}
+
+
+def start_processes(arguments: list[str], world: int, **extra: str) -> list[subprocess.Popen[str]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    started = []
+    for rank in range(world):
+        peers = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(world),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+        started.append(
+            subprocess.Popen(
+                [sys.executable, *arguments],
+                env=environment(**(peers if world > 1 else {}), **extra),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                cwd=ROOT,
+            )
+        )
+    return started
+
+
+def run_processes(arguments: list[str], world: int = 1, **extra: str) -> None:
+    started = start_processes(arguments, world, **extra)
+    try:
+        outputs = [process.communicate(timeout=150)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    for process, output in zip(started, outputs, strict=True):
+        assert process.returncode == 0, output[-4000:]
+
+
+def run_small(folder: Path, options: dict[str, Any], world: int = 1, **extra: str) -> dict[str, Any]:
+    """Train ``tests.training.run_small`` and return what it saved."""
+    save = folder / f"final-{world}.pt"
+    text = json.dumps({**options, "save": str(save)})
+    run_processes(["-m", "tests.training.run_small", text], world, **extra)
+    return torch.load(save, weights_only=True)

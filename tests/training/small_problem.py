@@ -1,0 +1,70 @@
+"""A small network, data and tasks that follow the interfaces of architectures and data sets."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+import mtlkit
+from mtlkit import Task
+
+TASKS = (Task.classification("label", 3), Task.regression("value"))
+
+
+class SmallNet(nn.Module):
+    def __init__(self, method: str = "sum", dropout: float = 0.0, tasks=TASKS) -> None:
+        super().__init__()
+        self.tasks = tuple(tasks)
+        self.backbone = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(dropout), nn.Linear(16, 8))
+        self.heads = nn.ModuleDict({task.name: nn.Linear(8, task.outputs or 1) for task in tasks})
+        self.method = mtlkit.create_method(method, tasks, feature_dim=8)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        views = self.method(self.backbone(x))
+        return {t.name: self.heads[t.name](z) for t, z in zip(self.tasks, views, strict=True)}
+
+    def shared_parameters(self) -> list[nn.Parameter]:
+        return list(self.backbone.parameters())
+
+    def task_parameters(self, name: str) -> list[nn.Parameter]:
+        return list(self.heads[name].parameters())
+
+
+class SmallData(Dataset):
+    """``missing`` is the share of labels of "label" that are left out, as None."""
+
+    def __init__(self, size: int = 40, seed: int = 0, missing: float = 0.0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.x = torch.randn(size, 6, generator=generator)
+        truth = torch.Generator().manual_seed(99)
+        weights = torch.randn(6, 4, generator=truth)
+        scores = self.x @ weights
+        self.labels = scores[:, :3].argmax(dim=1)
+        self.values = scores[:, 3:].tanh()
+        self.known = torch.rand(size, generator=generator) >= missing
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int):
+        label = self.labels[index] if self.known[index] else None
+        return self.x[index], {"label": label, "value": self.values[index]}
+
+
+def make_loader(size: int = 40, batch: int = 8, seed: int = 0, missing: float = 0.0, **options):
+    return DataLoader(SmallData(size, seed, missing), batch_size=batch, **{"shuffle": True, **options})
+
+
+def make_trainer(
+    method: str = "sum", dropout: float = 0.0, lr: float = 0.02, **options
+) -> mtlkit.Trainer:
+    torch.manual_seed(0)
+    model = SmallNet(method, dropout)
+    optimizer = torch.optim.Adam(mtlkit.param_groups(model, lr=lr))
+    options.setdefault("progress", False)
+    return mtlkit.Trainer(model, TASKS, optimizer, **options)
+
+
+def flat(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().double().reshape(-1) for p in model.state_dict().values()])

@@ -1,0 +1,65 @@
+"""A run that is killed and resumed ends with exactly the parameters of one that was left alone."""
+
+import json
+import random
+import signal
+import time
+
+import pytest
+import torch
+
+from tests.training.processes import run_processes, start_processes
+
+OPTIONS = {
+    "method": "rotograd",
+    "dropout": 0.3,
+    "checkpoint_every": 3,
+    "accumulate": 2,
+    "log_every": 4,
+    "validate": True,
+    "data": {"size": 90, "batch": 4, "missing": 0.2},
+}
+
+
+def arguments(folder, name: str, epochs: int, pause: float) -> list[str]:
+    options = {
+        **OPTIONS,
+        "pause": pause,
+        "output": str(folder / name),
+        "save": str(folder / f"{name}.pt"),
+        "fit": {"epochs": epochs, "resume": "auto"},
+    }
+    return ["-m", "tests.training.run_small", json.dumps(options)]
+
+
+def kill_and_resume(folder, kills: int, seed: int) -> None:
+    random.seed(seed)
+    epochs = 2 + 2 * kills + kills // 4  # an epoch takes half a second, and a life one at most
+    run_processes(arguments(folder, "whole", epochs, 0.0))
+    log = folder / "killed" / "log.jsonl"
+    for _ in range(kills):
+        (process,) = start_processes(arguments(folder, "killed", epochs, 0.02), 1)
+        before = log.stat().st_mtime_ns if log.exists() else 0
+        while process.poll() is None and (not log.exists() or log.stat().st_mtime_ns == before):
+            time.sleep(0.02)
+        time.sleep(random.random())
+        process.send_signal(signal.SIGKILL)
+        output, _ = process.communicate()
+        assert process.returncode == -signal.SIGKILL, f"it ended before it was killed:\n{output}"
+    run_processes(arguments(folder, "killed", epochs, 0.0))
+    whole = torch.load(folder / "whole.pt", weights_only=True)
+    killed = torch.load(folder / "killed.pt", weights_only=True)
+    assert whole["step"] == killed["step"] == 12 * epochs
+    assert torch.equal(whole["parameters"], killed["parameters"])
+    assert whole["figures"] == killed["figures"]
+    steps = [json.loads(line)["step"] for line in log.read_text().splitlines()]
+    assert steps == sorted(steps), "the log holds a step twice"
+
+
+def test_a_run_killed_three_times_ends_as_if_it_had_not_been(tmp_path):
+    kill_and_resume(tmp_path, kills=3, seed=0)
+
+
+@pytest.mark.slow
+def test_a_run_killed_twenty_times_ends_as_if_it_had_not_been(tmp_path):
+    kill_and_resume(tmp_path, kills=20, seed=1)

@@ -1,0 +1,20 @@
+"""The junction and the rotations with a backbone that is cut into pieces by FSDP2.
+
+Accelerate's FSDP plugin cannot be run here: on CPU, Accelerate keeps ``DistributedType.MULTI_CPU`` and
+leaves the plugin out without a word. So the sharding is torch's own, which the plugin calls.
+"""
+
+import pytest
+import torch
+
+from tests.training.processes import run_processes
+
+
+@pytest.mark.parametrize("method", ["rotograd"])
+def test_a_sharded_backbone_ends_with_the_parameters_of_a_whole_one(method, tmp_path):
+    one, two = tmp_path / "one.pt", tmp_path / "two.pt"
+    run_processes(["-m", "tests.training.run_sharded", method, str(one)], 1)
+    run_processes(["-m", "tests.training.run_sharded", method, str(two)], 2)
+    whole, sharded = torch.load(one), torch.load(two)
+    assert whole.shape == sharded.shape
+    assert (whole - sharded).abs().max() < 1e-5

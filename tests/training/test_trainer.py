@@ -1,0 +1,372 @@
+import json
+import math
+import os
+import signal
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import mtlkit
+from mtlkit import Task
+from mtlkit.errors import NonFiniteError, SpecError, UnknownNameError, UsageError
+from mtlkit.training import CheckpointError, Interrupted, load_checkpoint
+from tests.training.small_problem import TASKS, SmallNet, flat, make_loader, make_trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore:no validation set")
+
+
+def records(folder, kind: str) -> list[dict]:
+    lines = (folder / "log.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["kind"] == kind]
+
+
+def test_training_equals_a_loop_written_by_hand():
+    trainer = make_trainer("pcgrad")
+    trainer.fit(make_loader(shuffle=False), epochs=3)
+    torch.manual_seed(0)
+    model = SmallNet("pcgrad")
+    optimizer = torch.optim.Adam(mtlkit.param_groups(model, lr=0.02))
+    for _ in range(3):
+        for x, targets in make_loader(shuffle=False):
+            predictions = model(x)
+            losses = {task.name: task.loss(predictions[task.name], targets[task.name]) for task in TASKS}
+            optimizer.zero_grad()
+            model.method.total(losses).backward()
+            optimizer.step()
+    assert torch.equal(flat(trainer.model), flat(model))
+
+
+def test_validation_improves_and_its_figures_are_returned():
+    result = make_trainer().fit(make_loader(200), make_loader(100, seed=1), epochs=15)
+    assert result.validation["label"]["accuracy"] > 0.8
+    assert result.validation["value"]["mse"] < 0.1
+    assert result.epoch == 15
+    assert result.step == 15 * 25
+
+
+def test_steps_end_training_within_an_epoch(tmp_path):
+    result = make_trainer(output=tmp_path).fit(make_loader(), make_loader(seed=1), steps=7)
+    assert (result.step, result.epoch) == (7, 1)
+    assert load_checkpoint(tmp_path / "checkpoints" / "step-000000007.pt")["position"]["batch"] == 2
+
+
+def test_accumulated_batches_equal_one_large_batch():
+    small, large = make_trainer(accumulate=2), make_trainer()
+    small.fit(make_loader(batch=4, shuffle=False), epochs=2)
+    large.fit(make_loader(batch=8, shuffle=False), epochs=2)
+    assert small.step == large.step
+    assert torch.allclose(flat(small.model), flat(large.model), atol=1e-6)
+
+
+def test_clipping_bounds_the_step():
+    model = SmallNet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    before = flat(model)
+    mtlkit.Trainer(model, TASKS, optimizer, clip_norm=1e-3, progress=False).fit(make_loader(), steps=1)
+    assert (flat(model) - before).norm() == pytest.approx(1e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize("every", ["step", "epoch"])
+def test_schedulers_step_when_they_are_told(every):
+    model = SmallNet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    trainer = mtlkit.Trainer(
+        model, TASKS, optimizer, scheduler=scheduler, scheduler_every=every, accumulate=2, progress=False
+    )
+    trainer.fit(make_loader(size=32), epochs=2)
+    assert optimizer.param_groups[0]["lr"] == 1e-3 * 0.5 ** (4 if every == "step" else 2)
+
+
+def test_missing_labels_are_left_out_of_the_loss():
+    trainer = make_trainer("mgda")
+    result = trainer.fit(make_loader(missing=0.7), epochs=2)
+    assert result.step == 10
+    assert torch.isfinite(flat(trainer.model)).all()
+
+
+def test_a_task_without_any_label_keeps_its_head():
+    trainer = make_trainer("pcgrad")
+    before = flat(trainer.model.heads["label"])
+    trainer.fit(make_loader(missing=1.1), epochs=1)
+    assert torch.equal(before, flat(trainer.model.heads["label"]))
+    figures = trainer.evaluate(make_loader(missing=1.1))
+    assert math.isnan(figures["label"]["accuracy"])
+    assert math.isnan(figures["label"]["loss"])
+    assert figures["value"]["mse"] > 0
+
+
+class Poisoned(nn.Module):
+    """Infinite loss or gradient of "label", in the batches that are named."""
+
+    def __init__(self, net: nn.Module, batches: set[int], gradient: bool) -> None:
+        super().__init__()
+        self.net, self.method = net, net.method
+        self.batches, self.gradient, self.count = batches, gradient, 0
+
+    def forward(self, x):
+        predictions = self.net(x)
+        if self.training:
+            if self.count in self.batches:
+                if self.gradient:
+                    predictions["label"].register_hook(lambda g: g * math.inf)
+                else:
+                    predictions["label"] = predictions["label"] * math.nan
+            self.count += 1
+        return predictions
+
+
+def poisoned_trainer(method: str, batches: set[int], gradient: bool, **options) -> mtlkit.Trainer:
+    torch.manual_seed(0)
+    net = Poisoned(SmallNet(method), batches, gradient)
+    return mtlkit.Trainer(
+        net, TASKS, torch.optim.SGD(net.parameters(), lr=0.1), progress=False, **options
+    )
+
+
+def network(trainer: mtlkit.Trainer) -> torch.Tensor:
+    """Without the method, whose rotations are folded at every forward."""
+    net = trainer.model.net
+    return torch.cat([flat(net.backbone), flat(net.heads)])
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("method", ["pcgrad", "rotograd"])
+def test_a_nonfinite_task_is_named(method, gradient):
+    with pytest.raises(NonFiniteError, match=r"of 'label' is not finite at step 3"):
+        poisoned_trainer(method, {2}, gradient).fit(make_loader(), epochs=1)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("method", ["sum", "pcgrad", "rotograd"])
+def test_skipping_leaves_the_step_out(method, gradient, tmp_path):
+    trainer = poisoned_trainer(method, {2}, gradient, on_nonfinite="skip", output=tmp_path)
+    trainer.fit(make_loader(), steps=2)
+    before = network(trainer)
+    trainer.fit(make_loader(), steps=3, resume="auto")
+    assert torch.equal(before, network(trainer))
+    trainer.fit(make_loader(), steps=5, resume="auto")
+    assert not torch.equal(before, network(trainer))
+    assert torch.isfinite(network(trainer)).all()
+    assert "label" in records(tmp_path, "skipped")[0]["reason"]
+
+
+def test_a_spoiled_batch_spoils_its_whole_window():
+    trainer = poisoned_trainer("pcgrad", {0}, False, on_nonfinite="skip", accumulate=2)
+    before = network(trainer)
+    trainer.fit(make_loader(), steps=1)
+    assert torch.equal(before, network(trainer))
+    assert all(p.grad is None or not p.grad.any() for p in trainer.model.parameters())
+
+
+def test_skipping_for_ever_is_an_error():
+    trainer = poisoned_trainer("sum", set(range(1000)), False, on_nonfinite="skip")
+    with pytest.raises(NonFiniteError, match="in a row"):
+        trainer.fit(make_loader(), epochs=20)
+
+
+def test_the_best_checkpoint_is_that_of_the_best_validation(tmp_path):
+    trainer = make_trainer(lr=0.05, output=tmp_path, best_by="value/mse", keep_checkpoints=1)
+    result = trainer.fit(make_loader(24), make_loader(50, seed=1), epochs=12)
+    validations = records(tmp_path, "validation")
+    best = min(validations, key=lambda record: record["tasks"]["value"]["mse"])
+    assert result.best_step == best["step"]
+    assert trainer.load_best()
+    figures = trainer.evaluate(make_loader(50, seed=1))
+    assert figures["value"]["mse"] == pytest.approx(best["tasks"]["value"]["mse"])
+
+
+def test_without_validation_the_last_is_kept_and_it_says_so(tmp_path):
+    trainer = make_trainer(output=tmp_path)
+    with pytest.warns(UserWarning, match="no validation set: the last checkpoint is kept"):
+        result = trainer.fit(make_loader(), epochs=2)
+    assert result.best_step is None
+    assert load_checkpoint(result.best_checkpoint)["position"]["step"] == 10
+    assert records(tmp_path, "note")
+
+
+def test_early_stop_ends_a_run_that_no_longer_improves():
+    trainer = make_trainer(lr=0.0, early_stop=2)
+    result = trainer.fit(make_loader(), make_loader(seed=1), epochs=50)
+    assert result.stopped_early
+    assert result.epoch == 3
+
+
+def test_validation_does_not_change_training():
+    alone, watched = make_trainer(dropout=0.5), make_trainer(dropout=0.5, validate_every=2)
+    for trainer, validation in ((alone, None), (watched, make_loader(seed=1))):
+        torch.manual_seed(7)
+        trainer.fit(make_loader(), validation, epochs=2)
+    assert torch.equal(flat(alone.model), flat(watched.model))
+
+
+def test_resumed_training_goes_on_exactly(tmp_path):
+    options = {"dropout": 0.3, "method": "rotograd", "accumulate": 2}
+    whole = make_trainer(**options)
+    torch.manual_seed(5)
+    whole.fit(make_loader(44), epochs=4)
+    first = make_trainer(**options, output=tmp_path)
+    torch.manual_seed(5)
+    first.fit(make_loader(44), steps=4)
+    second = make_trainer(**options, output=tmp_path)
+    second.fit(make_loader(44), epochs=4, resume="auto")
+    assert torch.equal(flat(whole.model), flat(second.model))
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
+    make_trainer(output=tmp_path).fit(make_loader(), steps=1)
+    with pytest.raises(UsageError, match="holds a run already"):
+        make_trainer(output=tmp_path).fit(make_loader(), steps=1)
+
+
+def test_a_checkpoint_of_another_run_does_not_fit(tmp_path):
+    make_trainer("pcgrad", output=tmp_path).fit(make_loader(), steps=1)
+    with pytest.raises(CheckpointError, match="method 'pcgrad', this one has 'mgda'"):
+        make_trainer("mgda", output=tmp_path).fit(make_loader(), steps=2, resume="auto")
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path):
+    trainer = make_trainer(output=tmp_path, checkpoint_every=1, keep_checkpoints=3)
+    trainer.fit(make_loader(), steps=3)
+    path = tmp_path / "checkpoints" / "step-000000003.pt"
+    path.write_bytes(path.read_bytes()[:500])
+    again = make_trainer(output=tmp_path, checkpoint_every=1)
+    with pytest.warns(RuntimeWarning, match="cut short"):
+        again.fit(make_loader(), steps=3, resume="auto")
+    assert torch.equal(flat(trainer.model), flat(again.model))
+
+
+def test_ctrl_c_finishes_the_step_saves_and_can_be_resumed(tmp_path):
+    whole = make_trainer(dropout=0.2)
+    torch.manual_seed(5)
+    whole.fit(make_loader(), epochs=3)
+    trainer = make_trainer(dropout=0.2, output=tmp_path)
+    handler = signal.getsignal(signal.SIGINT)
+    seen = []
+
+    def press(*_):
+        seen.append(1)
+        if len(seen) == 7:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    hook = trainer.model.register_forward_hook(press)
+    torch.manual_seed(5)
+    with pytest.raises(Interrupted) as stop:
+        trainer.fit(make_loader(), epochs=3)
+    hook.remove()
+    assert stop.value.step == 7
+    assert stop.value.checkpoint.exists()
+    assert signal.getsignal(signal.SIGINT) is handler
+    again = make_trainer(dropout=0.2, output=tmp_path)
+    again.fit(make_loader(), epochs=3, resume="auto")
+    assert torch.equal(flat(whole.model), flat(again.model))
+
+
+def test_training_in_another_thread_leaves_signals_alone():
+    results = []
+    thread = threading.Thread(target=lambda: results.append(make_trainer().fit(make_loader(), steps=2)))
+    thread.start()
+    thread.join()
+    assert results[0].step == 2
+
+
+def test_the_monitor_writes_means_of_the_statistics(tmp_path):
+    trainer = make_trainer("rotograd", output=tmp_path, log_every=5, monitor_every=1)
+    trainer.fit(make_loader(), epochs=2)
+    first, second = records(tmp_path, "monitor")
+    assert first["samples"] == second["samples"] == 5
+    assert set(first["norms"]) == {"label", "value"}
+    assert first["cosines"][0][0] == pytest.approx(1)
+    assert 0 <= first["conflict"] <= 1
+    assert second["rotation_angles"]["label"] > first["rotation_angles"]["label"] > 0
+    assert all(-1 <= value <= 1 for value in first["update_cosines"].values())
+
+
+@pytest.mark.parametrize("precision", ["bf16"])
+def test_mixed_precision_trains(precision):
+    result = make_trainer("rotograd", precision=precision).fit(
+        make_loader(200), make_loader(100, seed=1), epochs=8
+    )
+    assert result.validation["label"]["accuracy"] > 0.7
+    assert make_trainer().accelerator.mixed_precision == "no"
+
+
+def test_any_iterable_of_batches_will_do():
+    batches = list(make_loader(shuffle=False))
+    trainer, other = make_trainer(accumulate=2), make_trainer(accumulate=2)
+    trainer.fit(batches, epochs=2)
+    other.fit(make_loader(shuffle=False), epochs=2)
+    assert torch.equal(flat(trainer.model), flat(other.model))
+
+
+def test_a_model_without_a_method_sums_the_losses():
+    class Plain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = SmallNet().backbone
+            self.label, self.value = nn.Linear(8, 3), nn.Linear(8, 1)
+
+        def forward(self, x):
+            z = self.net(x)
+            return {"label": self.label(z), "value": self.value(z)}
+
+    model = Plain()
+    trainer = mtlkit.Trainer(model, TASKS, torch.optim.Adam(model.parameters()), progress=False)
+    before = flat(model)
+    trainer.fit(make_loader(), epochs=1)
+    assert not torch.equal(before, flat(model))
+
+
+def test_auxiliary_losses_are_added():
+    class Pulled(SmallNet):
+        def auxiliary_loss(self):
+            return 1000 * self.backbone[0].weight.square().sum()
+
+    torch.manual_seed(0)
+    model = Pulled()
+    before = model.backbone[0].weight.norm()
+    trainer = mtlkit.Trainer(model, TASKS, torch.optim.Adam(model.parameters(), lr=0.01), progress=False)
+    trainer.fit(make_loader(), epochs=4)
+    assert model.backbone[0].weight.norm() < before / 2
+
+
+def test_tensorboard_gets_the_figures(tmp_path):
+    trainer = make_trainer(output=tmp_path, trackers=["tensorboard"], log_every=2)
+    trainer.fit(make_loader(), epochs=1)
+    assert list(tmp_path.rglob("events.out.tfevents*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on_nonfinite": "rais"}, "did you mean 'raise'"),
+        ({"accumulate": 0}, "accumulate must be at least 1"),
+        ({"clip_norm": -1.0}, "clip_norm must be above 0"),
+        ({"best_by": "label/acuracy"}, "did you mean 'label/accuracy'"),
+        ({"precision": "bf61"}, "did you mean 'bf16'"),
+    ],
+)
+def test_wrong_options_are_named(options, message):
+    with pytest.raises(SpecError, match=message):
+        make_trainer(**options)
+
+
+def test_names_instead_of_tasks_are_an_error():
+    model = SmallNet()
+    with pytest.raises(SpecError, match="needs Task objects"):
+        mtlkit.Trainer(model, ["label", "value"], torch.optim.SGD(model.parameters(), lr=1))
+    with pytest.raises(SpecError, match="the method knows the tasks label, value"):
+        mtlkit.Trainer(model, [Task.binary("x")], torch.optim.SGD(model.parameters(), lr=1))
+
+
+def test_a_prediction_that_is_not_there_is_named():
+    class Wrong(SmallNet):
+        def forward(self, x):
+            return {"labels" if k == "label" else k: v for k, v in super().forward(x).items()}
+
+    model = Wrong()
+    trainer = mtlkit.Trainer(model, TASKS, torch.optim.SGD(model.parameters(), lr=1), progress=False)
+    with pytest.raises(UnknownNameError, match="did you mean 'labels'"):
+        trainer.fit(make_loader(), steps=1)
