@@ -15,13 +15,16 @@ from mtlkit.weighting.base import GradientAggregator
 from mtlkit.weighting.create import create_method
 
 if TYPE_CHECKING:
-    pass
+    from mtlkit.architectures.base import Architecture
+    from mtlkit.architectures.create import create_architecture
 
 __all__ = [
+    "Architecture",
     "GradientAggregator",
     "MtlkitError",
     "Step",
     "__version__",
+    "create_architecture",
     "create_method",
     "list_architectures",
     "list_methods",
@@ -30,7 +33,10 @@ __all__ = [
 ]
 
 # imported when first used, so that `import mtlkit` stays fast
-_LAZY: dict[str, str] = {}
+_LAZY: dict[str, str] = {
+    "Architecture": "mtlkit.architectures.base",
+    "create_architecture": "mtlkit.architectures.create",
+}
 
 
 def __getattr__(name: str) -> Any:
