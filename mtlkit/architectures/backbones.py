@@ -1,8 +1,9 @@
 """Backbones by name: any model of timm, multi-layer perceptrons, and the paper's nets.
 
-``timm.resnet18(pretrained=True, in_chans=1)`` is ``timm.create_model("resnet18", ...)`` without classifier;
-options are timm's own. ``features_only=True`` gives the list of maps of all stages, ``global_pool=""`` the
-last map or the tokens, and the default the pooled vector. Maps are channels first, whatever the model.
+``timm.resnet18(pretrained=True, in_chans=1)`` is ``timm.create_model("resnet18", ...)`` without its
+classifier; options are timm's own. ``features_only=True`` gives the list of maps of all stages,
+``global_pool=""`` the last map or the tokens, and the default the pooled vector. Maps are channels
+first, whatever the model.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ def _build_timm(part: Part, forced: Mapping[str, Any]) -> tuple[nn.Module, Featu
 
 
 def _expected_channels(model: nn.Module) -> int | None:
-    info = getattr(model, "feature_info", None)
+    info: Any = getattr(model, "feature_info", None)
     if hasattr(info, "channels"):
         return int(info.channels()[-1])
     return getattr(model, "num_features", None)

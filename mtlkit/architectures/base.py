@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from mtlkit.weighting.create import create_method
 __all__ = ["Architecture", "SingleTask", "task_outputs"]
 
 Tasks = int | Sequence[Any] | Mapping[str, Any]
-MethodLike = SpecLike | GradientAggregator
+MethodLike: TypeAlias = "SpecLike | GradientAggregator"
 
 
 def task_outputs(
@@ -52,9 +52,7 @@ def task_outputs(
     sizes = {name: others[name] if size is None else size for name, size in zip(names, own, strict=True)}
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise SpecError(
-                f"task {name!r} must have a whole number of outputs, 1 or more, not {size!r}"
-            )
+            raise SpecError(f"outputs of task {name!r} must be a whole number, 1 or more, not {size!r}")
     return sizes
 
 
@@ -132,7 +130,8 @@ class Architecture(nn.Module, ABC):
         """
         options = self.features.method_options if self.features is not None else {}
         if not isinstance(method, GradientAggregator):
-            method = [_with_defaults(part, options) for part in methods.expand(method)]
+            parts = [_with_defaults(part, options) for part in methods.expand(method)]
+            method = cast(SpecLike, parts)
         dim = None if self.features is None else self.features.dim
         built = create_method(method, self.tasks, feature_dim=dim)
         if built.needs_features and not self._forks:
@@ -316,7 +315,10 @@ def _concatenate(batches: list[Any], tasks: list[str]) -> Any:
     try:
         return flattened[0][1]([torch.cat(parts) for parts in leaves])
     except (RuntimeError, ValueError) as error:
-        shapes = {t: [tuple(x.shape[1:]) for x in found] for t, (found, _) in zip(tasks, flattened)}
+        shapes = {
+            task: [tuple(leaf.shape[1:]) for leaf in found]
+            for task, (found, _) in zip(tasks, flattened, strict=True)
+        }
         raise UsageError(
             "with multi_input the shared part sees the batches of all tasks as one, so their samples "
             f"must have one shape; given: {shapes} ({error})"

@@ -21,7 +21,8 @@ class Cgc(Ple):
     Args:
         shared_experts: number of shared experts.
         task_experts: number of experts that every task has.
-        expert: ``mlp(64)``, ``mlp(64, 32)``, or a backbone such as ``timm.resnet18`` that reads the inputs.
+        expert: ``mlp(64)``, ``mlp(64, 32)``, or a backbone such as ``timm.resnet18``, which reads the
+            inputs.
         backbone: shared network below experts and gates; without it they read the inputs.
         heads: ``linear``, ``mlp(50)``, a module, a factory, or a mapping from task to these.
         input_size: shape of one sample, needed without a backbone.

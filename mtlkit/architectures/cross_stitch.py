@@ -44,13 +44,14 @@ class CrossStitch(Architecture):
 
     No single representation is shared: every task has a network of its own. So methods that merge
     gradients at shared features are refused, unless ``fork=streams`` is given: then what all tasks read
-    are the features of all K networks before the last unit, of which each task takes its own mixture, and
-    gradients are merged there, jointly. Except for this last unit and the heads, all weights serve all
-    tasks, and count as shared.
+    are the features of all K networks before the last unit, of which each task takes its own mixture,
+    and gradients are merged there, jointly. Except for this last unit and the heads, all weights serve
+    all tasks, and count as shared.
 
     Args:
         backbone: ``timm.<model>(...)``, ``mlp(64, 32, inputs=10)``, or an ``nn.Sequential`` of stages.
-        heads: ``linear``, ``mlp(50)``, ``conv(64)``, a module, a factory, or a mapping from task to these.
+        heads: ``linear``, ``mlp(50)``, ``conv(64)``, a module, a factory, or a mapping from task to
+            these.
         same: first weight of a task's own network in its mixture.
         fork: ``none``, or ``streams``.
         input_size: shape of one sample, where the backbone does not tell its features.
@@ -97,7 +98,7 @@ class CrossStitch(Architecture):
                 for net, stream in zip(nets, streams, strict=True)
             ]
             if level < depth - 1:
-                streams = [stitch(streams) for stitch in self.stitches[level]]  # type: ignore[union-attr]
+                streams = [stitch(streams) for stitch in self.stitches[level]]  # type: ignore[attr-defined]
         return join_streams(streams) if self._forks else streams
 
     def predict(self, task: str, shared: Any, inputs: Any) -> Any:
@@ -113,6 +114,6 @@ class CrossStitch(Architecture):
 
     def _no_features_message(self, method: GradientAggregator) -> str:
         return (
-            f"{super()._no_features_message(method)}; or give cross_stitch(fork=streams) to merge at the "
-            "features of all networks, before the last unit"
+            f"{super()._no_features_message(method)}; or give cross_stitch(fork=streams) to merge at "
+            "the features of all networks, before the last unit"
         )

@@ -87,7 +87,8 @@ class DSelectK(MixtureOfExperts):
         gate: ``static``, one selection per task; or ``input``, one for every sample.
         gamma: width of the smooth step.
         entropy: weight of the entropy term.
-        expert: ``mlp(64)``, ``mlp(64, 32)``, or a backbone such as ``timm.resnet18`` that reads the inputs.
+        expert: ``mlp(64)``, ``mlp(64, 32)``, or a backbone such as ``timm.resnet18``, which reads the
+            inputs.
         backbone: shared network below the experts; without it they read the inputs.
         heads: ``linear``, ``mlp(50)``, a module, a factory, or a mapping from task to these.
         input_size: shape of one sample, needed without a backbone.

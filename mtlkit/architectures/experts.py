@@ -65,7 +65,7 @@ class MixtureOfExperts(Architecture):
         self._heads_spec = heads
 
     def _make_expert(self, inputs: int | None = None) -> tuple[Expert, int]:
-        """A new expert and the number of its outputs; ``inputs`` is the size of a vector that it reads."""
+        """A new expert and the number of its outputs; ``inputs``: size of a vector that it reads."""
         spec = self._expert_spec
         reads_vectors = inputs is not None or self.backbone is not None
         if isinstance(spec, nn.Module):
@@ -78,10 +78,11 @@ class MixtureOfExperts(Architecture):
             sizes += [hidden] if isinstance(hidden, int) else list(hidden)
             if not sizes or not set(options) <= {"norm", "dropout"}:
                 raise SpecError(
-                    f"cannot read expert {str(part)!r}; expected mlp(64) or mlp(64, 32, norm=..., dropout=...)"
+                    f"cannot read expert {str(part)!r}; expected mlp(64), or mlp(64, 32) with the options "
+                    "norm and dropout"
                 )
-            net = make_mlp([inputs or self.input_dim, *sizes], last=True, **options)
-            return Expert(net, flattens=True), sizes[-1]
+            layers = make_mlp([inputs or self.input_dim, *sizes], last=True, **options)
+            return Expert(layers, flattens=True), sizes[-1]
         if reads_vectors:
             raise SpecError(
                 f"expert {part.name} reads images, but here experts read vectors of features; use "

@@ -22,8 +22,8 @@ class HardSharing(Architecture):
     Args:
         backbone: ``timm.<model>(...)``, ``mlp(64, inputs=10)``, a net of the paper (``lenet``,
             ``lenet_svhn``, ``celeba_conv``, ``resnet18_flat``), or a module.
-        heads: ``linear``, ``mlp(50)``, ``conv(64)``, ``identity``, a module, a factory, or a mapping from
-            task to these (see :mod:`mtlkit.architectures.heads`).
+        heads: ``linear``, ``mlp(50)``, ``conv(64)``, ``identity``, a module, a factory, or a mapping
+            from task to these (see :mod:`mtlkit.architectures.heads`).
         features: number of features of a backbone module that does not tell.
         input_size: shape of one sample; the features are then found by one pass.
     """

@@ -1,24 +1,25 @@
 """Heads: from a task's features to its prediction.
 
-===================================  =====================================================================
-spec                                 what it makes
-===================================  =====================================================================
-``linear``                           one linear layer
-``mlp(50)``, ``mlp(hidden=[64, 32])``  linear layers with ReLU between; ``norm=batch|layer``, ``dropout=p``
-``conv``, ``conv(64, upsample=4)``   a prediction per pixel: 3x3 convolution, 1x1 convolution
-``identity``                         the features themselves
-===================================  =====================================================================
+=====================================  ==============================================================
+spec                                   what it makes
+=====================================  ==============================================================
+``linear``                             one linear layer
+``mlp(50)``, ``mlp(hidden=[64, 32])``  linear layers, ReLU between; ``norm=batch|layer``, ``dropout=p``
+``conv``, ``conv(64, upsample=4)``     a prediction per pixel: 3x3 convolutions, then a 1x1 convolution
+``identity``                           the features themselves
+=====================================  ==============================================================
 
-``output=sigmoid|softmax|log_softmax|softplus|tanh|unit`` is applied last; ``pool=avg|max|first|none`` says
-how tokens and maps become a vector before ``linear`` and ``mlp``. In Python a head may also be a module,
-of which every task gets its own copy, or a factory that is called with the number of features and of
-outputs, such as ``nn.Linear``. A mapping gives each task its own.
+``output=sigmoid|softmax|log_softmax|softplus|relu|tanh|unit`` is applied last; ``pool=avg|max|first|none``
+says how tokens and maps become a vector before ``linear`` and ``mlp``. In Python a head may also be a
+module, of which every task gets its own copy, or a factory that is called with the number of features
+and of outputs, such as ``nn.Linear``. A mapping gives each task its own.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -85,7 +86,7 @@ def make_mlp(
 ) -> nn.Sequential:
     """Linear layers with ReLU between them; ``last`` puts a ReLU after the last one too."""
     layers: list[nn.Module] = []
-    for index, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for index, (inputs, outputs) in enumerate(pairwise(sizes)):
         layers.append(nn.Linear(inputs, outputs))
         if index < len(sizes) - 2 or last:
             if norm == "batch":
@@ -131,7 +132,7 @@ def _conv(
 ) -> Head:
     sizes = [features, *hidden_sizes, *([hidden] if isinstance(hidden, int) else hidden)]
     layers: list[nn.Module] = []
-    for inputs, size in zip(sizes, sizes[1:], strict=False):
+    for inputs, size in pairwise(sizes):
         layers += [nn.Conv2d(inputs, size, 3, padding=1), nn.ReLU()]
     layers.append(nn.Conv2d(sizes[-1], outputs, 1))
     if upsample != 1:

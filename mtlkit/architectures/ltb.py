@@ -22,9 +22,14 @@ __all__ = ["LearningToBranch"]
 class _Choice(nn.Module):
     """Which of ``parents`` nodes one node, or one task, takes its input from."""
 
+    logits: Tensor
+
     def __init__(self, parents: int) -> None:
         super().__init__()
-        self.logits = nn.Parameter(torch.zeros(parents))
+        if parents == 1:  # nothing to learn, and DDP expects a gradient for every parameter
+            self.register_buffer("logits", torch.zeros(1), persistent=False)
+        else:
+            self.logits = nn.Parameter(torch.zeros(parents))
 
     def parent(self) -> int:
         """The node that is chosen once training is over."""
@@ -49,9 +54,9 @@ class LearningToBranch(Architecture):
     """A tree of stages over which each task learns its path.
 
     Every stage of the backbone but the first has several candidate nodes. In training a node reads a
-    mixture of all nodes one stage before, drawn from a Gumbel-softmax distribution over its parents whose
-    temperature falls with every step; in evaluation it reads its most probable parent alone, and nodes
-    on no task's path are not computed. Draws are equal on all processes and saved with the network.
+    mixture of all nodes one stage before, drawn from a Gumbel-softmax distribution over its parents
+    whose temperature falls with every step; in evaluation it reads its most probable parent alone, and
+    nodes on no task's path are not computed. Draws are equal on all processes and saved with the network.
 
     No single representation is shared: where the tasks part is what is being learned. So methods that
     merge gradients at shared features are refused, unless ``fork=nodes`` is given: then what all tasks
@@ -61,7 +66,8 @@ class LearningToBranch(Architecture):
 
     Args:
         backbone: ``timm.<model>(...)``, ``mlp(64, 32, inputs=10)``, or an ``nn.Sequential`` of stages.
-        heads: ``linear``, ``mlp(50)``, ``conv(64)``, a module, a factory, or a mapping from task to these.
+        heads: ``linear``, ``mlp(50)``, ``conv(64)``, a module, a factory, or a mapping from task to
+            these.
         nodes: candidates at every stage but the first; as many as tasks unless given.
         temperature: that of the first step.
         decay: factor of the temperature per step.
@@ -96,8 +102,8 @@ class LearningToBranch(Architecture):
         width = len(self.tasks) if nodes is None else nodes
         if width < 1 or temperature <= 0 or lowest <= 0 or not 0 < decay <= 1 or warmup < 0:
             raise SpecError(
-                "ltb needs nodes of 1 or more, temperature and lowest above 0, decay above 0 and at most "
-                f"1, warmup 0 or more; got {width}, {temperature}, {lowest}, {decay}, {warmup}"
+                "ltb needs nodes of 1 or more, temperature and lowest above 0, decay above 0 and at "
+                f"most 1, warmup 0 or more; got {width}, {temperature}, {lowest}, {decay}, {warmup}"
             )
         self.temperature, self.decay, self.lowest, self.warmup = temperature, decay, lowest, warmup
         nets, found = build_stages(backbone, width, input_size)
@@ -127,9 +133,10 @@ class LearningToBranch(Architecture):
         self.random.counter.add_(1)
         outputs = [self.levels[0][0](inputs)]  # type: ignore[index]
         for level, choices in enumerate(self.choices, start=1):
+            nodes: Any = self.levels[level]
             outputs = [
-                node(self._draw(choice, outputs, stream=1000 * level + index))
-                for index, (node, choice) in enumerate(zip(self.levels[level], choices, strict=True))  # type: ignore[arg-type]
+                nodes[index](self._draw(choice, outputs, stream=1000 * level + index))
+                for index, choice in enumerate(choices.children())
             ]
         return join_streams(outputs) if self._forks else outputs
 
@@ -182,6 +189,6 @@ class LearningToBranch(Architecture):
 
     def _no_features_message(self, method: GradientAggregator) -> str:
         return (
-            f"{super()._no_features_message(method)}; or give ltb(fork=nodes) to merge at the outputs of "
-            "all nodes of the last stage"
+            f"{super()._no_features_message(method)}; or give ltb(fork=nodes) to merge at the outputs "
+            "of all nodes of the last stage"
         )

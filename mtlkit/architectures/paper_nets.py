@@ -101,6 +101,13 @@ def resnet18_flat(*, input_size: Sequence[int] = (3, 32, 32)) -> nn.Sequential:
     return nn.Sequential(resnet, nn.Flatten(), nn.BatchNorm1d(size))
 
 
+def _width(backbone: nn.Sequential) -> int:
+    """Features of a backbone that ends with batch normalization."""
+    norm = backbone[-1]
+    assert isinstance(norm, nn.BatchNorm1d)
+    return norm.num_features
+
+
 class _Norm1dHead(nn.Module):
     """``Dense-128, BN, Dense-1, Sigmoid``, without an activation in between, as the paper lists it."""
 
@@ -166,8 +173,8 @@ class _DigitNet(_PaperNet):
 class MnistNet(_DigitNet):
     """The paper's net for multi-MNIST: reduced LeNet, and a head by the kind of task.
 
-    A task of several outputs is a classification, ``Dense-50, ReLU, Dense-10, LogSoftmax``; of one output
-    a regression, ``Dense-50, ReLU, Dense-1``; or, where named in ``binary``, ``Dense-1, Sigmoid``.
+    A task of several outputs is a classification, ``Dense-50, ReLU, Dense-10, LogSoftmax``; of one
+    output a regression, ``Dense-50, ReLU, Dense-1``; or, where named in ``binary``, ``Dense-1, Sigmoid``.
 
     Args:
         input_size: shape of an image.
@@ -235,7 +242,7 @@ class CifarNet(_PaperNet):
         super().__init__(tasks, **common)
         backbone = resnet18_flat(input_size=input_size)
         heads = dict.fromkeys(self.tasks, "linear" if logits else "linear(output=sigmoid)")
-        self._build(backbone, backbone[-1].num_features, heads, method)
+        self._build(backbone, _width(backbone), heads, method)
 
 
 @register_architecture("paper_celeba")
@@ -262,7 +269,7 @@ class CelebaNet(_PaperNet):
     ) -> None:
         super().__init__(tasks, **common)
         backbone = celeba_conv(input_size=input_size, activation=activation, width=width)
-        size = backbone[-1].num_features
+        size = _width(backbone)
         hidden, output = max(1, round(128 * width)), "none" if logits else "sigmoid"
         heads = {t: _Norm1dHead(size, n, hidden, output) for t, n in self.outputs.items()}
         self._build(backbone, size, heads, method)

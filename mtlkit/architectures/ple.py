@@ -19,9 +19,10 @@ __all__ = ["Ple"]
 class Ple(MixtureOfExperts):
     r"""Levels of shared and task-specific experts, which separate step by step.
 
-    On every level task :math:`k` mixes its own experts and the shared ones by its gate, and a shared gate
-    mixes the experts of all tasks and the shared ones for the next level's shared experts (the last level
-    has no shared gate). So the experts of a task on a lower level serve all tasks, and are trained by all.
+    On every level task :math:`k` mixes its own experts and the shared ones by its gate, and a shared
+    gate mixes the experts of all tasks and the shared ones for the next level's shared experts (the last
+    level has no shared gate). So the experts of a task on a lower level serve all tasks, and are trained
+    by all.
 
     Forked are the outputs of the last level's shared experts and the mixtures that enter this level,
     jointly; a task reads the former and, of the latter, its own. With one level this is CGC.
@@ -85,7 +86,7 @@ class Ple(MixtureOfExperts):
         for level in range(self.levels - 1):
             common = run_experts(self.shared_experts[level], shared)
             special = {
-                task: run_experts(self.task_experts[level][self._keys[task]], own[task])
+                task: run_experts(self._own(self.task_experts, level, task), own[task])
                 for task in self.tasks
             }
             gate = self.shared_gates[level](_flat(shared)).softmax(dim=1)
@@ -104,16 +105,21 @@ class Ple(MixtureOfExperts):
         else:
             own = entering[self.tasks.index(task)]
         key = self._keys[task]
-        special = run_experts(self.task_experts[-1][key], own)
+        special = run_experts(self._own(self.task_experts, -1, task), own)
         return self.heads[key](self._mixture(self.levels - 1, task, own, special, common))
 
     def task_modules(self, task: str) -> list[nn.Module]:
         """Experts and gate of the last level, and the head."""
-        key = self._keys[task]
-        return [self.task_experts[-1][key], self.task_gates[-1][key], self.heads[key]]
+        experts = self._own(self.task_experts, -1, task)
+        return [experts, self._own(self.task_gates, -1, task), self.heads[self._keys[task]]]
+
+    def _own(self, levels: nn.ModuleList, level: int, task: str) -> nn.Module:
+        modules = levels[level]
+        assert isinstance(modules, nn.ModuleDict)
+        return modules[self._keys[task]]
 
     def _mixture(self, level: int, task: str, own: Any, special: Tensor, common: Tensor) -> Tensor:
-        gate = self.task_gates[level][self._keys[task]](_flat(own)).softmax(dim=1)
+        gate = self._own(self.task_gates, level, task)(_flat(own)).softmax(dim=1)
         return mix(gate, torch.cat([special, common], dim=1))
 
 

@@ -103,7 +103,7 @@ class SegNet(Architecture):
             x, places = F.max_pool2d(x, 2, return_indices=True)
             pooled.append((places, size))
         for block, (places, size) in zip(reversed(self.decoder), reversed(pooled), strict=True):
-            x = block(F.max_unpool2d(x, places, 2, output_size=size))
+            x = block(F.max_unpool2d(x, places, [2, 2], output_size=size))
         return x.flatten(1) if self.flatten else x
 
     def predict(self, task: str, shared: Tensor, inputs: Tensor) -> Tensor:

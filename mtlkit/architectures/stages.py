@@ -80,11 +80,12 @@ def _split_sequential(net: nn.Sequential) -> list[nn.Module]:
 
 def _split_timm(net: Any) -> list[nn.Module] | None:
     """Stages of a timm model: those of its feature pyramid, or quarters of a transformer's blocks."""
-    if isinstance(net, nn.ModuleDict) and hasattr(net, "return_layers"):
+    returned: Any = getattr(net, "return_layers", None)
+    if isinstance(net, nn.ModuleDict) and returned is not None:
         groups: list[list[nn.Module]] = [[]]
         for name, module in net.items():
             groups[-1].append(module)
-            if name in net.return_layers:
+            if name in returned:
                 groups.append([])
         return [nn.Sequential(*group) for group in groups if group]
     if hasattr(net, "conv_stem") and hasattr(net, "_stage_out_idx") and net.feature_hooks is None:
