@@ -1,6 +1,6 @@
 """mtlkit: multi-task learning for PyTorch, every published remedy behind one string."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mtlkit._version import __version__
 from mtlkit.errors import MtlkitError
@@ -14,10 +14,6 @@ from mtlkit.registry import (
 from mtlkit.weighting.base import GradientAggregator
 from mtlkit.weighting.create import create_method
 
-if TYPE_CHECKING:
-    from mtlkit.architectures.base import Architecture
-    from mtlkit.architectures.create import create_architecture
-
 __all__ = [
     "Architecture",
     "GradientAggregator",
@@ -28,14 +24,18 @@ __all__ = [
     "create_method",
     "list_architectures",
     "list_methods",
+    "param_groups",
     "register_architecture",
     "register_method",
+    "rotation_schedule",
 ]
 
 # imported when first used, so that `import mtlkit` stays fast
 _LAZY: dict[str, str] = {
     "Architecture": "mtlkit.architectures.base",
     "create_architecture": "mtlkit.architectures.create",
+    "param_groups": "mtlkit.training.groups",
+    "rotation_schedule": "mtlkit.training.groups",
 }
 
 

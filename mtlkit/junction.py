@@ -106,10 +106,10 @@ class Step:
     """Factor of the loss, for example that of a GradScaler."""
     local: tuple[int, ...] = ()
     """Tasks that have a gradient on this process."""
-    grads: Mapping[int, list[Tensor]] = field(default_factory=dict)
-    """Their gradients with respect to the features."""
+    grads: Mapping[int, list[Tensor | None]] = field(default_factory=dict)
+    """Their gradients with respect to the features, a list each; None where no task has one."""
     rows: Rows | None = None
-    """The same as a matrix."""
+    """(P, N) gradients to be merged: of the features, local tasks only, or of the parameters."""
     losses: Tensor | None = None
     """(P,) losses of this step, averaged over the processes; None before the first ``total``."""
     world: int = 1
@@ -126,6 +126,10 @@ class Step:
     def pick(self, state: Tensor) -> Tensor:
         """Entries of per-task ``state`` that belong to the present tasks."""
         return state if self.complete else state[list(self.present)]
+
+    def feature_rows(self) -> Rows:
+        """(P, N) gradients of this process's tasks with respect to the features."""
+        return Rows([_defined(self.grads[k]) for k in self.local], self.gram.dtype)
 
     def all_reduce(self, tensor: Tensor, *, mean: bool = False) -> Tensor:
         """Sum (or mean) of ``tensor`` over the processes, in place."""
@@ -223,6 +227,8 @@ class _Junction(torch.autograd.Function):
             method,
             _by_task(flat, len(method.tasks)),
             anchor,
+            # the same on every process, also on one without any gradient
+            torch.float64 if torch.float64 in ctx.dtypes else torch.float32,
             features=saved[: layout.features],
             shared=saved[layout.features :],
         )
@@ -234,9 +240,11 @@ class _Junction(torch.autograd.Function):
         if layout.direct:
             parameters = merged or parameters
         elif merged:
+            reached = [g is not None for g in next(iter(step.grads.values()))]
+            following = iter(merged)
             features = [
-                None if gradient is None else gradient.to(dtype)
-                for gradient, dtype in zip(merged, ctx.dtypes, strict=True)
+                next(following).to(dtype) if has_gradient else None
+                for has_gradient, dtype in zip(reached, ctx.dtypes, strict=True)
             ]
         return (None, None, *features, *owned, *parameters)
 
@@ -252,6 +260,7 @@ def _measure(
     method: GradientAggregator,
     arrived: Mapping[int, list[Tensor | None]],
     anchor: Tensor | None,
+    dtype: torch.dtype,
     features: Sequence[Tensor],
     shared: Sequence[Tensor],
 ) -> Step:
@@ -261,13 +270,12 @@ def _measure(
     grads = method._pull_back(_fill(arrived))
     reference = next((g for task in grads.values() for g in task if g is not None), anchor)
     assert reference is not None
-    dtype = torch.float64 if reference.dtype == torch.float64 else torch.float32
     device = reference.device
     scale = torch.ones((), dtype=dtype, device=device) if anchor is None else anchor.to(dtype)
-    scale = torch.where(scale == 0, torch.ones_like(scale), scale)
+    if anchor is not None:
+        scale = torch.where(scale == 0, 1.0, scale)
 
-    pieces = {k: [g for g in grads[k] if g is not None] for k in local}
-    rows = Rows([pieces[k] for k in local], dtype)
+    rows = Rows([_defined(grads[k]) for k in local], dtype)
     gram = rows.gram() if local else torch.zeros(0, 0, dtype=dtype, device=device)
     group = method._group
     world = 1 if group is None else dist.get_world_size(group)
@@ -283,10 +291,10 @@ def _measure(
         complete=len(present) == len(method.tasks),
         gram=gram,
         feature_gram=feature_gram,
-        finite=torch.isfinite(gram).all() & torch.isfinite(feature_gram).all(),
+        finite=torch.isfinite(gram if gram is feature_gram else gram + feature_gram).all(),
         scale=scale,
         local=local,
-        grads=pieces,
+        grads=grads,
         rows=rows,
         world=world,
         rank=0 if group is None else dist.get_rank(group),
@@ -294,6 +302,10 @@ def _measure(
     )
     step.losses = method._losses_of(step)
     return step
+
+
+def _defined(grads: Iterable[Tensor | None]) -> list[Tensor]:
+    return [gradient for gradient in grads if gradient is not None]
 
 
 def _fill(arrived: Mapping[int, list[Tensor | None]]) -> dict[int, list[Tensor | None]]:

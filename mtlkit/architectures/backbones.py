@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -147,17 +148,12 @@ def _build_timm(part: Part, forced: Mapping[str, Any]) -> tuple[nn.Module, Featu
         options.setdefault("num_classes", 0)
     model = _create_timm(timm, name, options)
     found = _measure_timm(model, options)
-    last = found.shape
     expected = _expected_channels(model)
-    if (
-        found.kind == "map"
-        and last is not None
-        and expected not in (None, last[0])
-        and last[2] == expected
-    ):
+    if found.kind == "map" and found.shape is not None and found.dim != expected == found.shape[-1]:
         model = _ChannelsFirst(model)
         found = _measure_timm(model, options)
-    return model, found
+    # of a map, only the channels are independent of the size of the image that was tried
+    return model, found if found.kind == "vector" else replace(found, shape=None)
 
 
 def _expected_channels(model: nn.Module) -> int | None:

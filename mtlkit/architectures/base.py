@@ -13,7 +13,7 @@ from mtlkit.architectures.features import Features
 from mtlkit.errors import SpecError, UsageError, unknown_name
 from mtlkit.junction import flatten_features
 from mtlkit.registry import methods
-from mtlkit.spec import Part, SpecLike
+from mtlkit.spec import Part, SpecLike, format_spec
 from mtlkit.tasks import task_names
 from mtlkit.weighting.base import GradientAggregator
 from mtlkit.weighting.create import create_method
@@ -128,14 +128,19 @@ class Architecture(nn.Module, ABC):
         Raises:
             SpecError: if the method needs shared features and this network has none.
         """
-        options = self.features.method_options if self.features is not None else {}
-        if not isinstance(method, GradientAggregator):
-            parts = [_with_defaults(part, options) for part in methods.expand(method)]
-            method = cast(SpecLike, parts)
         dim = None if self.features is None else self.features.dim
+        if not isinstance(method, GradientAggregator):
+            parts = methods.expand(method)
+            if not self._forks and _need_features(parts):
+                raise SpecError(self._no_features_message(format_spec(parts)))
+            if self.features is not None and self.features.kind == "map":
+                parts = [_by_channel(part) for part in parts]
+            if self.features is not None and any(part.options.get("dim") == "flat" for part in parts):
+                dim = self.features.flat_size
+            method = cast(SpecLike, parts)
         built = create_method(method, self.tasks, feature_dim=dim)
         if built.needs_features and not self._forks:
-            raise SpecError(self._no_features_message(built))
+            raise SpecError(self._no_features_message(str(built)))
         self.method = built
 
     # What a user calls
@@ -231,9 +236,9 @@ class Architecture(nn.Module, ABC):
         """Modules by task, under names that PyTorch accepts."""
         return nn.ModuleDict({self._keys[task]: module for task, module in modules.items()})
 
-    def _no_features_message(self, method: GradientAggregator) -> str:
+    def _no_features_message(self, method: str) -> str:
         return (
-            f"method {str(method)!r} merges gradients at features that all tasks share, and {self.name} "
+            f"method {method!r} merges gradients at features that all tasks share, and {self.name} "
             f"has no such features; methods that work here: {', '.join(_methods_without_features())}"
         )
 
@@ -278,22 +283,23 @@ class _Terms:
         return _Terms, ()
 
 
-def _with_defaults(part: Part, options: Mapping[str, Any]) -> Part:
-    """The part with options of the network's features, where it rotates and does not set them."""
-    if part.name != "rotate" or not options:
-        return part
-    return Part(part.name, {**options, **part.options})
+def _by_channel(part: Part) -> Part:
+    """``rotate`` for maps, where it does not say otherwise."""
+    return Part("rotate", {"dim": "channel", **part.options}) if part.name == "rotate" else part
+
+
+def _need_features(parts: Iterable[Part]) -> bool:
+    """Whether one of the parts forks the features or merges gradients other than by their sum."""
+    classes = [methods.get(part.name) for part in parts]
+    return any(
+        "fork" in getattr(c, "_plays", ())
+        or ("merge" in getattr(c, "_plays", ()) and not getattr(c, "is_plain_sum", False))
+        for c in classes
+    )
 
 
 def _methods_without_features() -> list[str]:
-    names = []
-    for name in methods.names():
-        classes = [methods.get(part.name) for part in methods.expand(name)]
-        if all(isinstance(c, type) and issubclass(c, GradientAggregator) for c in classes) and not any(
-            "fork" in c._plays or ("merge" in c._plays and not c.is_plain_sum) for c in classes
-        ):
-            names.append(name)
-    return names
+    return [name for name in methods.names() if not _need_features(methods.expand(name))]
 
 
 def _module_keys(tasks: Sequence[str]) -> dict[str, str]:

@@ -13,7 +13,6 @@ from mtlkit.architectures.heads import build_heads
 from mtlkit.architectures.stages import build_stages, join_streams, joint_features, split_streams
 from mtlkit.errors import SpecError
 from mtlkit.registry import register_architecture
-from mtlkit.weighting.base import GradientAggregator
 
 __all__ = ["CrossStitch"]
 
@@ -112,7 +111,7 @@ class CrossStitch(Architecture):
         row = self.stitches[-1][self.tasks.index(task)]  # type: ignore[index]
         return [row, self.heads[self._keys[task]]]
 
-    def _no_features_message(self, method: GradientAggregator) -> str:
+    def _no_features_message(self, method: str) -> str:
         return (
             f"{super()._no_features_message(method)}; or give cross_stitch(fork=streams) to merge at "
             "the features of all networks, before the last unit"

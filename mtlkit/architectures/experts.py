@@ -78,8 +78,8 @@ class MixtureOfExperts(Architecture):
             sizes += [hidden] if isinstance(hidden, int) else list(hidden)
             if not sizes or not set(options) <= {"norm", "dropout"}:
                 raise SpecError(
-                    f"cannot read expert {str(part)!r}; expected mlp(64), or mlp(64, 32) with the options "
-                    "norm and dropout"
+                    f"cannot read expert {str(part)!r}; expected mlp(64), or mlp(64, 32) with the "
+                    "options norm and dropout"
                 )
             layers = make_mlp([inputs or self.input_dim, *sizes], last=True, **options)
             return Expert(layers, flattens=True), sizes[-1]

@@ -57,9 +57,9 @@ class Features:
         return bool(self.channels)
 
     @property
-    def method_options(self) -> dict[str, Any]:
-        """Options that a method which rotates these features needs."""
-        return {"dim": "channel"} if self.kind == "map" else {}
+    def flat_size(self) -> int | None:
+        """Numbers per sample, where that is known."""
+        return None if self.shape is None else math.prod(self.shape)
 
 
 def last_leaf(features: Any) -> Tensor:
@@ -131,10 +131,3 @@ def _told_by_last_layer(module: nn.Module) -> Features | None:
         if isinstance(layer, nn.Unflatten | nn.Flatten) or not isinstance(layer, _KEEPS_SIZE):
             return None
     return None
-
-
-def flat(features: Features) -> Features:
-    """The same features as one vector per sample."""
-    if features.shape is None:
-        raise SpecError("flatten=True needs the size of the feature map; give input_size=(C, H, W)")
-    return Features("vector", math.prod(features.shape), shape=(math.prod(features.shape),))

@@ -13,7 +13,6 @@ from mtlkit.architectures.heads import build_heads
 from mtlkit.architectures.stages import build_stages, join_streams, joint_features, split_streams
 from mtlkit.errors import SpecError
 from mtlkit.registry import register_architecture
-from mtlkit.weighting.base import GradientAggregator
 from mtlkit.weighting.randomness import SharedRandom
 
 __all__ = ["LearningToBranch"]
@@ -56,7 +55,8 @@ class LearningToBranch(Architecture):
     Every stage of the backbone but the first has several candidate nodes. In training a node reads a
     mixture of all nodes one stage before, drawn from a Gumbel-softmax distribution over its parents
     whose temperature falls with every step; in evaluation it reads its most probable parent alone, and
-    nodes on no task's path are not computed. Draws are equal on all processes and saved with the network.
+    nodes on no task's path are not computed. Draws are equal on all processes, and their state is saved
+    with the network.
 
     No single representation is shared: where the tasks part is what is being learned. So methods that
     merge gradients at shared features are refused, unless ``fork=nodes`` is given: then what all tasks
@@ -187,7 +187,7 @@ class LearningToBranch(Architecture):
         falling = self.temperature * self.decay ** (counter - 1).to(torch.float32)
         return choice(outputs, noise, falling.clamp_min(self.lowest), counter <= self.warmup)
 
-    def _no_features_message(self, method: GradientAggregator) -> str:
+    def _no_features_message(self, method: str) -> str:
         return (
             f"{super()._no_features_message(method)}; or give ltb(fork=nodes) to merge at the outputs "
             "of all nodes of the last stage"

@@ -174,7 +174,8 @@ class MnistNet(_DigitNet):
     """The paper's net for multi-MNIST: reduced LeNet, and a head by the kind of task.
 
     A task of several outputs is a classification, ``Dense-50, ReLU, Dense-10, LogSoftmax``; of one
-    output a regression, ``Dense-50, ReLU, Dense-1``; or, where named in ``binary``, ``Dense-1, Sigmoid``.
+    output a regression, ``Dense-50, ReLU, Dense-1``; or, where it is named in ``binary``,
+    ``Dense-1, Sigmoid``.
 
     Args:
         input_size: shape of an image.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
-from mtlkit.architectures.features import Features, flat
+from mtlkit.architectures.features import Features
 from mtlkit.architectures.heads import Head
 from mtlkit.errors import SpecError
 from mtlkit.registry import register_architecture
@@ -39,14 +39,13 @@ class SegNet(Architecture):
     Five blocks of 2, 2, 3, 3, 3 convolutions (VGG16's) with widths 64, 128, 256, 512, 512, each followed
     by max-pooling; the decoder mirrors them and puts every value back where the pooling took it from.
     A task's head is a 3x3 and a 1x1 convolution. Predictions are raw: take log-softmax in the loss of a
-    segmentation, and normalize surface normals there.
+    segmentation, and normalize surface normals there. A method that rotates turns the channels of the
+    shared map; the paper's rotation of 1024 features is ``rotograd(dim=flat, size=1024)``.
 
     Args:
         in_channels: channels of the images.
         width: factor of all widths, to make a smaller net.
-        flatten: hand the shared map to the method as one vector per sample, as for the paper's rotation
-            of 1024 features, ``method="rotograd(size=1024)"``; otherwise channels are rotated.
-        input_size: height and width of the images, needed with ``flatten``.
+        input_size: height and width of the images; only a rotation of the flattened map must know it.
     """
 
     paper = (
@@ -60,7 +59,6 @@ class SegNet(Architecture):
         *,
         in_channels: int = 3,
         width: float = 1.0,
-        flatten: bool = False,
         input_size: Sequence[int] = (288, 384),
         method: MethodLike = "sum",
         **common: Any,
@@ -82,10 +80,7 @@ class SegNet(Architecture):
         self.heads = self._module_dict(
             {task: self._head(widths[0], size) for task, size in self.outputs.items()}
         )
-        self.flatten = flatten
         self.features = Features("map", widths[0], shape=(widths[0], *input_size))
-        if flatten:
-            self.features = flat(self.features)
         self.set_method(method)
 
     @staticmethod
@@ -95,7 +90,7 @@ class SegNet(Architecture):
         )
 
     def encode(self, inputs: Tensor) -> Tensor:
-        """(B, C, H, W) output of the decoder, or (B, C H W) with ``flatten``."""
+        """(B, C, H, W) output of the decoder."""
         x, pooled = inputs, []
         for block in self.encoder:
             x = block(x)
@@ -104,10 +99,8 @@ class SegNet(Architecture):
             pooled.append((places, size))
         for block, (places, size) in zip(reversed(self.decoder), reversed(pooled), strict=True):
             x = block(F.max_unpool2d(x, places, [2, 2], output_size=size))
-        return x.flatten(1) if self.flatten else x
+        return x
 
     def predict(self, task: str, shared: Tensor, inputs: Tensor) -> Tensor:
         """(B, outputs, H, W)."""
-        if self.flatten:
-            shared = shared.unflatten(1, (-1, *inputs.shape[-2:]))
         return self.heads[self._keys[task]](shared)
