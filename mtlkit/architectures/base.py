@@ -117,7 +117,7 @@ class Architecture(nn.Module, ABC):
         """Prediction of one task from its view of the shared features."""
 
     def task_modules(self, task: str) -> Iterable[nn.Module | nn.Parameter]:
-        """Modules and parameters that only the loss of ``task`` has a gradient for."""
+        """Modules and parameters that stand between the fork and the prediction of ``task``."""
         heads = self.heads
         assert isinstance(heads, nn.ModuleDict)
         return [heads[self._keys[task]]]
@@ -165,7 +165,7 @@ class Architecture(nn.Module, ABC):
         return self.heads[self._keys[self._known(task)]]
 
     def task_parameters(self, task: str) -> Iterator[nn.Parameter]:
-        """Parameters that only the loss of ``task`` trains."""
+        """Parameters above the fork that compute the prediction of ``task`` and of no other."""
         seen: set[int] = set()
         for item in self.task_modules(self._known(task)):
             for parameter in [item] if isinstance(item, nn.Parameter) else item.parameters():
@@ -174,7 +174,7 @@ class Architecture(nn.Module, ABC):
                     yield parameter
 
     def shared_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters that several tasks train; those of the method are not among them."""
+        """Parameters below the fork, whose gradients are merged; those of the method are not among them."""
         apart = {id(p) for task in self.tasks for p in self.task_parameters(task)}
         apart |= {id(p) for p in self.method.parameters()}
         return (parameter for parameter in self.parameters() if id(parameter) not in apart)

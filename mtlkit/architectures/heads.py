@@ -11,8 +11,8 @@ spec                                   what it makes
 
 ``output=sigmoid|softmax|log_softmax|softplus|relu|tanh|unit`` is applied last, and
 ``pool=avg|max|first|none`` says how tokens and maps become a vector before ``linear`` and ``mlp``. In
-Python a head may also be a module, of which every task gets its own copy, or a factory that is called with the number of features
-and of outputs, such as ``nn.Linear``. A mapping gives each task its own.
+Python a head may also be a module, of which every task gets its own copy, or a factory that is called
+with the number of features and of outputs, such as ``nn.Linear``. A mapping gives each task its own.
 """
 
 from __future__ import annotations
