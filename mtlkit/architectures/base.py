@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from mtlkit.architectures.features import Features
 from mtlkit.errors import SpecError, UsageError, unknown_name
 from mtlkit.junction import flatten_features
 from mtlkit.registry import methods
-from mtlkit.spec import Part, SpecLike, format_spec
+from mtlkit.spec import Part, format_spec
 from mtlkit.tasks import task_names
 from mtlkit.weighting.base import GradientAggregator
 from mtlkit.weighting.create import create_method
@@ -21,7 +21,7 @@ from mtlkit.weighting.create import create_method
 __all__ = ["Architecture", "SingleTask", "task_outputs"]
 
 Tasks = int | Sequence[Any] | Mapping[str, Any]
-MethodLike: TypeAlias = "SpecLike | GradientAggregator"
+MethodLike = str | Mapping[str, Any] | Sequence[Any] | Part | GradientAggregator
 
 
 def task_outputs(
@@ -137,7 +137,7 @@ class Architecture(nn.Module, ABC):
                 parts = [_by_channel(part) for part in parts]
             if self.features is not None and any(part.options.get("dim") == "flat" for part in parts):
                 dim = self.features.flat_size
-            method = cast(SpecLike, parts)
+            method = list[Any](parts)
         built = create_method(method, self.tasks, feature_dim=dim)
         if built.needs_features and not self._forks:
             raise SpecError(self._no_features_message(str(built)))
@@ -174,7 +174,7 @@ class Architecture(nn.Module, ABC):
                     yield parameter
 
     def shared_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters below the fork, whose gradients are merged; those of the method are not among them."""
+        """Parameters below the fork, whose gradients are merged; without those of the method."""
         apart = {id(p) for task in self.tasks for p in self.task_parameters(task)}
         apart |= {id(p) for p in self.method.parameters()}
         return (parameter for parameter in self.parameters() if id(parameter) not in apart)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.errors import SpecError
-from mtlkit.registry import architectures
+from mtlkit.registry import architectures, option_defaults
 from mtlkit.spec import Part, SpecLike, format_spec
 
 __all__ = ["create_architecture"]
@@ -37,6 +38,11 @@ def create_architecture(
         )
     (part,) = architectures.override(parts, overrides, of=parts[0].name)
     factory = architectures.check(part)
+    for option, default in option_defaults(factory).items():
+        if default is inspect.Parameter.empty and option not in part.options:
+            raise SpecError(
+                f"architecture {part.name} needs the option {option!r}: {part.name}({option}=...)"
+            )
     built = factory(tasks, method=method, **part.options)
     if not isinstance(built, Architecture):
         raise SpecError(
