@@ -9,21 +9,22 @@ import torch
 
 from tests.architectures.cases import CASES, ids, train
 
+QUICK = (
+    "hard_sharing(backbone=mlp",
+    "mmoe(backbone",
+    "cross_stitch(backbone=mlp(16, 12, inputs=8), fork",
+)
 COMPILED = [
-    case
+    pytest.param(case, marks=[] if case.spec.startswith(QUICK) else pytest.mark.slow, id=ids(case))
     for case in CASES
-    if case.architecture in ("hard_sharing", "mmoe", "ple", "dselect_k", "cross_stitch", "ltb", "segnet")
-    and len(case.shape) == 1
-] + [case for case in CASES if case.architecture == "segnet"]
+    if len(case.shape) == 1 or case.architecture == "segnet"
+]
 
 
-@pytest.mark.parametrize("case", COMPILED, ids=ids)
-@pytest.mark.parametrize("method", ["sum", "pcgrad"])
-def test_a_compiled_network_takes_the_steps_of_the_eager_one(case, method):
-    if not case.forks and method != "sum":
-        pytest.skip("no shared features")
+@pytest.mark.parametrize("case", COMPILED)
+def test_a_compiled_network_takes_the_steps_of_the_eager_one(case):
     torch._dynamo.reset()
-    eager, x = case.build(method), case.inputs()
+    eager, x = case.build("pcgrad" if case.forks else "sum"), case.inputs()
     compiled = copy.deepcopy(eager)
     compiled.compile(backend="aot_eager")
     expected = train(eager, x, steps=3)
@@ -32,9 +33,10 @@ def test_a_compiled_network_takes_the_steps_of_the_eager_one(case, method):
         assert torch.allclose(parameter, other, atol=2e-4)
 
 
-@pytest.mark.parametrize("case", [c for c in COMPILED if c.architecture != "ltb"], ids=ids)
+@pytest.mark.parametrize("case", COMPILED)
 def test_inference_is_one_graph(case):
-    """Evaluation compiles without a break; that of ltb reads its path from the weights, and breaks."""
+    if case.architecture == "ltb":
+        pytest.skip("reads its path from the weights, which breaks the graph")
     torch._dynamo.reset()
     net, x = case.build("rotograd" if case.forks else "sum").eval(), case.inputs()
     compiled = torch.compile(net, backend="eager", fullgraph=True)

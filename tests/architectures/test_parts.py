@@ -398,12 +398,21 @@ def test_an_smp_checkpoint_is_loaded(tmp_path):
 # dense prediction
 
 
-@pytest.mark.parametrize("split", ["encoder", "decoder"])
-@pytest.mark.parametrize(
-    "decoder",
-    ["unet", "unetplusplus", "manet", "linknet", "fpn", "pspnet", "pan", "deeplabv3", "deeplabv3plus",
-     "upernet", "segformer"],
+DECODERS = (
+    "unet", "unetplusplus", "manet", "linknet", "fpn", "pspnet", "pan", "deeplabv3", "deeplabv3plus",
+    "upernet", "segformer",
 )  # fmt: skip
+QUICK = {("unet", "encoder"), ("deeplabv3plus", "encoder"), ("fpn", "encoder"), ("fpn", "decoder")}
+
+
+@pytest.mark.parametrize(
+    ("decoder", "split"),
+    [
+        pytest.param(decoder, split, marks=[] if (decoder, split) in QUICK else pytest.mark.slow)
+        for decoder in DECODERS
+        for split in ("encoder", "decoder")
+    ],
+)
 def test_every_decoder_takes_a_step_at_the_size_of_the_image(decoder, split):
     net = create(
         "smp(encoder=timm.mobilenetv3_small_050)"
