@@ -122,6 +122,21 @@ class Architecture(nn.Module, ABC):
         assert isinstance(heads, nn.ModuleDict)
         return [heads[self._keys[task]]]
 
+    # What a subclass calls
+
+    def by_task(self, modules: Mapping[str, nn.Module]) -> nn.ModuleDict:
+        """Modules by task, under names that PyTorch accepts."""
+        return nn.ModuleDict({self._keys[task]: module for task, module in modules.items()})
+
+    @staticmethod
+    def vector_features(size: int) -> Features:
+        """What to put into ``features`` where (B, size) vectors are forked."""
+        return Features("vector", size)
+
+    def add_auxiliary(self, term: Tensor) -> None:
+        """Add a term to :meth:`auxiliary_loss`, from within a forward pass."""
+        self._auxiliary.add(term)
+
     def set_method(self, method: MethodLike) -> None:
         """Use another method; a method that rotates is told the size of the features.
 
@@ -186,10 +201,6 @@ class Architecture(nn.Module, ABC):
         """
         return self._auxiliary.take()
 
-    def add_auxiliary(self, term: Tensor) -> None:
-        """Called by :meth:`predict` or :meth:`encode` to add a term to :meth:`auxiliary_loss`."""
-        self._auxiliary.add(term)
-
     # How a pass is made
 
     def _fork(self, shared: Any) -> Sequence[Any]:
@@ -231,10 +242,6 @@ class Architecture(nn.Module, ABC):
         if task not in self._keys:
             raise unknown_name("task", str(task), self.tasks)
         return task
-
-    def _module_dict(self, modules: Mapping[str, nn.Module]) -> nn.ModuleDict:
-        """Modules by task, under names that PyTorch accepts."""
-        return nn.ModuleDict({self._keys[task]: module for task, module in modules.items()})
 
     def _no_features_message(self, method: str) -> str:
         return (

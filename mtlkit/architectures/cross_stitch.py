@@ -76,11 +76,11 @@ class CrossStitch(Architecture):
             raise SpecError(f"same of cross_stitch must be above 0 and at most 1, not {same}")
         count = len(self.tasks)
         nets, found = build_stages(backbone, count, input_size)
-        self.nets = self._module_dict(dict(zip(self.tasks, nets, strict=True)))
+        self.nets = self.by_task(dict(zip(self.tasks, nets, strict=True)))
         self.stitches = nn.ModuleList(
             nn.ModuleList(_Stitch(count, own, same) for own in range(count)) for _ in nets[0]
         )
-        self.heads = self._module_dict(build_heads(heads, found.dim, self.outputs, default="linear"))
+        self.heads = self.by_task(build_heads(heads, found.dim, self.outputs, default="linear"))
         self._kind = found.kind
         self._forks = fork == "streams"
         self.features = joint_features(found) if self._forks else None

@@ -121,9 +121,7 @@ class DSelectK(MixtureOfExperts):
         self.gate_kind = gate
         self.experts = self._make_experts(experts)
         inputs = self.input_dim if gate == "input" else None
-        self.gates = self._module_dict(
-            {task: DSelectGate(experts, k, gamma, inputs) for task in self.tasks}
-        )
+        self.gates = self.by_task({task: DSelectGate(experts, k, gamma, inputs) for task in self.tasks})
         self._make_heads()
         self.features = Features("tokens", self.expert_dim)
         self.set_method(method)

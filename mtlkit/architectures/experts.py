@@ -99,7 +99,7 @@ class MixtureOfExperts(Architecture):
 
     def _make_heads(self) -> None:
         heads = build_heads(self._heads_spec, self.expert_dim, self.outputs, default="linear")
-        self.heads = self._module_dict(heads)
+        self.heads = self.by_task(heads)
 
     def bottom(self, inputs: Any) -> Tensor | None:
         """(B, d) features of the backbone; None where there is none."""

@@ -117,8 +117,8 @@ class LearningToBranch(Architecture):
             nn.ModuleList(_Choice(sizes[level - 1]) for _ in range(sizes[level]))
             for level in range(1, depth)
         )
-        self.task_choices = self._module_dict({task: _Choice(sizes[-1]) for task in self.tasks})
-        self.heads = self._module_dict(build_heads(heads, found.dim, self.outputs, default="linear"))
+        self.task_choices = self.by_task({task: _Choice(sizes[-1]) for task in self.tasks})
+        self.heads = self.by_task(build_heads(heads, found.dim, self.outputs, default="linear"))
         self.random = SharedRandom(seed)
         self._last = sizes[-1]
         self._kind = found.kind

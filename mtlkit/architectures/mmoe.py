@@ -43,7 +43,7 @@ class MMoE(MixtureOfExperts):
         gates: dict[str, nn.Module] = {
             task: nn.Linear(self.input_dim, experts, bias=False) for task in self.tasks
         }
-        self.gates = self._module_dict(gates)
+        self.gates = self.by_task(gates)
         self._make_heads()
         self.features = Features("tokens", self.expert_dim)
         self.set_method(method)

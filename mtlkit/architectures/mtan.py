@@ -116,12 +116,10 @@ class Mtan(Architecture):
                 "with input_size=(C, H, W)"
             )
         channels = self.features.channels
-        self.attention = self._module_dict(
+        self.attention = self.by_task(
             {task: _Attention(channels, reduction, norm) for task in self.tasks}
         )
-        self.heads = self._module_dict(
-            build_heads(heads, self.features.dim, self.outputs, default="linear")
-        )
+        self.heads = self.by_task(build_heads(heads, self.features.dim, self.outputs, default="linear"))
         self.set_method(method)
 
     def encode(self, inputs: Any) -> list[Tensor]:

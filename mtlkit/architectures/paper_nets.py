@@ -133,7 +133,7 @@ class _PaperNet(Architecture):
         self, backbone: nn.Module, size: int, heads: Mapping[str, Any], method: MethodLike
     ) -> None:
         self.backbone, self.features = build_backbone(backbone, features=size)
-        self.heads = self._module_dict(build_heads(heads, size, self.outputs))
+        self.heads = self.by_task(build_heads(heads, size, self.outputs))
         self.set_method(method)
 
     def encode(self, inputs: Tensor) -> Tensor:

@@ -65,11 +65,11 @@ class Ple(MixtureOfExperts):
             size = self.input_dim if level == 0 else self.expert_dim
             self.shared_experts.append(self._make_experts(shared_experts, vectors))
             self.task_experts.append(
-                self._module_dict({t: self._make_experts(task_experts, vectors) for t in self.tasks})
+                self.by_task({t: self._make_experts(task_experts, vectors) for t in self.tasks})
             )
             mixed = shared_experts + task_experts
             self.task_gates.append(
-                self._module_dict({t: nn.Linear(size, mixed, bias=False) for t in self.tasks})
+                self.by_task({t: nn.Linear(size, mixed, bias=False) for t in self.tasks})
             )
             if level < levels - 1:
                 self.shared_gates.append(nn.Linear(size, every, bias=False))

@@ -77,7 +77,7 @@ class SegNet(Architecture):
         self.decoder = nn.ModuleList(
             _block(widths[level], below[level], depth) for level, depth in enumerate(_DEPTHS)
         )
-        self.heads = self._module_dict(
+        self.heads = self.by_task(
             {task: self._head(widths[0], size) for task, size in self.outputs.items()}
         )
         self.features = Features("map", widths[0], shape=(widths[0], *input_size))

@@ -123,7 +123,7 @@ class Smp(Architecture):
             self.decoder = first.decoder
             heads = {task: model.segmentation_head for task, model in models.items()}
             self.features = Features("map", _input_channels(first.segmentation_head))
-        self.heads = self._module_dict(heads)
+        self.heads = self.by_task(heads)
         self.set_method(method)
 
     def encode(self, inputs: Tensor) -> Any:
