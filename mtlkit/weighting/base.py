@@ -374,7 +374,7 @@ class GradientAggregator(nn.Module, ABC):
 
     @property
     def _traceable(self) -> bool:
-        return not self._wrt_parameters and all(type(part).traceable for part in self.parts)
+        return not self._wrt_parameters and all(part.traceable for part in self.parts)
 
     @property
     def _sync_losses(self) -> bool:
