@@ -227,6 +227,8 @@ class _Junction(torch.autograd.Function):
             method,
             _by_task(flat, len(method.tasks)),
             anchor,
+            # the same on every process, also on one without any gradient
+            torch.float64 if torch.float64 in ctx.dtypes else torch.float32,
             features=saved[: layout.features],
             shared=saved[layout.features :],
         )
@@ -258,6 +260,7 @@ def _measure(
     method: GradientAggregator,
     arrived: Mapping[int, list[Tensor | None]],
     anchor: Tensor | None,
+    dtype: torch.dtype,
     features: Sequence[Tensor],
     shared: Sequence[Tensor],
 ) -> Step:
@@ -267,10 +270,10 @@ def _measure(
     grads = method._pull_back(_fill(arrived))
     reference = next((g for task in grads.values() for g in task if g is not None), anchor)
     assert reference is not None
-    dtype = torch.float64 if reference.dtype == torch.float64 else torch.float32
     device = reference.device
     scale = torch.ones((), dtype=dtype, device=device) if anchor is None else anchor.to(dtype)
-    scale = torch.where(scale == 0, torch.ones_like(scale), scale)
+    if anchor is not None:
+        scale = torch.where(scale == 0, 1.0, scale)
 
     rows = Rows([_defined(grads[k]) for k in local], dtype)
     gram = rows.gram() if local else torch.zeros(0, 0, dtype=dtype, device=device)
@@ -288,7 +291,7 @@ def _measure(
         complete=len(present) == len(method.tasks),
         gram=gram,
         feature_gram=feature_gram,
-        finite=torch.isfinite(gram).all() & torch.isfinite(feature_gram).all(),
+        finite=torch.isfinite(gram if gram is feature_gram else gram + feature_gram).all(),
         scale=scale,
         local=local,
         grads=grads,

@@ -273,20 +273,28 @@ class GradientAggregator(nn.Module, ABC):
     @property
     def stats(self) -> Stats | None:
         """The last step, read off its Gram matrix; None before the first."""
-        if int(self._steps) == 0:
-            return None
-        gram, losses, weights = self._last_gram, self._last_losses, self._last_weights
+        record = self._pending.record
+        if record is None:
+            if int(self._steps) == 0:
+                return None
+            record = _Record(self._last_gram, self._last_weights, self._last_products)
+        else:
+            record = record.over(len(self.tasks))
+        gram, products = record.gram, record.products
+        assert products is not None
         norms = gram.diagonal().sqrt()
-        update = self._last_products[-1].sqrt()
-        cosines = gram / norms[:, None] / norms[None, :]
-        update_cosines = self._last_products[:-1] / norms / update
+        scales = norms[:, None] * norms[None, :]
+        update_scales = norms * products[-1].sqrt()
+        losses = self._known_losses()
         return Stats(
-            losses=losses.clone(),
+            losses=torch.full_like(norms, torch.nan) if losses is None else losses.to(norms.dtype),
             norms=norms,
             # a zero gradient has no direction; its cosine with anything is taken as zero
-            cosines=torch.where(norms[:, None] * norms[None, :] == 0, 0.0, cosines).clamp(-1, 1),
-            weights=weights.clone(),
-            update_cosines=torch.where(norms * update == 0, 0.0, update_cosines).clamp(-1, 1),
+            cosines=torch.where(scales == 0, 0.0, gram / scales).clamp(-1, 1),
+            weights=record.weights.clone(),
+            update_cosines=torch.where(update_scales == 0, 0.0, products[:-1] / update_scales).clamp(
+                -1, 1
+            ),
         )
 
     @property
@@ -411,10 +419,8 @@ class GradientAggregator(nn.Module, ABC):
         if merge is not None and merge._merges_whole:
             return self._merge_whole(merge, step, over_parameters and in_features)
         weights = self._call("weights", merge or self, step.gram, step).to(step.gram.dtype)
-        weights = torch.where(step.finite, weights, torch.nan)
-        step.weights = weights
-        products = step.gram @ weights
-        self._record(step, weights, products, weights @ products)
+        weights = step.weights = torch.where(step.finite, weights, torch.nan)
+        self._record(step, weights)
         if over_parameters and in_features:
             rows, tasks = step.feature_rows(), step.local
         else:
@@ -445,26 +451,24 @@ class GradientAggregator(nn.Module, ABC):
         products = torch.cat([matrix @ merged, (merged @ merged).reshape(1)]) / step.scale.square()
         if not step.over_parameters and step.group is not None:
             products = step.all_reduce(products) / step.world**2
-        nothing = torch.full_like(products[:-1], torch.nan)
-        self._record(step, nothing, products[:-1], products[-1])
+        self._record(step, torch.full_like(products[:-1], torch.nan), products)
         return step.rows.split(merged)
 
     def _finish(self, step: Step) -> None:
         for part in self.parts:
             part.update(step)
 
-    def _record(self, step: Step, weights: Tensor, products: Tensor, square: Tensor) -> None:
-        """Keep the step's figures for :attr:`stats`."""
-        gram = step.gram
-        if not step.complete:
-            index = torch.tensor(step.present, device=gram.device)
-            absent = torch.full_like(self._last_gram, torch.nan)
-            weights = absent[0].index_copy(0, index, weights.to(absent.dtype))
-            products = absent[0].index_copy(0, index, products.to(absent.dtype))
-            gram = absent.index_put((index[:, None], index[None, :]), gram.to(absent.dtype))
-        self._last_gram.copy_(gram)
-        self._last_weights.copy_(weights)
-        self._last_products.copy_(torch.cat([products, square.to(products.dtype).reshape(1)]))
+    def _record(self, step: Step, weights: Tensor, products: Tensor | None = None) -> None:
+        """Keep the step's figures for :attr:`stats`, which works out the rest when it is read."""
+        record = _Record(step.gram, weights, products, step.present)
+        if not torch.compiler.is_compiling():
+            self._pending.record = record
+            return
+        record = record.over(len(self.tasks))  # a traced graph can only write to buffers
+        self._last_gram.copy_(record.gram)
+        self._last_weights.copy_(record.weights)
+        assert record.products is not None
+        self._last_products.copy_(record.products)
         self._steps.add_(1)
 
     def _call(self, hook: str, part: GradientAggregator, *args: Any) -> Tensor:
@@ -511,9 +515,7 @@ class GradientAggregator(nn.Module, ABC):
         """Product of the parts' loss weights and sum of their penalties, for the local tasks."""
         step = self._loss_step(values, present, recording)
         if recording:
-            self._last_losses.fill_(torch.nan)
-            if step.present:
-                self._last_losses[list(step.present)] = step.losses.to(self._last_losses.dtype)
+            self._keep_losses(step)
         factors: Tensor | None = None
         penalty: Tensor | None = None
         if not step.present:
@@ -543,16 +545,34 @@ class GradientAggregator(nn.Module, ABC):
             losses = self._last_losses.new_zeros(0)
         group = collective_group(self) if recording and self._sync_losses else None
         if group is not None:
-            message = losses.new_zeros(2, len(self.tasks))
-            message[0, list(present)] = losses
+            # one dtype on every process, also on one without any loss
+            dtype = torch.float32 if losses.device.type == "mps" else torch.float64
+            message = torch.zeros(2, len(self.tasks), dtype=dtype, device=losses.device)
+            message[0, list(present)] = losses.to(dtype)
             message[1, list(present)] = 1
             dist.all_reduce(message, group=group)
             present = tuple(torch.nonzero(message[1]).flatten().tolist())
-            losses = message[0, list(present)] / dist.get_world_size(group)
+            losses = (message[0, list(present)] / dist.get_world_size(group)).to(losses.dtype)
         return _LossStep(present, len(present) == len(self.tasks), losses)
 
+    def _keep_losses(self, step: _LossStep) -> None:
+        if torch.compiler.is_compiling():
+            self._last_losses.copy_(_spread(step.losses, step.present, len(self.tasks)))
+        else:
+            self._pending.losses = (step.present, step.losses)
+
+    def _known_losses(self) -> Tensor | None:
+        """(K,) losses of the last :meth:`total`, NaN for absent tasks."""
+        if self._pending.losses is not None:
+            present, losses = self._pending.losses
+            return _spread(losses, present, len(self.tasks))
+        return self._last_losses if self._pending.has_losses else None
+
     def _losses_of(self, step: Step) -> Tensor | None:
-        return step.pick(self._last_losses) if self._pending.has_losses else None
+        if self._pending.losses is not None and self._pending.losses[0] == step.present:
+            return self._pending.losses[1]
+        losses = self._known_losses()
+        return None if losses is None else step.pick(losses)
 
     # Bookkeeping that catches calls which do not make a step
 
@@ -645,6 +665,43 @@ class Chain(GradientAggregator):
         return super().weights(gram) if merge is None else self._call("weights", merge, gram, step)
 
 
+class _Record:
+    """The Gram matrix and weights of a step, and the inner products with the merged gradient."""
+
+    def __init__(
+        self,
+        gram: Tensor,
+        weights: Tensor,
+        products: Tensor | None = None,
+        present: tuple[int, ...] = (),
+    ) -> None:
+        self.gram, self.weights, self.products, self.present = gram, weights, products, present
+
+    def over(self, tasks: int) -> _Record:
+        """The same with the products worked out, and NaN for tasks that were absent."""
+        products = self.products
+        if products is None:  # merged = sum_k w_k g_k: they follow from the Gram matrix
+            inner = self.gram @ self.weights
+            products = torch.cat([inner, (self.weights @ inner).clamp(min=0).reshape(1)])
+        if len(self.present) == tasks:
+            return _Record(self.gram, self.weights, products)
+        index = torch.tensor(self.present, device=self.gram.device)
+        empty = torch.full((tasks, tasks), torch.nan, dtype=self.gram.dtype, device=self.gram.device)
+        return _Record(
+            empty.index_put((index[:, None], index[None, :]), self.gram),
+            _spread(self.weights, self.present, tasks),
+            torch.cat([_spread(products[:-1], self.present, tasks), products[-1:]]),
+        )
+
+
+def _spread(values: Tensor, present: tuple[int, ...], tasks: int) -> Tensor:
+    """(P,) values of the present tasks as (K,), NaN elsewhere."""
+    if len(present) == tasks:
+        return values
+    spread = torch.full((tasks,), torch.nan, dtype=values.dtype, device=values.device)
+    return spread.index_copy(0, torch.tensor(present, device=values.device, dtype=torch.long), values)
+
+
 class _LossStep:
     """What :meth:`GradientAggregator.total` knows: the losses and the tasks that have one."""
 
@@ -652,7 +709,11 @@ class _LossStep:
         self.present = present
         self.complete = complete
         self.losses = losses
-        self.finite = torch.isfinite(losses).all()
+
+    @property
+    def finite(self) -> Tensor:
+        """Whether all losses are."""
+        return torch.isfinite(self.losses).all()
 
     pick = Step.pick
 
@@ -666,6 +727,8 @@ class _Pending:
         self.has_losses = False
         self.group: Any = None
         self.process_group: Any = None
+        self.losses: tuple[tuple[int, ...], Tensor] | None = None
+        self.record: _Record | None = None
         self.scratch: dict[str, Any] = {}
         self._nodes: list[weakref.ref[Any]] = []
 

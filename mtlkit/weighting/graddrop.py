@@ -64,12 +64,16 @@ class GradDrop(GradientAggregator):
         """Mask the (P, N) gradients by sign and add them."""
         size = grads.shape[1]
         offset = 0 if step is None or step.over_parameters else step.rank * size
-        purity = 0.5 * (1 + safe_divide(grads.sum(dim=0), grads.abs().sum(dim=0)))
-        positive = purity > self.random.uniform(size, offset=offset).to(grads.device)
-        kept = torch.where(positive, grads.clamp(min=0), grads.clamp(max=0))
-        leaks = self._leaks if step is None else step.pick(self._leaks)
-        leaks = leaks.to(grads.dtype)[:, None]
-        return (leaks * grads + (1 - leaks) * kept).sum(dim=0)
+        positive, negative = grads.clamp(min=0), grads.clamp(max=0)
+        ones = grads.new_ones(len(grads))
+        upward, downward = ones @ positive, ones @ negative  # (N,) each; BLAS adds rows fastest
+        purity = 0.5 * (1 + safe_divide(upward + downward, upward - downward))
+        is_upward = purity > self.random.uniform(size, offset=offset).to(grads.device)
+        if not self.leak:
+            return torch.where(is_upward, upward, downward)
+        leaks = (self._leaks if step is None else step.pick(self._leaks)).to(grads.dtype)
+        kept = torch.where(is_upward, (1 - leaks) @ positive, (1 - leaks) @ negative)
+        return leaks @ grads + kept
 
     def update(self, step: Step) -> None:
         """Move on to the next step's choices."""

@@ -54,8 +54,9 @@ class GradNorm(GradientAggregator):
 
     def prepare(self) -> None:
         """Bring the weights back to sum K."""
-        with torch.no_grad():
-            self.task_weights.copy_(_normalised(self.task_weights))
+        if self.training and torch.is_grad_enabled():
+            with torch.no_grad():
+                self.task_weights.copy_(_normalised(self.task_weights))
 
     def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
         """The learnt weights; over the tasks present, their mean is one."""
@@ -96,6 +97,9 @@ class GradNorm(GradientAggregator):
 
 
 def _normalised(weights: Tensor) -> Tensor:
+    """Non-negative with sum K. What already is, within rounding, is left as it is, bit for bit."""
     positive = weights.clamp(min=0)
     total = positive.sum()
-    return torch.where(total > 0, positive * (len(weights) / total), torch.ones_like(weights))
+    done = (weights >= 0).all() & ((total - len(weights)).abs() <= 1e-6 * len(weights))
+    scaled = torch.where(total > 0, positive * (len(weights) / total), torch.ones_like(weights))
+    return torch.where(done, weights, scaled)

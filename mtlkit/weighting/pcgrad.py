@@ -47,18 +47,20 @@ class PCGrad(GradientAggregator):
         """Coefficients of the task gradients in the sum of the projected ones."""
         count = len(gram)
         exact = gram.double()
+        orders = self.random.permutations(count, count)  # (K, K) row i: whom i is projected onto
+        tasks = torch.arange(count, device=gram.device)[:, None]
         inverse = safe_divide(torch.ones_like(exact.diagonal()), exact.diagonal())
-        orders = self.random.permutations(count, count)
-        tasks = torch.arange(count, device=gram.device)
-        coefficients = torch.eye(count, dtype=exact.dtype, device=gram.device)
+        steps = torch.where(orders == tasks, 0.0, -inverse[orders])  # no task is projected onto itself
+        products = exact  # (K, K) inner products of the projected gradients with the task gradients
+        moves = []
         for turn in range(count):
-            onto = orders[:, turn]  # (K,) the task that each one is projected onto now
-            products = (coefficients * exact[onto]).sum(dim=1)
-            products = torch.where(onto == tasks, 0.0, products.clamp(max=0))
-            coefficients = coefficients.scatter_add(
-                1, onto[:, None], -(products * inverse[onto])[:, None]
-            )
-        return coefficients.sum(dim=0).to(gram.dtype)
+            onto = orders[:, turn]
+            conflict = products.gather(1, onto[:, None]).clamp(max=0)
+            move = conflict * steps[:, turn : turn + 1]
+            products = torch.addcmul(products, move, exact[onto])
+            moves.append(move)
+        coefficients = torch.cat(moves, dim=1).flatten()
+        return torch.ones_like(inverse).index_add(0, orders.flatten(), coefficients).to(gram.dtype)
 
     def update(self, step: Step) -> None:
         """Move on to the next step's orders."""

@@ -156,7 +156,8 @@ class Rotate(GradientAggregator):
         if stacked.dtype in (torch.float16, torch.bfloat16):
             stacked = stacked.float()
         turned = self._apply_to_stack(stacked, inverse)
-        self._pending.scratch["turned"] = turned
+        if not torch.compiler.is_compiling():
+            self._pending.scratch["turned"] = turned  # saves stacking them again
         return {
             task: [*grads[task][:index], turned[i], *grads[task][index + 1 :]]
             for i, task in enumerate(tasks)
@@ -179,7 +180,8 @@ class Rotate(GradientAggregator):
         if step.group is not None:
             gradients = step.all_reduce(torch.stack(list(gradients)), mean=True).unbind(0)
         if self.param == "lie":
-            self._pending.scratch["moved"] = True
+            if not torch.compiler.is_compiling():
+                self._pending.scratch["moved"] = True
             return tuple(gradients)
         # half of it is the part of E in the tangent space, which is all that geotorch sees
         return tuple(torch.bmm(R.detach(), A / 2) for R, A in zip(owned, gradients, strict=True))
@@ -235,7 +237,7 @@ class Rotate(GradientAggregator):
 
     def _skew_gradients(self, step: Step) -> Sequence[Tensor]:
         r"""K (b, n, n) :math:`V^\top G_k - G_k^\top V`; zero for tasks without a gradient here."""
-        stacked = self._pending.scratch.pop("turned", None)
+        stacked = self._turned(step)
         shape = (self.blocks, self.side // self.blocks, self.side // self.blocks)
         if stacked is None:
             return [step.gram.new_zeros(shape) for _ in self.tasks]
@@ -249,6 +251,16 @@ class Rotate(GradientAggregator):
         absent = [k for k in range(len(self.tasks)) if k not in found]
         found |= {k: step.gram.new_zeros(shape) for k in absent}
         return [found[k] for k in range(len(self.tasks))]
+
+    def _turned(self, step: Step) -> Tensor | None:
+        """(P, ...) gradients of the rotated tensor; None where no task's reaches it."""
+        if not torch.compiler.is_compiling():
+            return self._pending.scratch.pop("turned", None)
+        index = self._leaf_index(step.grads[step.local[0]])
+        leaves = [step.grads[task][index] for task in step.local]
+        return (
+            torch.stack([leaf for leaf in leaves if leaf is not None]) if leaves[0] is not None else None
+        )
 
     def _leaf_index(self, leaves: Sequence[Any]) -> int:
         if not -len(leaves) <= self.leaf < len(leaves):

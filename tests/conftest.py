@@ -1,0 +1,41 @@
+"""Settings that all tests share."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "mtlkit",
+    deadline=None,
+    derandomize=True,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("mtlkit")
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+    return
+
+
+def pytest_terminal_summary(terminalreporter):
+    """List the laws that methods have declared not to apply to them."""
+    import mtlkit
+    from mtlkit.registry import methods
+
+    ran = any("properties" in str(r.nodeid) for r in terminalreporter.stats.get("passed", []))
+    if not ran:
+        return
+    terminalreporter.section("laws that methods waive")
+    for name in mtlkit.list_methods():
+        if name in methods.aliases():
+            continue
+        for law, reason in getattr(methods.get(name), "waived_laws", {}).items():
+            terminalreporter.write_line(f"{name}: {law}: {reason}")

@@ -1,0 +1,24 @@
+"""A method and an architecture that are not part of mtlkit."""
+
+import torch
+from torch import nn
+
+import mtlkit
+
+
+class LastTaskOnly(mtlkit.GradientAggregator):
+    """Follow the last task."""
+
+    def __init__(self, tasks, *, factor: float = 1.0, **common):
+        super().__init__(tasks, **common)
+        self.factor = factor
+
+    def weights(self, gram):
+        weights = torch.zeros_like(gram[0])
+        weights[-1] = self.factor
+        return weights
+
+
+def sample_net(tasks, *, method, width: int = 3):
+    """A network that is no use."""
+    return nn.Linear(width, len(tasks))
