@@ -384,7 +384,7 @@ class GradientAggregator(nn.Module, ABC):
     def _traceable(self) -> bool:
         # a traced backward would read the losses of the step before
         reads_losses = self.merge_part is not None and self.merge_part.uses_losses
-        traceable = all(type(part).traceable for part in self.parts)
+        traceable = all(part.traceable for part in self.parts)
         return traceable and not reads_losses and not self._wrt_parameters
 
     @property
