@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from benchmarks.speed.timing import Row, interleave, ratio
 from torch import Tensor
 from torch.nn import functional as F
 
 import mtlkit
+from benchmarks.speed.timing import Row, interleave, ratio
 
 TASKS = {"seg": 13, "depth": 1, "normal": 3}
 LIMIT = 1.02
