@@ -99,7 +99,7 @@ class GradientAggregator(nn.Module, ABC):
 
     _takes_step: ClassVar[frozenset[str]] = frozenset()
     _plays: ClassVar[frozenset[str]] = frozenset()
-    _merges_whole: ClassVar[bool] = False
+    _merges_whole: bool = False
     _rotates: ClassVar[bool] = False
     _last_losses: Tensor
     _last_gram: Tensor
