@@ -257,8 +257,9 @@ class Rotate(GradientAggregator):
         if not torch.compiler.is_compiling():
             return self._pending.scratch.pop("turned", None)
         index = self._leaf_index(step.grads[step.local[0]])
-        leaves = [g for task in step.local if (g := step.grads[task][index]) is not None]
-        return torch.stack(leaves) if leaves else None
+        leaves = [step.grads[task][index] for task in step.local]
+        found = [leaf for leaf in leaves if leaf is not None]
+        return torch.stack(found) if found else None
 
     def _leaf_index(self, leaves: Sequence[Any]) -> int:
         if not -len(leaves) <= self.leaf < len(leaves):
