@@ -252,16 +252,17 @@ class GradientAggregator(nn.Module, ABC):
         if not grads.is_floating_point():
             raise SpecError(f"gradients must be floating point, not {grads.dtype}")
         dtype = torch.float64 if grads.dtype == torch.float64 else torch.float32
-        rows = Rows([[row] for row in grads], dtype)
+        rows = Rows.of_matrix(grads, dtype)
         gram = rows.gram()
+        everyone = tuple(range(len(grads)))
         step = Step(
-            present=tuple(range(len(grads))),
+            present=everyone,
             complete=True,
             gram=gram,
             feature_gram=gram,
             finite=torch.isfinite(gram).all(),
             scale=gram.new_ones(()),
-            local=tuple(range(len(grads))),
+            local=everyone,
             grads={k: [row] for k, row in enumerate(grads)},
             rows=rows,
         )

@@ -32,14 +32,23 @@ class SharedRandom(nn.Module):
 
     def uniform(self, *shape: int, stream: int = 0, offset: int = 0) -> Tensor:
         """Numbers of [0, 1) in float32; ``offset`` is the position of the first one."""
-        state = torch.stack([self.seed, self.counter + ((_STREAM * stream) & _MASK)]).to(torch.int32)
-        # zero is a fixed point of the mixing; the constants keep seed 0 and step 0 away from it
-        key = _mix(state[0] + 0x3C6EF372 + _mix(state[1] + 0x1B873593))
+        key = self._key(stream)
         count = math.prod(shape)
-        index = torch.arange(offset, offset + count, dtype=torch.int32, device=key.device)
+        index = torch.arange(offset, offset + count, dtype=torch.int32, device=self.counter.device)
         # 24 bits: what a float32 can hold
         bits = (_mix(index ^ key) >> 8) & 0xFFFFFF
         return (bits.to(torch.float32) * 2.0**-24).reshape(shape)
+
+    def _key(self, stream: int) -> Tensor | int:
+        """Hash of seed, counter and stream."""
+        # zero is a fixed point of the mixing; the constants keep seed 0 and step 0 away from it
+        shift = (_STREAM * stream) & _MASK
+        if self.counter.device.type == "cpu" and not torch.compiler.is_compiling():
+            inner = _mix_number(int(self.counter) + shift + 0x1B873593)
+            key = _mix_number(int(self.seed) + 0x3C6EF372 + inner)
+            return key - (1 << 32) if key >> 31 else key
+        state = torch.stack([self.seed, self.counter + shift]).to(torch.int32)
+        return _mix(state[0] + 0x3C6EF372 + _mix(state[1] + 0x1B873593))
 
     def normal(self, *shape: int, stream: int = 0) -> Tensor:
         """Standard normal numbers, by Box and Muller's transform."""
@@ -65,3 +74,11 @@ def _mix(x: Tensor) -> Tensor:
     x = x ^ ((x >> 15) & 0x1FFFF)
     x = x * -0x7B935975
     return x ^ ((x >> 16) & 0xFFFF)
+
+
+def _mix_number(x: int) -> int:
+    """The same for one number: reading it off a CPU is cheaper than a dozen tensor operations."""
+    x &= 0xFFFFFFFF
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & 0xFFFFFFFF
+    return x ^ (x >> 16)
