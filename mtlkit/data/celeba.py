@@ -21,6 +21,7 @@ from mtlkit.data.base import (
     TensorSplit,
     register_dataset,
 )
+from mtlkit.data.randomness import generator
 from mtlkit.errors import MissingExtraError, SpecError
 
 __all__ = ["CelebA"]
@@ -130,7 +131,8 @@ class CelebA(DataSet):
             self._table = _read_lists(folder)
         paths, attributes = self._table[split]
         if split == "train" and self._train is not None:
-            order = np.random.default_rng(self.seed).permutation(len(paths))[: self._train]
+            random = generator(self.seed, self.name, "train")
+            order = random.permutation(len(paths))[: self._train]
             paths, attributes = [paths[index] for index in order], attributes[order]
         if not paths:
             raise DataError(f"data set {self.name}: no images in the {split} part of {_PARTITION}")
