@@ -173,7 +173,7 @@ class _Faces(Split):
                 )
         except FileNotFoundError:
             raise CelebA.missing(path) from None
-        except (OSError, ValueError, SyntaxError) as error:  # what Pillow raises for damaged files
+        except Exception as error:  # Pillow raises whatever the damaged bytes lead to
             raise DataError(f"cannot read the image {path}: {error}; fetch it again") from None
         return torch.from_numpy(np.array(resized)).permute(2, 0, 1)
 
@@ -217,7 +217,8 @@ def _read_lists(folder: Path) -> dict[SplitName, tuple[list[Path], NDArray[np.fl
         )
     chosen: dict[SplitName, list[str]] = {split: [] for split in _CODES}
     parts = {str(code): split for split, code in _CODES.items()}
-    for number, line in enumerate(partition_path.read_text(encoding="utf-8").splitlines(), start=1):
+    partition = partition_path.read_text(encoding="utf-8", errors="replace").splitlines()
+    for number, line in enumerate(partition, start=1):
         words = line.split()
         if not words:
             continue
