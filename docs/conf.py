@@ -43,7 +43,7 @@ def write_method_pages() -> None:
     folder.mkdir(exist_ok=True)
     for old in folder.glob("*.md"):
         old.unlink()
-    names = catalogue.documented_names()
+    names = [facts.name for facts in catalogue.all_facts()]
     for name in names:
         (folder / f"{name}.md").write_text(catalogue.method_page(name))
     listing = "\n".join(names)

@@ -15,12 +15,14 @@ from mtlkit.weighting.base import GradientAggregator
 from mtlkit.weighting.create import create_method
 
 __all__ = [
+    "Architecture",
     "GradientAggregator",
     "MtlkitError",
     "Step",
     "Task",
     "Trainer",
     "__version__",
+    "create_architecture",
     "create_method",
     "list_architectures",
     "list_methods",
@@ -32,8 +34,10 @@ __all__ = [
 
 # imported when first used, so that `import mtlkit` stays fast
 _LAZY: dict[str, str] = {
+    "Architecture": "mtlkit.architectures.base",
     "Task": "mtlkit.tasks",
     "Trainer": "mtlkit.training.trainer",
+    "create_architecture": "mtlkit.architectures.create",
     "param_groups": "mtlkit.training.groups",
     "rotation_schedule": "mtlkit.training.groups",
 }

@@ -44,9 +44,17 @@ class Rows:
             large = len(flat) * flat[0].numel() > _STACK_LIMIT
             self._pieces.append(flat if large else torch.stack(flat).to(dtype))
 
+    @classmethod
+    def of_matrix(cls, matrix: Tensor, dtype: torch.dtype) -> Rows:
+        """Rows that are a (P, N) matrix already."""
+        rows = cls([], dtype)
+        rows.shapes, rows._pieces = [matrix.shape[1:]], [matrix.to(dtype)]
+        return rows
+
     def gram(self) -> Tensor:
         """(P, P) inner products, accumulated piece by piece in float32 or better."""
-        return sum(map(self._gram, self._pieces))  # type: ignore[return-value]
+        first, *others = map(self._gram, self._pieces)
+        return sum(others, first)
 
     def weighted(self, weights: Tensor) -> list[Tensor]:
         """``sum_k w_k g_k``, one tensor for each of the list."""

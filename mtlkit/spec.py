@@ -5,10 +5,13 @@ The grammar is a small part of Python's, read with :mod:`ast` and never evaluate
     spec    = part ("+" part)*
     part    = name | name "(" [key "=" value ("," key "=" value)*] ")"
     value   = number | string | True | False | None | bare.word | [value, ...] | (value, ...)
-            | {value: value, ...} | part
+            | {value: value, ...} | call ("+" call)*
+    call    = part | name "(" value ("," value)* ["," key "=" value ...] ")"
 
 A bare word is a string, so ``pcgrad(wrt=parameters)`` needs no quotes. A value may itself be a call,
-as in ``cr_mogm(inner=cagrad(c=0.4))``; it is kept as a string in the same grammar. The mapping form
+as in ``cr_mogm(inner=cagrad(c=0.4))``; it is kept as a string in the same grammar, and whoever takes the
+option reads it with :func:`parse_spec`, or with :func:`parse_call` where values without a key have a
+meaning, as in ``hard_sharing(heads=mlp(50))``. The mapping form
 ``{"name": "cagrad", "c": 0.4}``, a list of parts, and YAML nodes of these shapes mean the same.
 """
 
@@ -23,7 +26,7 @@ from typing import Any, TypeAlias
 
 from mtlkit.errors import SpecError
 
-__all__ = ["Part", "SpecLike", "format_spec", "parse_spec"]
+__all__ = ["Part", "SpecLike", "format_spec", "parse_call", "parse_spec"]
 
 SpecLike: TypeAlias = "str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Part"
 
@@ -40,6 +43,8 @@ class Part:
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    arguments: tuple[Any, ...] = ()
+    """Values without a key; only in a call that is itself a value."""
 
     def __str__(self) -> str:
         return format_spec([self])
@@ -64,16 +69,25 @@ def parse_spec(spec: SpecLike) -> list[Part]:
     )
 
 
+def parse_call(value: SpecLike) -> Part:
+    """Read one call that was given as the value of an option, such as ``"mlp(50, norm=batch)"``."""
+    parts = _parse_string(value, nested=True) if isinstance(value, str) else parse_spec(value)
+    if len(parts) != 1:
+        raise SpecError(f"expected one name or call, not a sum of {len(parts)}: {format_spec(parts)!r}")
+    return parts[0]
+
+
 def format_spec(parts: Sequence[Part]) -> str:
     """The config string of these parts; :func:`parse_spec` reads it back to the same parts."""
     texts = []
     for part in parts:
-        options = ", ".join(f"{key}={_format_value(value)}" for key, value in part.options.items())
-        texts.append(f"{part.name}({options})" if options else part.name)
+        values = [_format_value(value) for value in part.arguments]
+        values += [f"{key}={_format_value(value)}" for key, value in part.options.items()]
+        texts.append(f"{part.name}({', '.join(values)})" if values else part.name)
     return "+".join(texts)
 
 
-def _parse_string(text: str) -> list[Part]:
+def _parse_string(text: str, nested: bool = False) -> list[Part]:
     if not text.strip():
         raise SpecError("empty spec; name at least one part, for example 'sum' or 'rotate+scale'")
     if len(text) > _MAX_LENGTH:
@@ -86,7 +100,7 @@ def _parse_string(text: str) -> list[Part]:
             f"cannot read spec {_shorten(text)}: {reason}; "
             "expected parts joined by '+', such as 'rotate(size=512)+imtl_g'"
         ) from None
-    return [_parse_part(node, text) for node in _summands(tree, text)]
+    return [_parse_part(node, text, nested) for node in _summands(tree, text)]
 
 
 def _summands(tree: ast.expr, text: str) -> list[ast.expr]:
@@ -100,12 +114,12 @@ def _summands(tree: ast.expr, text: str) -> list[ast.expr]:
     return [tree, *reversed(reversed_parts)]
 
 
-def _parse_part(node: ast.expr, text: str) -> Part:
+def _parse_part(node: ast.expr, text: str, nested: bool = False) -> Part:
     if isinstance(node, ast.Call):
         name = _dotted_name(node.func)
         if name is None:
             raise _not_a_part(node.func, text)
-        if node.args:
+        if node.args and not nested:
             given = _source(node.args[0], text)
             raise SpecError(
                 f"in spec {_shorten(text)}: {name} was given {given!r} without a name; "
@@ -118,7 +132,7 @@ def _parse_part(node: ast.expr, text: str) -> Part:
             if keyword.arg in options:
                 raise SpecError(f"in spec {_shorten(text)}: option {keyword.arg!r} is given twice")
             options[keyword.arg] = _parse_value(keyword.value, text)
-        return Part(name, options)
+        return Part(name, options, tuple(_parse_value(item, text) for item in node.args))
     name = _dotted_name(node)
     if name is None:
         raise _not_a_part(node, text)
@@ -147,7 +161,7 @@ def _parse_value(node: ast.expr, text: str, depth: int = 0) -> Any:
     elif isinstance(node, ast.Dict) and all(key is not None for key in node.keys):
         return _parse_dict(node, text, depth)
     elif isinstance(node, ast.Call) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)):
-        return format_spec([_parse_part(part, text) for part in _summands(node, text)])
+        return format_spec([_parse_part(part, text, nested=True) for part in _summands(node, text)])
     raise SpecError(
         f"in spec {_shorten(text)}: cannot read the value {_source(node, text)!r}; "
         "accepted are numbers, strings, True, False, None, words, lists, tuples, mappings and parts"

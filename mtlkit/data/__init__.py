@@ -1,1 +1,35 @@
-"""Data sets: embedded ones, and loaders of the published ones."""
+"""Data sets: embedded ones, and loaders of the published ones.
+
+Every module of this package is imported, so a new data set is one new file; packages such as
+scikit-learn are imported only when a data set needs them.
+"""
+
+import importlib
+import pkgutil
+
+from mtlkit.data.base import (
+    DataError,
+    DataSet,
+    Split,
+    TaskInfo,
+    TensorSplit,
+    collate,
+    list_datasets,
+    load_dataset,
+    register_dataset,
+)
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+__all__ = [
+    "DataError",
+    "DataSet",
+    "Split",
+    "TaskInfo",
+    "TensorSplit",
+    "collate",
+    "list_datasets",
+    "load_dataset",
+    "register_dataset",
+]

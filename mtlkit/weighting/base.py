@@ -99,7 +99,7 @@ class GradientAggregator(nn.Module, ABC):
 
     _takes_step: ClassVar[frozenset[str]] = frozenset()
     _plays: ClassVar[frozenset[str]] = frozenset()
-    _merges_whole: ClassVar[bool] = False
+    _merges_whole: bool = False
     _rotates: ClassVar[bool] = False
     _last_losses: Tensor
     _last_gram: Tensor
@@ -252,16 +252,17 @@ class GradientAggregator(nn.Module, ABC):
         if not grads.is_floating_point():
             raise SpecError(f"gradients must be floating point, not {grads.dtype}")
         dtype = torch.float64 if grads.dtype == torch.float64 else torch.float32
-        rows = Rows([[row] for row in grads], dtype)
+        rows = Rows.of_matrix(grads, dtype)
         gram = rows.gram()
+        everyone = tuple(range(len(grads)))
         step = Step(
-            present=tuple(range(len(grads))),
+            present=everyone,
             complete=True,
             gram=gram,
             feature_gram=gram,
             finite=torch.isfinite(gram).all(),
             scale=gram.new_ones(()),
-            local=tuple(range(len(grads))),
+            local=everyone,
             grads={k: [row] for k, row in enumerate(grads)},
             rows=rows,
         )
@@ -382,7 +383,10 @@ class GradientAggregator(nn.Module, ABC):
 
     @property
     def _traceable(self) -> bool:
-        return not self._wrt_parameters and all(type(part).traceable for part in self.parts)
+        # a traced backward would read the losses of the step before
+        reads_losses = self.merge_part is not None and self.merge_part.uses_losses
+        traceable = all(part.traceable for part in self.parts)
+        return traceable and not reads_losses and not self._wrt_parameters
 
     @property
     def _sync_losses(self) -> bool:

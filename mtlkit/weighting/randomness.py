@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 __all__ = ["SharedRandom"]
 
-_MASK = 0xFFFFFFFF
+# what is left of a seed, and the distance of streams: both within 32 bits with a sign
+_MASK = 0x7FFFFFFF
+_STREAM = 0x1E3779B1
 
 
 class SharedRandom(nn.Module):
@@ -30,10 +32,23 @@ class SharedRandom(nn.Module):
 
     def uniform(self, *shape: int, stream: int = 0, offset: int = 0) -> Tensor:
         """Numbers of [0, 1) in float32; ``offset`` is the position of the first one."""
-        index = torch.arange(math.prod(shape), device=self.counter.device) + offset
-        key = _mix(self.seed + _mix(self.counter + _mix_int(stream)))
+        key = self._key(stream)
+        count = math.prod(shape)
+        index = torch.arange(offset, offset + count, dtype=torch.int32, device=self.counter.device)
         # 24 bits: what a float32 can hold
-        return ((_mix(index ^ key) >> 8).to(torch.float32) * 2.0**-24).reshape(shape)
+        bits = (_mix(index ^ key) >> 8) & 0xFFFFFF
+        return (bits.to(torch.float32) * 2.0**-24).reshape(shape)
+
+    def _key(self, stream: int) -> Tensor | int:
+        """Hash of seed, counter and stream."""
+        # zero is a fixed point of the mixing; the constants keep seed 0 and step 0 away from it
+        shift = (_STREAM * stream) & _MASK
+        if self.counter.device.type == "cpu" and not torch.compiler.is_compiling():
+            inner = _mix_number(int(self.counter) + shift + 0x1B873593)
+            key = _mix_number(int(self.seed) + 0x3C6EF372 + inner)
+            return key - (1 << 32) if key >> 31 else key
+        state = torch.stack([self.seed, self.counter + shift]).to(torch.int32)
+        return _mix(state[0] + 0x3C6EF372 + _mix(state[1] + 0x1B873593))
 
     def normal(self, *shape: int, stream: int = 0) -> Tensor:
         """Standard normal numbers, by Box and Muller's transform."""
@@ -50,13 +65,20 @@ class SharedRandom(nn.Module):
 
 
 def _mix(x: Tensor) -> Tensor:
-    """A bijection of 32-bit integers in which every input bit changes every output bit."""
-    x = x & _MASK
-    x = ((x ^ (x >> 16)) * 0x7FEB352D) & _MASK
-    x = ((x ^ (x >> 15)) * 0x2C1B3C6D) & _MASK
-    x = ((x ^ (x >> 12)) * 0x297A2D39) & _MASK
-    return x ^ (x >> 15)
+    """A bijection of 32-bit integers in which every input bit changes every output bit.
+
+    Products wrap around; shifts are those of unsigned numbers. (C. Wellons' lowbias32 constants.)
+    """
+    x = x ^ ((x >> 16) & 0xFFFF)
+    x = x * 0x7FEB352D
+    x = x ^ ((x >> 15) & 0x1FFFF)
+    x = x * -0x7B935975
+    return x ^ ((x >> 16) & 0xFFFF)
 
 
-def _mix_int(x: int) -> int:
-    return (x * 0x9E3779B1 + 0x7F4A7C15) & _MASK
+def _mix_number(x: int) -> int:
+    """The same for one number: reading it off a CPU is cheaper than a dozen tensor operations."""
+    x &= 0xFFFFFFFF
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & 0xFFFFFFFF
+    return x ^ (x >> 16)

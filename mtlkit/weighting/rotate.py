@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from mtlkit.errors import SpecError, UsageError
@@ -16,8 +17,11 @@ from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
 from mtlkit.weighting.rotations import (
     drift,
-    exponential_step,
+    fold_,
+    is_skew,
     orthogonalize,
+    skew,
+    skew_product,
     traced_exponential_step,
 )
 from mtlkit.weighting.solvers import safe_divide
@@ -25,6 +29,8 @@ from mtlkit.weighting.solvers import safe_divide
 __all__ = ["Rotate"]
 
 _FOLDS_BETWEEN_CHECKS = 16
+# Root mean square of the entries of a row of R'R - I, times the root of their number.
+_ALLOWED_DRIFT = 2e-6
 
 
 @register_method("rotate")
@@ -91,11 +97,14 @@ class Rotate(GradientAggregator):
         shape = (len(self.tasks), blocks, self.side // blocks, self.side // blocks)
         if param == "lie":
             self.register_buffer("base", torch.eye(shape[-1]).expand(shape).clone())
-            self.lie = nn.Parameter(torch.zeros(shape))
+            # one per task: optimizers then work on pieces that fit into a cache
+            self.lie = nn.ParameterList([torch.zeros(shape[1:]) for _ in self.tasks])
         else:
             self.frames = _geotorch_frames(shape)
         self.register_buffer("turns", torch.zeros((), dtype=torch.long))
         self.register_buffer("folds", torch.zeros((), dtype=torch.long))
+        # whether this step updates, and what geotorch does, depends on values
+        self.traceable = update_every == 1 and param == "lie"  # type: ignore[misc]
 
     @property
     def rotations(self) -> Tensor:
@@ -140,11 +149,15 @@ class Rotate(GradientAggregator):
         if any(gradient is None for gradient in given.values()):
             return grads  # no task's gradient reaches the rotated tensor
         tasks = list(given)
-        inverse = self._current().detach()[tasks].mT
+        inverse = self._current().detach().mT
+        if len(tasks) < len(self.tasks):
+            inverse = inverse[tasks]
         stacked = torch.stack([g for g in given.values() if g is not None])
         if stacked.dtype in (torch.float16, torch.bfloat16):
             stacked = stacked.float()
         turned = self._apply_to_stack(stacked, inverse)
+        if not torch.compiler.is_compiling():
+            self._pending.scratch["turned"] = turned  # saves stacking them again
         return {
             task: [*grads[task][:index], turned[i], *grads[task][index + 1 :]]
             for i, task in enumerate(tasks)
@@ -153,22 +166,25 @@ class Rotate(GradientAggregator):
     def junction_parameters(self) -> tuple[Tensor, ...]:
         """The matrices that the optimizer moves, or geotorch's rotations."""
         if self.param == "lie":
-            return (self.lie,)
+            return tuple(self.lie)
         return tuple(self._pending.scratch.get("frames") or ())
 
     def junction_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
         r"""Skew gradients :math:`V^\top G_k - G_k^\top V`; None in the steps between updates."""
         owned = self.junction_parameters()
         if self.update_every > 1 and int(self.turns) % self.update_every:
+            self._pending.scratch.pop("turned", None)
+            _keep_without_gradient(self.parameters())
             return (None,) * len(owned)
-        products = step.all_reduce(self._products(step), mean=True)  # (K, b, n, n)
+        gradients = self._skew_gradients(step)
+        if step.group is not None:
+            gradients = step.all_reduce(torch.stack(list(gradients)), mean=True).unbind(0)
         if self.param == "lie":
             if not torch.compiler.is_compiling():
                 self._pending.scratch["moved"] = True
-            return (products - products.mT,)
-        return tuple(
-            (torch.bmm(frame.detach(), product)) for frame, product in zip(owned, products, strict=True)
-        )
+            return tuple(gradients)
+        # half of it is the part of E in the tangent space, which is all that geotorch sees
+        return tuple(torch.bmm(R.detach(), A / 2) for R, A in zip(owned, gradients, strict=True))
 
     def update(self, step: Step) -> None:
         """Count the steps between updates."""
@@ -181,30 +197,36 @@ class Rotate(GradientAggregator):
         if self.param == "geotorch":
             return
         if torch.compiler.is_compiling():
-            self.base.copy_(traced_exponential_step(self.base, self.lie).reshape(self.base.shape))
-            self.lie.zero_()
+            for rotation, lie in zip(self.base, self.lie, strict=True):
+                rotation.copy_(traced_exponential_step(rotation, skew(lie)))
+                lie.zero_()
             return
         scratch = self._pending.scratch
-        if scratch.get("version") == self.lie._version and not scratch.get("moved"):
+        versions = [lie._version for lie in self.lie]
+        if scratch.get("versions") == versions and not scratch.get("moved"):
             return
-        moved = float(self.lie.abs().max())
-        if not math.isfinite(moved):
+        extremes = [torch.stack(torch.aminmax(lie)) for lie in self.lie]
+        moved = torch.stack(extremes).abs().amax(dim=1).tolist()
+        if not all(map(math.isfinite, moved)):
             warnings.warn(
                 "rotate: a step of the optimizer made the rotations' parameters non-finite; that move "
                 "is dropped and the rotations stay as they were",
                 RuntimeWarning,
                 stacklevel=2,
             )
-            self.lie.zero_()
-        elif moved:
-            self.base.copy_(exponential_step(self.base, self.lie).reshape(self.base.shape))
-            self.lie.zero_()
+        elif any(moved):
+            for rotation, lie in zip(self.base, self.lie, strict=True):
+                fold_(rotation, lie if is_skew(lie) else skew(lie))
             self.folds += 1
             if int(self.folds) % _FOLDS_BETWEEN_CHECKS == 0:
-                side = self.base.shape[-1]
-                if float(drift(self.base)) > 2e-6 * side**0.5:
-                    self.base.copy_(orthogonalize(self.base))
-        scratch["version"], scratch["moved"] = self.lie._version, False
+                allowed = _ALLOWED_DRIFT * self.base.shape[-1] ** 0.5
+                for rotation in self.base:
+                    if float(drift(rotation)) > allowed:
+                        rotation.copy_(orthogonalize(rotation))
+        if any(moved):
+            for lie in self.lie:
+                lie.zero_()
+        scratch["versions"], scratch["moved"] = [lie._version for lie in self.lie], False
 
     def _current(self) -> Tensor:
         """(K, b, n, n) rotations."""
@@ -213,28 +235,31 @@ class Rotate(GradientAggregator):
         frames = self._pending.scratch.get("frames") or [module.weight for module in self.frames]
         return torch.stack(list(frames))
 
-    def _products(self, step: Step) -> Tensor:
-        r""":math:`R_k^\top E_k = - G_k^\top V` for every task; zero for those of other processes."""
-        shape = (len(self.tasks), self.blocks, self.side // self.blocks, self.side // self.blocks)
-        result = torch.zeros(shape, dtype=step.gram.dtype, device=step.gram.device)
-        if not step.local:
-            return result
-        index = self._leaf_index(step.grads[step.local[0]])
-        leaves = [step.grads[task][index] for task in step.local]
-        if any(leaf is None for leaf in leaves):
-            return result
-        stacked = torch.stack([leaf for leaf in leaves if leaf is not None])
-        rows = self._feature_rows(stacked).to(result.dtype)  # (P, b, N, n)
+    def _skew_gradients(self, step: Step) -> Sequence[Tensor]:
+        r"""K (b, n, n) :math:`V^\top G_k - G_k^\top V`; zero for tasks without a gradient here."""
+        stacked = self._turned(step)
+        shape = (self.blocks, self.side // self.blocks, self.side // self.blocks)
+        if stacked is None:
+            return [step.gram.new_zeros(shape) for _ in self.tasks]
+        rows = self._feature_rows(stacked).to(step.gram.dtype)  # (P, b, N, n)
         norms = step.feature_gram.diagonal().sqrt() * step.scale.abs() * (step.world * len(step.present))
         if step.local != step.present:
             norms = norms[[step.present.index(task) for task in step.local]]
         inverse = safe_divide(torch.ones_like(norms), norms)
-        target = torch.einsum("p,pbni->bni", inverse, rows)  # (b, N, n)
-        products = -torch.matmul(rows.mT, target)
-        if len(step.local) == len(self.tasks):
-            return products
-        result[list(step.local)] = products
-        return result
+        target = torch.einsum("p,pbni->bni", -inverse, rows)  # (b, N, n)
+        found = {k: skew_product(own, target) for k, own in zip(step.local, rows, strict=True)}
+        absent = [k for k in range(len(self.tasks)) if k not in found]
+        found |= {k: step.gram.new_zeros(shape) for k in absent}
+        return [found[k] for k in range(len(self.tasks))]
+
+    def _turned(self, step: Step) -> Tensor | None:
+        """(P, ...) gradients of the rotated tensor; None where no task's reaches it."""
+        if not torch.compiler.is_compiling():
+            return self._pending.scratch.pop("turned", None)
+        index = self._leaf_index(step.grads[step.local[0]])
+        leaves = [step.grads[task][index] for task in step.local]
+        found = [leaf for leaf in leaves if leaf is not None]
+        return torch.stack(found) if found else None
 
     def _leaf_index(self, leaves: Sequence[Any]) -> int:
         if not -len(leaves) <= self.leaf < len(leaves):
@@ -258,8 +283,8 @@ class Rotate(GradientAggregator):
         flat = stack.reshape(stack.shape[0], before, length, after)
         head = flat[:, :, : self.side]
         if after == 1 and blocks == 1:
-            turned = torch.matmul(head[..., 0], rotations[:, 0].mT)  # (P, before, m)
-            turned = turned.unsqueeze(-1)
+            rows = head[..., 0].expand(count, -1, -1)
+            turned = torch.bmm(rows, rotations[:, 0].mT).unsqueeze(-1)  # (P, before, m, 1)
         else:
             head = head.reshape(stack.shape[0], before, blocks, side, after)
             turned = torch.matmul(rotations.unsqueeze(1), head)  # (P, before, b, n, after)
@@ -330,3 +355,22 @@ def _geotorch_frames(shape: tuple[int, int, int, int]) -> nn.ModuleList:
             module.weight = identity
             frames.append(module)
     return frames
+
+
+def _keep_without_gradient(parameters: Iterable[Tensor]) -> None:
+    """Let parameters that have no gradient now have none after this backward either.
+
+    DDP fills in zeros where a backward brings no gradient, and an optimizer with momentum would move
+    the parameters by them, which it does not do in one process.
+    """
+    without = [parameter for parameter in parameters if parameter.grad is None]
+    if not (without and dist.is_available() and dist.is_initialized()):
+        return
+
+    def clear() -> None:
+        for parameter in without:
+            parameter.grad = None
+
+    engine = torch.autograd.Variable._execution_engine
+    # DDP's own callback is queued later than this one, and a callback's callback later still
+    engine.queue_callback(lambda: engine.queue_callback(clear))

@@ -60,7 +60,7 @@ class TrimmedMean(GradientAggregator):
         kept = torch.zeros_like(grads[0])
         for row in grads[2 * trim :]:
             # the extremes change places with what comes to exceed them; the rest is in the middle
-            for index in reversed(range(trim)):
+            for index in range(trim):
                 high[index], row = torch.maximum(high[index], row), torch.minimum(high[index], row)
             for index in range(trim):
                 low[index], row = torch.minimum(low[index], row), torch.maximum(low[index], row)

@@ -96,6 +96,16 @@ def test_an_absent_task_is_compared_with_its_own_last_loss():
     assert method.updates.tolist() == [2, 2, 1]
 
 
+def test_a_loss_of_zero_is_not_compared_with():
+    method = mtlkit.create_method("famo(gamma=0.0)", 2)
+    step(method, [4.0, 1.0])
+    assert step(method, [0.0, 1.0])[1] == [0.0, 1.0]
+    assert method.last_logs.tolist() == pytest.approx([math.log(4), 0.0])
+    step(method, [2.0, 1.0])  # half of the last loss that was not zero: it fell
+    assert method.updates.tolist() == [1, 2]
+    assert method.logits[0] < 0 < method.logits[1]
+
+
 def test_bounds_are_subtracted():
     method = mtlkit.create_method("famo(min_losses={b: 1.0})", ["a", "b"])
     assert step(method, [1.0, 1.5])[1] == pytest.approx([1 / 3, 2 / 3])

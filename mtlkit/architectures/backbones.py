@@ -1,0 +1,250 @@
+"""Backbones by name: any model of timm, multi-layer perceptrons, and the paper's nets.
+
+``timm.resnet18(pretrained=True, in_chans=1)`` is ``timm.create_model("resnet18", ...)`` without its
+classifier; options are timm's own. ``features_only=True`` gives the list of maps of all stages,
+``global_pool=""`` the last map or the tokens, and the default the pooled vector. Maps are channels
+first, whatever the model.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+from mtlkit.architectures.features import Features, declared_features, last_leaf, measure
+from mtlkit.architectures.heads import make_mlp
+from mtlkit.errors import MissingExtraError, MtlkitError, SpecError, UnknownNameError, unknown_name
+from mtlkit.registry import option_names
+from mtlkit.spec import Part, parse_call
+
+__all__ = ["build_backbone", "list_backbones", "register_backbone", "weights_error"]
+
+T = TypeVar("T", bound=Callable[..., nn.Module])
+
+_BACKBONES: dict[str, Callable[..., nn.Module]] = {}
+
+
+def register_backbone(name: str) -> Callable[[T], T]:
+    """Make a factory known as ``backbone=name(...)``; its keyword-only arguments are the options.
+
+    The module tells its number of features by an attribute ``num_features``, and that it gives maps by
+    ``feature_kind = "map"``.
+    """
+
+    def decorate(factory: T) -> T:
+        _BACKBONES[name] = factory
+        return factory
+
+    return decorate
+
+
+def list_backbones() -> list[str]:
+    """Names of the backbones that are not timm's."""
+    return sorted(_BACKBONES)
+
+
+def build_backbone(
+    backbone: Any,
+    *,
+    features: int | None = None,
+    input_size: int | Sequence[int] | None = None,
+    **forced: Any,
+) -> tuple[nn.Module, Features | None]:
+    """The backbone of a spec, or a module as it is, and what it gives.
+
+    Args:
+        backbone: for example ``"timm.resnet18(in_chans=1)"``, or a module.
+        features: number of features, where the backbone does not tell.
+        input_size: shape of one sample, to find the features by one pass.
+        forced: options of timm that the architecture needs, such as ``features_only``.
+    """
+    if isinstance(backbone, nn.Module):
+        module: nn.Module = backbone
+    elif isinstance(backbone, str | Mapping | Part):
+        part = parse_call(backbone)
+        if part.name == "timm" or part.name.startswith("timm."):
+            module, found = _build_timm(part, forced)
+            return module, found
+        module = _build_own(part, input_size)
+    else:
+        raise SpecError(
+            f"cannot make a backbone from {type(backbone).__name__}; give a module, or a spec such as "
+            "'timm.resnet18' or 'mlp(64, inputs=10)'"
+        )
+    if features is not None:
+        return module, Features(getattr(module, "feature_kind", "vector"), features)
+    if input_size is not None:
+        return module, measure(module, input_size)
+    return module, declared_features(module)
+
+
+def _build_own(part: Part, input_size: Any) -> nn.Module:
+    factory = _BACKBONES.get(part.name)
+    if factory is None:
+        raise unknown_name("backbone", part.name, [*_BACKBONES, "timm.<model>"])
+    known = option_names(factory)
+    for key in part.options:
+        if key not in known:
+            raise unknown_name(f"option of backbone {part.name}", key, known)
+    options = dict(part.options)
+    if "input_size" in known and input_size is not None:
+        options.setdefault("input_size", input_size)
+    try:
+        return factory(*part.arguments, **options)
+    except TypeError as error:
+        raise SpecError(f"backbone {part} cannot be made: {error}") from None
+
+
+@register_backbone("mlp")
+def _mlp(
+    *hidden_sizes: int,
+    hidden: int | Sequence[int] = (),
+    inputs: int | None = None,
+    input_size: int | Sequence[int] | None = None,
+    norm: str = "none",
+    dropout: float = 0.0,
+    activate_last: bool = True,
+) -> nn.Module:
+    sizes = [*hidden_sizes, *([hidden] if isinstance(hidden, int) else hidden)]
+    if inputs is None and input_size is not None:
+        inputs = input_size if isinstance(input_size, int) else input_size[0]
+    if inputs is None or not sizes:
+        raise SpecError(
+            "backbone mlp needs the size of its input and of its layers: mlp(64, 32, inputs=10)"
+        )
+    return make_mlp([inputs, *sizes], norm=norm, dropout=dropout, last=activate_last)
+
+
+class _ChannelsFirst(nn.Module):
+    """A timm model that gives (B, H, W, d), made to give (B, d, H, W)."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Any:
+        output = self.model(x)
+        if isinstance(output, Tensor):
+            return output.permute(0, 3, 1, 2)
+        return [level.permute(0, 3, 1, 2) for level in output]
+
+
+def _build_timm(part: Part, forced: Mapping[str, Any]) -> tuple[nn.Module, Features]:
+    timm = _import_timm()
+    options = dict(part.options)
+    name = part.name.partition(".")[2] or options.pop("name", "")
+    if part.arguments:
+        raise SpecError(f"options of timm.{name} are key=value, not {part.arguments[0]!r}")
+    if not name:
+        raise SpecError("name the timm model: 'timm.resnet18', or timm(name='hf-hub:...')")
+    if ":" not in name and not timm.is_model(name):
+        raise _unknown_timm(timm, name)
+    options |= forced
+    if not options.get("features_only"):
+        options.setdefault("num_classes", 0)
+    model = _create_timm(timm, name, options)
+    found = _measure_timm(model, options)
+    expected = _expected_channels(model)
+    if found.kind == "map" and found.shape is not None and found.dim != expected == found.shape[-1]:
+        model = _ChannelsFirst(model)
+        found = _measure_timm(model, options)
+    # of a map, only the channels are independent of the size of the image that was tried
+    return model, found if found.kind == "vector" else replace(found, shape=None)
+
+
+def _expected_channels(model: nn.Module) -> int | None:
+    info: Any = getattr(model, "feature_info", None)
+    if hasattr(info, "channels"):
+        return int(info.channels()[-1])
+    return getattr(model, "num_features", None)
+
+
+def _import_timm() -> Any:
+    try:
+        import timm
+    except ImportError:
+        raise MissingExtraError("timm", "vision", "a timm backbone") from None
+    return timm
+
+
+def _unknown_timm(timm: Any, name: str) -> UnknownNameError:
+    error = unknown_name("timm model", name, timm.list_models())
+    # more than a thousand names would bury the hint
+    near = str(error).partition(" known: ")[0]
+    return UnknownNameError(f"{near} timm.list_models() lists all of them")
+
+
+def _create_timm(timm: Any, name: str, options: dict[str, Any]) -> nn.Module:
+    path = options.pop("checkpoint_path", None)
+    if path:
+        options["pretrained"] = True
+        # timm's reader of pretrained weights drops the classifier and adapts the first convolution
+        overlay = {**(options.get("pretrained_cfg_overlay") or {}), "file": os.fspath(path)}
+        options["pretrained_cfg_overlay"] = overlay
+        if not os.path.isfile(path):
+            raise SpecError(f"checkpoint_path of timm.{name}: there is no file {str(path)!r}")
+    pretrained = bool(options.get("pretrained"))
+    try:
+        model = timm.create_model(name, **options)
+    except TypeError as error:
+        raise SpecError(f"timm.{name} does not take these options: {error}") from None
+    except Exception as error:  # downloads fail in as many ways as there are libraries
+        if not pretrained:
+            raise SpecError(f"timm.{name} cannot be made with these options: {error}") from error
+        raise weights_error(f"timm.{name}", path, error) from error
+    if path:
+        held = timm.models.load_state_dict(os.fspath(path))
+        own = model.state_dict()
+        if not any(key in own for key in held):
+            raise SpecError(
+                f"the checkpoint {str(path)!r} holds none of the weights of timm.{name}; its first keys "
+                f"are {list(held)[:3]}, the model's {list(own)[:3]}"
+            )
+    return model
+
+
+def weights_error(model: str, path: Any, error: Exception) -> MtlkitError:
+    """The error for weights that could not be loaded, from a file or the network."""
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    if path:
+        return SpecError(f"the weights of {model} could not be read from {str(path)!r} ({reason})")
+    return MtlkitError(
+        f"the pretrained weights of {model} could not be downloaded ({reason}); is there a network? "
+        "Give a file with checkpoint_path=..., or pretrained=False for random weights"
+    )
+
+
+def _measure_timm(model: nn.Module, options: Mapping[str, Any]) -> Features:
+    channels = int(options.get("in_chans", 3))
+    config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None) or {}
+    default = tuple(config.get("input_size", (3, 224, 224)))[1:]
+    given = options.get("img_size")
+    if given is not None:
+        default = (given, given) if isinstance(given, int) else tuple(given)
+    # a small image is enough where the size is free; what comes out is told by its channels
+    if given is None and not config.get("fixed_input_size"):
+        try:
+            return measure(model, (channels, 64, 64))
+        except (RuntimeError, AssertionError, ValueError):
+            pass
+    return measure(model, (channels, *default))
+
+
+def vector_size(found: Features | None, of: str) -> int:
+    """Number of features, or the error that asks for it."""
+    if found is None:
+        raise SpecError(
+            f"{of} must know the number of features and the backbone does not tell; give the option "
+            "features=d or input_size=(C, H, W), or give the backbone an attribute num_features"
+        )
+    return found.dim
+
+
+def as_vector(features: Any) -> Tensor:
+    """(B, d): tokens and maps averaged, of a pyramid the last level."""
+    leaf = last_leaf(features)
+    return leaf if leaf.dim() == 2 else leaf.mean(1) if leaf.dim() == 3 else leaf.mean((2, 3))

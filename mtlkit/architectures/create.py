@@ -1,0 +1,52 @@
+"""From a config string to an architecture."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from mtlkit.architectures.base import Architecture, MethodLike, Tasks
+from mtlkit.errors import SpecError
+from mtlkit.registry import architectures, option_defaults
+from mtlkit.spec import Part, SpecLike, format_spec
+
+__all__ = ["create_architecture"]
+
+
+def create_architecture(
+    spec: SpecLike, tasks: Tasks, *, method: MethodLike = "sum", **overrides: Any
+) -> Architecture:
+    """Make an architecture from its config string.
+
+    Args:
+        spec: for example ``"hard_sharing(backbone=timm.resnet18, heads=mlp(50))"``, or the same as a
+            mapping (see :mod:`mtlkit.spec`).
+        tasks: number of tasks, their names, ``{name: number of outputs}``, or objects with ``name`` and
+            ``outputs``.
+        method: how the tasks' gradients are merged: a config string, or a method.
+        overrides: options that replace those of the string; modules can be given here.
+
+    Raises:
+        SpecError: for a string that cannot be read, an unknown name or option, or a method that needs
+            shared features where the architecture has none.
+    """
+    parts = architectures.expand(spec)
+    if len(parts) != 1:
+        raise SpecError(
+            f"an architecture is one part, not {len(parts)}: {format_spec(parts)!r}; parts joined by "
+            "'+' are for methods"
+        )
+    (part,) = architectures.override(parts, overrides, of=parts[0].name)
+    factory = architectures.check(part)
+    for option, default in option_defaults(factory).items():
+        if default is inspect.Parameter.empty and option not in part.options:
+            raise SpecError(
+                f"architecture {part.name} needs the option {option!r}: {part.name}({option}=...)"
+            )
+    built = factory(tasks, method=method, **part.options)
+    if not isinstance(built, Architecture):
+        raise SpecError(
+            f"architecture {part.name!r} is {type(built).__name__}; it must be an Architecture"
+        )
+    built.spec = str(Part(part.name, part.options))
+    return built

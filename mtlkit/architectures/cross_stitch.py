@@ -1,0 +1,118 @@
+"""Cross-stitch networks: one network per task, whose features are mixed between stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from mtlkit.architectures.base import Architecture, MethodLike, Tasks
+from mtlkit.architectures.heads import build_heads
+from mtlkit.architectures.stages import build_stages, join_streams, joint_features, split_streams
+from mtlkit.errors import SpecError
+from mtlkit.registry import register_architecture
+
+__all__ = ["CrossStitch"]
+
+
+class _Stitch(nn.Module):
+    """What one task's network goes on with: a linear combination of the features of all."""
+
+    def __init__(self, tasks: int, own: int, same: float) -> None:
+        super().__init__()
+        others = (1 - same) / max(1, tasks - 1)
+        weights = torch.full((tasks,), others)
+        weights[own] = same if tasks > 1 else 1.0
+        self.weights = nn.Parameter(weights)
+
+    def forward(self, streams: Sequence[Tensor]) -> Tensor:
+        mixed = self.weights[0] * streams[0]
+        for weight, stream in zip(self.weights[1:], streams[1:], strict=True):
+            mixed = mixed + weight * stream
+        return mixed
+
+
+@register_architecture("cross_stitch")
+class CrossStitch(Architecture):
+    r"""A network per task; after every stage each goes on with a learned mixture of the features of all.
+
+    :math:`x_k \leftarrow \sum_j \alpha_{kj} x_j`, with :math:`\alpha_{kk}` starting at ``same`` and the
+    others sharing the rest.
+
+    No single representation is shared: every task has a network of its own. So methods that merge
+    gradients at shared features are refused, unless ``fork=streams`` is given: then what all tasks read
+    are the features of all K networks before the last unit, of which each task takes its own mixture,
+    and gradients are merged there, jointly. Except for this last unit and the heads, all weights serve
+    all tasks, and count as shared.
+
+    Args:
+        backbone: ``timm.<model>(...)``, ``mlp(64, 32, inputs=10)``, or an ``nn.Sequential`` of stages.
+        heads: ``linear``, ``mlp(50)``, ``conv(64)``, a module, a factory, or a mapping from task to
+            these.
+        same: first weight of a task's own network in its mixture.
+        fork: ``none``, or ``streams``.
+        input_size: shape of one sample, where the backbone does not tell its features.
+    """
+
+    paper = "Misra et al., Cross-stitch Networks for Multi-task Learning, CVPR 2016"
+    year = 2016
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        backbone: Any = "timm.resnet18",
+        heads: Any = "linear",
+        same: float = 0.9,
+        fork: Literal["none", "streams"] = "none",
+        input_size: int | Sequence[int] | None = None,
+        method: MethodLike = "sum",
+        **common: Any,
+    ) -> None:
+        super().__init__(tasks, **common)
+        if not 0 < same <= 1:
+            raise SpecError(f"same of cross_stitch must be above 0 and at most 1, not {same}")
+        count = len(self.tasks)
+        nets, found = build_stages(backbone, count, input_size)
+        self.nets = self.by_task(dict(zip(self.tasks, nets, strict=True)))
+        self.stitches = nn.ModuleList(
+            nn.ModuleList(_Stitch(count, own, same) for own in range(count)) for _ in nets[0]
+        )
+        self.heads = self.by_task(build_heads(heads, found.dim, self.outputs, default="linear"))
+        self._kind = found.kind
+        self._forks = fork == "streams"
+        self.features = joint_features(found) if self._forks else None
+        self.set_method(method)
+
+    def encode(self, inputs: Any) -> Any:
+        """Features of the K networks before the last unit."""
+        streams = [inputs] * len(self.tasks)
+        nets = list(self.nets.values())
+        depth = len(self.stitches)
+        for level in range(depth):
+            streams = [
+                net[level](stream)  # type: ignore[index]
+                for net, stream in zip(nets, streams, strict=True)
+            ]
+            if level < depth - 1:
+                streams = [stitch(streams) for stitch in self.stitches[level]]  # type: ignore[attr-defined]
+        return join_streams(streams) if self._forks else streams
+
+    def predict(self, task: str, shared: Any, inputs: Any) -> Any:
+        """The head's output on the task's last mixture."""
+        streams = split_streams(shared, len(self.tasks), self._kind) if self._forks else shared
+        mixed = self.stitches[-1][self.tasks.index(task)](streams)  # type: ignore[index]
+        return self.heads[self._keys[task]](mixed)
+
+    def task_modules(self, task: str) -> list[nn.Module]:
+        """The task's row of the last unit, and the head."""
+        row = self.stitches[-1][self.tasks.index(task)]  # type: ignore[index]
+        return [row, self.heads[self._keys[task]]]
+
+    def _no_features_message(self, method: str) -> str:
+        return (
+            f"{super()._no_features_message(method)}; or give cross_stitch(fork=streams) to merge at "
+            "the features of all networks, before the last unit"
+        )

@@ -1,0 +1,148 @@
+"""DSelect-k: a mixture of experts whose gates select k of them, differentiably."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from mtlkit.architectures.base import MethodLike, Tasks
+from mtlkit.architectures.experts import MixtureOfExperts, check_count, mix, run_experts
+from mtlkit.architectures.features import Features
+from mtlkit.errors import SpecError
+from mtlkit.registry import register_architecture
+
+__all__ = ["DSelectGate", "DSelectK"]
+
+
+class DSelectGate(nn.Module):
+    r"""Weights of n experts, at most k of which are not zero once the selectors are binary.
+
+    Each of k selectors has :math:`m = \lceil \log_2 n \rceil` numbers, and the smooth step
+
+    .. math:: S(t) = -\tfrac{2}{\gamma^3} t^3 + \tfrac{3}{2\gamma} t + \tfrac12
+        \quad (|t| \le \gamma/2), \qquad 0 \text{ below}, 1 \text{ above}
+
+    makes bits of them; selector i gives expert j the product of its bits, or of one minus the bit, along
+    j's binary code. The selectors' results are averaged with softmax weights. The entropy of every
+    selector, which is zero when its bits are binary, is to be minimised along with the loss.
+    """
+
+    codes: Tensor
+
+    def __init__(self, experts: int, k: int, gamma: float, inputs: int | None) -> None:
+        super().__init__()
+        self.experts, self.k, self.gamma = experts, k, gamma
+        self.bits = max(1, (experts - 1).bit_length())
+        code = torch.arange(experts)[:, None] >> torch.arange(self.bits)[None, :]
+        self.register_buffer("codes", (code & 1).bool(), persistent=False)  # (n, m)
+        self.selectors: nn.Linear | None = None
+        self.mixture: nn.Linear | None = None
+        if inputs is None:
+            self.z = nn.Parameter(torch.empty(k, self.bits).uniform_(-gamma / 100, gamma / 100))
+            self.alpha = nn.Parameter(torch.empty(k).uniform_(-0.05, 0.05))
+        else:
+            self.selectors = nn.Linear(inputs, k * self.bits, bias=False)
+            self.mixture = nn.Linear(inputs, k, bias=False)
+            nn.init.uniform_(self.selectors.weight, -gamma / 100, gamma / 100)
+
+    def forward(self, x: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Weights (n,) or (B, n), and the penalty that drives the selectors to binary values."""
+        if self.selectors is None or self.mixture is None:
+            z, alpha = self.z, self.alpha
+        else:
+            assert x is not None
+            z, alpha = self.selectors(x).unflatten(-1, (self.k, self.bits)), self.mixture(x)
+        on = self._smooth_step(z).unsqueeze(-2)  # (..., k, 1, m)
+        selected = torch.where(self.codes, on, 1 - on).prod(dim=-1)  # (..., k, n)
+        weights = (alpha.softmax(dim=-1).unsqueeze(-1) * selected).sum(dim=-2)
+        return weights, self._penalty(selected)
+
+    def _smooth_step(self, t: Tensor) -> Tensor:
+        gamma = self.gamma
+        inside = t.clamp(-gamma / 2, gamma / 2)
+        return -2 / gamma**3 * inside**3 + 3 / (2 * gamma) * inside + 0.5
+
+    def _penalty(self, selected: Tensor) -> Tensor:
+        # below this, entropy is nil and its slope, infinite at zero, would make a NaN of zero
+        floor = torch.finfo(selected.dtype).tiny
+        penalty = torch.special.entr(selected.clamp_min(floor)).sum(dim=(-2, -1))
+        if self.experts < 2**self.bits:
+            # codes of experts that do not exist: keep the selectors' mass on those that do
+            penalty = penalty + selected.sum(dim=-1).clamp_min(1e-6).reciprocal().sum(dim=-1)
+        return penalty.mean()
+
+
+@register_architecture("dselect_k")
+class DSelectK(MixtureOfExperts):
+    """MMoE with gates that learn which k experts a task uses.
+
+    The entropy term is an auxiliary loss: add ``model.auxiliary_loss()`` to the total, as the Trainer
+    does. Forked are the experts' outputs, as for MMoE.
+
+    Args:
+        experts: number of experts.
+        k: number of experts that a task selects.
+        gate: ``static``, one selection per task; or ``input``, one for every sample.
+        gamma: width of the smooth step.
+        entropy: weight of the entropy term.
+        expert: ``mlp(64)``, ``mlp(64, 32)``, or a backbone such as ``timm.resnet18``, which reads the
+            inputs.
+        backbone: shared network below the experts; without it they read the inputs.
+        heads: ``linear``, ``mlp(50)``, a module, a factory, or a mapping from task to these.
+        input_size: shape of one sample, needed without a backbone.
+    """
+
+    paper = "Hazimeh et al., DSelect-k: Differentiable Selection in the Mixture of Experts, NeurIPS 2021"
+    year = 2021
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        experts: int = 4,
+        k: int = 2,
+        gate: Literal["static", "input"] = "static",
+        gamma: float = 1.0,
+        entropy: float = 0.01,
+        method: MethodLike = "sum",
+        **common: Any,
+    ) -> None:
+        super().__init__(tasks, **common)
+        check_count(self.name, "experts", experts)
+        if not 1 <= k <= experts:
+            raise SpecError(f"k of dselect_k must be 1 to {experts} (the number of experts), not {k}")
+        if gamma <= 0 or entropy < 0:
+            raise SpecError(
+                f"dselect_k needs gamma above 0 and entropy 0 or more, not {gamma} and {entropy}"
+            )
+        self.entropy = entropy
+        self.gate_kind = gate
+        self.experts = self._make_experts(experts)
+        inputs = self.input_dim if gate == "input" else None
+        self.gates = self.by_task({task: DSelectGate(experts, k, gamma, inputs) for task in self.tasks})
+        self._make_heads()
+        self.features = Features("tokens", self.expert_dim)
+        self.set_method(method)
+
+    def encode(self, inputs: Any) -> tuple[Tensor | None, Tensor]:
+        """What the gates read of the backbone, if anything, and the experts' outputs (B, n, d)."""
+        below = self.bottom(inputs)
+        outputs = run_experts(self.experts, inputs if below is None else below)
+        return (below if self.gate_kind == "input" else None), outputs
+
+    def predict(self, task: str, shared: tuple[Tensor | None, Tensor], inputs: Any) -> Any:
+        """The head's output on the task's selection; its entropy becomes an auxiliary loss."""
+        below, outputs = shared
+        key = self._keys[task]
+        given = None
+        if self.gate_kind == "input":
+            given = inputs.flatten(1) if below is None else below
+        weights, penalty = self.gates[key](given)
+        self.add_auxiliary(self.entropy * penalty)
+        return self.heads[key](mix(weights, outputs))
+
+    def task_modules(self, task: str) -> list[nn.Module]:
+        """Gate and head."""
+        return [self.gates[self._keys[task]], self.heads[self._keys[task]]]

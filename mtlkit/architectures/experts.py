@@ -1,0 +1,124 @@
+"""What mixtures of experts have in common: a bottom, experts, and gates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mtlkit.architectures.backbones import as_vector, build_backbone, vector_size
+from mtlkit.architectures.base import Architecture, Tasks
+from mtlkit.architectures.heads import build_heads, make_mlp
+from mtlkit.errors import SpecError
+from mtlkit.spec import parse_call
+
+__all__ = ["Expert", "MixtureOfExperts"]
+
+
+class Expert(nn.Module):
+    """A network that gives one vector per sample."""
+
+    def __init__(self, net: nn.Module, flattens: bool) -> None:
+        super().__init__()
+        self.net = net
+        self.flattens = flattens
+
+    def forward(self, x: Any) -> Tensor:
+        """(B, d)."""
+        return as_vector(self.net(x.flatten(1) if self.flattens else x))
+
+
+class MixtureOfExperts(Architecture):
+    """Base of the architectures whose tasks mix the outputs of experts by gates of their own.
+
+    Experts and gates read the features of ``backbone`` where there is one, else the inputs themselves.
+    """
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        backbone: Any = None,
+        expert: Any = "mlp(64)",
+        heads: Any = "linear",
+        input_size: int | Sequence[int] | None = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(tasks, **common)
+        self.backbone: nn.Module | None = None
+        if backbone is not None:
+            self.backbone, found = build_backbone(backbone, input_size=input_size)
+            self.input_dim = vector_size(found, self.name)
+        elif input_size is None:
+            raise SpecError(
+                f"{self.name} without a backbone reads the inputs themselves; give their size, "
+                "for example input_size=10 or input_size=(1, 28, 28), or a backbone"
+            )
+        else:
+            size = (input_size,) if isinstance(input_size, int) else tuple(input_size)
+            self.input_dim = math.prod(size)
+        self._expert_spec = expert
+        self._input_size = input_size
+        self._heads_spec = heads
+
+    def _make_expert(self, inputs: int | None = None) -> tuple[Expert, int]:
+        """A new expert and the number of its outputs; ``inputs``: size of a vector that it reads."""
+        spec = self._expert_spec
+        reads_vectors = inputs is not None or self.backbone is not None
+        if isinstance(spec, nn.Module):
+            raise SpecError("expert must be a spec such as mlp(64) or timm.resnet18, to be made anew")
+        part = parse_call(spec)
+        if part.name == "mlp":
+            sizes = [*part.arguments]
+            options = dict(part.options)
+            hidden = options.pop("hidden", ())
+            sizes += [hidden] if isinstance(hidden, int) else list(hidden)
+            if not sizes or not set(options) <= {"norm", "dropout"}:
+                raise SpecError(
+                    f"cannot read expert {str(part)!r}; expected mlp(64), or mlp(64, 32) with the "
+                    "options norm and dropout"
+                )
+            layers = make_mlp([inputs or self.input_dim, *sizes], last=True, **options)
+            return Expert(layers, flattens=True), sizes[-1]
+        if reads_vectors:
+            raise SpecError(
+                f"expert {part.name} reads images, but here experts read vectors of features; use "
+                "expert=mlp(...), or leave out the backbone"
+            )
+        net, found = build_backbone(spec, input_size=self._input_size)
+        return Expert(net, flattens=False), vector_size(found, self.name)
+
+    def _make_experts(self, count: int, inputs: int | None = None) -> nn.ModuleList:
+        experts = [self._make_expert(inputs) for _ in range(count)]
+        for _, size in experts:
+            self.expert_dim = size
+        return nn.ModuleList(expert for expert, _ in experts)
+
+    def _make_heads(self) -> None:
+        heads = build_heads(self._heads_spec, self.expert_dim, self.outputs, default="linear")
+        self.heads = self.by_task(heads)
+
+    def bottom(self, inputs: Any) -> Tensor | None:
+        """(B, d) features of the backbone; None where there is none."""
+        return None if self.backbone is None else as_vector(self.backbone(inputs))
+
+
+def run_experts(experts: Any, x: Any) -> Tensor:
+    """(B, n, d) outputs of n experts."""
+    return torch.stack([expert(x) for expert in experts], dim=1)
+
+
+def mix(weights: Tensor, outputs: Tensor) -> Tensor:
+    """(B, d) from weights (B, n) or (n,) and expert outputs (B, n, d)."""
+    if weights.dim() == 1:
+        return torch.einsum("n,bnd->bd", weights.to(outputs.dtype), outputs)
+    return torch.einsum("bn,bnd->bd", weights.to(outputs.dtype), outputs)
+
+
+def check_count(of: str, option: str, value: int) -> None:
+    """Raise unless there is at least one."""
+    if value < 1:
+        raise SpecError(f"{option} of {of} must be 1 or more, not {value}")

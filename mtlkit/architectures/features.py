@@ -1,0 +1,133 @@
+"""What a backbone gives: vectors, tokens, maps, or several of these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from mtlkit.errors import SpecError
+from mtlkit.junction import flatten_features
+
+__all__ = ["Features", "declared_features", "describe", "last_leaf", "measure"]
+
+Kind = Literal["vector", "tokens", "map"]
+
+# modules that leave the size of the feature axis as it is
+_KEEPS_SIZE = (
+    nn.ReLU,
+    nn.LeakyReLU,
+    nn.ELU,
+    nn.GELU,
+    nn.SiLU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.Softplus,
+    nn.Hardswish,
+    nn.Dropout,
+    nn.Dropout2d,
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.Identity,
+)
+
+
+@dataclass(frozen=True)
+class Features:
+    """Kind and size of shared features; of a list, those of its last tensor."""
+
+    kind: Kind
+    """(B, d) ``vector``, (B, T, d) ``tokens`` or (B, d, H, W) ``map``."""
+    dim: int
+    """Size of the feature axis."""
+    channels: tuple[int, ...] = ()
+    """Size of the feature axis of every tensor, where there are several."""
+    shape: tuple[int, ...] | None = None
+    """Shape of one sample, where it is known."""
+
+    @property
+    def pyramid(self) -> bool:
+        """Whether there are several tensors."""
+        return bool(self.channels)
+
+    @property
+    def flat_size(self) -> int | None:
+        """Numbers per sample, where that is known."""
+        return None if self.shape is None else math.prod(self.shape)
+
+
+def last_leaf(features: Any) -> Tensor:
+    """The last tensor of a nested list, tuple or dict: the deepest level of a pyramid."""
+    return features if isinstance(features, Tensor) else flatten_features(features)[0][-1]
+
+
+def describe(output: Any) -> Features:
+    """Kind and size of features that are at hand."""
+    leaves, _ = flatten_features(output)
+    if not leaves:
+        raise SpecError("the backbone returns no tensor")
+    kind, dim = _kind_of(leaves[-1])
+    channels = () if isinstance(output, Tensor) else tuple(_kind_of(leaf)[1] for leaf in leaves)
+    return Features(kind, dim, channels, tuple(leaves[-1].shape[1:]))
+
+
+def _kind_of(leaf: Tensor) -> tuple[Kind, int]:
+    if leaf.dim() == 2:
+        return "vector", leaf.shape[1]
+    if leaf.dim() == 3:
+        return "tokens", leaf.shape[2]
+    if leaf.dim() == 4:
+        return "map", leaf.shape[1]
+    raise SpecError(
+        f"the backbone returns a tensor of shape {tuple(leaf.shape)}; expected features (B, d), tokens "
+        "(B, T, d) or maps (B, d, H, W)"
+    )
+
+
+@torch.no_grad()
+def measure(module: nn.Module, input_size: int | Sequence[int]) -> Features:
+    """Features of ``module`` for inputs of this size (without the batch), by one pass in eval mode."""
+    size = (input_size,) if isinstance(input_size, int) else tuple(input_size)
+    parameter = next(module.parameters(), None)
+    like: dict[str, Any] = {}
+    if parameter is not None:
+        like = {"device": parameter.device, "dtype": parameter.dtype}
+    modes = {child: child.training for child in module.modules()}
+    try:
+        module.eval()
+        with torch.random.fork_rng(devices=[]):
+            return describe(module(torch.zeros(2, *size, **like)))
+    finally:
+        for child, mode in modes.items():
+            child.training = mode
+
+
+def declared_features(module: nn.Module) -> Features | None:
+    """Features that a module declares, or that its last layer tells; None where neither is so."""
+    for attribute in ("num_features", "feature_dim"):
+        value = getattr(module, attribute, None)
+        if isinstance(value, int) and not isinstance(module, _KEEPS_SIZE):
+            return Features("vector", value)
+    return _told_by_last_layer(module)
+
+
+def _told_by_last_layer(module: nn.Module) -> Features | None:
+    if isinstance(module, nn.Linear):
+        return Features("vector", module.out_features)
+    if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
+        return Features("map", module.out_channels)
+    if not isinstance(module, nn.Sequential):
+        return None
+    for layer in reversed(module):
+        found = _told_by_last_layer(layer)
+        if found is not None:
+            return found
+        if isinstance(layer, nn.Unflatten | nn.Flatten) or not isinstance(layer, _KEEPS_SIZE):
+            return None
+    return None

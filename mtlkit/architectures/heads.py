@@ -1,0 +1,208 @@
+"""Heads: from a task's features to its prediction.
+
+=====================================  ==============================================================
+spec                                   what it makes
+=====================================  ==============================================================
+``linear``                             one linear layer
+``mlp(50)``, ``mlp(hidden=[64, 32])``  linear layers, ReLU between; ``norm=batch|layer``, ``dropout=p``
+``conv``, ``conv(64, upsample=4)``     a prediction per pixel: 3x3 convolutions, then a 1x1 convolution
+``identity``                           the features themselves
+=====================================  ==============================================================
+
+``output=sigmoid|softmax|log_softmax|softplus|relu|tanh|unit`` is applied last, and
+``pool=avg|max|first|none`` says how tokens and maps become a vector before ``linear`` and ``mlp``. In
+Python a head may also be a module, of which every task gets its own copy, or a factory that is called
+with the number of features and of outputs, such as ``nn.Linear``. A mapping gives each task its own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mtlkit.architectures.features import last_leaf
+from mtlkit.errors import SpecError, unknown_name
+from mtlkit.registry import option_names
+from mtlkit.spec import Part, parse_call
+
+__all__ = ["Head", "build_heads", "make_mlp", "pooled"]
+
+Pool = Literal["avg", "max", "first", "none"]
+
+_OUTPUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "sigmoid": lambda x: x.sigmoid(),
+    "softmax": lambda x: x.softmax(dim=1),
+    "log_softmax": lambda x: x.log_softmax(dim=1),
+    "softplus": F.softplus,
+    "relu": F.relu,
+    "tanh": lambda x: x.tanh(),
+    "unit": lambda x: F.normalize(x, dim=1),
+}
+
+
+class Head(nn.Module):
+    """Pooling, then ``layers``, then an output function; of a pyramid it takes the last level.
+
+    ``layers[0]`` is the layer that reads the features.
+    """
+
+    def __init__(self, layers: nn.Sequential, pool: str = "none", output: str = "none") -> None:
+        super().__init__()
+        if output not in _OUTPUTS:
+            raise unknown_name("output of a head", str(output), _OUTPUTS)
+        if pool not in ("avg", "max", "first", "none"):
+            raise unknown_name("pool of a head", str(pool), ("avg", "max", "first", "none"))
+        self.layers = layers
+        self.pool = pool
+        self.output = output
+
+    def forward(self, features: Any) -> Tensor:
+        """The prediction."""
+        return _OUTPUTS[self.output](self.layers(pooled(last_leaf(features), self.pool)))
+
+    def extra_repr(self) -> str:
+        """What is not seen in the layers."""
+        return f"pool={self.pool}, output={self.output}"
+
+
+def pooled(x: Tensor, how: str) -> Tensor:
+    """(B, d) from tokens (B, T, d) or maps (B, d, H, W); vectors stay as they are."""
+    if how == "none" or x.dim() == 2:
+        return x
+    if how == "first":
+        return x[:, 0] if x.dim() == 3 else x[:, :, 0, 0]
+    axes = (1,) if x.dim() == 3 else tuple(range(2, x.dim()))
+    return x.mean(axes) if how == "avg" else x.amax(axes)
+
+
+def make_mlp(
+    sizes: Sequence[int], *, norm: str = "none", dropout: float = 0.0, last: bool = False
+) -> nn.Sequential:
+    """Linear layers with ReLU between them; ``last`` puts a ReLU after the last one too."""
+    layers: list[nn.Module] = []
+    for index, (inputs, outputs) in enumerate(pairwise(sizes)):
+        layers.append(nn.Linear(inputs, outputs))
+        if index < len(sizes) - 2 or last:
+            if norm == "batch":
+                layers.append(nn.BatchNorm1d(outputs))
+            elif norm == "layer":
+                layers.append(nn.LayerNorm(outputs))
+            elif norm != "none":
+                raise unknown_name("norm", str(norm), ("none", "batch", "layer"))
+            layers.append(nn.ReLU())
+            if dropout:
+                layers.append(nn.Dropout(dropout))
+    return nn.Sequential(*layers)
+
+
+def _linear(features: int, outputs: int, *, pool: Pool = "avg", output: str = "none") -> Head:
+    return Head(nn.Sequential(nn.Linear(features, outputs)), pool, output)
+
+
+def _mlp(
+    features: int,
+    outputs: int,
+    *hidden_sizes: int,
+    hidden: int | Sequence[int] = (),
+    norm: str = "none",
+    dropout: float = 0.0,
+    pool: Pool = "avg",
+    output: str = "none",
+) -> Head:
+    sizes = [*hidden_sizes, *([hidden] if isinstance(hidden, int) else hidden)]
+    if not sizes:
+        raise SpecError("head mlp needs the size of its hidden layer, for example mlp(50)")
+    layers = make_mlp([features, *sizes, outputs], norm=norm, dropout=dropout)
+    return Head(layers, pool, output)
+
+
+def _conv(
+    features: int,
+    outputs: int,
+    *hidden_sizes: int,
+    hidden: int | Sequence[int] = (),
+    upsample: int = 1,
+    output: str = "none",
+) -> Head:
+    sizes = [features, *hidden_sizes, *([hidden] if isinstance(hidden, int) else hidden)]
+    layers: list[nn.Module] = []
+    for inputs, size in pairwise(sizes):
+        layers += [nn.Conv2d(inputs, size, 3, padding=1), nn.ReLU()]
+    layers.append(nn.Conv2d(sizes[-1], outputs, 1))
+    if upsample != 1:
+        layers.append(nn.Upsample(scale_factor=upsample, mode="bilinear", align_corners=False))
+    return Head(nn.Sequential(*layers), "none", output)
+
+
+def _identity(features: int, outputs: int, *, output: str = "none") -> Head:
+    return Head(nn.Sequential(), "none", output)
+
+
+_HEADS: dict[str, Callable[..., Head]] = {
+    "linear": _linear,
+    "mlp": _mlp,
+    "conv": _conv,
+    "identity": _identity,
+}
+
+
+def build_heads(
+    heads: Any, features: int | None, outputs: Mapping[str, int], default: str | None = None
+) -> dict[str, nn.Module]:
+    """One head per task from a spec, a module, a factory, or a mapping or list of these."""
+    if isinstance(heads, nn.ModuleDict):
+        heads = dict(heads.items())
+    if isinstance(heads, Mapping) and "name" not in heads:
+        for task in heads:
+            if task not in outputs:
+                raise unknown_name("task in heads", str(task), outputs)
+        missing = [task for task in outputs if task not in heads]
+        if missing and default is None:
+            raise SpecError(f"heads has none for task(s) {', '.join(missing)}; give each task its head")
+        return {t: _build(heads.get(t, default), features, n, copies=False) for t, n in outputs.items()}
+    is_list = isinstance(heads, Sequence | nn.ModuleList) and not isinstance(heads, str)
+    if is_list:
+        if len(heads) != len(outputs):
+            raise SpecError(f"{len(heads)} heads for {len(outputs)} tasks; give one for each task")
+        pairs = zip(outputs.items(), heads, strict=True)
+        return {task: _build(head, features, size, copies=False) for (task, size), head in pairs}
+    return {task: _build(heads, features, size, copies=True) for task, size in outputs.items()}
+
+
+def _build(head: Any, features: int | None, outputs: int, *, copies: bool) -> nn.Module:
+    if isinstance(head, nn.Module):
+        return copy.deepcopy(head) if copies else head
+    if isinstance(head, str | Mapping | Part):
+        part = parse_call(head)
+        factory = _HEADS.get(part.name)
+        if factory is None:
+            raise unknown_name("head", part.name, _HEADS)
+        known = option_names(factory)
+        for key in part.options:
+            if key not in known:
+                raise unknown_name(f"option of head {part.name}", key, known)
+        if part.name not in ("mlp", "conv") and part.arguments:
+            raise SpecError(f"head {part.name} takes options by name only, not {part.arguments[0]!r}")
+        if not all(isinstance(size, int) and size > 0 for size in part.arguments):
+            raise SpecError(f"sizes of head {part} must be whole numbers, 1 or more")
+        if features is None and part.name != "identity":
+            raise SpecError(
+                f"head {part} must know the number of features and the backbone does not tell; give the "
+                "backbone an attribute num_features, or the option features=d or input_size=(C, H, W)"
+            )
+        return factory(features or 0, outputs, *part.arguments, **part.options)
+    if callable(head):
+        built = head(features, outputs)
+        if not isinstance(built, nn.Module):
+            raise SpecError(f"the head factory returned {type(built).__name__}; expected a module")
+        return built
+    raise SpecError(
+        f"cannot make a head from {type(head).__name__}; give {', '.join(_HEADS)}, a module, a factory "
+        "called with the numbers of features and outputs, or a mapping from task to these"
+    )

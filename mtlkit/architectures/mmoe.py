@@ -1,0 +1,65 @@
+"""MMoE: multi-gate mixture of experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from mtlkit.architectures.base import MethodLike, Tasks
+from mtlkit.architectures.experts import MixtureOfExperts, check_count, mix, run_experts
+from mtlkit.architectures.features import Features
+from mtlkit.registry import register_architecture
+
+__all__ = ["MMoE"]
+
+
+@register_architecture("mmoe")
+class MMoE(MixtureOfExperts):
+    r"""Every task mixes the same experts by a softmax gate of its own.
+
+    Task :math:`k` reads :math:`\sum_i \mathrm{softmax}(W_k x)_i\, f_i(x)`. What all tasks share are the
+    experts' outputs, (B, n, d); these are forked, together with the features of the backbone that the
+    gates read. A rotation of the last axis is the same before the mixing as after it.
+
+    Args:
+        experts: number of experts.
+        expert: ``mlp(64)``, ``mlp(64, 32)``, or a backbone such as ``timm.resnet18``, which reads the
+            inputs.
+        backbone: shared network below experts and gates; without it they read the inputs.
+        heads: ``linear``, ``mlp(50)``, a module, a factory, or a mapping from task to these.
+        input_size: shape of one sample, needed without a backbone.
+    """
+
+    paper = "Ma et al., Modeling Task Relationships in Multi-task Learning with MMoE, KDD 2018"
+    year = 2018
+
+    def __init__(
+        self, tasks: Tasks, *, experts: int = 4, method: MethodLike = "sum", **common: Any
+    ) -> None:
+        super().__init__(tasks, **common)
+        check_count(self.name, "experts", experts)
+        self.experts = self._make_experts(experts)
+        gates: dict[str, nn.Module] = {
+            task: nn.Linear(self.input_dim, experts, bias=False) for task in self.tasks
+        }
+        self.gates = self.by_task(gates)
+        self._make_heads()
+        self.features = Features("tokens", self.expert_dim)
+        self.set_method(method)
+
+    def encode(self, inputs: Any) -> tuple[Tensor | None, Tensor]:
+        """Features of the backbone, if any, and the experts' outputs (B, n, d)."""
+        below = self.bottom(inputs)
+        return below, run_experts(self.experts, inputs if below is None else below)
+
+    def predict(self, task: str, shared: tuple[Tensor | None, Tensor], inputs: Any) -> Any:
+        """The head's output on the task's mixture."""
+        below, outputs = shared
+        key = self._keys[task]
+        given = inputs.flatten(1) if below is None else below
+        return self.heads[key](mix(self.gates[key](given).softmax(dim=1), outputs))
+
+    def task_modules(self, task: str) -> list[nn.Module]:
+        """Gate and head."""
+        return [self.gates[self._keys[task]], self.heads[self._keys[task]]]

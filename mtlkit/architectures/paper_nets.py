@@ -1,0 +1,276 @@
+"""The networks of the RotoGrad paper's experiments (appendix C.1), layer by layer.
+
+``Conv-F-C`` there is a convolution of size F with C channels; sizes only fit without padding (a 32 x 64
+image of SVHN leaves the third 5 x 5 convolution as 1 x 9), so there is none here. Of the CelebA net the
+paper lists no activation between its layers, and there is none here unless ``activation=relu`` is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from mtlkit.architectures.backbones import build_backbone, register_backbone
+from mtlkit.architectures.base import Architecture, MethodLike, Tasks
+from mtlkit.architectures.heads import build_heads
+from mtlkit.errors import SpecError
+from mtlkit.registry import register_architecture
+
+__all__ = ["CelebaNet", "CifarNet", "MnistNet", "SvhnNet"]
+
+_PAPER = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"
+
+
+def _pixels(layers: nn.Module, input_size: Sequence[int]) -> int:
+    """Numbers per sample that ``layers`` leave of an image."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        training, layers.training = layers.training, False
+        layers.eval()
+        try:
+            return layers(torch.zeros(1, *input_size)).flatten(1).shape[1]
+        except RuntimeError as error:
+            raise SpecError(f"images of size {tuple(input_size)} do not fit the net: {error}") from None
+        finally:
+            layers.train(training)
+
+
+def _dense(layers: list[nn.Module], size: int, input_size: Sequence[int]) -> list[nn.Module]:
+    inputs = _pixels(nn.Sequential(*layers), input_size)
+    return [*layers, nn.Flatten(), nn.Linear(inputs, size)]
+
+
+@register_backbone("lenet")
+def lenet(*, input_size: Sequence[int] = (1, 28, 28)) -> nn.Sequential:
+    """The reduced LeNet of the MNIST experiments; 50 features."""
+    layers: list[nn.Module] = [
+        nn.Conv2d(input_size[0], 10, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(10, 20, 5),
+        nn.MaxPool2d(2),
+    ]
+    return nn.Sequential(*_dense(layers, 50, input_size), nn.ReLU(), nn.BatchNorm1d(50))
+
+
+@register_backbone("lenet_svhn")
+def lenet_svhn(*, input_size: Sequence[int] = (1, 32, 64)) -> nn.Sequential:
+    """The LeNet of the SVHN experiments, with a third convolution; 50 features."""
+    layers: list[nn.Module] = [
+        nn.Conv2d(input_size[0], 10, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(10, 20, 5),
+        nn.MaxPool2d(2),
+        nn.Conv2d(20, 20, 5),
+    ]
+    return nn.Sequential(*_dense(layers, 50, input_size), nn.ReLU(), nn.BatchNorm1d(50))
+
+
+@register_backbone("celeba_conv")
+def celeba_conv(
+    *,
+    input_size: Sequence[int] = (3, 64, 64),
+    activation: Literal["none", "relu"] = "none",
+    width: float = 1.0,
+) -> nn.Sequential:
+    """The convolutional net of the CelebA experiments; 512 features at full ``width``."""
+    layers: list[nn.Module] = []
+    channels = input_size[0]
+    for item in (64, "max", 128, 128, "max", 256, 256, "max", 512):
+        if isinstance(item, str):
+            layers.append(nn.MaxPool2d(2))
+            continue
+        size = max(1, round(item * width))
+        layers += [nn.Conv2d(channels, size, 3), nn.BatchNorm2d(size)]
+        layers += [nn.ReLU()] if activation == "relu" else []
+        channels = size
+    return nn.Sequential(*_dense(layers, channels, input_size), nn.BatchNorm1d(channels))
+
+
+@register_backbone("resnet18_flat")
+def resnet18_flat(*, input_size: Sequence[int] = (3, 32, 32)) -> nn.Sequential:
+    """ResNet18 without pooling and last layer, flattened, plus batch normalization.
+
+    512 features for CIFAR10 (32 x 32), 2048 for CelebA (64 x 64).
+    """
+    resnet, _ = build_backbone("timm.resnet18", global_pool="", in_chans=input_size[0])
+    size = _pixels(resnet, input_size)
+    return nn.Sequential(resnet, nn.Flatten(), nn.BatchNorm1d(size))
+
+
+def _width(backbone: nn.Sequential) -> int:
+    """Features of a backbone that ends with batch normalization."""
+    norm = backbone[-1]
+    assert isinstance(norm, nn.BatchNorm1d)
+    return norm.num_features
+
+
+class _Norm1dHead(nn.Module):
+    """``Dense-128, BN, Dense-1, Sigmoid``, without an activation in between, as the paper lists it."""
+
+    def __init__(self, features: int, outputs: int, hidden: int, output: str) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(features, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, outputs)
+        )
+        self.output = output
+
+    def forward(self, features: Tensor) -> Tensor:
+        prediction = self.layers(features)
+        return prediction.sigmoid() if self.output == "sigmoid" else prediction
+
+
+class _PaperNet(Architecture):
+    """A backbone of the paper with the paper's heads."""
+
+    paper = _PAPER
+    year = 2022
+
+    def _build(
+        self, backbone: nn.Module, size: int, heads: Mapping[str, Any], method: MethodLike
+    ) -> None:
+        self.backbone, self.features = build_backbone(backbone, features=size)
+        self.heads = self.by_task(build_heads(heads, size, self.outputs))
+        self.set_method(method)
+
+    def encode(self, inputs: Tensor) -> Tensor:
+        """The backbone's features."""
+        return self.backbone(inputs)
+
+    def predict(self, task: str, shared: Tensor, inputs: Tensor) -> Tensor:
+        """The head's output."""
+        return self.heads[self._keys[task]](shared)
+
+
+class _DigitNet(_PaperNet):
+    def __init__(
+        self,
+        tasks: Tasks,
+        backbone: nn.Module,
+        method: MethodLike,
+        binary: Sequence[str],
+        logits: bool,
+        **common: Any,
+    ) -> None:
+        super().__init__(tasks, **common)
+        for task in binary:
+            self._known(task)
+        heads = {}
+        for task, size in self.outputs.items():
+            if task in binary:
+                heads[task] = "linear" if logits else "linear(output=sigmoid)"
+            elif size > 1:
+                heads[task] = "mlp(50)" if logits else "mlp(50, output=log_softmax)"
+            else:
+                heads[task] = "mlp(50)"
+        self._build(backbone, 50, heads, method)
+
+
+@register_architecture("paper_mnist")
+class MnistNet(_DigitNet):
+    """The paper's net for multi-MNIST: reduced LeNet, and a head by the kind of task.
+
+    A task of several outputs is a classification, ``Dense-50, ReLU, Dense-10, LogSoftmax``; of one
+    output a regression, ``Dense-50, ReLU, Dense-1``; or, where it is named in ``binary``,
+    ``Dense-1, Sigmoid``.
+
+    Args:
+        input_size: shape of an image.
+        binary: names of the tasks that are a binary classification.
+        logits: leave out LogSoftmax and Sigmoid, for losses that take logits.
+    """
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        input_size: Sequence[int] = (1, 28, 28),
+        binary: Sequence[str] = (),
+        logits: bool = False,
+        method: MethodLike = "sum",
+        **common: Any,
+    ) -> None:
+        super().__init__(tasks, lenet(input_size=input_size), method, binary, logits, **common)
+
+
+@register_architecture("paper_svhn")
+class SvhnNet(_DigitNet):
+    """The paper's net for multi-SVHN: as for MNIST, with a third convolution.
+
+    Args:
+        input_size: shape of an image.
+        binary: names of the tasks that are a binary classification.
+        logits: leave out LogSoftmax and Sigmoid, for losses that take logits.
+    """
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        input_size: Sequence[int] = (1, 32, 64),
+        binary: Sequence[str] = (),
+        logits: bool = False,
+        method: MethodLike = "sum",
+        **common: Any,
+    ) -> None:
+        super().__init__(tasks, lenet_svhn(input_size=input_size), method, binary, logits, **common)
+
+
+@register_architecture("paper_cifar10")
+class CifarNet(_PaperNet):
+    """The paper's net for CIFAR10, and its residual net for CelebA: ResNet18, a linear layer per task.
+
+    ResNet18 is without pooling and last layer, plus batch normalization: 512 features for images of
+    32 x 32, 2048 for those of 64 x 64. The heads are ``Dense-1, Sigmoid``.
+
+    Args:
+        input_size: shape of an image.
+        logits: leave out the Sigmoid, for losses that take logits.
+    """
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        input_size: Sequence[int] = (3, 32, 32),
+        logits: bool = False,
+        method: MethodLike = "sum",
+        **common: Any,
+    ) -> None:
+        super().__init__(tasks, **common)
+        backbone = resnet18_flat(input_size=input_size)
+        heads = dict.fromkeys(self.tasks, "linear" if logits else "linear(output=sigmoid)")
+        self._build(backbone, _width(backbone), heads, method)
+
+
+@register_architecture("paper_celeba")
+class CelebaNet(_PaperNet):
+    """The paper's convolutional net for CelebA; heads ``Dense-128, BN, Dense-1, Sigmoid``.
+
+    Args:
+        input_size: shape of an image.
+        activation: ``relu`` after every normalized convolution; the paper lists none.
+        width: factor of all channels, to make a smaller net.
+        logits: leave out the Sigmoid, for losses that take logits.
+    """
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        input_size: Sequence[int] = (3, 64, 64),
+        activation: Literal["none", "relu"] = "none",
+        width: float = 1.0,
+        logits: bool = False,
+        method: MethodLike = "sum",
+        **common: Any,
+    ) -> None:
+        super().__init__(tasks, **common)
+        backbone = celeba_conv(input_size=input_size, activation=activation, width=width)
+        size = _width(backbone)
+        hidden, output = max(1, round(128 * width)), "none" if logits else "sigmoid"
+        heads = {t: _Norm1dHead(size, n, hidden, output) for t, n in self.outputs.items()}
+        self._build(backbone, size, heads, method)

@@ -1,0 +1,127 @@
+"""PLE: progressive layered extraction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mtlkit.architectures.base import MethodLike, Tasks
+from mtlkit.architectures.experts import MixtureOfExperts, check_count, mix, run_experts
+from mtlkit.architectures.features import Features
+from mtlkit.registry import register_architecture
+
+__all__ = ["Ple"]
+
+
+@register_architecture("ple")
+class Ple(MixtureOfExperts):
+    r"""Levels of shared and task-specific experts, which separate step by step.
+
+    On every level task :math:`k` mixes its own experts and the shared ones by its gate, and a shared
+    gate mixes the experts of all tasks and the shared ones for the next level's shared experts (the last
+    level has no shared gate). So the experts of a task on a lower level serve all tasks, and are trained
+    by all.
+
+    Forked are the outputs of the last level's shared experts and the mixtures that enter this level,
+    jointly; a task reads the former and, of the latter, its own. With one level this is CGC.
+
+    Args:
+        levels: number of extraction levels.
+        shared_experts: number of shared experts on every level.
+        task_experts: number of experts that every task has on every level.
+        expert: ``mlp(64)`` or ``mlp(64, 32)``.
+        backbone: shared network below the first level; without it, experts read the inputs.
+        heads: ``linear``, ``mlp(50)``, a module, a factory, or a mapping from task to these.
+        input_size: shape of one sample, needed without a backbone.
+    """
+
+    paper = "Tang et al., Progressive Layered Extraction (PLE), RecSys 2020"
+    year = 2020
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        levels: int = 2,
+        shared_experts: int = 2,
+        task_experts: int = 2,
+        method: MethodLike = "sum",
+        **common: Any,
+    ) -> None:
+        super().__init__(tasks, **common)
+        check_count(self.name, "levels", levels)
+        check_count(self.name, "shared_experts", shared_experts)
+        check_count(self.name, "task_experts", task_experts)
+        self.levels = levels
+        self.shared_experts = nn.ModuleList()
+        self.task_experts = nn.ModuleList()
+        self.task_gates = nn.ModuleList()
+        self.shared_gates = nn.ModuleList()
+        every = shared_experts + len(self.tasks) * task_experts
+        for level in range(levels):
+            vectors = None if level == 0 else self.expert_dim
+            size = self.input_dim if level == 0 else self.expert_dim
+            self.shared_experts.append(self._make_experts(shared_experts, vectors))
+            self.task_experts.append(
+                self.by_task({t: self._make_experts(task_experts, vectors) for t in self.tasks})
+            )
+            mixed = shared_experts + task_experts
+            self.task_gates.append(
+                self.by_task({t: nn.Linear(size, mixed, bias=False) for t in self.tasks})
+            )
+            if level < levels - 1:
+                self.shared_gates.append(nn.Linear(size, every, bias=False))
+        self._make_heads()
+        self.features = Features("tokens", self.expert_dim)
+        self.set_method(method)
+
+    def encode(self, inputs: Any) -> tuple[Any, Tensor]:
+        """What enters the last level, and the outputs (B, n, d) of its shared experts."""
+        below = self.bottom(inputs)
+        start = inputs if below is None else below
+        shared: Any = start
+        own: dict[str, Any] = dict.fromkeys(self.tasks, start)
+        for level in range(self.levels - 1):
+            common = run_experts(self.shared_experts[level], shared)
+            special = {
+                task: run_experts(self._own(self.task_experts, level, task), own[task])
+                for task in self.tasks
+            }
+            gate = self.shared_gates[level](_flat(shared)).softmax(dim=1)
+            shared = mix(gate, torch.cat([*special.values(), common], dim=1))
+            own = {
+                task: self._mixture(level, task, own[task], special[task], common) for task in self.tasks
+            }
+        outputs = run_experts(self.shared_experts[-1], shared)
+        return (below if self.levels == 1 else tuple(own.values())), outputs
+
+    def predict(self, task: str, shared: tuple[Any, Tensor], inputs: Any) -> Any:
+        """The head's output on the task's mixture of the last level."""
+        entering, common = shared
+        if self.levels == 1:
+            own = inputs if entering is None else entering
+        else:
+            own = entering[self.tasks.index(task)]
+        key = self._keys[task]
+        special = run_experts(self._own(self.task_experts, -1, task), own)
+        return self.heads[key](self._mixture(self.levels - 1, task, own, special, common))
+
+    def task_modules(self, task: str) -> list[nn.Module]:
+        """Experts and gate of the last level, and the head."""
+        experts = self._own(self.task_experts, -1, task)
+        return [experts, self._own(self.task_gates, -1, task), self.heads[self._keys[task]]]
+
+    def _own(self, levels: nn.ModuleList, level: int, task: str) -> nn.Module:
+        modules = levels[level]
+        assert isinstance(modules, nn.ModuleDict)
+        return modules[self._keys[task]]
+
+    def _mixture(self, level: int, task: str, own: Any, special: Tensor, common: Tensor) -> Tensor:
+        gate = self._own(self.task_gates, level, task)(_flat(own)).softmax(dim=1)
+        return mix(gate, torch.cat([special, common], dim=1))
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x.flatten(1)

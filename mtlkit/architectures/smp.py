@@ -1,0 +1,190 @@
+"""Dense prediction with the encoders and decoders of segmentation_models_pytorch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from mtlkit.architectures.backbones import weights_error
+from mtlkit.architectures.base import Architecture, MethodLike, Tasks
+from mtlkit.architectures.features import Features
+from mtlkit.errors import MissingExtraError, MtlkitError, SpecError, UsageError, unknown_name
+from mtlkit.registry import register_architecture
+from mtlkit.spec import parse_call
+
+__all__ = ["Smp"]
+
+_DECODERS = (
+    "unet",
+    "unetplusplus",
+    "manet",
+    "linknet",
+    "fpn",
+    "pspnet",
+    "pan",
+    "deeplabv3",
+    "deeplabv3plus",
+    "upernet",
+    "segformer",
+)
+
+
+def _import_smp() -> Any:
+    try:
+        import segmentation_models_pytorch as smp
+    except ImportError:
+        raise MissingExtraError(
+            "segmentation-models-pytorch", "vision", "the architecture smp"
+        ) from None
+    return smp
+
+
+class _Decoder(nn.Module):
+    """A decoder and its segmentation head: all that a task owns when the encoder is shared."""
+
+    def __init__(self, decoder: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.head = head
+
+    def forward(self, features: list[Tensor]) -> Tensor:
+        return self.head(self.decoder(features))
+
+
+@register_architecture("smp")
+class Smp(Architecture):
+    """A shared encoder with a decoder per task, or a shared decoder with a head per task.
+
+    With ``split=encoder`` the maps of all scales are forked, and their gradients are merged jointly;
+    with ``split=decoder`` it is the decoder's output. A method that rotates turns the channels of the
+    coarsest map, or of the decoder's output.
+
+    Args:
+        encoder: an encoder of SMP, such as ``resnet18``, or ``timm.<model>`` for any model of timm.
+        decoder: ``unet``, ``unetplusplus``, ``manet``, ``linknet``, ``fpn``, ``pspnet``, ``pan``,
+            ``deeplabv3``, ``deeplabv3plus``, ``upernet`` or ``segformer``; options of the SMP model go
+            along: ``unet(decoder_channels=[64, 32, 16, 8, 4])``.
+        split: after the ``encoder`` or after the ``decoder``.
+        in_channels: channels of the images.
+        pretrained: True loads SMP's default weights of the encoder, a word names others.
+        checkpoint_path: file with weights of the encoder.
+    """
+
+    paper = "Iakubovskii, Segmentation Models Pytorch, 2019"
+    year = 2019
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        encoder: str = "resnet18",
+        decoder: str | Mapping[str, Any] = "unet",
+        split: Literal["encoder", "decoder"] = "encoder",
+        in_channels: int = 3,
+        pretrained: bool | str = False,
+        checkpoint_path: str | None = None,
+        method: MethodLike = "sum",
+        **common: Any,
+    ) -> None:
+        super().__init__(tasks, **common)
+        smp = _import_smp()
+        part = parse_call(decoder)
+        name = part.name.lower()
+        if name not in _DECODERS:
+            raise unknown_name("decoder of smp", part.name, _DECODERS)
+        if part.arguments:
+            raise SpecError(f"options of decoder {name} are key=value, not {part.arguments[0]!r}")
+        encoder_name = f"tu-{encoder[5:]}" if encoder.startswith("timm.") else encoder
+        weights: str | bool | None = None
+        if pretrained and not checkpoint_path:
+            weights = "imagenet" if pretrained is True else pretrained
+
+        def build(weights: str | bool | None, classes: int) -> Any:
+            return _create(smp, name, encoder_name, weights, in_channels, classes, part.options)
+
+        models = {}
+        for index, (task, size) in enumerate(self.outputs.items()):
+            models[task] = build(weights if index == 0 else None, size)
+        first = models[self.tasks[0]]
+        self.split = split
+        self.encoder = first.encoder
+        if checkpoint_path:
+            _load(self.encoder, checkpoint_path, in_channels, encoder)
+        self._stride = self.encoder.output_stride if first.requires_divisible_input_shape else 1
+        if split == "encoder":
+            channels = tuple(self.encoder.out_channels[1:])
+            self.features = Features("map", channels[-1], channels)
+            heads = {t: _Decoder(m.decoder, m.segmentation_head) for t, m in models.items()}
+        else:
+            self.decoder = first.decoder
+            heads = {task: model.segmentation_head for task, model in models.items()}
+            self.features = Features("map", _input_channels(first.segmentation_head))
+        self.heads = self.by_task(heads)
+        self.set_method(method)
+
+    def encode(self, inputs: Tensor) -> Any:
+        """Maps of all scales but the image itself, finest first; or the decoder's output."""
+        height, width = inputs.shape[-2:]
+        if height % self._stride or width % self._stride:
+            raise UsageError(
+                f"images of {height} x {width} do not fit: height and width must be multiples of "
+                f"{self._stride} for this encoder and decoder; pad or resize them"
+            )
+        maps = list(self.encoder(inputs))
+        return maps[1:] if self.split == "encoder" else self.decoder(maps)
+
+    def predict(self, task: str, shared: Any, inputs: Tensor) -> Tensor:
+        """(B, outputs, H, W)."""
+        # SMP counts the image as the finest map
+        features = [inputs, *shared] if self.split == "encoder" else shared
+        return self.heads[self._keys[task]](features)
+
+
+def _create(
+    smp: Any,
+    decoder: str,
+    encoder: str,
+    weights: str | bool | None,
+    in_channels: int,
+    classes: int,
+    options: Mapping[str, Any],
+) -> Any:
+    known = smp.encoders.get_encoder_names()
+    if not encoder.startswith("tu-") and encoder not in known:
+        raise unknown_name("encoder of smp", encoder, [*known, "timm.<model>"])
+    if encoder.startswith("tu-") and weights is not None:
+        weights = True
+    try:
+        return smp.create_model(
+            decoder,
+            encoder_name=encoder,
+            encoder_weights=weights,
+            in_channels=in_channels,
+            classes=classes,
+            **options,
+        )
+    except Exception as error:  # downloads fail in as many ways as there are libraries
+        if weights is None or isinstance(error, TypeError):
+            raise SpecError(f"smp cannot make {decoder} on {encoder}: {error}") from error
+        raise weights_error(f"encoder {encoder}", None, error) from error
+
+
+def _load(encoder: nn.Module, path: str, in_channels: int, name: str) -> None:
+    if not os.path.isfile(path):
+        raise SpecError(f"checkpoint_path of encoder {name}: there is no file {str(path)!r}")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        # SMP's encoders drop the classifier of a checkpoint themselves
+        encoder.load_state_dict(state)
+    except Exception as error:
+        known: MtlkitError = weights_error(f"encoder {name}", path, error)
+        raise known from error
+
+
+def _input_channels(head: nn.Module) -> int:
+    first = next(module for module in head.modules() if isinstance(module, nn.Conv2d))
+    return first.in_channels

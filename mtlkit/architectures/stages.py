@@ -1,0 +1,173 @@
+"""Backbones cut into stages, for networks that exchange features between stages."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mtlkit.architectures.backbones import build_backbone
+from mtlkit.architectures.features import Features, declared_features, measure
+from mtlkit.errors import SpecError
+from mtlkit.spec import Part, parse_call
+
+__all__ = ["build_stages", "join_streams", "joint_features", "split_streams"]
+
+
+def build_stages(
+    backbone: Any, copies: int, input_size: int | Sequence[int] | None = None
+) -> tuple[list[nn.ModuleList], Features]:
+    """``copies`` of a backbone, each as the list of its stages, and what the last stage gives.
+
+    Copies of a spec are initialized independently; those of a module start from its weights.
+    """
+    if isinstance(backbone, nn.Module):
+        nets = [_split(copy.deepcopy(backbone)) for _ in range(copies)]
+    else:
+        nets = [_split(_build(backbone, input_size)) for _ in range(copies)]
+    features = _features(nets[0], backbone, input_size)
+    return nets, features
+
+
+def _build(backbone: Any, input_size: Any) -> nn.Module:
+    if isinstance(backbone, str | Mapping | Part):
+        part = parse_call(backbone)
+        if part.name.startswith("timm"):
+            net, _ = build_backbone(part, features_only=True)
+            if type(_inner(net)).__name__ == "FeatureGetterNet":
+                net, _ = build_backbone(part, global_pool="", features_only=False)
+            return net
+    net, _ = build_backbone(backbone, input_size=input_size)
+    return net
+
+
+def _inner(net: nn.Module) -> nn.Module:
+    """The timm model itself, where it is wrapped to give maps with channels first."""
+    inner = getattr(net, "model", net)
+    return inner if type(net).__name__ == "_ChannelsFirst" else net
+
+
+def _split(net: nn.Module) -> nn.ModuleList:
+    inner = _inner(net)
+    stages = _split_timm(inner)
+    if stages is None and isinstance(inner, nn.Sequential):
+        stages = _split_sequential(inner)
+    if not stages:
+        raise SpecError(
+            f"cannot cut {type(inner).__name__} into stages; give an nn.Sequential whose children are "
+            "the stages, or a timm model such as timm.resnet18, timm.convnext_atto or "
+            "timm.vit_tiny_patch16_224"
+        )
+    if inner is not net:
+        stages[-1] = nn.Sequential(stages[-1], _Permute())
+    return nn.ModuleList(stages)
+
+
+def _split_sequential(net: nn.Sequential) -> list[nn.Module]:
+    """A stage begins with every child that has parameters and is not a normalization."""
+    groups: list[list[nn.Module]] = []
+    norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm)
+    for child in net:
+        begins = any(True for _ in child.parameters()) and not isinstance(child, norms)
+        if not groups or (begins and any(True for m in groups[-1] for _ in m.parameters())):
+            groups.append([])
+        groups[-1].append(child)
+    return [nn.Sequential(*group) for group in groups]
+
+
+def _split_timm(net: Any) -> list[nn.Module] | None:
+    """Stages of a timm model: those of its feature pyramid, or quarters of a transformer's blocks."""
+    returned: Any = getattr(net, "return_layers", None)
+    if isinstance(net, nn.ModuleDict) and returned is not None:
+        groups: list[list[nn.Module]] = [[]]
+        for name, module in net.items():
+            groups[-1].append(module)
+            if name in returned:
+                groups.append([])
+        return [nn.Sequential(*group) for group in groups if group]
+    if hasattr(net, "conv_stem") and hasattr(net, "_stage_out_idx") and net.feature_hooks is None:
+        stem = [getattr(net, name) for name in ("conv_stem", "bn1", "act1") if hasattr(net, name)]
+        groups = [stem]
+        for index, block in enumerate(net.blocks):
+            groups[-1].append(block)
+            if index + 1 in net._stage_out_idx and index + 1 < len(net.blocks):
+                groups.append([])
+        return [nn.Sequential(*group) for group in groups if group]
+    if hasattr(net, "_pos_embed") and hasattr(net, "blocks") and hasattr(net, "norm"):
+        blocks, norm = list(net.blocks), net.norm
+        net.blocks, net.norm = nn.Sequential(), nn.Identity()
+        size = max(1, -(-len(blocks) // 4))
+        quarters = [blocks[start : start + size] for start in range(0, len(blocks), size)]
+        stages: list[nn.Module] = [nn.Sequential(*quarter) for quarter in quarters]
+        stages[0] = nn.Sequential(_Embed(net), *stages[0].children())
+        stages[-1] = nn.Sequential(*stages[-1].children(), norm)
+        return stages
+    return None
+
+
+class _Embed(nn.Module):
+    """A vision transformer without blocks: image to tokens."""
+
+    def __init__(self, net: Any) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net.forward_features(x)
+
+
+class _Permute(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.permute(0, 3, 1, 2)
+
+
+def _features(stages: nn.ModuleList, backbone: Any, input_size: Any) -> Features:
+    net = nn.Sequential(*stages)
+    if input_size is not None:
+        return measure(net, input_size)
+    part = None if isinstance(backbone, nn.Module) else parse_call(backbone)
+    if part is None or not part.name.startswith("timm"):
+        found = declared_features(net)
+        if found is None:
+            raise SpecError(
+                "the size of the last stage's output is not known; give input_size=(C, H, W)"
+            )
+        return found
+    channels = int(part.options.get("in_chans", 3))
+    size = part.options.get("img_size")
+    sizes = [size] if size is not None else [64, 224]
+    for index, pixels in enumerate(sizes):
+        shape = (pixels, pixels) if isinstance(pixels, int) else tuple(pixels)
+        try:
+            return measure(net, (channels, *shape))
+        except (RuntimeError, AssertionError, ValueError):
+            if index == len(sizes) - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def join_streams(streams: Sequence[Tensor]) -> Tensor:
+    """Features of several nets as one tensor, with the feature axis where it was.
+
+    Vectors are stacked to (B, n, d), tokens put one after the other, and maps one below the other, so
+    that a rotation of the feature axis turns those of every net alike.
+    """
+    dims = streams[0].dim()
+    if dims == 2:
+        return torch.stack(list(streams), dim=1)
+    return torch.cat(list(streams), dim=1 if dims == 3 else 2)
+
+
+def split_streams(joined: Tensor, count: int, kind: str) -> list[Tensor]:
+    """Undo :func:`join_streams`."""
+    if kind == "vector":
+        return list(joined.unbind(1))
+    return list(joined.chunk(count, dim=1 if kind == "tokens" else 2))
+
+
+def joint_features(found: Features) -> Features:
+    """What :func:`join_streams` makes of features of this kind."""
+    return Features("tokens" if found.kind == "vector" else found.kind, found.dim)

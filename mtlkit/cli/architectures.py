@@ -1,0 +1,69 @@
+"""``mtlkit architectures``: what networks there are, and the options of each."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mtlkit.cli import app
+from mtlkit.registry import architectures, option_defaults
+
+__all__ = ["list_or_show"]
+
+
+@app.command("architectures")
+def list_or_show(
+    name: str = typer.Argument(None, help="Show the options of this architecture."),
+) -> None:
+    """List the architectures, or show the options of one."""
+    console = Console(soft_wrap=True)
+    if name is None:
+        _list(console)
+    else:
+        _show(console, name)
+
+
+def _list(console: Console) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("name", style="cyan", no_wrap=True)
+    table.add_column("year")
+    table.add_column("what it is")
+    for name in architectures.names():
+        factory = _factory(name)
+        table.add_row(name, str(getattr(factory, "year", None) or ""), Text(_summary(factory)))
+    console.print(table)
+    console.print("\nOptions of one: mtlkit architectures NAME")
+
+
+def _show(console: Console, name: str) -> None:
+    factory = _factory(name)
+    console.print(Text(name, style="bold cyan"))
+    paper = getattr(factory, "paper", "")
+    if paper:
+        console.print(Text(paper, style="dim"))
+    console.print(Text("\n" + (inspect.getdoc(factory) or "(no description)") + "\n"))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("option", style="cyan", no_wrap=True)
+    table.add_column("default")
+    for option, default in option_defaults(factory).items():
+        required = default is inspect.Parameter.empty
+        table.add_row(option, Text("(required)" if required else repr(default)))
+    console.print(table)
+
+
+def _factory(name: str) -> Any:
+    """The class behind a name; of an alias, that which it stands for."""
+    aliases = architectures.aliases()
+    if name in aliases:
+        (part,) = architectures.expand(name)
+        name = part.name
+    return architectures.get(name)
+
+
+def _summary(factory: Any) -> str:
+    return (inspect.getdoc(factory) or "").partition("\n")[0]

@@ -1,0 +1,83 @@
+"""``mtlkit data``: the data sets, whether their files are found, and pictures of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mtlkit.cli import app
+from mtlkit.errors import SpecError
+
+__all__ = ["data"]
+
+
+@app.command(
+    epilog="Example: mtlkit data 'scenes(size=96)' --preview scenes.png",
+)
+def data(
+    spec: Annotated[
+        str | None, typer.Argument(help="A data set, such as multimnist or 'scenes(size=96)'.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Folder with the files; else $MTLKIT_DATA.")
+    ] = None,
+    preview: Annotated[
+        Path | None, typer.Option(help="Write a picture of some samples and their labels.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Split of the preview: train, val or test.")] = "train",
+    count: Annotated[int, typer.Option(min=1, max=64, help="Samples in the preview.")] = 8,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of splits and augmentations.")] = 0,
+) -> None:
+    """List the data sets, or describe one."""
+    if spec is None:
+        if preview is not None:
+            raise SpecError(
+                "--preview needs a data set, for example: mtlkit data scenes --preview out.png"
+            )
+        _list(data_dir)
+    else:
+        _describe(spec, data_dir, seed, preview, split, count)
+
+
+def _list(data_dir: Path | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from mtlkit.data.base import datasets, list_datasets
+
+    table = Table("name", "what", "files", box=None, header_style="bold")
+    for name in list_datasets():
+        factory = datasets.get(name)
+        found = factory.files_found(data_dir) if hasattr(factory, "files_found") else None
+        state = {None: "embedded", True: "[green]found[/]", False: "not found"}[found]
+        table.add_row(name, getattr(factory, "summary", ""), state)
+    console = Console()
+    console.print(table)
+    console.print("\nWhere to get the files of one: mtlkit data NAME", highlight=False)
+
+
+def _describe(
+    spec: str, data_dir: Path | None, seed: int, preview: Path | None, split: str, count: int
+) -> None:
+    from mtlkit.data.base import SPLITS, load_dataset
+
+    made = load_dataset(spec, data_dir=data_dir, seed=seed)
+    chosen = made.split(split)  # reads the files, so that what is wrong with them is said first
+    typer.echo(f"{made.spec}: {made.summary}")
+    typer.echo(f"input: {' x '.join(map(str, made.input_shape))}")
+    typer.echo("samples: " + ", ".join(f"{len(made.split(name))} {name}" for name in SPLITS))
+    typer.echo(f"architecture: {made.default_architecture}")
+    typer.echo("tasks:")
+    for task in made.tasks:
+        arrow = "higher is better" if task.higher_is_better else "lower is better"
+        typer.echo(
+            f"  {task.name}: {task.kind}, {task.outputs} outputs, loss {task.loss}, "
+            f"metric {task.metrics[0]} ({arrow})"
+        )
+    if preview is not None:
+        from mtlkit.data.preview import write_preview
+
+        write_preview(made, chosen, preview, count)
+        typer.echo(f"wrote {preview}")

@@ -1,0 +1,44 @@
+"""``mtlkit report``: the HTML file and the tables of results on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mtlkit.cli import app
+
+__all__ = ["report"]
+
+
+@app.command(epilog="Example: mtlkit report runs/demo --output demo.html")
+def report(
+    folder: Annotated[
+        Path, typer.Argument(help="What `mtlkit compare` or `mtlkit train` wrote.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None, typer.Option(help="The file to write; report.html in the folder by default.")
+    ] = None,
+    tables: Annotated[
+        bool, typer.Option(help="Write table.md, table.tex and table.csv next to it.")
+    ] = True,
+) -> None:
+    """Write a self-contained HTML report of results, and their tables."""
+    from mtlkit.evaluation.report import write_report
+    from mtlkit.evaluation.results import HEADER, Comparison, read_trainer_run
+    from mtlkit.evaluation.tables import build_table, to_csv, to_latex, to_markdown
+
+    is_comparison = (folder / HEADER).is_file()
+    comparison = Comparison.load(folder) if is_comparison else read_trainer_run(folder)
+    written = write_report(comparison, folder / "report.html" if output is None else output)
+    typer.echo(f"wrote {written}")
+    if tables and is_comparison:
+        table = build_table(comparison)
+        for name, text in (
+            ("table.md", to_markdown(table)),
+            ("table.tex", to_latex(table)),
+            ("table.csv", to_csv(table)),
+        ):
+            (written.parent / name).write_text(text, encoding="utf-8")
+            typer.echo(f"wrote {written.parent / name}")

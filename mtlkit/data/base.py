@@ -1,0 +1,457 @@
+"""What a data set is: tasks, three splits, and where its files come from."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
+
+from mtlkit.data.randomness import sample_uniform
+from mtlkit.errors import MtlkitError, SpecError
+from mtlkit.registry import Registry
+from mtlkit.spec import SpecLike, format_spec, parse_spec
+
+__all__ = [
+    "Batch",
+    "DataError",
+    "DataSet",
+    "Split",
+    "TaskInfo",
+    "TensorSplit",
+    "collate",
+    "datasets",
+    "list_datasets",
+    "load_dataset",
+    "register_dataset",
+]
+
+Targets: TypeAlias = dict[str, Tensor]
+Kind: TypeAlias = Literal["classification", "binary", "regression", "segmentation", "depth", "normals"]
+SplitName: TypeAlias = Literal["train", "val", "test"]
+
+SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
+ENVIRONMENT = "MTLKIT_DATA"
+
+
+_HIGHER_IS_BETTER = {
+    "accuracy": True,
+    "f1": True,
+    "mse": False,
+    "miou": True,
+    "pixel_accuracy": True,
+    "abs_error": False,
+    "rel_error": False,
+    "mean_angle": False,
+    "median_angle": False,
+    "within_11.25": True,
+    "within_22.5": True,
+    "within_30": True,
+}
+
+
+class DataError(MtlkitError, OSError):
+    """Files of a data set that are missing, damaged or in another layout than expected."""
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """One task of a data set.
+
+    Attributes:
+        name: key of its target.
+        kind: decides the shape of prediction and target, see below.
+        outputs: what the head puts out: classes, or channels.
+        loss: ``cross_entropy``, ``bce`` (with logits), ``mse``, ``l1`` or ``cosine``.
+        metrics: names, the main one first.
+        higher_is_better: direction of the main metric.
+        classes: names of the classes, where they have names.
+        compared: the metrics that the relative improvement of the task is the mean of; empty means the
+            main one. The paper's figures for NYUv2 are means over all metrics of a task.
+
+    ======================= ============================= ==========================================
+    kind                    target (one sample)           a target that is unknown
+    ======================= ============================= ==========================================
+    classification          int64 ()                      -1
+    binary, regression      float32 (1,)                  NaN
+    segmentation            int64 (H, W)                  -1
+    depth                   float32 (1, H, W), metres     0
+    normals                 float32 (3, H, W), unit       the zero vector
+    ======================= ============================= ==========================================
+    """
+
+    name: str
+    kind: Kind
+    outputs: int
+    loss: str
+    metrics: tuple[str, ...]
+    higher_is_better: bool
+    classes: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ()
+
+    @property
+    def directions(self) -> dict[str, bool]:
+        """Whether higher is better, for each metric."""
+        return {name: _HIGHER_IS_BETTER.get(name, self.higher_is_better) for name in self.metrics}
+
+    @classmethod
+    def classification(cls, name: str, classes: Sequence[str]) -> TaskInfo:
+        """One of several classes: cross-entropy, accuracy."""
+        return cls(
+            name, "classification", len(classes), "cross_entropy", ("accuracy",), True, tuple(classes)
+        )
+
+    @classmethod
+    def binary(cls, name: str, classes: Sequence[str] = ("no", "yes")) -> TaskInfo:
+        """Yes or no: binary cross-entropy on logits, F1."""
+        return cls(name, "binary", 1, "bce", ("f1", "accuracy"), True, tuple(classes))
+
+    @classmethod
+    def regression(cls, name: str) -> TaskInfo:
+        """A number: mean squared error."""
+        return cls(name, "regression", 1, "mse", ("mse",), False)
+
+    @classmethod
+    def segmentation(cls, name: str, classes: Sequence[str]) -> TaskInfo:
+        """A class per pixel: cross-entropy, mean intersection over union."""
+        metrics = ("miou", "pixel_accuracy")
+        return cls(
+            name, "segmentation", len(classes), "cross_entropy", metrics, True, tuple(classes), metrics
+        )
+
+    @classmethod
+    def depth(cls, name: str) -> TaskInfo:
+        """Distance per pixel: mean absolute error."""
+        metrics = ("abs_error", "rel_error")
+        return cls(name, "depth", 1, "l1", metrics, False, compared=metrics)
+
+    @classmethod
+    def normals(cls, name: str) -> TaskInfo:
+        """Surface normal per pixel: cosine loss, mean angle in degrees."""
+        metrics = ("mean_angle", "median_angle", "within_11.25", "within_22.5", "within_30")
+        return cls(name, "normals", 3, "cosine", metrics, False, compared=metrics)
+
+
+class Batch(Sequence[tuple[Tensor, Targets]]):
+    """Samples that are stacked already; item ``i`` is sample ``i``, as in a list of samples."""
+
+    def __init__(self, inputs: Tensor, targets: Targets) -> None:
+        self.inputs = inputs
+        self.targets = targets
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return Batch(self.inputs[index], {k: v[index] for k, v in self.targets.items()})
+        return self.inputs[index], {key: value[index] for key, value in self.targets.items()}
+
+
+def collate(samples: Sequence[tuple[Tensor, Targets]]) -> tuple[Tensor, Targets]:
+    """Stack samples into a batch; a :class:`Batch` is passed on as it is."""
+    if isinstance(samples, Batch):
+        return samples.inputs, samples.targets
+    inputs = torch.stack([sample[0] for sample in samples])
+    names = samples[0][1]
+    return inputs, {name: torch.stack([sample[1][name] for sample in samples]) for name in names}
+
+
+class Split(Dataset[tuple[Tensor, Targets]], ABC):
+    """Samples ``(input, {task: target})``; augmentation depends on seed, epoch and sample only."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        # shared memory: workers that outlive an epoch must see the next one
+        self._epoch = torch.zeros((), dtype=torch.long).share_memory_()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that augmentations are drawn for."""
+        return int(self._epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw the augmentations of this epoch from now on (Accelerate's loaders call it)."""
+        self._epoch.fill_(epoch)
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> tuple[Tensor, Targets]: ...
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Targets]]:
+        for index in range(len(self)):
+            yield self[index]
+
+    def uniform(self, indices: Sequence[int] | NDArray[np.integer], count: int) -> NDArray[np.float64]:
+        """Numbers in [0, 1), (len(indices), count), fixed by seed, epoch and sample."""
+        return sample_uniform(self.seed, self.epoch, indices, count)
+
+
+Augment: TypeAlias = Callable[[Tensor, Targets, NDArray[np.float64]], tuple[Tensor, Targets]]
+Transform: TypeAlias = Callable[[Tensor], Tensor]
+
+
+class TensorSplit(Split):
+    """A split that is held in memory and indexed a whole batch at a time.
+
+    Args:
+        inputs: (N, ...) any dtype; uint8 images become floats in the unit interval.
+        targets: (N, ...) per task.
+        augment: called as ``augment(inputs, targets, uniform)`` on a batch, ``uniform`` being
+            (B, ``draws``) numbers in [0, 1).
+        draws: how many numbers a sample's augmentation needs.
+        transform: called on the inputs last, for standardisation.
+    """
+
+    def __init__(
+        self,
+        inputs: Tensor,
+        targets: Targets,
+        *,
+        augment: Augment | None = None,
+        draws: int = 0,
+        transform: Transform | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(seed)
+        for name, target in targets.items():
+            if len(target) != len(inputs):
+                raise DataError(f"{len(inputs)} inputs, but {len(target)} targets of task {name!r}")
+        self.inputs = inputs
+        self.targets = targets
+        self._augment = augment
+        self._draws = draws
+        self._transform = transform
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Targets]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"sample {index} of a split with {len(self)} samples")
+        inputs, targets = self.batch([index % len(self)])
+        return inputs[0], {name: target[0] for name, target in targets.items()}
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        return Batch(*self.batch(indices))
+
+    def batch(self, indices: Sequence[int] | Tensor) -> tuple[Tensor, Targets]:
+        """Inputs and targets of these samples, stacked: one indexing operation per tensor."""
+        chosen = torch.as_tensor(indices, dtype=torch.long)
+        inputs = self.inputs[chosen]
+        targets = {name: target[chosen] for name, target in self.targets.items()}
+        if inputs.dtype == torch.uint8:
+            inputs = inputs.float().div_(255)
+        if self._augment is not None:
+            inputs, targets = self._augment(inputs, targets, self.uniform(chosen.numpy(), self._draws))
+        if self._transform is not None:
+            inputs = self._transform(inputs)
+        return inputs, targets
+
+
+class DataSet(ABC):
+    """A data set: its tasks, its splits ``train``, ``val`` and ``test``, and where its files come from.
+
+    A subclass states the class-level facts, fills :attr:`tasks` and :attr:`input_shape`, and makes a
+    split on demand in :meth:`make_split`. Its options are the keyword-only arguments of ``__init__``.
+
+    Args:
+        data_dir: folder that holds the data set's own folder; None means ``$MTLKIT_DATA``.
+        seed: decides which samples go where, and the augmentations.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str] = ""
+    folder: ClassVar[str | None] = None  # None: nothing is read from disk
+    layout: ClassVar[str] = ""  # the files below ``folder``, for people
+    source: ClassVar[str] = ""  # where to get them
+    default_architecture: str = ""
+
+    tasks: tuple[TaskInfo, ...]
+    input_shape: tuple[int, ...]
+
+    def __init__(self, data_dir: str | os.PathLike[str] | None = None, seed: int = 0) -> None:
+        if seed < 0:
+            raise SpecError(f"the seed of data set {self.name} must be 0 or more, not {seed}")
+        self.seed = seed
+        self.data_dir = data_dir
+        self.spec = self.name
+
+    @abstractmethod
+    def make_split(self, split: SplitName) -> Split:
+        """Build one split; called once."""
+
+    @cached_property
+    def train(self) -> Split:
+        """Samples to learn from."""
+        return self.make_split("train")
+
+    @cached_property
+    def val(self) -> Split:
+        """Samples to choose the checkpoint by."""
+        return self.make_split("val")
+
+    @cached_property
+    def test(self) -> Split:
+        """Samples to report on."""
+        return self.make_split("test")
+
+    def split(self, name: str) -> Split:
+        """The split of this name."""
+        if name not in SPLITS:
+            raise SpecError(f"no split {name!r}; the splits are {', '.join(SPLITS)}")
+        chosen: Split = getattr(self, name)
+        return chosen
+
+    def loader(
+        self,
+        split: str,
+        batch_size: int,
+        *,
+        shuffle: bool | None = None,
+        drop_last: bool = False,
+        num_workers: int = 0,
+        seed: int | None = None,
+    ) -> DataLoader[Any]:
+        """A data loader that takes the fast path of splits in memory.
+
+        Args:
+            split: ``"train"``, ``"val"`` or ``"test"``.
+            batch_size: samples per batch.
+            shuffle: None means for ``"train"`` only.
+            drop_last: leave out a last batch that is smaller.
+            num_workers: processes that read; 0 is fastest for splits in memory.
+            seed: order of the samples; None means the seed of the data set.
+        """
+        chosen = self.split(split)
+        first = self.seed if seed is None else seed
+        # a generator of its own: what a loader draws for its workers must not change the order
+        order = torch.Generator().manual_seed(first)
+        shuffled = split == "train" if shuffle is None else shuffle
+        return DataLoader(
+            chosen,
+            batch_size=batch_size,
+            sampler=RandomSampler(chosen, generator=order) if shuffled else SequentialSampler(chosen),
+            drop_last=drop_last,
+            num_workers=num_workers,
+            persistent_workers=num_workers > 0,
+            generator=torch.Generator().manual_seed(first),
+            collate_fn=collate,
+        )
+
+    @property
+    def task_names(self) -> tuple[str, ...]:
+        """Names of the tasks, in order."""
+        return tuple(task.name for task in self.tasks)
+
+    @classmethod
+    def find_files(cls, data_dir: str | os.PathLike[str] | None = None) -> Path | None:
+        """The folder with this data set's files; None where nothing is read from disk.
+
+        Raises:
+            DataError: where the folder is not given or does not exist.
+        """
+        if cls.folder is None:
+            return None
+        root = data_dir if data_dir is not None else os.environ.get(ENVIRONMENT) or None
+        if root is None:
+            raise DataError(
+                f"data set {cls.name} reads files: give data_dir (--data-dir) or set {ENVIRONMENT}.\n"
+                f"{cls._where_to_get()}"
+            )
+        path = Path(root).expanduser() / cls.folder
+        if not path.is_dir():
+            raise DataError(f"no folder {path} for data set {cls.name}.\n{cls._where_to_get()}")
+        return path
+
+    @classmethod
+    def files_found(cls, data_dir: str | os.PathLike[str] | None = None) -> bool | None:
+        """Whether the files are there; None where nothing is read from disk. Contents are not read."""
+        if cls.folder is None:
+            return None
+        try:
+            path = cls.find_files(data_dir)
+            assert path is not None
+            cls.check_files(path)
+        except DataError:
+            return False
+        return True
+
+    @classmethod
+    def check_files(cls, folder: Path) -> None:
+        """Raise :class:`DataError` where a file that is needed is absent from ``folder``."""
+        if not any(folder.iterdir()):
+            raise cls.missing(folder)
+
+    @classmethod
+    def missing(cls, *paths: Path) -> DataError:
+        """The error for files that are not there."""
+        listing = ", ".join(map(str, paths))
+        return DataError(f"data set {cls.name}: not found: {listing}.\n{cls._where_to_get()}")
+
+    @classmethod
+    def _where_to_get(cls) -> str:
+        return (
+            f"Get the files from {cls.source} and lay them out as\n"
+            f"  DATA_DIR/{cls.folder}/{cls.layout}\n"
+            f"where DATA_DIR is the argument data_dir (--data-dir) or the variable {ENVIRONMENT}."
+        )
+
+    def __repr__(self) -> str:
+        return f"<data set {self.spec}: {len(self.tasks)} tasks, seed {self.seed}>"
+
+
+datasets: Registry[Any] = Registry("data set", "mtlkit.data", "mtlkit.data")
+
+
+def register_dataset(name: str, *, replace: bool = False) -> Callable[[Any], Any]:
+    """Register a :class:`DataSet` subclass; packages use entry points in the group ``mtlkit.data``."""
+    return datasets.register(name, replace=replace)
+
+
+def list_datasets() -> list[str]:
+    """Sorted names of all data sets, plugins included."""
+    return datasets.names()
+
+
+def load_dataset(
+    spec: SpecLike | DataSet,
+    data_dir: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    **overrides: Any,
+) -> DataSet:
+    """A data set from its config string, such as ``"multimnist"`` or ``"scenes(size=96, train=300)"``.
+
+    Args:
+        spec: name and options.
+        data_dir: folder with the files; None means ``$MTLKIT_DATA``. Embedded data sets need none.
+        seed: decides the splits, the pairs of digits, and the augmentations.
+        overrides: options that replace those of the string.
+
+    Raises:
+        SpecError: for an unknown name or option.
+        DataError: for files that are missing or damaged; the message says where to get them.
+    """
+    if isinstance(spec, DataSet):
+        return spec
+    parts = parse_spec(spec)
+    if len(parts) != 1:
+        raise SpecError(f"one data set at a time, not {len(parts)}: {format_spec(parts)}")
+    part = datasets.override(parts, overrides, of=parts[0].name)[0]
+    factory = datasets.check(part)
+    made = factory(data_dir, seed, **part.options)
+    if not isinstance(made, DataSet):
+        raise SpecError(f"data set {part.name!r} is {type(made).__name__}; it must be a DataSet")
+    made.spec = format_spec([part])
+    return made

@@ -1,0 +1,87 @@
+"""A picture of some samples with their labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mtlkit.data.base import DataSet, Split, Targets, TaskInfo
+from mtlkit.errors import MissingExtraError, SpecError
+
+__all__ = ["write_preview"]
+
+_DENSE = ("segmentation", "depth", "normals")
+
+
+def write_preview(dataset: DataSet, split: Split, path: Path, count: int = 8) -> None:
+    """Draw the first samples of ``split``: images, dense targets below, other targets as text."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("matplotlib", "bench", "a preview") from None
+    if path.suffix.lower() not in (".png", ".pdf", ".svg", ".jpg"):
+        raise SpecError(f"cannot write a preview to {path}; name a .png, .pdf, .svg or .jpg file")
+    dense = [task for task in dataset.tasks if task.kind in _DENSE]
+    other = [task for task in dataset.tasks if task.kind not in _DENSE]
+    count = min(count, len(split))
+    columns = min(count, 8)
+    bands = -(-count // columns)
+    rows = 1 + len(dense)
+    figure = Figure(figsize=(2.0 * columns, (1.9 * rows + 0.16 * min(len(other), 6)) * bands))
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(bands * rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.axis("off")
+    for index in range(count):
+        image, targets = split[index]
+        band, column = divmod(index, columns)
+        axis = axes[band * rows, column]
+        _show_image(axis, image)
+        axis.set_title("\n".join(_texts(other, targets)), fontsize=7, loc="left")
+        for row, task in enumerate(dense, start=1):
+            _show_dense(axes[band * rows + row, column], task, targets[task.name])
+    figure.tight_layout(pad=0.4)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110, bbox_inches="tight")
+
+
+def _show_image(axis: Any, image: Tensor) -> None:
+    pixels: NDArray[np.float32] = image.permute(1, 2, 0).numpy()
+    # a standardised image is brought back to the unit interval for the eye
+    low, high = float(pixels.min()), float(pixels.max())
+    if low < 0 or high > 1:
+        pixels = (pixels - low) / max(high - low, 1e-6)
+    if pixels.shape[2] == 1:
+        axis.imshow(pixels[..., 0], cmap="gray", vmin=0, vmax=1)
+    else:
+        axis.imshow(pixels)
+
+
+def _show_dense(axis: Any, task: TaskInfo, target: Tensor) -> None:
+    if task.kind == "segmentation":
+        labels = np.ma.masked_less(target.numpy(), 0)
+        axis.imshow(labels, cmap="tab20", vmin=0, vmax=max(task.outputs - 1, 1), interpolation="nearest")
+    elif task.kind == "depth":
+        axis.imshow(np.ma.masked_less_equal(target[0].numpy(), 0), cmap="viridis")
+    else:
+        axis.imshow(((target.permute(1, 2, 0).numpy() + 1) / 2).clip(0, 1))
+
+
+def _texts(tasks: list[TaskInfo], targets: Targets) -> list[str]:
+    """One line per task; of many yes-or-no tasks only those that are yes."""
+    if len(tasks) > 6:
+        positive = [task.name for task in tasks if float(targets[task.name]) > 0.5]
+        return positive[:5] + ([f"and {len(positive) - 5} more"] if len(positive) > 5 else [])
+    texts = []
+    for task in tasks:
+        value = float(targets[task.name])
+        if task.classes and value == value and value >= 0:
+            texts.append(f"{task.name}: {task.classes[int(value)]}")
+        else:
+            texts.append(f"{task.name}: {value:.3g}")
+    return texts

@@ -1,0 +1,59 @@
+"""Random numbers as a function of (seed, epoch, sample), so that no order of reading changes them.
+
+A data loader with four workers, a resumed run and a run on two machines draw the same augmentation for
+the same sample of the same epoch. Each number is a hash of its coordinates (SplitMix64, Steele et al.,
+2014), computed for a whole batch at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mtlkit.errors import SpecError
+
+__all__ = ["generator", "sample_uniform", "split_indices"]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's finaliser; every bit of the input changes every bit of the output."""
+    state = (state ^ (state >> np.uint64(30))) * _MIX_1
+    state = (state ^ (state >> np.uint64(27))) * _MIX_2
+    return state ^ (state >> np.uint64(31))
+
+
+def sample_uniform(
+    seed: int, epoch: int, indices: Sequence[int] | NDArray[np.integer], count: int
+) -> NDArray[np.float64]:
+    """Numbers in [0, 1) of shape (len(indices), count), fixed by seed, epoch and index alone."""
+    with np.errstate(over="ignore"):  # the arithmetic is modulo 2^64 by definition
+        key = _mix(np.array([seed % 2**64], dtype=np.uint64) * _GOLDEN + np.uint64(epoch + 1))  # (1,)
+        rows = _mix((np.asarray(indices, dtype=np.uint64) + np.uint64(1)) * _GOLDEN ^ key)  # (B,)
+        columns = (np.arange(count, dtype=np.uint64) + np.uint64(1)) * _GOLDEN
+        bits = _mix(rows[:, None] + columns[None, :])
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def generator(seed: int, *purpose: str | int) -> np.random.Generator:
+    """A generator for one purpose: ``generator(seed, "multimnist", "train")``."""
+    words = [crc32(item.encode()) if isinstance(item, str) else item for item in purpose]
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, *words])))
+
+
+def split_indices(
+    count: int, shares: Sequence[float], random: np.random.Generator
+) -> list[NDArray[np.int64]]:
+    """A random partition of ``range(count)``; the first part takes what the shares leave over."""
+    order = random.permutation(count)
+    sizes = [max(1, round(share * count)) for share in shares]
+    if sum(sizes) >= count:
+        raise SpecError(f"{count} samples are too few to hold out {sum(sizes)} of them")
+    bounds = np.cumsum([count - sum(sizes), *sizes])[:-1]
+    return [np.sort(part) for part in np.split(order, bounds)]

@@ -1,0 +1,110 @@
+"""CR-MOGM: smooth another method's weights over the steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mtlkit.errors import SpecError
+from mtlkit.junction import Step
+from mtlkit.registry import register_method
+from mtlkit.weighting.base import GradientAggregator, Tasks
+
+__all__ = ["CRMOGM"]
+
+
+@register_method("cr_mogm")
+class CRMOGM(GradientAggregator):
+    r"""Smooth the weights that another method finds, so that noise in them does not bias the steps.
+
+    .. math:: w^t = \alpha\, w^{t-1} + (1 - \alpha)\, \hat w^t, \qquad w^0 = \hat w^1
+
+    with the weights :math:`\hat w^t` of the method ``inner``: ``cr_mogm(inner=cagrad(c=0.4))``. What
+    inner needs is needed, and its state is kept and saved with this method's. The paper lets
+    :math:`\alpha` grow as the learning rate falls; ``method.alpha`` may be set at any time.
+
+    Args:
+        inner: config string of a method that has a weight per task.
+        alpha: share of the old weights; 0 is inner itself.
+    """
+
+    paper = (
+        "Zhou et al., On the Convergence of Stochastic Multi-Objective Gradient Manipulation and "
+        "Beyond, NeurIPS 2022"
+    )
+    year = 2022
+    traceable = False
+
+    smoothed: Tensor
+    seen: Tensor
+
+    def __init__(self, tasks: Tasks, *, inner: str = "mgda", alpha: float = 0.9, **common: Any) -> None:
+        super().__init__(tasks, **common)
+        if not 0 <= alpha <= 1:
+            raise SpecError(f"alpha of cr_mogm must be in [0, 1], not {alpha}")
+        self.inner = inner
+        self.alpha = alpha
+        self.method = _create(inner, self.tasks)
+        self.uses_losses = self.method.uses_losses  # type: ignore[misc]
+        self.register_buffer("smoothed", torch.zeros(len(self.tasks), dtype=torch.float64))
+        self.register_buffer("seen", torch.zeros(len(self.tasks), dtype=torch.long))
+        self._found: tuple[Tensor, Tensor] | None = None
+
+    def prepare(self) -> None:
+        """Prepare inner."""
+        self.method.prepare()
+
+    def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
+        """The smoothed weights."""
+        return self._smooth(self._inner_weights(gram, step), step).to(gram)
+
+    def junction_parameters(self) -> tuple[Tensor, ...]:
+        """Those of inner."""
+        return self.method.junction_parameters()
+
+    def junction_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
+        """Those of inner."""
+        return self.method.junction_gradients(step)
+
+    def update(self, step: Step) -> None:
+        """Keep the smoothed weights and what inner keeps."""
+        found, self._found = self._found, None
+        if not step.present:
+            return
+        if found is None or found[0] is not step.gram:
+            weights = self._inner_weights(step.gram, step)
+            self._found = None
+        else:
+            weights = found[1]
+        self.remember("smoothed", self._smooth(weights, step), step)
+        self.remember("seen", step.pick(self.seen) + 1, step)
+        self.method.update(replace(step, weights=weights))
+
+    def _inner_weights(self, gram: Tensor, step: Step | None) -> Tensor:
+        weights = self._call("weights", self.method, gram, step)
+        self._found = (gram, weights)  # update() of the same step would compute the same again
+        return weights
+
+    def _smooth(self, weights: Tensor, step: Step | None) -> Tensor:
+        kept = self.smoothed if step is None else step.pick(self.smoothed)
+        seen = self.seen if step is None else step.pick(self.seen)
+        exact = weights.double()
+        return torch.where(seen == 0, exact, self.alpha * kept + (1 - self.alpha) * exact)
+
+
+def _create(inner: str, tasks: tuple[str, ...]) -> GradientAggregator:
+    from mtlkit.weighting.create import create_method
+
+    method = create_method(inner, tasks)
+    whole = any(part._merges_whole for part in method.parts)
+    if method._plays != {"merge"} or len(method.parts) != 1 or whole:
+        raise SpecError(
+            f"inner of cr_mogm must be one method with a weight per task, such as 'mgda' or "
+            f"'cagrad(c=0.4)', not {inner!r}; other parts are joined outside: 'uw+cr_mogm(inner=mgda)'"
+        )
+    if method.wrt != "features" or not method.sync:
+        raise SpecError(f"give wrt and sync to cr_mogm, not to its inner {inner!r}")
+    return method

@@ -1,0 +1,81 @@
+"""DB-MTL: balance the losses by a logarithm and the gradients by their norms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mtlkit.errors import SpecError
+from mtlkit.junction import Step
+from mtlkit.registry import register_method
+from mtlkit.weighting.base import GradientAggregator, Tasks
+from mtlkit.weighting.solvers import safe_divide
+
+__all__ = ["DBMTL"]
+
+
+@register_method("db_mtl")
+class DBMTL(GradientAggregator):
+    r"""Minimise the logarithms of the losses, with task gradients of one length.
+
+    The loss part replaces :math:`L_k` by :math:`\log L_k`, whose gradient is that of :math:`L_k`
+    divided by its value (heads included). The merge gives all gradients the largest norm, averaged
+    over steps:
+
+    .. math:: \Big(\max_j n_j\Big) \sum_k \frac{G_k}{\|G_k\|}, \qquad
+        n_k \leftarrow \beta_t\, n_k + (1 - \beta_t)\, \|G_k\|, \quad \beta_t = \beta / t^\sigma
+
+    The paper averages the gradients themselves and normalises the averages. Those of the features
+    belong to the samples of one batch and cannot be carried over to the next, so only their norms
+    are averaged here; :math:`n_k` starts at the first norm, not at zero. Needs the losses, which have
+    to be positive: the value of ``total`` is the number of tasks, not the sum of the logarithms. A
+    loss of zero has no logarithm and keeps its gradient; a task whose gradient is zero takes no part.
+
+    Args:
+        beta: decay of the averages; 0 takes each step's norms.
+        beta_sigma: how fast ``beta`` itself falls with the steps; 0 keeps it.
+    """
+
+    paper = "Lin et al., Dual-Balancing for Multi-Task Learning, arXiv 2308.12029, 2023"
+    year = 2023
+    uses_losses = True
+
+    norms: Tensor
+    seen: Tensor
+
+    def __init__(
+        self, tasks: Tasks, *, beta: float = 0.9, beta_sigma: float = 0.0, **common: Any
+    ) -> None:
+        super().__init__(tasks, **common)
+        if not 0 <= beta < 1:
+            raise SpecError(f"beta of db_mtl must be in [0, 1), not {beta}")
+        if not beta_sigma >= 0:
+            raise SpecError(f"beta_sigma of db_mtl must be 0 or more, not {beta_sigma}")
+        self.beta = beta
+        self.beta_sigma = beta_sigma
+        self.register_buffer("norms", torch.zeros(len(self.tasks), dtype=torch.float64))
+        self.register_buffer("seen", torch.zeros(len(self.tasks), dtype=torch.long))
+
+    def loss_weights(self, losses: Tensor) -> Tensor:
+        """One divided by the loss: the derivative of its logarithm."""
+        return torch.where(losses == 0, 1.0, safe_divide(torch.ones_like(losses), losses.abs()))
+
+    def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
+        """The largest average divided by each norm."""
+        largest = self._averages(gram, step).max()
+        return safe_divide(largest, gram.diagonal().double().sqrt()).to(gram.dtype)
+
+    def update(self, step: Step) -> None:
+        """Keep the averages."""
+        if step.present:
+            self.remember("norms", self._averages(step.gram, step), step)
+            self.remember("seen", step.pick(self.seen) + 1, step)
+
+    def _averages(self, gram: Tensor, step: Step | None) -> Tensor:
+        kept = self.norms if step is None else step.pick(self.norms)
+        seen = self.seen if step is None else step.pick(self.seen)
+        beta = self.beta / (seen + 1).double() ** self.beta_sigma
+        norms = gram.diagonal().double().sqrt()
+        return torch.where(kept == 0, norms, beta * kept + (1 - beta) * norms)

@@ -1,0 +1,37 @@
+"""DualProj: the mean gradient, projected so that no task is made worse."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from mtlkit.registry import register_method
+from mtlkit.weighting.base import GradientAggregator
+from mtlkit.weighting.solvers import Matrix, dual_cone_weights, solve
+
+__all__ = ["DualProj"]
+
+
+@register_method("dualproj")
+class DualProj(GradientAggregator):
+    r"""Project the mean gradient onto the cone where no task is made worse.
+
+    .. math:: \arg\min_y \Big\|y - \frac1K \sum_k G_k\Big\|\
+        \text{ subject to } \langle G_j, y \rangle \ge 0 \text{ for all } j
+
+    (equation 11 of the paper, there with the gradient of the newest task in place of the mean).
+    Needs the Gram matrix only; solved exactly as a non-negative least squares problem, without the
+    regularisation of the diagonal by 1e-4 that TorchJD needs.
+    """
+
+    paper = "Lopez-Paz and Ranzato, Gradient Episodic Memory for Continual Learning, NeurIPS 2017"
+    year = 2017
+    traceable = False
+
+    def weights(self, gram: Tensor) -> Tensor:
+        """The mean's weights and the correction's."""
+        return solve(_projected_mean, gram)
+
+
+def _projected_mean(gram: Matrix) -> Matrix:
+    return dual_cone_weights(gram, np.full(len(gram), 1 / len(gram)))

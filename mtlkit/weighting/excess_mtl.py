@@ -1,0 +1,81 @@
+"""ExcessMTL: weigh the tasks by how far each is from what it could reach."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mtlkit.errors import SpecError
+from mtlkit.junction import Step
+from mtlkit.registry import register_method
+from mtlkit.weighting.base import Tasks
+from mtlkit.weighting.simplex import SimplexWeights
+from mtlkit.weighting.solvers import safe_divide
+
+__all__ = ["ExcessMTL"]
+
+
+@register_method("excess_mtl")
+class ExcessMTL(SimplexWeights):
+    r"""Give more weight to the tasks with the larger estimated excess risk.
+
+    .. math:: w_k \propto w_k \exp(\eta\, E_k / E_k^0), \qquad
+        E_k = G_k^\top H_k^{-1} G_k, \quad H_k = \Big(\sum_{\tau \le t} \|G_k^\tau\|^2\Big)^{1/2} I
+
+    where :math:`E_k^0` is the mean over the first ``warmup`` steps, during which the weights are 1/K. A
+    noisy label raises a task's loss but not its excess risk, so such a task does not take over.
+    The paper's :math:`H_k` is AdaGrad's diagonal, one number per parameter and task. Features have no
+    such coordinates from batch to batch, so this is AdaGrad's norm version: one number per task,
+    read off the Gram matrix. The authors' code uses the first excess risk unscaled; here it is
+    scaled like all others, and so the first weights are equal.
+
+    Args:
+        eta: step size of the weights.
+        warmup: number of steps that set the scale of each task (the paper uses three epochs).
+    """
+
+    paper = "He et al., Robust Multi-Task Learning with Excess Risks, ICML 2024"
+    year = 2024
+
+    squares: Tensor
+    baseline: Tensor
+    seen: Tensor
+
+    def __init__(self, tasks: Tasks, *, eta: float = 1.0, warmup: int = 1, **common: Any) -> None:
+        super().__init__(tasks, **common)
+        if not eta > 0:
+            raise SpecError(f"eta of excess_mtl must be positive, not {eta}")
+        if warmup < 1:
+            raise SpecError(f"warmup of excess_mtl must be 1 or more, not {warmup}")
+        self.eta = eta
+        self.warmup = warmup
+        count = len(self.tasks)
+        self.register_buffer("squares", torch.zeros(count, dtype=torch.float64))
+        self.register_buffer("baseline", torch.zeros(count, dtype=torch.float64))
+        self.register_buffer("seen", torch.zeros(count, dtype=torch.long))
+
+    def move(self, shares: Tensor, gram: Tensor, step: Step | None) -> Tensor:
+        """One step of exponentiated gradient ascent."""
+        seen = self.seen if step is None else step.pick(self.seen)
+        baseline = self.baseline if step is None else step.pick(self.baseline)
+        relative = safe_divide(self._excess(gram, step)[0], baseline / self.warmup)
+        moved = torch.softmax(torch.log(shares) + self.eta * relative, dim=0)
+        warming = bool((seen < self.warmup).any())
+        return torch.where(torch.isfinite(gram).all(), shares if warming else moved, torch.nan)
+
+    def update(self, step: Step) -> None:
+        """Keep the weights, the sums of squares and the baselines."""
+        super().update(step)
+        excess, squares = self._excess(step.gram, step)
+        baseline, seen = step.pick(self.baseline), step.pick(self.seen)
+        self.remember("baseline", torch.where(seen < self.warmup, baseline + excess, baseline), step)
+        self.remember("squares", squares, step)
+        self.remember("seen", seen + 1, step)
+
+    def _excess(self, gram: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
+        """Excess risks, and the sums of squares with this step's."""
+        current = gram.diagonal().double()
+        squares = current + (self.squares if step is None else step.pick(self.squares))
+        return safe_divide(current, squares.sqrt()), squares

@@ -1,0 +1,57 @@
+"""FairGrad: alpha-fair allocation of progress to the tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mtlkit.errors import SpecError
+from mtlkit.registry import register_method
+from mtlkit.weighting.base import GradientAggregator, Tasks
+from mtlkit.weighting.solvers import bargaining_weights, precision, solve
+
+__all__ = ["FairGrad"]
+
+
+@register_method("fairgrad")
+class FairGrad(GradientAggregator):
+    r"""Share out progress by alpha-fairness.
+
+    The merged gradient :math:`d = \sum_k w_k G_k` maximises :math:`\sum_k \langle G_k, d \rangle^{1 -
+    \alpha} / (1 - \alpha)` in a ball, so that the weights solve
+
+    .. math:: \mathbf{G}\, w = w^{-1/\alpha}, \qquad w > 0
+
+    with the Gram matrix :math:`\mathbf{G}`. Needs the Gram matrix only. The unique solution is found
+    by Newton's method on a convex problem; the authors and TorchJD minimise the squared residual,
+    which is not convex, to a tolerance. ``alpha=1`` is Nash-MTL, ``alpha=0`` gives every task the
+    weight 1/K, and large alpha tends to MGDA's direction.
+
+    The length of d is the paper's: it varies as the power :math:`(1-\alpha)/(1+\alpha)` of that of the
+    gradients. A task whose gradient is zero gets weight zero; where a positive combination of the
+    gradients vanishes (a Pareto stationary point) the equation has no solution and d is zero.
+
+    Args:
+        alpha: 0 for the mean, 1 for proportional fairness, larger for the worst-off tasks.
+    """
+
+    paper = "Ban and Ji, Fair Resource Allocation in Multi-Task Learning, ICML 2024"
+    year = 2024
+    traceable = False
+    waived_laws = {
+        "single_task": "the equation gives a single gradient g the length |g|^((1-alpha)/(1+alpha))",
+    }
+
+    def __init__(self, tasks: Tasks, *, alpha: float = 1.0, **common: Any) -> None:
+        super().__init__(tasks, **common)
+        if not alpha >= 0:
+            raise SpecError(f"alpha of fairgrad must be 0 or more, not {alpha}")
+        self.alpha = alpha
+
+    def weights(self, gram: Tensor) -> Tensor:
+        """Solution of the power law."""
+        if self.alpha == 0:
+            return torch.full_like(gram[0], 1 / len(gram))
+        return solve(bargaining_weights, gram, 1 / self.alpha, precision(gram))

@@ -1,0 +1,77 @@
+"""Krum: keep the gradients that agree best with their neighbours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mtlkit.errors import SpecError
+from mtlkit.registry import register_method
+from mtlkit.weighting.base import GradientAggregator, Tasks
+from mtlkit.weighting.solvers import precision
+
+__all__ = ["Krum"]
+
+
+@register_method("krum")
+class Krum(GradientAggregator):
+    r"""Take the mean of the gradients that are nearest to their neighbours.
+
+    The score of a task is the sum of the squared distances to its :math:`K - f - 2` nearest others,
+
+    .. math:: s_k = \sum_{j \in N(k)} \|G_k - G_j\|^2
+
+    and the ``n_selected`` tasks of lowest score are averaged (Multi-Krum; one is Krum). Needs the
+    Gram matrix only. Tasks that tie for the last places share them, so that the order of the tasks
+    does not matter: of three tasks, the two that are nearest to each other always tie. At least one
+    neighbour is counted, so that one and two tasks are defined too. TorchJD adds the distances
+    themselves; the paper their squares.
+
+    Args:
+        n_byzantine: number f of gradients that are not to be trusted; needs f + 3 tasks.
+        n_selected: number of gradients that are averaged.
+    """
+
+    paper = (
+        "Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, "
+        "NeurIPS 2017"
+    )
+    year = 2017
+
+    def __init__(
+        self, tasks: Tasks, *, n_byzantine: int = 0, n_selected: int = 1, **common: Any
+    ) -> None:
+        super().__init__(tasks, **common)
+        count = len(self.tasks)
+        if n_byzantine < 0 or (n_byzantine > 0 and count < n_byzantine + 3):
+            raise SpecError(
+                f"n_byzantine of krum must be between 0 and the number of tasks minus 3 "
+                f"({count} tasks), not {n_byzantine}"
+            )
+        if not 1 <= n_selected <= count:
+            raise SpecError(f"n_selected of krum must be between 1 and {count} tasks, not {n_selected}")
+        self.n_byzantine = n_byzantine
+        self.n_selected = n_selected
+
+    def weights(self, gram: Tensor) -> Tensor:
+        """Equal weights of the selected tasks."""
+        count = len(gram)
+        if count == 1:
+            return gram[0] * 0 + 1
+        exact = gram.double()
+        squares = exact.diagonal()
+        distances = (squares[:, None] + squares[None, :] - 2 * exact).clamp(min=0)
+        neighbours = min(max(count - self.n_byzantine - 2, 1), count - 1)
+        others = distances + torch.diag(torch.full_like(squares, torch.inf))
+        scores = others.sort(dim=1).values[:, :neighbours].sum(dim=1)
+        selected = min(self.n_selected, count)
+        last = scores.sort().values[selected - 1]
+        # distances are known to the rounding of the squares that they are differences of
+        slack = 8 * precision(gram) * neighbours * squares.max()
+        sure = scores < last - slack
+        tied = ~sure & (scores <= last + slack)
+        share = (selected - sure.sum()) / tied.sum()
+        weights = (sure + tied * share) / selected
+        return torch.where(torch.isfinite(exact).all(), weights, torch.nan).to(gram.dtype)

@@ -1,0 +1,99 @@
+"""MoCo: multi-objective descent with gradient correction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mtlkit.errors import SpecError
+from mtlkit.junction import Step
+from mtlkit.registry import register_method
+from mtlkit.weighting.base import Tasks
+from mtlkit.weighting.modo import simplex_projection
+from mtlkit.weighting.pairwise import pick_pairs, remember_pairs
+from mtlkit.weighting.simplex import SimplexWeights
+from mtlkit.weighting.solvers import safe_divide
+
+__all__ = ["MoCo"]
+
+
+@register_method("moco")
+class MoCo(SimplexWeights):
+    r"""Approach MGDA's weights slowly, on inner products that are averaged over steps.
+
+    .. math:: \mathbf{Y} \leftarrow \mathbf{Y} + \beta_t\,(\mathbf{G} - \mathbf{Y}), \qquad
+        w \leftarrow \Pi\big(w - \gamma_t\,(\mathbf{Y} + \rho I)\, w\big)
+
+    with the projection :math:`\Pi` onto the simplex, :math:`\beta_t = \beta / t^{\sigma_\beta}` and
+    :math:`\gamma_t = \gamma / t^{\sigma_\gamma}`. The paper averages the gradients themselves; those
+    of the features belong to the samples of one batch and cannot be carried over to the next, so here
+    it is their Gram matrix that is averaged, and the weights are applied to the step's own gradients.
+    That needs K x K numbers of state in place of K copies of the parameters, and is exact over
+    processes. Y is divided by its mean diagonal, so that ``gamma`` has no unit (the authors' code
+    makes every gradient as long as its loss is large, and replaces the projection by a softmax).
+
+    Args:
+        beta: step size of the average; the first step fills it.
+        beta_sigma: how fast ``beta`` decays.
+        gamma: step size of the weights.
+        gamma_sigma: how fast ``gamma`` decays.
+        rho: weight of the penalty on :math:`\|w\|^2`.
+    """
+
+    paper = "Fernando et al., Mitigating Gradient Bias in Multi-objective Learning, ICLR 2023"
+    year = 2023
+
+    tracked: Tensor
+    steps: Tensor
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        beta: float = 0.5,
+        beta_sigma: float = 0.5,
+        gamma: float = 0.1,
+        gamma_sigma: float = 0.5,
+        rho: float = 0.0,
+        **common: Any,
+    ) -> None:
+        super().__init__(tasks, **common)
+        if not 0 < beta <= 1:
+            raise SpecError(f"beta of moco must be in (0, 1], not {beta}")
+        if not gamma > 0:
+            raise SpecError(f"gamma of moco must be positive, not {gamma}")
+        for name, value in (("beta_sigma", beta_sigma), ("gamma_sigma", gamma_sigma), ("rho", rho)):
+            if not value >= 0:
+                raise SpecError(f"{name} of moco must be 0 or more, not {value}")
+        self.beta = beta
+        self.beta_sigma = beta_sigma
+        self.gamma = gamma
+        self.gamma_sigma = gamma_sigma
+        self.rho = rho
+        count = len(self.tasks)
+        self.register_buffer("tracked", torch.zeros(count, count, dtype=torch.float64))
+        self.register_buffer("steps", torch.tensor(0))
+
+    def move(self, shares: Tensor, gram: Tensor, step: Step | None) -> Tensor:
+        """One projected step on the averaged products."""
+        products = self._average(gram, step)
+        products = safe_divide(products, products.diagonal().mean())
+        gamma = self.gamma / float(self.steps + 1) ** self.gamma_sigma
+        return simplex_projection(shares - gamma * (products @ shares + self.rho * shares))
+
+    def update(self, step: Step) -> None:
+        """Keep the point and the average."""
+        super().update(step)
+        if not step.present:
+            return
+        remember_pairs(self.tracked, self._average(step.gram, step), step)
+        self.remember("steps", self.steps + 1, step)
+
+    def _average(self, gram: Tensor, step: Step | None) -> Tensor:
+        tracked = pick_pairs(self.tracked, step)
+        beta = self.beta / float(self.steps + 1) ** self.beta_sigma
+        exact = gram.double()
+        new = tracked.diagonal() == 0
+        return torch.where(new[:, None] | new[None, :], exact, tracked + beta * (exact - tracked))

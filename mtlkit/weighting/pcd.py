@@ -1,0 +1,106 @@
+"""PCD: priority-constrained descent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mtlkit.errors import SpecError, unknown_name
+from mtlkit.junction import Step
+from mtlkit.registry import register_method
+from mtlkit.weighting.base import GradientAggregator, Tasks
+from mtlkit.weighting.solvers import Matrix, constrained_descent_weights, precision, safe_divide, solve
+
+__all__ = ["PCD"]
+
+
+@register_method("pcd")
+class PCD(GradientAggregator):
+    r"""Follow the primary task's gradient, but grant every other task some progress.
+
+    .. math:: \min_d \|d - \tilde G_1\|^2 \quad \text{subject to}\quad
+        \langle \tilde G_j, d \rangle \ge \tau\, \|\tilde G_j\|^2 \ \text{ for } j > 1
+
+    with gradients :math:`\tilde G_k = G_k / \sqrt{v_k}` divided by the root of the moving average
+    :math:`v_k` of their squared norms (bias-corrected); then d is scaled to the norm of :math:`G_1`.
+    Needs the Gram matrix only; the program is solved exactly, as a least distance problem. If
+    :math:`G_1` is zero, so is the merged gradient; if no vector satisfies all constraints, it is
+    :math:`G_1`. The paper adds :math:`\epsilon = 10^{-8}` to the average, here nothing depends on the
+    scale.
+
+    Args:
+        primary: name of the primary task; without it the first, and if it is absent the first that
+            is present.
+        tau: share of its own normalised progress that each secondary task is granted, in [0, 1].
+        beta: decay of the moving averages.
+    """
+
+    paper = (
+        "Not All Objectives Are Born Equal: Priority-Constrained Descent for Hierarchical "
+        "Multi-Objective Optimization, TMLR 2026"
+    )
+    year = 2026
+    traceable = False
+    waived_laws = {"permutation": "the first task is the primary one, unless another is named"}
+
+    squares: Tensor
+    seen: Tensor
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        primary: str | int | None = None,
+        tau: float = 0.02,
+        beta: float = 0.999,
+        **common: Any,
+    ) -> None:
+        super().__init__(tasks, **common)
+        if primary is not None and str(primary) not in self.tasks:
+            raise unknown_name("task", str(primary), self.tasks)
+        if not 0 <= tau <= 1:
+            raise SpecError(f"tau of pcd must be in [0, 1], not {tau}")
+        if not 0 <= beta < 1:
+            raise SpecError(f"beta of pcd must be in [0, 1), not {beta}")
+        self.primary = primary
+        self.tau = tau
+        self.beta = beta
+        self.register_buffer("squares", torch.zeros(len(self.tasks), dtype=torch.float64))
+        self.register_buffer("seen", torch.zeros(len(self.tasks), dtype=torch.long))
+
+    def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
+        """Weights of the constrained direction."""
+        squares, seen = self._averages(gram, step)
+        scales = safe_divide((1 - self.beta ** seen.double()).sqrt(), squares.sqrt())
+        present = range(len(gram)) if step is None else step.present
+        wanted = 0 if self.primary is None else self.tasks.index(str(self.primary))
+        first = list(present).index(wanted) if wanted in present else 0
+        return solve(self._direction, gram, scales.cpu().numpy(), first, precision(gram))
+
+    def update(self, step: Step) -> None:
+        """Keep the moving averages."""
+        squares, seen = self._averages(step.gram, step)
+        self.remember("squares", squares, step)
+        self.remember("seen", seen, step)
+
+    def _averages(self, gram: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
+        squares = self.squares if step is None else step.pick(self.squares)
+        seen = self.seen if step is None else step.pick(self.seen)
+        return self.beta * squares + (1 - self.beta) * gram.diagonal().double(), seen + 1
+
+    def _direction(self, gram: Matrix, scales: Matrix, first: int, rounding: float) -> Matrix:
+        count = len(gram)
+        order = np.r_[first, np.delete(np.arange(count), first)]
+        scaled = (gram * scales[:, None] * scales[None, :])[np.ix_(order, order)]
+        weights = np.zeros(count)
+        if scaled[0, 0] == 0:
+            return weights
+        found = constrained_descent_weights(scaled, np.full(count - 1, self.tau))
+        square = found @ scaled @ found
+        # a direction that is zero to rounding has no length to scale to that of the primary gradient
+        if square > rounding * (found @ np.sqrt(scaled.diagonal())) ** 2:
+            weights[order] = found * scales[order] * np.sqrt(gram[first, first] / square)
+        return weights

@@ -1,0 +1,38 @@
+"""UPGrad: unconflicting projection of gradients."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mtlkit.registry import register_method
+from mtlkit.weighting.base import GradientAggregator
+from mtlkit.weighting.solvers import Matrix, dual_cone_projections, solve
+
+__all__ = ["UPGrad"]
+
+
+@register_method("upgrad")
+class UPGrad(GradientAggregator):
+    r"""Project each task gradient onto the cone where no task is made worse, and take the mean.
+
+    .. math:: \frac1K \sum_k \pi(G_k), \qquad
+        \pi(x) = \arg\min_y \|y - x\|\ \text{ subject to }
+        \langle G_j, y \rangle \ge 0 \text{ for all } j
+
+    so that the merged gradient conflicts with no task. Needs the Gram matrix only: the K projections
+    are non-negative least squares problems with one common matrix, solved together and exactly.
+    TorchJD adds 1e-4 to the diagonal, and where the squared norms sum to less than 1e-4 returns the
+    mean; here nothing depends on the scale of the gradients.
+    """
+
+    paper = "Quinton and Rey, Jacobian Descent for Multi-Objective Optimization, arXiv 2406.16232, 2024"
+    year = 2024
+    traceable = False
+
+    def weights(self, gram: Tensor) -> Tensor:
+        """Mean of the projections' weights."""
+        return solve(_mean_projection, gram)
+
+
+def _mean_projection(gram: Matrix) -> Matrix:
+    return dual_cone_projections(gram).mean(axis=0)

@@ -1,0 +1,42 @@
+"""``mtlkit architectures``."""
+
+from __future__ import annotations
+
+import pytest
+
+import mtlkit
+from mtlkit.cli import main
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    return stop.value.code, capsys.readouterr()
+
+
+def test_every_architecture_is_listed(capsys):
+    code, output = run(capsys, "architectures")
+    assert code == 0
+    for name in mtlkit.list_architectures():
+        assert name in output.out
+
+
+@pytest.mark.parametrize("name", ["hard_sharing", "ple", "cgc", "segnet"])
+def test_one_architecture_is_shown_with_its_options(capsys, name):
+    from mtlkit.registry import architectures, option_defaults
+
+    code, output = run(capsys, "architectures", name)
+    assert code == 0
+    for option in option_defaults(architectures.get(name)):
+        assert option in output.out
+
+
+def test_a_required_option_is_marked(capsys):
+    _, output = run(capsys, "architectures", "hard_sharing")
+    assert "(required)" in output.out
+
+
+def test_a_wrong_name_gives_the_nearest_one_and_exit_code_2(capsys):
+    code, output = run(capsys, "architectures", "hard_sharin")
+    assert code == 2
+    assert "did you mean 'hard_sharing'" in output.err

@@ -1,0 +1,59 @@
+"""The loaders on the published files, where MTLKIT_DATA points at them."""
+
+import os
+
+import pytest
+import torch
+
+from mtlkit.data import load_dataset
+from mtlkit.data.base import datasets
+
+
+def real(name: str):
+    if not os.environ.get("MTLKIT_DATA"):
+        pytest.skip("MTLKIT_DATA is not set")
+    if not datasets.get(name).files_found():
+        pytest.skip(f"no files of {name} under MTLKIT_DATA")
+    return load_dataset(name)
+
+
+@pytest.mark.parametrize("name", ["multimnist", "multifashion"])
+def test_the_published_idx_files_give_all_pairs(name):
+    data = real(name)
+    assert (len(data.train), len(data.val), len(data.test)) == (54_000, 6_000, 10_000)
+    assert torch.equal(data.test.targets["left"].unique(), torch.arange(10))
+    # a quarter of all pairs has an odd product
+    assert abs(float(data.train.targets["parity"].mean()) - 0.25) < 0.02
+
+
+def test_the_left_digit_of_the_published_files_can_be_told_from_the_image():
+    # nearest class mean on the upper left part: far above the 10 % of chance if labels fit images
+    data = real("multimnist")
+    corner = slice(0, 22)
+    train, test = (
+        split.inputs[:5000, 0, corner, corner].flatten(1).float() for split in (data.train, data.test)
+    )
+    labels = data.train.targets["left"][:5000]
+    means = torch.stack([train[labels == digit].mean(0) for digit in range(10)])
+    guess = torch.cdist(test, means).argmin(1)
+    assert float((guess == data.test.targets["left"][:5000]).float().mean()) > 0.4
+
+
+def test_the_subset_of_cifar10_is_balanced():
+    data = real("cifar10")
+    for name in data.task_names:
+        assert abs(float(data.test.targets[name].mean()) - 0.1) < 0.02
+    inputs, _ = data.test.batch(range(200))
+    assert torch.isfinite(inputs).all()
+
+
+def test_real_scenes_have_depth_in_metres_and_unit_normals():
+    data = real("nyuv2")
+    image, targets = data.test[0]
+    assert image.shape[1:] == targets["segmentation"].shape
+    assert 0.3 < float(targets["depth"].median()) < 10
+    lengths = targets["normals"].norm(dim=0)
+    known = lengths > 0.5
+    assert known.float().mean() > 0.8
+    torch.testing.assert_close(lengths[known], torch.ones_like(lengths[known]), atol=0.02, rtol=0)
+    assert set(targets["segmentation"].unique().tolist()) <= set(range(-1, 13))

@@ -1,0 +1,83 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mtlkit
+from mtlkit.errors import SpecError
+
+
+def drawn(seed: int, tasks: int, size: int) -> torch.Tensor:
+    return torch.randn(tasks, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_first_step_removes_conflicts_as_pcgrad_does():
+    gram = torch.tensor([[1.0, -0.5], [-0.5, 1.0]], dtype=torch.float64)
+    weights = mtlkit.create_method("gradvac", 2).weights(gram)
+    torch.testing.assert_close(weights, torch.full((2,), 1.5, dtype=torch.float64))
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 6))
+def test_first_step_is_pcgrad_with_the_same_orders(seed, tasks):
+    rows = drawn(seed, tasks, 5)
+    ours = mtlkit.create_method("gradvac(seed=3)", tasks).combine(rows)
+    torch.testing.assert_close(ours, mtlkit.create_method("pcgrad(seed=3)", tasks).combine(rows))
+
+
+def test_later_steps_restore_the_average_cosine():
+    method = mtlkit.create_method("gradvac(beta=0.5)", 2)
+    orthogonal_to_conflict = torch.tensor([[1.0, 0.0], [0.6, 0.8]], dtype=torch.float64)
+    method.combine(orthogonal_to_conflict)
+    # both averages moved half of the way from 0 to the cosine 0.6
+    torch.testing.assert_close(method.targets, torch.tensor([[0, 0.3], [0.3, 0]], dtype=torch.float64))
+    rows = torch.tensor([[1.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
+    merged = method.combine(rows)
+    # each is given so much of the other that their cosine is 0.3: tan = 0.3 / sqrt(1 - 0.09)
+    tangent = 0.3 / 0.91**0.5
+    expected = torch.tensor([1 + 2 * tangent, 2 + tangent], dtype=torch.float64)
+    torch.testing.assert_close(merged, expected)
+    torch.testing.assert_close(method.targets[0, 1].item(), 0.15)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32 - 1))
+def test_two_tasks_agree_with_torchjd_over_many_steps(seed):
+    from torchjd.aggregation import GradVac
+
+    ours, theirs = mtlkit.create_method("gradvac(beta=0.5)", 2), GradVac(beta=0.5, eps=0.0)
+    for step in range(5):
+        rows = drawn(seed + step, 2, 6)
+        torch.testing.assert_close(ours.combine(rows), theirs(rows), rtol=1e-6, atol=1e-8)
+
+
+def test_agrees_with_torchjd_on_drawn_matrices_of_two_tasks():
+    from torchjd.aggregation import GradVac  # with more, its orders are drawn from the global generator
+
+    ours, theirs = mtlkit.create_method("gradvac(beta=0.1)", 2), GradVac(beta=0.1, eps=0.0)
+    for seed in range(200):
+        rows = drawn(seed, 2, 6)
+        torch.testing.assert_close(ours.combine(rows), theirs(rows), rtol=1e-6, atol=1e-8)
+
+
+def test_identical_tasks_are_left_alone_however_long_they_are_seen():
+    method = mtlkit.create_method("gradvac(beta=0.9)", 3)
+    for seed in range(30):
+        row = drawn(seed, 1, 6).float()
+        torch.testing.assert_close(method.combine(row.repeat(3, 1)), 3 * row[0])
+
+
+def test_averages_of_an_absent_task_are_kept():
+    method = mtlkit.create_method("gradvac(beta=0.5)", 3)
+    method.combine(drawn(0, 3, 5))
+    before = method.targets.clone()
+    z = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    views = method(z)
+    method.total([views[0].square().sum(), None, (views[2] - 1).square().sum()]).backward()
+    assert torch.equal(method.targets[1], before[1])
+    assert torch.equal(method.targets[:, 1], before[:, 1])
+    assert not torch.equal(method.targets[0, 2], before[0, 2])
+
+
+def test_beta_out_of_range_is_refused():
+    with pytest.raises(SpecError, match="beta of gradvac"):
+        mtlkit.create_method("gradvac(beta=2)", 2)

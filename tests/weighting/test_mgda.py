@@ -1,0 +1,78 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mtlkit
+from mtlkit.errors import SpecError, UsageError
+
+
+def drawn(seed: int, tasks: int, size: int) -> torch.Tensor:
+    return torch.randn(tasks, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_orthogonal_gradients_are_weighted_by_inverse_squares():
+    gram = torch.diag(torch.tensor([1.0, 4.0], dtype=torch.float64))
+    weights = mtlkit.create_method("mgda", 2).weights(gram)
+    torch.testing.assert_close(weights, torch.tensor([0.8, 0.2], dtype=torch.float64))
+    equal = mtlkit.create_method("mgda(normalize=l2)", 2).weights(gram)
+    torch.testing.assert_close(equal, torch.full((2,), 0.5, dtype=torch.float64))
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 8), st.integers(1, 9))
+def test_the_conditions_of_karush_kuhn_and_tucker_hold(seed, tasks, size):
+    rows = drawn(seed, tasks, size)
+    gram = rows @ rows.T
+    weights = mtlkit.create_method("mgda", tasks).weights(gram)
+    assert (weights >= 0).all()
+    assert weights.sum().item() == pytest.approx(1)
+    products = gram @ weights
+    square = weights @ products
+    assert (products >= square - 1e-12 * gram.diagonal().max()).all()
+    assert (weights * (products - square)).abs().max() <= 1e-12 * gram.diagonal().max()
+
+
+@pytest.mark.parametrize(
+    ("normalize", "expected"),
+    # gradients of norm 1 and 2, losses 1 and 4: weights are inverse squares of the normalised norms
+    [("none", [0.8, 0.2]), ("l2", [0.5, 0.5]), ("loss", [0.2, 0.8]), ("loss+", [1 / 17, 16 / 17])],
+)
+def test_gradients_are_divided_by_norm_and_loss_to_find_the_weights(normalize, expected):
+    method = mtlkit.create_method("mgda", 2, normalize=normalize)
+    z = torch.zeros(1, 2, dtype=torch.float64, requires_grad=True)
+    first, second = method(z)
+    method.total([first[0, 0] + 1, 2 * second[0, 1] + 4]).backward()
+    wanted = torch.tensor([[expected[0], 2 * expected[1]]], dtype=torch.float64)
+    torch.testing.assert_close(z.grad, wanted)
+
+
+def test_a_task_whose_loss_is_zero_gets_no_weight():
+    method = mtlkit.create_method("mgda(normalize=loss)", 2)
+    z = torch.zeros(1, 2, requires_grad=True)
+    first, second = method(z)
+    method.total([first[0, 0], second[0, 1] + 1]).backward()
+    torch.testing.assert_close(z.grad, torch.tensor([[0.0, 1.0]]))
+
+
+def test_normalisation_by_losses_needs_them():
+    with pytest.raises(UsageError, match="needs the losses"):
+        mtlkit.create_method("mgda(normalize=loss)", 2).combine(torch.eye(2))
+
+
+def test_unknown_normalisation_is_refused():
+    with pytest.raises(SpecError, match="l2"):
+        mtlkit.create_method("mgda(normalize=max)", 2)
+
+
+def test_is_the_point_that_torchjd_approaches():
+    from torchjd.aggregation import MGDA
+
+    for seed in range(200):
+        rows = drawn(seed, 2 + seed % 6, 10)
+        ours = mtlkit.create_method("mgda", len(rows)).combine(rows)
+        theirs = MGDA(epsilon=1e-9, max_iters=100)(rows)
+        gap = theirs.square().sum() - ours.square().sum()
+        # what the shortest vector of a convex set is to all others
+        assert (theirs - ours).square().sum() <= gap + 1e-12
+        # what Frank and Wolfe's method guarantees after 100 steps
+        assert gap <= 8 * rows.square().sum(dim=1).max() / 102

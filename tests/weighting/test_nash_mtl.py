@@ -1,0 +1,95 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mtlkit
+from mtlkit.errors import SpecError
+
+
+def drawn(seed: int, tasks: int, size: int) -> torch.Tensor:
+    return torch.randn(tasks, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_orthogonal_gradients_are_divided_by_their_norms():
+    gram = torch.diag(torch.tensor([1.0, 4.0], dtype=torch.float64))
+    weights = mtlkit.create_method("nash_mtl", 2).weights(gram)
+    torch.testing.assert_close(weights, torch.tensor([1.0, 0.5], dtype=torch.float64))
+
+
+def test_two_gradients_at_sixty_degrees_get_the_root_of_two_thirds():
+    gram = torch.tensor([[1.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
+    weights = mtlkit.create_method("nash_mtl", 2).weights(gram)
+    torch.testing.assert_close(weights, torch.full((2,), math.sqrt(2 / 3), dtype=torch.float64))
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 8))
+def test_gram_matrix_times_weights_is_one_over_weights(seed, tasks):
+    rows = drawn(seed, tasks, tasks + 2)
+    gram = rows @ rows.T
+    weights = mtlkit.create_method("nash_mtl", tasks).weights(gram)
+    assert (weights > 0).all()
+    torch.testing.assert_close(gram @ weights, 1 / weights, rtol=1e-8, atol=0)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6))
+def test_merged_gradient_has_norm_root_of_the_number_of_tasks_unless_clipped(seed, tasks):
+    rows = drawn(seed, tasks, tasks + 2)
+    free = mtlkit.create_method("nash_mtl", tasks).combine(rows)
+    assert free.norm().item() == pytest.approx(math.sqrt(tasks))
+    clipped = mtlkit.create_method("nash_mtl", tasks, max_norm=0.5).combine(rows)
+    torch.testing.assert_close(clipped, free * (0.5 / math.sqrt(tasks)))
+
+
+def test_weights_are_kept_between_the_steps_that_solve():
+    method = mtlkit.create_method("nash_mtl(update_every=3)", 2)
+    every = mtlkit.create_method("nash_mtl", 2)
+    first = drawn(0, 2, 4)
+    expected = every.weights(first @ first.T)
+    for seed in range(3):
+        rows = drawn(seed, 2, 4)
+        torch.testing.assert_close(method.combine(rows), expected @ rows)
+    rows = drawn(3, 2, 4)
+    torch.testing.assert_close(method.combine(rows), every.combine(rows))
+
+
+def test_a_step_that_is_not_finite_does_not_count():
+    method = mtlkit.create_method("nash_mtl(update_every=2)", 2)
+    before = {name: value.clone() for name, value in method.state_dict().items()}
+    rows = drawn(0, 2, 4)
+    rows[0, 0] = torch.nan
+    assert torch.isnan(method.combine(rows)).all()
+    assert all(torch.equal(value, before[name]) for name, value in method.state_dict().items())
+
+
+def test_opposite_gradients_have_nothing_to_agree_on():
+    rows = torch.tensor([[1.0, 0.0], [-3.0, 0.0]])
+    assert (mtlkit.create_method("nash_mtl", 2).combine(rows) == 0).all()
+
+
+def test_direction_agrees_with_torchjd_on_drawn_matrices():
+    pytest.importorskip("cvxpy")
+    pytest.importorskip("ecos")
+    from torchjd.aggregation import NashMTL
+
+    differences = []
+    for seed in range(200):
+        tasks = 2 + seed % 2
+        rows = drawn(seed, tasks, 12)
+        ours = mtlkit.create_method("nash_mtl", tasks).combine(rows)
+        theirs = NashMTL(tasks, max_norm=0.0)(rows)
+        gram = rows @ rows.T
+        assert (rows @ ours > 0).all()
+        differences.append(1 - torch.cosine_similarity(ours, theirs, dim=0).item())
+        assert gram.isfinite().all()
+    # its sequence of programs stops at a residual of 1e-3, and for some matrices far earlier
+    assert sorted(differences)[100] < 1e-4
+    assert sum(difference < 1e-2 for difference in differences) >= 190
+
+
+@pytest.mark.parametrize("spec", ["nash_mtl(update_every=0)", "nash_mtl(max_norm=-1.0)"])
+def test_options_out_of_range_are_refused(spec):
+    with pytest.raises(SpecError, match="nash_mtl must be"):
+        mtlkit.create_method(spec, 2)

@@ -1,0 +1,55 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mtlkit
+from mtlkit.errors import SpecError
+
+
+def test_first_step_is_that_worked_by_hand():
+    gram = torch.diag(torch.tensor([1.0, 4.0], dtype=torch.float64))
+    weights = mtlkit.create_method("sdmgrad(n_iter=1, lam=0.0, lr=0.1)", 2).weights(gram)
+    # products are divided by the mean norm 1.5 squared: (0.5, 0.5) - 0.1 * (0.5, 2) / 2.25
+    torch.testing.assert_close(weights, torch.tensor([0.5 + 1 / 30, 0.5 - 1 / 30]).double())
+    pulled = mtlkit.create_method("sdmgrad(n_iter=1, lam=1.0, lr=0.1)", 2).weights(gram)
+    # the gradient is that of w + u = (1, 1); half of the result is u
+    torch.testing.assert_close(pulled, torch.tensor([0.5 + 1 / 30, 0.5 - 1 / 30]).double())
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 5))
+def test_without_pull_the_weights_tend_to_those_of_mgda(seed, tasks):
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(tasks, 12, dtype=torch.float64, generator=generator)
+    method = mtlkit.create_method("sdmgrad(lam=0.0)", tasks)
+    for _ in range(30):
+        merged = method.combine(rows)
+    shortest = mtlkit.create_method("mgda", tasks).combine(rows)
+    assert merged.norm() <= shortest.norm() * 1.01
+
+
+def test_a_strong_pull_gives_the_mean():
+    rows = torch.randn(3, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    merged = mtlkit.create_method("sdmgrad(lam=1e6)", 3).combine(rows)
+    torch.testing.assert_close(merged, rows.mean(dim=0), rtol=1e-4, atol=1e-5)
+
+
+def test_agrees_with_torchjd_on_drawn_matrices():
+    from torchjd.aggregation import SDMGradWeighting
+
+    generator = torch.Generator().manual_seed(0)
+    ours = mtlkit.create_method("sdmgrad(lr=0.5)", 4)
+    theirs = SDMGradWeighting(lr=0.5)
+    for _ in range(200):
+        rows = torch.randn(4, 6, dtype=torch.float64, generator=generator)
+        # it adds 1e-8 to the divisor of the products
+        torch.testing.assert_close(
+            ours.combine(rows), theirs(rows @ rows.T) @ rows, rtol=1e-5, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("option", ["lam=-1.0", "lr=0.0", "momentum=1.0", "n_iter=0"])
+def test_options_out_of_range_are_refused(option):
+    with pytest.raises(SpecError, match="of sdmgrad must be"):
+        mtlkit.create_method(f"sdmgrad({option})", 2)
