@@ -20,6 +20,7 @@ __all__ = [
     "Step",
     "__version__",
     "create_method",
+    "fuse",
     "list_architectures",
     "list_methods",
     "param_groups",
@@ -30,6 +31,7 @@ __all__ = [
 
 # imported when first used, so that `import mtlkit` stays fast
 _LAZY: dict[str, str] = {
+    "fuse": "mtlkit.fusion",
     "param_groups": "mtlkit.training.groups",
     "rotation_schedule": "mtlkit.training.groups",
 }
