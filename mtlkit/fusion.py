@@ -278,7 +278,8 @@ class _Tracer(fx.Tracer):
     """Goes through mtlkit's own modules and leaves all others whole."""
 
     def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
-        return not _is_ours(module)
+        # the fork is gone through too, so that the network's forward may unpack what it returns
+        return not (_is_ours(module) or isinstance(module, fx.GraphModule))
 
 
 def _is_ours(module: nn.Module) -> bool:

@@ -63,7 +63,7 @@ class Path:
 
 
 CONVEX = Regression(
-    "avocado", avocado, ((-0.5, 0.0), (0.5, 0.0)), epochs=100, rate=0.01, rotation_rate=0.5, seed=3
+    "avocado", avocado, ((-0.5, 0.0), (0.5, 0.0)), epochs=100, rate=0.01, rotation_rate=0.5, seed=2
 )
 NONCONVEX = Regression(
     "nonconvex",
@@ -135,7 +135,7 @@ class Logistic:
     epochs: int = 500
     rate: float = 0.1
     rotation_rate: float = 0.05
-    seed: int = 0
+    seed: int = 5
 
 
 @dataclass

@@ -1,0 +1,1 @@
+"""Speed against the plain step and against the peers. Every module here has a ``run()``."""

@@ -1,0 +1,53 @@
+"""Timing by turns: on a noisy machine only ratios of one interleaved run mean something."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+__all__ = ["Row", "interleave", "ratio"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: what was measured, the figure, and what it must not exceed."""
+
+    group: str
+    name: str
+    value: float
+    unit: str = "x"
+    limit: float | None = None
+    at_least: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """Whether the limit is kept; empty where there is none."""
+        if self.limit is None:
+            return ""
+        kept = self.value >= self.limit if self.at_least else self.value <= self.limit
+        sign = ">=" if self.at_least else "<="
+        return f"{'ok' if kept else 'MISSED'} ({sign} {self.limit:g})"
+
+
+def interleave(
+    candidates: Mapping[str, Callable[[], object]], rounds: int = 20, warmup: int = 2
+) -> dict[str, list[float]]:
+    """Seconds of every candidate in every round; candidates take turns, in alternating order."""
+    for _ in range(warmup):
+        for run in candidates.values():
+            run()
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    names = list(candidates)
+    for turn in range(rounds):
+        for name in names if turn % 2 == 0 else reversed(names):
+            start = time.perf_counter()
+            candidates[name]()
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def ratio(seconds: Mapping[str, list[float]], name: str, base: str) -> float:
+    """Median over the rounds of the quotient within a round: slow moments cancel."""
+    return statistics.median(a / b for a, b in zip(seconds[name], seconds[base], strict=True))
