@@ -7,9 +7,10 @@ therefore put half way between the optima (s = -1/2 and 1/2); the two functions 
 their optima stay what they are.
 
 What the text leaves open is our choice: seeds, initialisation (PyTorch's default), and all numbers of
-the logistic problem but the sample size, the flipped labels and the model. Runs depend on the seed:
-where z starts so near the origin that the gradients of both tasks are opposite, V is zero and the
-rotations are at a saddle. The seeds here are ones at which they are not.
+the logistic problem but the sample size, the flipped labels and the model. The outcome depends on the
+seed: of the seeds 0 to 21, RotoGrad comes within 0.05 of both optima of the convex problem at one (2) and
+within 0.15 at another (20); of the seeds 0 to 5, it learns both opposite tasks at two (3 and 5). At the
+other seeds it does not, and in the non-convex problem it did at none of the seventeen that were tried.
 """
 
 from __future__ import annotations
