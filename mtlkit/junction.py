@@ -187,6 +187,7 @@ def fork(method: GradientAggregator, features: Any) -> list[Any]:
     owned = [tensor for part in method.parts for tensor in part.junction_parameters()]
     recording = method.training and torch.is_grad_enabled()
     if not recording or not any(t.requires_grad for t in (*leaves, *owned)):
+        method._pending.nothing_to_merge = recording  # a frozen backbone, and no parameters of ours
         return [rebuild(view) for view in method._fork_leaves(leaves)]
 
     shared, direct = _shared_parameters(method, leaves) if method._wrt_parameters else ([], False)

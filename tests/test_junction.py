@@ -202,6 +202,14 @@ def test_eval_and_no_grad_cost_nothing_and_change_nothing(spec):
     assert all(torch.equal(after[key], before[key]) for key in before)
 
 
+def test_heads_on_a_frozen_backbone_train_with_any_method():
+    net = SmallNet("pcgrad")
+    net.backbone.requires_grad_(False)
+    for _ in range(2):
+        net(torch.randn(8, 4)).backward()
+    assert all(p.grad.abs().sum() > 0 for p in net.heads.parameters())
+
+
 def test_features_of_a_frozen_backbone_still_train_the_rotations():
     net = SmallNet("rotate+scale")
     net.backbone.requires_grad_(False)

@@ -600,7 +600,8 @@ class GradientAggregator(nn.Module, ABC):
                 "torch.no_grad()"
             )
         pending.clear()
-        if anchor is None and self.needs_features:
+        nothing_to_merge, pending.nothing_to_merge = pending.nothing_to_merge, False
+        if anchor is None and self.needs_features and not nothing_to_merge:
             raise UsageError(
                 f"total(losses) before method(features): {self} merges gradients at the features, so "
                 "give the heads what method(features) returns, once per step"
@@ -729,6 +730,7 @@ class _Pending:
         self.anchor: Tensor | None = None
         self.given: tuple[int, ...] = ()
         self.has_losses = False
+        self.nothing_to_merge = False
         self.group: Any = None
         self.process_group: Any = None
         self.losses: tuple[tuple[int, ...], Tensor] | None = None
