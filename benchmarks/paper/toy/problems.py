@@ -9,8 +9,8 @@ their optima stay what they are.
 What the text leaves open is our choice: seeds, initialisation (PyTorch's default), and all numbers of
 the logistic problem but the sample size, the flipped labels and the model. The outcome depends on the
 seed: of the seeds 0 to 21, RotoGrad comes within 0.05 of both optima of the convex problem at one (2)
-and within 0.15 at another (20); of the seeds 0 to 5, it learns both opposite tasks at two (3 and 5). At the
-other seeds it does not, and in the non-convex problem it did at none of the seventeen that were tried.
+and within 0.15 at another (20); of the seeds 0 to 5, it learns both opposite tasks at two (3 and 5).
+At the others it does not, and in the non-convex problem at none of the seventeen that were tried.
 """
 
 from __future__ import annotations
