@@ -52,7 +52,7 @@ class TorchJD(GradientAggregator):
         self.options = options
         self.aggregator = _make_aggregator(name, dict(options or {}))
         self._gram_weighting = getattr(self.aggregator, "gramian_weighting", None)
-        self._merges_whole = self._gram_weighting is None  # type: ignore[misc]
+        self._merges_whole = self._gram_weighting is None
 
     def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
         """The weights that TorchJD gives for the Gram matrix."""
