@@ -193,7 +193,7 @@ class Trainer:
         self._window: list[tuple[Sequence[Tensor | float | None], Sequence[float]]] = []
         self._spoiled: str | None = None
         self._skips = 0
-        self._record: Any = self.method._pending.record
+        self._gram = self.method.last_gram
         self._stop = threading.Event()
         self._stop_agreed = False
         self._last_validation: dict[str, dict[str, float]] = {}
@@ -403,11 +403,11 @@ class Trainer:
 
     def _merged_norm(self) -> float | None:
         """A number that is finite if the gradients merged in this backward are; None without a merge."""
-        record = self.method._pending.record
-        if record is None or record is self._record:
+        gram = self.method.last_gram
+        if gram is None or gram is self._gram:
             return None  # a plain sum that was not forked, or a compiled method
-        self._record = record
-        return float(record.gram.sum())
+        self._gram = gram
+        return float(gram.sum())
 
     def _nonfinite(self, what: str) -> None:
         where = f"{what} at step {self.step + 1}, batch {self._position.batch + 1} of the epoch"

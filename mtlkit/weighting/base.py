@@ -299,6 +299,11 @@ class GradientAggregator(nn.Module, ABC):
         )
 
     @property
+    def last_gram(self) -> Tensor | None:
+        """(P, P) inner products of the gradients merged last; None before, and in compiled graphs."""
+        return None if self._pending.record is None else self._pending.record.gram
+
+    @property
     def rotations(self) -> Tensor:
         """(K, m, m) current rotations, where a part rotates."""
         for part in self.parts:
