@@ -20,7 +20,7 @@ class CAGrad(GradientAggregator):
 
     With :math:`G_0 = \frac1K \sum_k G_k`, the merged gradient is
 
-    .. math:: \arg\max_d\ \min_k \langle G_k, d \rangle \quad
+    .. math:: \operatorname{argmax}_d\ \min_k \langle G_k, d \rangle \quad
         \text{subject to}\quad \|d - G_0\| \le c\,\|G_0\|
 
     which is :math:`d = G_0 + c\,\|G_0\|\, G_w / \|G_w\|` for the :math:`w` in the simplex that

@@ -16,7 +16,7 @@ __all__ = ["DualProj"]
 class DualProj(GradientAggregator):
     r"""Project the mean gradient onto the cone where no task is made worse.
 
-    .. math:: \arg\min_y \Big\|y - \frac1K \sum_k G_k\Big\|\
+    .. math:: \operatorname{argmin}_y \Big\|y - \frac1K \sum_k G_k\Big\|\
         \text{ subject to } \langle G_j, y \rangle \ge 0 \text{ for all } j
 
     (equation 11 of the paper, there with the gradient of the newest task in place of the mean).

@@ -16,7 +16,7 @@ __all__ = ["IMTLG"]
 class IMTLG(GradientAggregator):
     r"""Find the affine combination whose projections on all unit task gradients are equal.
 
-    .. math:: \Big\langle \sum_i w_i G_i,\ \frac{G_k}{\|G_k\|} \Big\rangle
+    .. math:: \left\langle \sum_i w_i G_i,\ \frac{G_k}{\|G_k\|} \right\rangle
         \text{ equal for all } k, \qquad \sum_k w_k = 1
 
     With the cosine matrix C this is :math:`C v = 1`, :math:`w_k \propto v_k / \|G_k\|`. The

@@ -16,7 +16,7 @@ class UPGrad(GradientAggregator):
     r"""Project each task gradient onto the cone where no task is made worse, and take the mean.
 
     .. math:: \frac1K \sum_k \pi(G_k), \qquad
-        \pi(x) = \arg\min_y \|y - x\|\ \text{ subject to }
+        \pi(x) = \operatorname{argmin}_y \|y - x\|\ \text{ subject to }
         \langle G_j, y \rangle \ge 0 \text{ for all } j
 
     so that the merged gradient conflicts with no task. Needs the Gram matrix only: the K projections
