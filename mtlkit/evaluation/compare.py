@@ -123,8 +123,11 @@ def plan_jobs(config: CompareConfig, folder: Path, tasks: Sequence[str], threads
     """All trainings of a comparison, seed by seed."""
     jobs = []
     common: dict[str, Any] = {
-        "threads": threads, "device": config.device, "keep_weights": config.keep_weights,
-    }  # fmt: skip
+        "channels_last": config.channels_last,
+        "threads": threads,
+        "device": config.device,
+        "keep_weights": config.keep_weights,
+    }
     for seed in config.seeds:
         if config.single_task:
             for index, task in enumerate(tasks):

@@ -41,6 +41,7 @@ class Job:
         train: settings of a :class:`TrainConfig`, the method included.
         task: the only task, in a single-task training.
         extra_capacity: see :class:`~mtlkit.evaluation.capacity.TaskMatrix`; None for none.
+        channels_last: memory format of the convolutions.
         threads: of torch; they decide the order of sums, so a resumed run takes the same number.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
         keep_weights: keep ``checkpoints/best.pt``.
@@ -52,6 +53,7 @@ class Job:
     train: dict[str, Any]
     task: str | None = None
     extra_capacity: dict[str, Any] | None = None
+    channels_last: bool = False
     threads: int = 1
     device: str = "auto"
     keep_weights: bool = False
@@ -65,7 +67,7 @@ class Job:
     @property
     def identity(self) -> dict[str, Any]:
         """What decides the result."""
-        keys = ("label", "seed", "train", "task", "extra_capacity")
+        keys = ("label", "seed", "train", "task", "extra_capacity", "channels_last")
         return json.loads(json.dumps({key: asdict(self)[key] for key in keys}))
 
     def config(self) -> TrainConfig:
@@ -180,6 +182,8 @@ def network_change(job: Job) -> Any:
     def change(model: nn.Module, tasks: Sequence[Task]) -> tuple[nn.Module, Sequence[Task]]:
         if job.extra_capacity is not None:
             add_capacity(model, job.extra_capacity)  # type: ignore[arg-type]
+        if job.channels_last:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if job.task is None:
             return model, tasks
         return OneTask(model, job.task), [task for task in tasks if task.name == job.task]
