@@ -52,8 +52,8 @@ def test_a_file_and_flags_go_together(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "'methods' must name one method or more"),
-        (["--methods", "sum"], "the key 'data' is missing"),
+        (["--data", "multidigits"], "'methods' must name one method or more"),
+        ([], "the key 'data' is missing"),
         (["--data", "multidigit", "--methods", "sum"], "did you mean 'multidigits'"),
         (["--data", "multidigits", "--methods", "pcgad"], "did you mean 'pcgrad'"),
         (["--data", "multidigits", "--methods", "sum", "--budget", "tiny"], "'small' or 'full'"),

@@ -190,9 +190,9 @@ def start(folder: Path, jobs: int) -> subprocess.Popen:
     folder.mkdir(exist_ok=True)
     text = json.dumps({**SETTINGS, "jobs": jobs, "epochs": 6})
     (folder / "given.yaml").write_text(text)
+    options = ["compare", "-c", str(folder / "given.yaml"), "-o", str(folder / "out")]
     return subprocess.Popen(
-        [sys.executable, "-m", "mtlkit", "compare", "-c", str(folder / "given.yaml")]
-        + ["-o", str(folder / "out")],
+        [sys.executable, "-m", "mtlkit", *options],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -209,7 +209,7 @@ def wait_for(condition, process) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_killed_comparison_goes_on_and_gives_the_identical_table(tmp_path, jobs):
     compare(make(epochs=6), tmp_path / "left_alone", progress=False)
     process = start(tmp_path / "killed", jobs)
@@ -229,7 +229,9 @@ def test_a_killed_comparison_goes_on_and_gives_the_identical_table(tmp_path, job
     assert tables(out) == tables(tmp_path / "left_alone")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_an_interrupted_comparison_says_how_to_go_on(tmp_path, number):
     process = start(tmp_path, 2)
     out = tmp_path / "out"
@@ -349,7 +351,7 @@ def test_extra_capacity_turns_channels_or_the_first_of_all_features():
 def test_a_reference_is_added_and_labels_are_kept_apart():
     config = make(methods=["pcgrad", "cagrad(c=0.4)"], reference_with_rotations=True)
     assert [e.label for e in config.entries] == ["sum", "sum with R_k", "pcgrad", "cagrad(c=0.4)"]
-    assert [e.method for e in config.entries][0] == "normalize+sum"
+    assert config.entries[0].method == "normalize+sum"
     assert config.entries[1].extra_capacity == {}
 
 
