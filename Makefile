@@ -22,8 +22,8 @@ $(STAMP): pyproject.toml mtlkit/_version.py
 demo: $(STAMP)  ## Compare methods on embedded real data and write a report (about two minutes)
 	$(BIN)/mtlkit compare --demo --output runs/demo
 
-test: $(STAMP)  ## Run all tests but the slow ones
-	$(BIN)/python -m pytest
+test: $(STAMP)  ## Run all tests but the slow ones, on two cores
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(STAMP)  ## Run the slow tests
 	$(BIN)/python -m pytest -m slow --timeout 3600

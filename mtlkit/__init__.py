@@ -24,6 +24,7 @@ __all__ = [
     "__version__",
     "create_architecture",
     "create_method",
+    "fuse",
     "list_architectures",
     "list_methods",
     "param_groups",
@@ -38,6 +39,7 @@ _LAZY: dict[str, str] = {
     "Task": "mtlkit.tasks",
     "Trainer": "mtlkit.training.trainer",
     "create_architecture": "mtlkit.architectures.create",
+    "fuse": "mtlkit.fusion",
     "param_groups": "mtlkit.training.groups",
     "rotation_schedule": "mtlkit.training.groups",
 }

@@ -44,9 +44,17 @@ class Rows:
             large = len(flat) * flat[0].numel() > _STACK_LIMIT
             self._pieces.append(flat if large else torch.stack(flat).to(dtype))
 
+    @classmethod
+    def of_matrix(cls, matrix: Tensor, dtype: torch.dtype) -> Rows:
+        """Rows that are a (P, N) matrix already."""
+        rows = cls([], dtype)
+        rows.shapes, rows._pieces = [matrix.shape[1:]], [matrix.to(dtype)]
+        return rows
+
     def gram(self) -> Tensor:
         """(P, P) inner products, accumulated piece by piece in float32 or better."""
-        return sum(map(self._gram, self._pieces))  # type: ignore[return-value]
+        first, *others = map(self._gram, self._pieces)
+        return sum(others, first)
 
     def weighted(self, weights: Tensor) -> list[Tensor]:
         """``sum_k w_k g_k``, one tensor for each of the list."""
@@ -179,6 +187,7 @@ def fork(method: GradientAggregator, features: Any) -> list[Any]:
     owned = [tensor for part in method.parts for tensor in part.junction_parameters()]
     recording = method.training and torch.is_grad_enabled()
     if not recording or not any(t.requires_grad for t in (*leaves, *owned)):
+        method._pending.nothing_to_merge = recording  # a frozen backbone, and no parameters of ours
         return [rebuild(view) for view in method._fork_leaves(leaves)]
 
     shared, direct = _shared_parameters(method, leaves) if method._wrt_parameters else ([], False)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import ast
 import math
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -93,7 +94,9 @@ def _parse_string(text: str, nested: bool = False) -> list[Part]:
     if len(text) > _MAX_LENGTH:
         raise SpecError(f"spec of {len(text)} characters is too long; at most {_MAX_LENGTH}")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # Python's advice on Python, such as '1a'
+            tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         reason = getattr(error, "msg", None) or str(error)
         raise SpecError(

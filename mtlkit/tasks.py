@@ -127,6 +127,8 @@ class Task:
                 return prediction, target, len(target)
             mask = _labelled_rows(target)
         else:
+            if self.labels is _not_nan and _is_complete(target):
+                return prediction, target, target.numel()
             mask = self.labels(target)
         count = int(mask.sum())
         if count == 0:
@@ -432,6 +434,8 @@ class _Masked:
                 )
             target = target.reshape(prediction.shape)
         target = target.to(prediction.dtype)
+        if self.labels is _not_nan and _is_complete(target):
+            return self.loss(prediction, target)
         mask = self.labels(target).reshape(prediction.shape)
         count = mask.sum()
         if int(count) == mask.numel():

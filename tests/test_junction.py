@@ -202,6 +202,14 @@ def test_eval_and_no_grad_cost_nothing_and_change_nothing(spec):
     assert all(torch.equal(after[key], before[key]) for key in before)
 
 
+def test_heads_on_a_frozen_backbone_train_with_any_method():
+    net = SmallNet("pcgrad")
+    net.backbone.requires_grad_(False)
+    for _ in range(2):
+        net(torch.randn(8, 4)).backward()
+    assert all(p.grad.abs().sum() > 0 for p in net.heads.parameters())
+
+
 def test_features_of_a_frozen_backbone_still_train_the_rotations():
     net = SmallNet("rotate+scale")
     net.backbone.requires_grad_(False)
@@ -342,7 +350,55 @@ def test_a_full_graph_compiles_and_equals_eager(spec):
     torch.testing.assert_close(eager.method.stats.losses, other.method.stats.losses, **tolerance)
 
 
-@pytest.mark.parametrize("spec", ["mgda", "pcgrad(wrt=parameters)", "normalize+imtl_g"])
+class _Predictions(nn.Module):
+    def __init__(self, net: SmallNet):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        features = self.net.method(self.net.backbone(x))
+        return [head(z) for head, z in zip(self.net.heads, features, strict=True)]
+
+
+@pytest.mark.parametrize("spec", COMPILED)
+def test_the_total_may_be_taken_outside_of_the_compiled_network(spec):
+    torch._dynamo.reset()
+    eager = SmallNet(spec)
+    other = copy.deepcopy(eager)
+    compiled = torch.compile(_Predictions(other), fullgraph=True, backend="aot_eager")
+    for net, forward in ((eager, _Predictions(eager)), (other, compiled)):
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(3):
+            outputs = forward(torch.randn(8, 4, generator=generator))
+            optimizer.zero_grad()
+            net.method.total([(y - k).square().mean() for k, y in enumerate(outputs)]).backward()
+            optimizer.step()
+    for left, right in zip(eager.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", mtlkit.list_methods())
+def test_every_traceable_method_compiles_into_one_graph(spec):
+    eager = SmallNet(spec)
+    if not eager.method._traceable:
+        pytest.skip("breaks the graph, as its class says")
+    torch._dynamo.reset()
+    other = copy.deepcopy(eager)
+    compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.02, momentum=0.5)
+    xs = [torch.randn(8, 4) for _ in range(3)]
+    train(eager, xs)
+    for x in xs:
+        optimizer.zero_grad()
+        compiled(x).backward()
+        optimizer.step()
+    for left, right in zip(eager.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("spec", ["mgda", "gradnorm", "pcgrad(wrt=parameters)", "normalize+imtl_g"])
 def test_where_the_graph_breaks_compiling_still_gives_the_same(spec):
     torch._dynamo.reset()
     xs = [torch.randn(8, 4) for _ in range(3)]

@@ -108,8 +108,9 @@ def run(rounds: int = 25) -> list[Row]:
         torch.manual_seed(0)
         x = torch.randn(shape)
         ours, by_hand = _Candidate(spec, x, None), _Candidate(spec, x, forward)
-        for prediction, expected in zip(ours.net(x).values(), forward(by_hand.net, x), strict=True):
-            torch.testing.assert_close(prediction, expected)
+        with torch.no_grad():
+            for prediction, expected in zip(ours.net(x).values(), forward(by_hand.net, x), strict=True):
+                torch.testing.assert_close(prediction, expected)
         seconds = interleave({"ours": ours, "by hand": by_hand}, rounds=rounds)
         group = "step of an architecture / the same network by hand"
         rows.append(Row(group, name, ratio(seconds, "ours", "by hand"), limit=LIMIT))

@@ -114,7 +114,7 @@ def train(
 ) -> None:
     """Train one network with one method.
 
-    Example: [bold]mtlkit train --data digit_pairs --method rotograd --epochs 5 -o runs/pairs[/bold]
+    Example: [bold]mtlkit train --data multidigits --method rotograd --epochs 5 -o runs/digits[/bold]
 
     On several GPUs: [bold]accelerate launch --multi_gpu -m mtlkit train --config run.yaml[/bold]
     """

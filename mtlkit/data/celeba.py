@@ -21,6 +21,7 @@ from mtlkit.data.base import (
     TensorSplit,
     register_dataset,
 )
+from mtlkit.data.randomness import generator
 from mtlkit.errors import MissingExtraError, SpecError
 
 __all__ = ["CelebA"]
@@ -130,7 +131,8 @@ class CelebA(DataSet):
             self._table = _read_lists(folder)
         paths, attributes = self._table[split]
         if split == "train" and self._train is not None:
-            order = np.random.default_rng(self.seed).permutation(len(paths))[: self._train]
+            random = generator(self.seed, self.name, "train")
+            order = random.permutation(len(paths))[: self._train]
             paths, attributes = [paths[index] for index in order], attributes[order]
         if not paths:
             raise DataError(f"data set {self.name}: no images in the {split} part of {_PARTITION}")
@@ -171,7 +173,7 @@ class _Faces(Split):
                 )
         except FileNotFoundError:
             raise CelebA.missing(path) from None
-        except (OSError, ValueError, SyntaxError) as error:  # what Pillow raises for damaged files
+        except Exception as error:  # Pillow raises whatever the damaged bytes lead to
             raise DataError(f"cannot read the image {path}: {error}; fetch it again") from None
         return torch.from_numpy(np.array(resized)).permute(2, 0, 1)
 
@@ -215,7 +217,8 @@ def _read_lists(folder: Path) -> dict[SplitName, tuple[list[Path], NDArray[np.fl
         )
     chosen: dict[SplitName, list[str]] = {split: [] for split in _CODES}
     parts = {str(code): split for split, code in _CODES.items()}
-    for number, line in enumerate(partition_path.read_text(encoding="utf-8").splitlines(), start=1):
+    partition = partition_path.read_text(encoding="utf-8", errors="replace").splitlines()
+    for number, line in enumerate(partition, start=1):
         words = line.split()
         if not words:
             continue

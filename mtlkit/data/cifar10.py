@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +181,7 @@ def _read(cls: DataSet, folder: Path, part: str) -> tuple[NDArray[np.uint8], NDA
             images, labels = content[f"x_{part}"], content[f"y_{part}"]
     except KeyError as error:
         raise DataError(f"{path} lacks the array {error}; expected x_{part} and y_{part}") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # NumPy raises whatever the damaged bytes lead to
         raise DataError(f"cannot read {path}: {error}; fetch it again") from None
     return _check(path, images, labels.reshape(-1))
 
@@ -211,7 +210,12 @@ def _check(
             f"{path}: {len(labels)} labels for images {images.shape} of {images.dtype}; "
             "expected as many uint8 images of 32 x 32 x 3"
         )
-    if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0 or labels.max() > 9:
+    if (
+        not np.issubdtype(labels.dtype, np.integer)
+        or labels.size == 0
+        or labels.min() < 0
+        or labels.max() > 9
+    ):
         raise DataError(f"{path}: labels must be whole numbers from 0 to 9")
     return images, labels
 

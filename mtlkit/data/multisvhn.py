@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mtlkit.data.base import DataError, SplitName, register_dataset
 from mtlkit.data.digit_pairs import DigitPairs, Source
+from mtlkit.data.mat import read_mat
 from mtlkit.data.randomness import generator, split_indices
 
 __all__ = ["MultiSvhn"]
@@ -58,12 +59,7 @@ class MultiSvhn(DigitPairs):
 
 
 def _read_mat(path: Path) -> Source:
-    from scipy.io import loadmat
-
-    try:
-        content = loadmat(path, variable_names=["X", "y"])
-    except Exception as error:  # scipy raises whatever the damaged bytes lead to
-        raise DataError(f"cannot read {path} as a MATLAB file: {error}; fetch it again") from None
+    content = read_mat(path)
     if "X" not in content or "y" not in content:
         raise DataError(f"{path} must hold the arrays X and y, as SVHN's cropped digits do")
     images, labels = content["X"], content["y"].reshape(-1)

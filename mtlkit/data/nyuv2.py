@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -251,7 +250,7 @@ class _Files:
             path = self._folder / part / kind / name
             try:
                 found[kind] = np.load(path, allow_pickle=False)
-            except (OSError, ValueError, EOFError) as error:
+            except Exception as error:  # NumPy raises whatever the damaged bytes lead to
                 raise DataError(f"cannot read {path}: {error}; fetch it again") from None
         return _standard(found, str(self._folder / part / "*" / name))
 
@@ -268,7 +267,7 @@ class _Arrays:
                 }
         except KeyError as error:
             raise DataError(f"{path} lacks the array {error}.\n{NyuV2._where_to_get()}") from None
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        except Exception as error:  # as above
             raise DataError(f"cannot read {path}: {error}; fetch it again") from None
 
     def count(self, part: str) -> int:
@@ -292,6 +291,9 @@ def _standard(found: dict[str, NDArray[Any]], where: str) -> dict[str, NDArray[A
     ):
         shapes = ", ".join(f"{kind} {found[kind].shape}" for kind in _KINDS)
         raise DataError(f"{where}: shapes do not fit: {shapes}")
+    if min(size) == 0 or any(array.dtype.kind not in "fiu" for array in found.values()):
+        kinds = ", ".join(f"{kind} {found[kind].shape} of {found[kind].dtype}" for kind in _KINDS)
+        raise DataError(f"{where}: expected images of numbers, not {kinds}")
     standard_image = image.astype(np.float32)
     if image.dtype == np.uint8:
         standard_image /= 255
@@ -300,7 +302,7 @@ def _standard(found: dict[str, NDArray[Any]], where: str) -> dict[str, NDArray[A
         # rounding to bytes leaves lengths slightly off one; a zero vector stays zero: unknown
         length = np.linalg.norm(standard_normal, axis=-1, keepdims=True)
         standard_normal /= np.maximum(length, 1)
-    labels = label.astype(np.int64)
+    labels = np.nan_to_num(label, nan=-1.0).astype(np.int64)
     if labels.max() >= len(INDOOR_CLASSES) or labels.min() < -1:
         raise DataError(f"{where}: labels must be -1 (unknown) to {len(INDOOR_CLASSES) - 1}")
     return {

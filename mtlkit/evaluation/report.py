@@ -341,14 +341,14 @@ def _time(comparison: Comparison) -> str:
         Boxes(index, label, [r.step_ratio for r in comparison.of(label) if r.step_ratio is not None])
         for index, label in enumerate(comparison.labels)
     ]
-    hours = [
+    durations = [
         Boxes(index, label, [r.seconds for r in comparison.of(label) if r.seconds is not None])
         for index, label in enumerate(comparison.labels)
     ]
     return _grid(
         [
             bar_chart(ratios, "Time of a step", f"× {comparison.reference or 'reference'}", marker=1.0),
-            bar_chart(hours, "Time of a run", "seconds"),
+            bar_chart(durations, "Time of a run", "seconds"),
         ]
     )
 

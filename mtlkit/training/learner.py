@@ -18,6 +18,9 @@ from mtlkit.weighting.create import create_method
 __all__ = ["Learner", "prediction_of", "unpack"]
 
 
+_NOTHING: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+
+
 class Learner(nn.Module):
     """Model, losses and method in one forward pass, so that DDP sees all that the loss is made of."""
 
@@ -27,6 +30,8 @@ class Learner(nn.Module):
         self.tasks = tuple(tasks)
         self.losses = nn.ModuleList(t.loss for t in tasks if isinstance(t.loss, nn.Module))
         self.accelerator = accelerator
+        self.world = int(accelerator.num_processes)
+        self.half_precision = accelerator.mixed_precision != "no"
         method = getattr(model, "method", None)
         if method is not None and not isinstance(method, GradientAggregator):
             raise SpecError(f"model.method must come from mtlkit.create_method, not {method!r}")
@@ -58,7 +63,7 @@ class Learner(nn.Module):
         predictions = self.model(inputs)
         if targets is None:
             return predictions
-        with self._full_precision(predictions):
+        with self._full_precision():
             measured = [
                 task.measure(prediction_of(predictions, task.name), targets.get(task.name))
                 if labelled
@@ -69,7 +74,7 @@ class Learner(nn.Module):
             counts: Sequence[float] = [count for _, count in measured]
             report: Sequence[Tensor | float | None]
             report = [None if loss is None else loss.detach() for loss in local]
-            if self.accelerator.num_processes > 1:
+            if self.world > 1:
                 local, report, counts = self._share(local, counts, stop)
             names = (task.name for task in self.tasks)
             total = self.method.total(dict(zip(names, local, strict=True)))
@@ -82,7 +87,6 @@ class Learner(nn.Module):
         self, losses: list[Tensor | None], counts: Sequence[float], stop: bool
     ) -> tuple[list[Tensor | None], list[float | None], list[float]]:
         """Scale the losses so that their mean over the processes is the mean over all labels."""
-        world = self.accelerator.num_processes
         device = self.accelerator.device
         dtype = torch.float32 if device.type == "mps" else torch.float64
         message = torch.zeros(2, len(losses) + 1, dtype=dtype, device=device)
@@ -93,7 +97,7 @@ class Learner(nn.Module):
         own = message[0].clone()
         dist.all_reduce(message)
         everywhere, sums = message.tolist()
-        factors = own * world / message[0].clamp(min=1)
+        factors = own * self.world / message[0].clamp(min=1)
         scaled = [
             None if loss is None else loss * factors[index].to(loss.dtype)
             for index, loss in enumerate(losses)
@@ -103,10 +107,10 @@ class Learner(nn.Module):
         ]
         return scaled, report[:-1], everywhere
 
-    def _full_precision(self, predictions: Any) -> contextlib.AbstractContextManager[Any]:
+    def _full_precision(self) -> contextlib.AbstractContextManager[Any]:
         """Losses in float32, whatever the network runs in."""
-        if self.accelerator.mixed_precision == "no":
-            return contextlib.nullcontext()
+        if not self.half_precision:
+            return _NOTHING
         return torch.autocast(self.accelerator.device.type, enabled=False)
 
 

@@ -155,15 +155,22 @@ def _loader(dataset: Any, split: str, config: TrainConfig) -> DataLoader[Any] | 
     samples = getattr(dataset, split, None)
     if samples is None or len(samples) == 0:
         return None
+    # a last batch of one sample has no statistics for batch normalisation
+    drop_last = split == "train" and len(samples) >= config.batch_size
     if hasattr(dataset, "loader"):
         loader: DataLoader[Any] = dataset.loader(
-            split, config.batch_size, num_workers=config.workers, seed=config.seed
+            split,
+            config.batch_size,
+            drop_last=drop_last,
+            num_workers=config.workers,
+            seed=config.seed,
         )
         return loader
     return DataLoader(
         samples,
         batch_size=config.batch_size,
         shuffle=split == "train",
+        drop_last=drop_last,
         num_workers=config.workers,
         persistent_workers=config.workers > 0,
         collate_fn=collate,

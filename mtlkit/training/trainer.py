@@ -160,6 +160,7 @@ class Trainer:
         self.tasks = _check_tasks(tasks)
         self.output = None if output is None else Path(output)
         self.accelerator = accelerator or make_accelerator(precision, accumulate, trackers, self.output)
+        self._alone = self.accelerator.num_processes == 1
         self._own_trackers = accelerator is None and bool(trackers)
         if accelerator is not None and accumulate != 1:
             accelerator.gradient_accumulation_steps = accumulate
@@ -193,7 +194,7 @@ class Trainer:
         self._window: list[tuple[Sequence[Tensor | float | None], Sequence[float]]] = []
         self._spoiled: str | None = None
         self._skips = 0
-        self._merges = int(self.method._steps)
+        self._gram = self.method.last_gram
         self._stop = threading.Event()
         self._stop_agreed = False
         self._last_validation: dict[str, dict[str, float]] = {}
@@ -359,14 +360,15 @@ class Trainer:
         if self.clip_norm is not None:
             self.accelerator.clip_grad_norm_(self._learner.parameters(), self.clip_norm)
         self.optimizer.step()
-        if self.scheduler_every == "step" and not self.accelerator.optimizer_step_was_skipped:
+        stepwise = self.schedulers and self.scheduler_every == "step"
+        if stepwise and not self.accelerator.optimizer_step_was_skipped:
             self._step_schedulers()
         self.optimizer.zero_grad()
         self._skips = 0
 
     def _check_losses(self, total: Tensor, losses: Sequence[Tensor | float | None]) -> bool:
         """Whether the losses are finite; on several processes, those of all."""
-        if self.accelerator.num_processes == 1 and math.isfinite(total.detach()):
+        if self._alone and math.isfinite(total.detach()):
             return True
         values = [None if loss is None else float(loss) for loss in losses]
         wrong = [
@@ -374,7 +376,7 @@ class Trainer:
             for task, value in zip(self.tasks, values, strict=True)
             if value is not None and not math.isfinite(value)
         ]
-        if self.accelerator.num_processes > 1 and not wrong:
+        if not self._alone and not wrong:
             return True
         named = ", ".join(f"{name!r}" for name in wrong) or "the method's weighting"
         self._nonfinite(f"the loss of {named} is not finite")
@@ -401,12 +403,12 @@ class Trainer:
         self._nonfinite(f"the gradient of {named} is not finite")
 
     def _merged_norm(self) -> float | None:
-        """Squared norm of what the method merged in this backward; None if it did not merge."""
-        merges = int(self.method._steps)
-        if merges == self._merges:
-            return None
-        self._merges = merges
-        return float(self.method._last_products[-1])
+        """A number that is finite if the gradients merged in this backward are; None without a merge."""
+        gram = self.method.last_gram
+        if gram is None or gram is self._gram:
+            return None  # a plain sum that was not forked, or a compiled method
+        self._gram = gram
+        return float(gram.sum())
 
     def _nonfinite(self, what: str) -> None:
         where = f"{what} at step {self.step + 1}, batch {self._position.batch + 1} of the epoch"

@@ -252,16 +252,17 @@ class GradientAggregator(nn.Module, ABC):
         if not grads.is_floating_point():
             raise SpecError(f"gradients must be floating point, not {grads.dtype}")
         dtype = torch.float64 if grads.dtype == torch.float64 else torch.float32
-        rows = Rows([[row] for row in grads], dtype)
+        rows = Rows.of_matrix(grads, dtype)
         gram = rows.gram()
+        everyone = tuple(range(len(grads)))
         step = Step(
-            present=tuple(range(len(grads))),
+            present=everyone,
             complete=True,
             gram=gram,
             feature_gram=gram,
             finite=torch.isfinite(gram).all(),
             scale=gram.new_ones(()),
-            local=tuple(range(len(grads))),
+            local=everyone,
             grads={k: [row] for k, row in enumerate(grads)},
             rows=rows,
         )
@@ -296,6 +297,11 @@ class GradientAggregator(nn.Module, ABC):
                 -1, 1
             ),
         )
+
+    @property
+    def last_gram(self) -> Tensor | None:
+        """(P, P) inner products of the gradients merged last; None before, and in compiled graphs."""
+        return None if self._pending.record is None else self._pending.record.gram
 
     @property
     def rotations(self) -> Tensor:
@@ -599,7 +605,8 @@ class GradientAggregator(nn.Module, ABC):
                 "torch.no_grad()"
             )
         pending.clear()
-        if anchor is None and self.needs_features:
+        nothing_to_merge, pending.nothing_to_merge = pending.nothing_to_merge, False
+        if anchor is None and self.needs_features and not nothing_to_merge:
             raise UsageError(
                 f"total(losses) before method(features): {self} merges gradients at the features, so "
                 "give the heads what method(features) returns, once per step"
@@ -728,6 +735,7 @@ class _Pending:
         self.anchor: Tensor | None = None
         self.given: tuple[int, ...] = ()
         self.has_losses = False
+        self.nothing_to_merge = False
         self.group: Any = None
         self.process_group: Any = None
         self.losses: tuple[tuple[int, ...], Tensor] | None = None

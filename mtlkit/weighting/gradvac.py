@@ -94,25 +94,33 @@ class GradVac(GradientAggregator):
 def _vaccinated(gram: Matrix, goals: Matrix, orders: Matrix, beta: float, rounding: float) -> Matrix:
     """Weights of the sum; ``goals`` are moved in place."""
     count = len(gram)
-    tasks = np.arange(count)
     norms = np.sqrt(gram.diagonal())
     safe = np.where(norms == 0, 1, norms)
     cosines = gram / safe[:, None] / safe[None, :]
+    tasks = np.arange(count)
+    sines = np.sqrt(np.maximum(1 - goals * goals, 0))
+    paired = (norms[:, None] > 0) & (norms[None, :] > 0) & (tasks[:, None] != tasks[None, :])
+    limits = np.where(paired & (sines > 0), goals - rounding, -np.inf)
+    slopes = goals / np.where(sines > 0, sines, 1)
     # row i: the gradient of task i in units of its norm, in terms of all unit gradients
     coefficients = np.eye(count)
     products = cosines.copy()
+    squares = cosines.diagonal().copy()
+    seen = goals.copy()
     for turn in range(count):
         onto = orders[:, turn]
-        square = np.maximum((coefficients * products).sum(axis=1), 0)
-        length = np.sqrt(square)
-        apart = (onto != tasks) & (length > 0) & (norms[onto] > 0) & (norms > 0)
-        cosine = np.clip(products[tasks, onto] / np.where(length > 0, length, 1), -1, 1)
-        goal = goals[tasks, onto]
-        sine, goal_sine = np.sqrt(1 - cosine * cosine), np.sqrt(np.maximum(1 - goal * goal, 0))
-        moved = apart & (cosine < goal - rounding) & (goal_sine > 0)
-        step = length * (goal * sine / np.where(moved, goal_sine, 1) - cosine)
-        step = np.where(moved, step, 0)
+        pairs = tasks * count + onto
+        lengths = np.sqrt(np.maximum(squares, 0))
+        along = products.take(pairs)
+        cosine = along / np.where(lengths > 0, lengths, 1)
+        seen.put(pairs, cosine)
+        moved = cosine < limits.take(pairs)
+        if not moved.any():
+            continue
+        sine = np.sqrt(np.maximum(1 - cosine * cosine, 0))
+        step = np.where(moved, lengths * (slopes.take(pairs) * sine - cosine), 0)
         coefficients[tasks, onto] += step
         products += step[:, None] * cosines[onto]
-        goals[tasks, onto] = np.where(apart, (1 - beta) * goal + beta * cosine, goal)
+        squares += step * (2 * along + step)
+    goals += np.where(paired, beta * (np.clip(seen, -1, 1) - goals), 0)
     return (norms @ coefficients) / safe + (norms == 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -32,13 +33,20 @@ class SharedRandom(nn.Module):
 
     def uniform(self, *shape: int, stream: int = 0, offset: int = 0) -> Tensor:
         """Numbers of [0, 1) in float32; ``offset`` is the position of the first one."""
-        state = torch.stack([self.seed, self.counter + ((_STREAM * stream) & _MASK)]).to(torch.int32)
         # zero is a fixed point of the mixing; the constants keep seed 0 and step 0 away from it
-        key = _mix(state[0] + 0x3C6EF372 + _mix(state[1] + 0x1B873593))
-        count = math.prod(shape)
-        index = torch.arange(offset, offset + count, dtype=torch.int32, device=key.device)
+        shift, count = (_STREAM * stream) & _MASK, math.prod(shape)
+        if self.counter.device.type == "cpu" and not torch.compiler.is_compiling():
+            # the same arithmetic, at a fraction of the overhead on small arrays
+            inner = _mix_array(np.array([int(self.counter) + shift + 0x1B873593], dtype=np.uint32))
+            key = _mix_array(np.array([int(self.seed) + 0x3C6EF372], dtype=np.uint32) + inner)
+            positions = np.arange(offset, offset + count, dtype=np.uint32)
+            top = (_mix_array(positions ^ key) >> np.uint32(8)).astype(np.float32)
+            return torch.from_numpy(top * np.float32(2.0**-24)).reshape(shape)
+        state = torch.stack([self.seed, self.counter + shift]).to(torch.int32)
+        traced_key = _mix(state[0] + 0x3C6EF372 + _mix(state[1] + 0x1B873593))
+        index = torch.arange(offset, offset + count, dtype=torch.int32, device=self.counter.device)
         # 24 bits: what a float32 can hold
-        bits = (_mix(index ^ key) >> 8) & 0xFFFFFF
+        bits = (_mix(index ^ traced_key) >> 8) & 0xFFFFFF
         return (bits.to(torch.float32) * 2.0**-24).reshape(shape)
 
     def normal(self, *shape: int, stream: int = 0) -> Tensor:
@@ -65,3 +73,10 @@ def _mix(x: Tensor) -> Tensor:
     x = x ^ ((x >> 15) & 0x1FFFF)
     x = x * -0x7B935975
     return x ^ ((x >> 16) & 0xFFFF)
+
+
+def _mix_array(x: np.ndarray) -> np.ndarray:
+    """The same on unsigned NumPy numbers."""
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return x ^ (x >> np.uint32(16))

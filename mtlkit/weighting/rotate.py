@@ -109,9 +109,11 @@ class Rotate(GradientAggregator):
     @property
     def rotations(self) -> Tensor:
         """(K, m, m) current rotations."""
-        with torch.no_grad():
+        with torch.no_grad(), _full_precision(self._device):
             self.fold()
-            current = self._current().detach()
+            # geotorch's of the last forward are not those after the optimizer's step
+            current = self.base if self.param == "lie" else self._geotorch_rotations()
+            current = current.detach()
             if self.blocks == 1:
                 return current[:, 0].clone()
             return torch.stack([torch.block_diag(*blocks) for blocks in current])
@@ -131,7 +133,8 @@ class Rotate(GradientAggregator):
         """Bring the rotations back onto the manifold after an optimizer's step."""
         self.fold()
         if self.param == "geotorch":
-            frames = [module.weight for module in self.frames]
+            with _full_precision(self._device):
+                frames = [module.weight for module in self.frames]
             self._pending.scratch["frames"] = frames if torch.is_grad_enabled() else None
 
     def fork(self, features: list[Tensor]) -> list[list[Tensor]]:
@@ -194,8 +197,11 @@ class Rotate(GradientAggregator):
     @torch.no_grad()
     def fold(self) -> None:
         """Fold what an optimizer did into the rotations: ``R <- R exp(A)``, ``A <- 0``."""
-        if self.param == "geotorch":
-            return
+        if self.param == "lie":
+            with _full_precision(self._device):
+                self._fold()
+
+    def _fold(self) -> None:
         if torch.compiler.is_compiling():
             for rotation, lie in zip(self.base, self.lie, strict=True):
                 rotation.copy_(traced_exponential_step(rotation, skew(lie)))
@@ -232,8 +238,17 @@ class Rotate(GradientAggregator):
         """(K, b, n, n) rotations."""
         if self.param == "lie":
             return self.base
-        frames = self._pending.scratch.get("frames") or [module.weight for module in self.frames]
-        return torch.stack(list(frames))
+        frames = self._pending.scratch.get("frames")
+        return torch.stack(list(frames)) if frames else self._geotorch_rotations()
+
+    def _geotorch_rotations(self) -> Tensor:
+        with _full_precision(self._device):
+            weights: list[Any] = [module.weight for module in self.frames]
+            return torch.stack(weights)
+
+    @property
+    def _device(self) -> torch.device:
+        return self.turns.device
 
     def _skew_gradients(self, step: Step) -> Sequence[Tensor]:
         r"""K (b, n, n) :math:`V^\top G_k - G_k^\top V`; zero for tasks without a gradient here."""
@@ -257,8 +272,9 @@ class Rotate(GradientAggregator):
         if not torch.compiler.is_compiling():
             return self._pending.scratch.pop("turned", None)
         index = self._leaf_index(step.grads[step.local[0]])
-        leaves = [g for task in step.local if (g := step.grads[task][index]) is not None]
-        return torch.stack(leaves) if leaves else None
+        leaves = [step.grads[task][index] for task in step.local]
+        found = [leaf for leaf in leaves if leaf is not None]
+        return torch.stack(found) if found else None
 
     def _leaf_index(self, leaves: Sequence[Any]) -> int:
         if not -len(leaves) <= self.leaf < len(leaves):
@@ -315,6 +331,10 @@ class Rotate(GradientAggregator):
                 f"rotate(dim={self.dim}) cannot rotate a {feature.dtype} tensor of shape "
                 f"{tuple(feature.shape)}"
             )
+        if isinstance(self.dim, int) and not -feature.dim() <= self.dim < feature.dim():
+            raise UsageError(
+                f"rotate(dim={self.dim}): features of shape {tuple(feature.shape)} have no such axis"
+            )
         length = self._folded_shape(feature.shape)[1]
         wrong = length != self.side if self.size is None else length < self.side
         if wrong:
@@ -323,6 +343,11 @@ class Rotate(GradientAggregator):
                 f"shape {tuple(feature.shape)} has {length}; pass feature_dim={length} to "
                 "create_method, or choose another dim (-1, 'channel', 'flat') or size"
             )
+
+
+def _full_precision(device: torch.device) -> torch.autocast:
+    """Rotations are computed in their own precision also where the forward is autocast."""
+    return torch.autocast(device.type, enabled=False)
 
 
 def _checked_size(size: int | None, feature_dim: int | None, blocks: int) -> int:

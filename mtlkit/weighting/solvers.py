@@ -89,6 +89,9 @@ def min_norm_point(gram: Matrix) -> Matrix:
 
 def project_onto_simplex(point: Matrix) -> Matrix:
     """The nearest vector with non-negative entries of sum one."""
+    shifted = point - (point.sum() - 1) / len(point)
+    if shifted.min() >= 0:
+        return shifted
     descending = np.sort(point)[::-1]
     excess = (np.cumsum(descending) - 1) / np.arange(1, len(point) + 1)
     positive = np.count_nonzero(descending > excess)
@@ -220,11 +223,11 @@ def _step_length(
     lowest = relative.min()
     if lowest < 0:
         length = min(1.0, -0.95 / lowest)
-    curve = step @ cosines @ step
-    linear = step @ cosines @ b
-    value = h * b ** (1 - power)
-    if np.abs(relative).max() < 1e-3:
+    if max(-lowest, relative.max()) < 1e-3:
         return length  # quadratic convergence has set in
+    image = cosines @ step
+    curve, linear = step @ image, b @ image
+    value = h * b ** (1 - power)
     for _ in range(60):
         log = np.log1p(length * relative)
         gain = log if power == 1 else np.expm1((1 - power) * log) / (1 - power)

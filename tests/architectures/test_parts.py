@@ -313,8 +313,11 @@ def test_the_user_s_axis_of_rotation_is_kept():
 def test_pyramids_of_every_family_can_be_attended_stitched_and_branched(architecture, backbone):
     options = "(img_size=64)" if backbone.startswith("vit") else ""
     net = create(architecture, method="pcgrad", backbone=f"timm.{backbone}{options}")
-    history = train(net, torch.randn(4, 3, 64, 64), steps=3, lr=1e-3)
-    assert history[-1] < history[0]
+    train(net, torch.randn(4, 3, 64, 64), steps=2, lr=1e-4)
+    assert net.method.stats.norms.min() > 0
+    for name, parameter in net.named_parameters():
+        assert parameter.grad is not None, name
+        assert torch.isfinite(parameter.grad).all(), name
 
 
 def test_stages_of_a_backbone_make_the_backbone():

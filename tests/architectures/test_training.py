@@ -38,7 +38,7 @@ def test_every_registered_architecture_is_tested_here():
     ("case", "method"),
     [
         pytest.param(case, method, marks=pytest.mark.slow)
-        if case.heavy and method == "sum"
+        if case.heavy and method != "rotograd"
         else (case, method)
         for case in CASES
         for method in METHODS
@@ -131,7 +131,7 @@ def test_merged_gradient_of_the_sum_is_that_of_the_plain_sum_of_losses(case):
     (total if auxiliary is None else total + auxiliary).backward()
     scale = max(float(other.grad.abs().max()) for other in twin.parameters())
     for (name, parameter), other in zip(net.named_parameters(), twin.parameters(), strict=True):
-        assert (parameter.grad - other.grad).abs().max() <= 1e-5 * scale, name
+        assert (parameter.grad - other.grad).abs().max() <= 1e-4 * scale, name
 
 
 def _without_junction(net, x):
@@ -167,7 +167,7 @@ def test_a_weight_per_task_reaches_every_shared_parameter_with_that_weight(case)
     scale = max(float(gradient.abs().max()) for gradient in expected)
     assert scale > 0
     for parameter, gradient in zip(net.shared_parameters(), expected, strict=True):
-        assert (parameter.grad - gradient).abs().max() <= 1e-5 * scale
+        assert (parameter.grad - gradient).abs().max() <= 1e-4 * scale
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if not c.forks], ids=ids)

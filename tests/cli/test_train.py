@@ -41,9 +41,19 @@ def test_flags_train_test_and_tell_where_the_run_is(tmp_path, capsys):
     assert code == 0, shown
     assert "test set  label: loss" in shown
     assert "mtlkit report" in shown
+    assert call("report", tmp_path / "run") == 0
+    assert "<svg" in (tmp_path / "run" / "report.html").read_text()
     figures = json.loads((tmp_path / "run" / "test.json").read_text())
     assert 0 <= figures["label"]["accuracy"] <= 1
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["method"] == "rotograd"
+
+
+def test_an_embedded_data_set_and_its_own_network_train(tmp_path, monkeypatch, capsys):
+    monkeypatch.undo()
+    code = call("train", "--data", "multidigits", "--method", "rotograd", "--steps", 3, "-o", tmp_path)
+    shown = capsys.readouterr()
+    assert code == 0, shown.err
+    assert "test set  left: loss" in shown.out
 
 
 def test_a_file_means_the_same_as_flags_and_flags_override_it(tmp_path):
@@ -184,7 +194,7 @@ def test_two_processes_on_the_command_line_equal_one(tmp_path):
         timeout=200,
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
-    name = "checkpoints/step-000000007.pt"
+    name = "checkpoints/step-000000006.pt"
     assert (weights(tmp_path / "one" / name) - weights(tmp_path / "two" / name)).abs().max() < 1e-5
     log = [json.loads(line) for line in (tmp_path / "two" / "log.jsonl").read_text().splitlines()]
     assert log[0]["processes"] == 2

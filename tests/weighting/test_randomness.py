@@ -61,3 +61,13 @@ def test_the_state_continues_and_a_skipped_step_is_drawn_again():
     other = SharedRandom(9)
     other.load_state_dict(twin.state_dict())
     assert torch.equal(other.uniform(5), expected)
+
+
+def test_traced_and_plain_draws_are_the_same():
+    random = SharedRandom(123)
+    for _ in range(3):
+        random.advance(torch.tensor(True))
+    torch._dynamo.reset()
+    traced = torch.compile(random.uniform, fullgraph=True, backend="eager")
+    for stream in (0, 1, 7):
+        assert torch.equal(traced(64, stream=stream), random.uniform(64, stream=stream))

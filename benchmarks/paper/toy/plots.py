@@ -1,0 +1,101 @@
+"""Level plots: trajectories of the features over the losses, as active and passive transformations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.paper.toy.problems import Path, Regression, run_logistic, run_regression
+
+BLUE, ORANGE, GREEN = "#1f77b4", "#e6850e", "#2a8f3c"
+
+
+def _figure(columns: int) -> tuple[Any, Any]:
+    from mtlkit.errors import MissingExtraError
+
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "bench", "drawing the plots") from error
+    figure = Figure(figsize=(4.3 * columns, 4.4), layout="constrained")
+    return figure, figure.subplots(1, columns)
+
+
+def _grid(points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    low, high = points.min(dim=0).values, points.max(dim=0).values
+    centre, half = (low + high) / 2, float((high - low).max()) * 0.5 + 0.35
+    x = torch.linspace(float(centre[0]) - half, float(centre[0]) + half, 160)
+    y = torch.linspace(float(centre[1]) - half, float(centre[1]) + half, 160)
+    return x, y, torch.cartesian_prod(x, y).reshape(160, 160, 2).transpose(0, 1)
+
+
+def _levels(axes: Any, problem: Regression, rotations: Tensor, points: Tensor) -> None:
+    x, y, plane = _grid(points)
+    height = sum(
+        problem.loss(plane @ R.T, shift) for R, shift in zip(rotations, problem.shifts, strict=True)
+    )
+    assert isinstance(height, Tensor)
+    axes.contourf(x, y, (height - height.min() + 0.05).log(), levels=22, cmap="Greys_r", alpha=0.55)
+    axes.set_aspect("equal")
+
+
+def _trail(axes: Any, points: Tensor, colour: str, label: str) -> None:
+    axes.plot(points[:, 0], points[:, 1], "-", color=colour, linewidth=1.4, label=label)
+    axes.plot(*points[0], "o", color=colour, markersize=6, markerfacecolor="white")
+    axes.plot(*points[-1], "o", color=colour, markersize=7)
+
+
+def _stars(axes: Any, optima: Tensor) -> None:
+    for optimum, colour in zip(optima, (BLUE, ORANGE), strict=True):
+        axes.plot(
+            *optimum, "*", color=colour, markersize=15, markeredgecolor="black", markeredgewidth=0.7
+        )
+
+
+def regression_figure(problem: Regression) -> Any:
+    """Vanilla; RotoGrad in the space of r_k (active); RotoGrad in the space of z (passive)."""
+    optima = torch.tensor(problem.optima)
+    vanilla, ours = run_regression(problem, "sum"), run_regression(problem, "rotograd")
+    figure, (left, middle, right) = _figure(3)
+    identity = torch.eye(2).expand(2, 2, 2)
+    _panel(left, problem, identity, optima, {"z": (vanilla.features, GREEN)})
+    left.set_title("without RotoGrad: z over $L_1 + L_2$")
+    views = {f"$r_{k + 1}$": (ours.task_features(k), (BLUE, ORANGE)[k]) for k in (0, 1)}
+    _panel(middle, problem, identity, optima, views)
+    middle.set_title("RotoGrad, active: $r_k = R_k z$ over $L_1 + L_2$")
+    last = ours.rotations[-1]
+    seen = torch.stack([R.T @ optimum for R, optimum in zip(last, optima, strict=True)])
+    _panel(right, problem, last, seen, {"z": (ours.features, GREEN)})
+    right.set_title("RotoGrad, passive: z over $L_1 \\circ R_1 + L_2 \\circ R_2$")
+    return figure
+
+
+def _panel(axes: Any, problem: Regression, rotations: Tensor, optima: Tensor, trails: dict) -> None:
+    _levels(axes, problem, rotations, torch.cat([optima, *(points for points, _ in trails.values())]))
+    for label, (points, colour) in trails.items():
+        _trail(axes, points, colour, label)
+    _stars(axes, optima)
+    axes.legend(loc="upper right", fontsize=9)
+
+
+def distances(problem: Regression, path: Path) -> list[float]:
+    """Distance of each task's last feature from its optimum."""
+    return [float((path.task_features(k)[-1] - torch.tensor(problem.optima[k])).norm()) for k in (0, 1)]
+
+
+def logistic_figure() -> Any:
+    """Probability of each task's class over the inputs, without and with RotoGrad."""
+    figure, axes = _figure(4)
+    for row, (spec, title) in enumerate((("sum", "without RotoGrad"), ("rotograd", "RotoGrad"))):
+        fitted = run_logistic(spec)
+        x, y, plane = _grid(fitted.features)
+        for task in (0, 1):
+            panel = axes[2 * row + task]
+            chance = fitted.probability(plane.reshape(-1, 2), task).reshape(160, 160)
+            panel.contourf(x, y, chance, levels=torch.linspace(0, 1, 21).tolist(), cmap="RdBu_r")
+            panel.plot(*fitted.features.T, ".", color="#555555", markersize=2)
+            panel.set_title(f"{title}, task {task + 1}: {100 * fitted.accuracy(task):.0f} % correct")
+            panel.set_aspect("equal")
+    return figure

@@ -1,0 +1,233 @@
+"""A fused model computes the same, faster, and has nothing of mtlkit in it."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import mtlkit
+from mtlkit.errors import UsageError
+
+
+class Net(nn.Module):
+    def __init__(self, backbone: nn.Module, heads: nn.Module, method: mtlkit.GradientAggregator):
+        super().__init__()
+        self.backbone, self.heads, self.method = backbone, heads, method
+
+    def forward(self, x):
+        views = self.method(self.backbone(x))
+        heads = [self.heads[task] for task in self.tasks] if self.named else self.heads
+        return [head(view) for head, view in zip(heads, views, strict=True)]
+
+    @property
+    def named(self) -> bool:
+        return isinstance(self.heads, nn.ModuleDict)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return ("a", "b")
+
+
+def turned(spec: str, feature_dim: int, tasks=("a", "b")) -> mtlkit.GradientAggregator:
+    method = mtlkit.create_method(spec, tasks, feature_dim=feature_dim)
+    with torch.no_grad():
+        for lie in method.parameters():
+            move = torch.randn_like(lie)
+            lie.copy_(move - move.mT)
+    assert (method.rotations - torch.eye(method.rotations.shape[-1])).abs().max() > 0.1
+    return method
+
+
+def assert_fused(net: nn.Module, x: torch.Tensor, folded: bool | None = None, example=None):
+    before = copy.deepcopy(net.state_dict())
+    fused = mtlkit.fuse(net, example)
+    net.eval()
+    expected, found = net(x), fused(x)
+    if isinstance(expected, dict):
+        assert list(expected) == list(found)
+        expected, found = list(expected.values()), list(found.values())
+    for one, other in zip(expected, found, strict=True):
+        assert (one - other).abs().max() < 1e-5 * max(1, one.abs().max())
+    for module in fused.modules():
+        assert not type(module).__module__.startswith("mtlkit"), type(module)
+        assert not isinstance(module, mtlkit.GradientAggregator)
+    assert not fused.training
+    if folded is not None:
+        assert (not any("rotation" in name for name, _ in fused.named_buffers())) == folded
+    for key, value in net.state_dict().items():
+        assert torch.equal(value, before[key]), "fuse changed the model"
+    exported = torch.export.export(fused, (x,))
+    for one, other in zip(found, torch.utils._pytree.tree_leaves(exported.module()(x)), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+    return fused
+
+
+def linear_heads() -> nn.ModuleList:
+    return nn.ModuleList([nn.Linear(6, 3), nn.Sequential(nn.Dropout(), nn.Linear(6, 4), nn.ReLU())])
+
+
+@pytest.mark.parametrize("spec", ["rotograd", "rotate(size=4)+pcgrad", "rotate(blocks=2)", "pcgrad"])
+def test_linear_heads_take_up_their_rotations(spec):
+    method = turned(spec, 6) if "rot" in spec else mtlkit.create_method(spec, ("a", "b"))
+    net = Net(nn.Linear(5, 6), linear_heads(), method)
+    assert_fused(net, torch.randn(7, 5), folded=True)
+
+
+def test_heads_by_name_are_matched_to_their_tasks():
+    heads = nn.ModuleDict({"b": nn.Linear(6, 2), "a": nn.Linear(6, 3)})
+    assert_fused(Net(nn.Linear(5, 6), heads, turned("rotograd", 6)), torch.randn(7, 5), folded=True)
+
+
+def test_tokens_fold_into_linear_layers():
+    net = Net(nn.Linear(5, 6), linear_heads(), turned("rotograd", 6))
+    assert_fused(net, torch.randn(2, 3, 5), folded=True)
+
+
+@pytest.mark.parametrize("size", [None, 4])
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("mode", ["zeros", "reflect"])
+def test_channel_rotations_fold_into_any_ungrouped_convolution(size, kernel, mode):
+    heads = nn.ModuleList(
+        [
+            nn.Conv2d(6, 3, kernel, padding=kernel // 2, padding_mode=mode),
+            nn.Sequential(nn.Conv2d(6, 2, kernel, stride=2), nn.ReLU(), nn.Conv2d(2, 1, 1)),
+        ]
+    )
+    spec = "rotate(dim=channel)+scale" if size is None else f"rotate(dim=channel, size={size})"
+    net = Net(nn.Conv2d(3, 6, 3), heads, turned(spec, 6))
+    assert_fused(net, torch.randn(2, 3, 9, 8), folded=True)
+
+
+@pytest.mark.parametrize(
+    "first", [nn.Conv2d(6, 6, 3, groups=2), nn.BatchNorm2d(6), nn.ReLU()], ids=["groups", "norm", "relu"]
+)
+def test_a_layer_that_mixes_no_channels_leaves_an_explicit_rotation(first):
+    heads = nn.ModuleList([nn.Sequential(copy.deepcopy(first), nn.Flatten()) for _ in range(2)])
+    net = Net(nn.Conv2d(3, 6, 3), heads, turned("rotate(dim=channel)+scale", 6))
+    assert_fused(net, torch.randn(2, 3, 9, 8), folded=False)
+
+
+def test_a_flattened_map_is_rotated_explicitly():
+    heads = nn.ModuleList([nn.Conv2d(6, 3, 1), nn.Conv2d(6, 3, 1)])
+    net = Net(nn.Conv2d(3, 6, 3), heads, turned("rotate(size=20, dim=flat)", None))
+    assert_fused(net, torch.randn(2, 3, 6, 6), folded=False)
+
+
+def test_a_flat_rotation_of_plain_features_folds_when_an_example_shows_them():
+    x = torch.randn(4, 5)
+    net = Net(nn.Linear(5, 6), linear_heads(), turned("rotate(dim=flat)", 6))
+    assert_fused(net, x, folded=False)
+    assert_fused(net, x, folded=True, example=x)
+
+
+def test_heads_that_share_a_layer_are_not_folded():
+    shared = nn.Linear(6, 3)
+    heads = nn.ModuleList([nn.Sequential(shared), nn.Sequential(shared)])
+    assert_fused(Net(nn.Linear(5, 6), heads, turned("rotograd", 6)), torch.randn(7, 5), folded=False)
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return x + self.layer(x)
+
+
+class Custom(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last, self.first = nn.Linear(4, 2), nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x)))
+
+
+def test_a_residual_head_needs_its_rotation():
+    heads = nn.ModuleList([Residual(), Residual()])
+    assert_fused(Net(nn.Linear(5, 6), heads, turned("rotograd", 6)), torch.randn(7, 5), folded=False)
+
+
+def test_the_first_layer_is_the_first_that_runs_and_not_the_first_that_is_declared():
+    heads = nn.ModuleList([Custom(), Custom()])
+    fused = assert_fused(
+        Net(nn.Linear(5, 6), heads, turned("rotograd", 6)), torch.randn(7, 5), folded=True
+    )
+    assert torch.equal(fused.heads[0].last.weight, heads[0].last.weight)
+
+
+class Swapped(Net):
+    """Heads in another order than the tasks: the rule does not hold."""
+
+    def forward(self, x):
+        first, second = self.method(self.backbone(x))
+        return [self.heads[1](first), self.heads[0](second)]
+
+
+def test_with_an_example_heads_that_break_the_rule_are_found_and_left():
+    x = torch.randn(7, 5)
+    heads = nn.ModuleList([nn.Linear(6, 3), nn.Linear(6, 3)])
+    net = Swapped(nn.Linear(5, 6), heads, turned("rotograd", 6))
+    assert_fused(net, x, folded=False, example=x)
+
+
+class Skips(Net):
+    def forward(self, x):
+        z = self.backbone(x)
+        views = self.method({"skip": [x, 2 * x], "top": z})
+        return [
+            head(view["top"]) + view["skip"][1].sum()
+            for head, view in zip(self.heads, views, strict=True)
+        ]
+
+
+def test_nested_features_are_rotated_in_place_given_an_example():
+    x = torch.randn(7, 5)
+    net = Skips(nn.Linear(5, 6), linear_heads(), turned("rotograd", 6))
+    assert_fused(net, x, folded=False, example=x)
+
+
+def test_a_network_of_mtlkits_own_class_becomes_a_graph_of_torch_modules(monkeypatch):
+    class Architecture(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.backbone = nn.Linear(5, 6)
+            self.heads = nn.ModuleDict({"a": nn.Linear(6, 3), "b": nn.Linear(6, 2)})
+            self.method = turned("rotograd", 6)
+
+        def forward(self, x):
+            views = self.method(self.backbone(x))
+            return {name: head(v) for (name, head), v in zip(self.heads.items(), views, strict=True)}
+
+    Architecture.__module__ = "mtlkit.architectures.sample"
+    assert_fused(Architecture(), torch.randn(4, 5), folded=True)
+
+
+def test_a_trained_net_is_fused_after_the_last_step():
+    method = mtlkit.create_method("rotograd", ("a", "b"), feature_dim=6)
+    net = Net(nn.Linear(5, 6), linear_heads(), method)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.3)
+    for _ in range(5):
+        optimizer.zero_grad()
+        method.total([out.square().mean() + out.sum() for out in net(torch.randn(8, 5))]).backward()
+        optimizer.step()
+    assert_fused(net, torch.randn(7, 5), folded=True)
+
+
+def test_a_model_without_a_method_is_refused():
+    with pytest.raises(UsageError, match="no method"):
+        mtlkit.fuse(nn.Linear(2, 2))
+
+
+def test_a_random_forward_is_refused_given_an_example():
+    class Noisy(Net):
+        def forward(self, x):
+            return [out + torch.randn(1) for out in super().forward(x)]
+
+    net = Noisy(nn.Linear(5, 6), linear_heads(), turned("rotograd", 6))
+    with pytest.raises(UsageError, match="differ"):
+        mtlkit.fuse(net, torch.randn(7, 5))
