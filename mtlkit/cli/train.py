@@ -54,7 +54,7 @@ def train(
         float | None, typer.Option(help="Of the network.", rich_help_panel=_LENGTH)
     ] = None,
     schedule: Annotated[
-        str | None, typer.Option(help="constant or cosine.", rich_help_panel=_LENGTH)
+        str | None, typer.Option(help="constant, cosine, step(epochs=9).", rich_help_panel=_LENGTH)
     ] = None,
     rotation_decay: Annotated[
         float | None,
@@ -84,7 +84,7 @@ def train(
         int | None, typer.Option(help="Checkpoints to keep.", rich_help_panel=_SAFETY)
     ] = None,
     best_by: Annotated[
-        str | None, typer.Option(help="improvement, or task/metric.", rich_help_panel=_SAFETY)
+        str | None, typer.Option(help="improvement, loss, or task/metric.", rich_help_panel=_SAFETY)
     ] = None,
     early_stop: Annotated[
         int | None,

@@ -84,8 +84,9 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
     """Medians and deviations over seeds of test metrics and relative improvements.
 
     Improvements of a run are relative to the baseline's run with the same seed, so those of the
-    baseline itself are 0. A dagger marks what is better than the reference by a one-sided paired t-test
-    over seeds. The best median of each column, the baseline left out, is marked too.
+    baseline itself are 0; their statistics are taken over the tasks that the configuration names under
+    ``improvement_over``, or over all. A dagger marks what is better than the reference by a one-sided
+    paired t-test over seeds. The best median of each column, the baseline left out, is marked too.
 
     Args:
         comparison: the runs.
@@ -151,6 +152,7 @@ def _improvement_columns(
         columns.append(
             Column(f"delta/{name}", "Δ over tasks, %", title, None if name == "std" else True)
         )
+    over = comparison.config.get("improvement_over")
     for run in _finished(comparison):
         single = comparison.find(comparison.baseline, run.seed)
         gains = {
@@ -161,7 +163,7 @@ def _improvement_columns(
             )
             for task in comparison.tasks
         }
-        found = task_statistics(list(gains.values()))
+        found = task_statistics([gain for name, gain in gains.items() if over is None or name in over])
         row = values[run.label]
         for task in several:
             row.setdefault(f"delta/task/{task.name}", {})[run.seed] = gains[task.name]

@@ -22,7 +22,7 @@ from mtlkit.spec import format_spec, parse_spec
 __all__ = ["TrainConfig", "read_yaml"]
 
 _MOST_BYTES = 1_000_000
-_SPECS = ("data", "architecture", "method", "optimizer")
+_SPECS = ("data", "architecture", "method", "optimizer", "method_optimizer", "schedule")
 _WHOLE = re.compile(r"[-+]?\d+")
 
 
@@ -39,10 +39,13 @@ class TrainConfig:
         steps: optimizer steps.
         batch_size: samples per step and batch, over all processes together.
         optimizer: ``adam``, ``adamw``, ``radam`` or ``sgd``, with options as in ``sgd(momentum=0.9)``.
+        method_optimizer: that of the method's own parameters; None takes ``optimizer``.
         lr: learning rate of the network.
         method_lr: that of the method's own parameters; None takes half of ``lr``.
         weight_decay: of the network.
-        schedule: of the learning rate: ``constant``, or ``cosine`` down to zero.
+        schedule: of the learning rate: ``constant``, ``cosine`` down to zero, ``cosine(period=200)``,
+            ``step(every=100, factor=0.5)`` in steps or ``step(epochs=100, factor=0.5)``; with
+            ``on=network`` the method's own rate is left alone.
         rotation_decay: factor of the rotations' learning rate at every step; None for none.
         accumulate: batches per optimizer step.
         clip_norm: largest norm of the gradient.
@@ -51,7 +54,7 @@ class TrainConfig:
         validate_every: steps between validations; None after every epoch.
         checkpoint_every: steps between checkpoints; None with every validation.
         keep_checkpoints: how many checkpoints stay, besides the best.
-        best_by: ``improvement`` or ``task/metric``.
+        best_by: ``improvement``, ``loss`` or ``task/metric``.
         early_stop: validations without progress that end the run.
         log_every: steps between lines of the log.
         monitor_every: steps between samples of the gradients' statistics; 0 for none.
@@ -70,10 +73,11 @@ class TrainConfig:
     steps: int | None = None
     batch_size: int = 64
     optimizer: str = "adam"
+    method_optimizer: str | None = None
     lr: float = 1e-3
     method_lr: float | None = None
     weight_decay: float = 0.0
-    schedule: Literal["constant", "cosine"] = "constant"
+    schedule: str = "constant"
     rotation_decay: float | None = None
     accumulate: int = 1
     clip_norm: float | None = None

@@ -4,38 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader
 
-from mtlkit.errors import ConfigError, SpecError, unknown_name
-from mtlkit.spec import parse_spec
+from mtlkit.errors import ConfigError, SpecError
 from mtlkit.tasks import Task
 from mtlkit.training.config import TrainConfig
 from mtlkit.training.groups import METHOD_GROUP, param_groups, rotation_schedule
 from mtlkit.training.loaders import collate
+from mtlkit.training.optimizers import build_optimizer
+from mtlkit.training.schedules import make_schedule
 from mtlkit.training.trainer import FitResult, Trainer
 
-__all__ = ["RunResult", "build_trainer", "make_optimizer", "run"]
-
-_OPTIMIZERS: dict[str, type[Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "radam": torch.optim.RAdam,
-    "sgd": torch.optim.SGD,
-}
-_OPTIONS = {
-    "adam": ("betas", "eps", "amsgrad"),
-    "adamw": ("betas", "eps", "amsgrad"),
-    "radam": ("betas", "eps"),
-    "sgd": ("momentum", "dampening", "nesterov"),
-}
+__all__ = ["RunResult", "build_model", "build_trainer", "make_optimizer", "run"]
 
 
 @dataclass
@@ -47,9 +34,27 @@ class RunResult:
     folder: Path
 
 
-def run(config: TrainConfig, *, resume: str | None = None, progress: bool | None = None) -> RunResult:
-    """Train as the settings say, then report on the test set with the best checkpoint."""
-    trainer, loaders = build_trainer(config, progress=progress)
+Change = Callable[[torch.nn.Module, Sequence[Task]], tuple[torch.nn.Module, Sequence[Task]]]
+
+
+def run(
+    config: TrainConfig,
+    *,
+    resume: str | None = None,
+    progress: bool | None = None,
+    dataset: Any = None,
+    change: Change | None = None,
+) -> RunResult:
+    """Train as the settings say, then report on the test set with the best checkpoint.
+
+    Args:
+        config: the settings.
+        resume: as for :meth:`Trainer.fit`.
+        progress: show a progress bar; None shows it on a terminal.
+        dataset: the data set, where it is loaded already.
+        change: given the fresh network and the tasks, returns those to train.
+    """
+    trainer, loaders = build_trainer(config, progress=progress, dataset=dataset, change=change)
     if trainer.accelerator.is_main_process:
         config.folder.mkdir(parents=True, exist_ok=True)
         _write(config.folder / "config.yaml", config.to_yaml())
@@ -65,19 +70,14 @@ def run(config: TrainConfig, *, resume: str | None = None, progress: bool | None
 
 
 def build_trainer(
-    config: TrainConfig, *, progress: bool | None = None
+    config: TrainConfig,
+    *,
+    progress: bool | None = None,
+    dataset: Any = None,
+    change: Change | None = None,
 ) -> tuple[Trainer, dict[str, DataLoader[Any] | None]]:
     """The Trainer of these settings, and the loaders of train, val and test."""
-    import mtlkit
-    from mtlkit.data import load_dataset
-
-    dataset = load_dataset(config.data, data_dir=config.data_dir, seed=config.seed)
-    tasks = [Task.of(info) for info in dataset.tasks]
-    architecture = config.architecture or getattr(dataset, "default_architecture", None)
-    if not architecture:
-        raise ConfigError(f"data set {config.data!r} has no network of its own; set 'architecture'")
-    torch.manual_seed(config.seed)
-    model = mtlkit.create_architecture(architecture, tasks, method=config.method)
+    model, tasks, dataset = build_model(config, dataset=dataset, change=change)
     optimizer = make_optimizer(config, model)
     loaders = {name: _loader(dataset, name, config) for name in ("train", "val", "test")}
     if loaders["train"] is None:
@@ -86,7 +86,7 @@ def build_trainer(
         model,
         tasks,
         optimizer,
-        scheduler=_schedulers(config, optimizer, loaders["train"]),
+        scheduler=_schedulers(config, optimizer, loaders["train"], lenient=change is not None),
         output=config.folder,
         precision=config.precision,
         accumulate=config.accumulate,
@@ -108,37 +108,47 @@ def build_trainer(
     return trainer, loaders
 
 
+def build_model(
+    config: TrainConfig, *, dataset: Any = None, change: Change | None = None
+) -> tuple[torch.nn.Module, Sequence[Task], Any]:
+    """The network, its tasks and the data set; the weights depend on the seed alone."""
+    import mtlkit
+    from mtlkit.data import load_dataset
+
+    if dataset is None:
+        dataset = load_dataset(config.data, data_dir=config.data_dir, seed=config.seed)
+    tasks: Sequence[Task] = [Task.of(info) for info in dataset.tasks]
+    architecture = config.architecture or getattr(dataset, "default_architecture", None)
+    if not architecture:
+        raise ConfigError(f"data set {config.data!r} has no network of its own; set 'architecture'")
+    torch.manual_seed(config.seed)
+    model: torch.nn.Module = mtlkit.create_architecture(architecture, tasks, method=config.method)
+    if change is not None:
+        model, tasks = change(model, tasks)
+    return model, tasks, dataset
+
+
 def make_optimizer(config: TrainConfig, model: torch.nn.Module) -> Optimizer:
     """The optimizer of these settings, with the method's parameters in a group of their own."""
-    parts = parse_spec(config.optimizer)
-    name = parts[0].name
-    if len(parts) > 1 or name not in _OPTIMIZERS:
-        raise unknown_name("optimizer", config.optimizer, _OPTIMIZERS)
-    for option in parts[0].options:
-        if option not in _OPTIONS[name]:
-            raise unknown_name(f"option of {name}", option, _OPTIONS[name])
     groups = param_groups(
         model, lr=config.lr, method_lr=config.method_lr, weight_decay=config.weight_decay
     )
-    try:
-        return _OPTIMIZERS[name](groups, **parts[0].options)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"optimizer {config.optimizer!r}: {error}") from None
+    return build_optimizer(config.optimizer, groups, config.method_optimizer)
 
 
-def _schedulers(config: TrainConfig, optimizer: Optimizer, train: Iterable[Any]) -> list[Any]:
-    made: list[Any] = []
-    if config.schedule == "cosine":
-        steps = config.steps
-        if steps is None:
-            epochs = 10 if config.epochs is None else config.epochs
-            steps = epochs * -(-len(train) // config.accumulate)  # type: ignore[arg-type]
-        made.append(CosineAnnealingLR(optimizer, max(steps, 1)))
+def _schedulers(
+    config: TrainConfig, optimizer: Optimizer, train: Iterable[Any], lenient: bool = False
+) -> list[Any]:
+    epoch_steps = -(-len(train) // config.accumulate)  # type: ignore[arg-type]
+    epochs = 10 if config.epochs is None else config.epochs
+    steps = config.steps if config.steps is not None else epochs * epoch_steps
+    made: list[Any] = [make_schedule(config.schedule, optimizer, steps, epoch_steps)]
     if config.rotation_decay is not None:
-        if all(group.get("name") != METHOD_GROUP for group in optimizer.param_groups):
+        if any(group.get("name") == METHOD_GROUP for group in optimizer.param_groups):
+            made.append(rotation_schedule(optimizer, config.rotation_decay))
+        elif not lenient:
             raise SpecError(f"rotation_decay is set, but the method {config.method!r} has no parameters")
-        made.append(rotation_schedule(optimizer, config.rotation_decay))
-    return made
+    return [scheduler for scheduler in made if scheduler is not None]
 
 
 def _loader(dataset: Any, split: str, config: TrainConfig) -> DataLoader[Any] | None:

@@ -107,7 +107,8 @@ class Trainer:
         checkpoint_every: steps between checkpoints; None saves with every validation or epoch.
         keep_checkpoints: how many of the last checkpoints stay, besides the best.
         best_by: which validation is best: ``"improvement"``, the tasks' mean relative gain over the
-            first validation in their main metrics; or ``"task/metric"``.
+            first validation in their main metrics; ``"loss"``, the sum of the tasks' losses; or
+            ``"task/metric"``.
         early_stop: stop after so many validations without a better one.
         log_every: steps between lines of the log.
         monitor_every: sample the method's statistics one step in so many; 0 turns it off.
@@ -687,7 +688,7 @@ def _check_tasks(tasks: Sequence[Task]) -> tuple[Task, ...]:
 
 
 def _check_best_by(best_by: str, tasks: Sequence[Task]) -> str:
-    known = ["improvement"]
+    known = ["improvement", "loss"]
     for task in tasks:
         known += [f"{task.name}/{metric}" for metric in (*task.higher_is_better, "loss")]
     _choose("best_by", best_by, known)

@@ -74,9 +74,14 @@ def score(figures: Figures, tasks: Sequence[Task], by: str, first: dict[str, flo
     Args:
         figures: of the validation.
         tasks: the tasks.
-        by: ``"improvement"`` or ``"task/metric"``.
+        by: ``"improvement"``, ``"loss"`` (the sum of the tasks' losses, the lower the better) or
+            ``"task/metric"``.
         first: main metrics of the first validation; filled in here.
     """
+    if by == "loss":
+        losses = [figures[task.name]["loss"] for task in tasks]
+        total = sum(loss for loss in losses if not math.isnan(loss))
+        return -total if math.isfinite(total) else -math.inf
     if by != "improvement":
         name, metric = by.rsplit("/", 1)
         better = next(task for task in tasks if task.name == name).higher_is_better.get(metric, False)

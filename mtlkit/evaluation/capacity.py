@@ -1,0 +1,73 @@
+"""Rotations as ordinary parameters: the paper's baselines "with R_k", which have RotoGrad's capacity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mtlkit.architectures.base import Architecture
+from mtlkit.errors import SpecError, unknown_name
+
+__all__ = ["TaskMatrix", "add_capacity"]
+
+_OPTIONS = ("size", "dim")
+
+
+class TaskMatrix(nn.Module):
+    """A square matrix of a task's own, the identity at first, before the task's head.
+
+    It is as large as RotoGrad's rotation of that task, but learns from the task's loss like all other
+    parameters of the head, and is not kept orthogonal.
+
+    Args:
+        size: side of the matrix; features beyond it pass unchanged.
+        dim: axis of the features: -1, ``channel`` or ``flat``, as for ``rotate``.
+    """
+
+    def __init__(self, size: int, dim: int | str = -1) -> None:
+        super().__init__()
+        self.dim = dim
+        self.matrix = nn.Parameter(torch.eye(size))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features of the same shape."""
+        shape = features.shape
+        if self.dim == "flat":
+            before, length, after = shape[0], math.prod(shape[1:]), 1
+        else:
+            axis = 1 if self.dim == "channel" else int(self.dim) % len(shape)
+            before, length, after = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+        flat = features.reshape(before, length, after)
+        size = len(self.matrix)
+        turned = self.matrix @ flat[:, :size]
+        if length > size:
+            turned = torch.cat([turned, flat[:, size:]], dim=1)
+        return turned.reshape(shape)
+
+
+def add_capacity(model: Architecture, options: Mapping[str, Any]) -> None:
+    """Put a :class:`TaskMatrix` before every head of ``model``.
+
+    Args:
+        model: an architecture whose heads read the shared features directly.
+        options: ``size`` and ``dim`` as for ``rotate``; by default the whole feature axis.
+    """
+    for option in options:
+        if option not in _OPTIONS:
+            raise unknown_name("option of extra_capacity", str(option), _OPTIONS)
+    heads = getattr(model, "heads", None)
+    if not isinstance(heads, nn.ModuleDict) or model.features is None:
+        raise SpecError(
+            f"extra_capacity needs heads that read shared features of known size; not so in {model.name}"
+        )
+    dim = options.get("dim", "channel" if model.features.kind == "map" else -1)
+    whole = model.features.flat_size if dim == "flat" else model.features.dim
+    size = options.get("size", whole)
+    if not isinstance(size, int) or size < 1 or (whole is not None and size > whole):
+        raise SpecError(f"size of extra_capacity must be between 1 and {whole}, not {size!r}")
+    for key, head in list(heads.items()):
+        heads[key] = nn.Sequential(TaskMatrix(size, dim), head)

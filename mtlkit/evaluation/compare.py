@@ -1,0 +1,363 @@
+"""Methods times seeds on one data set, with the paper's statistics: what ``mtlkit compare`` does.
+
+For every seed all methods start from the same weights and see the same batches; the checkpoint with the
+lowest sum of validation losses is tested. A folder of a comparison can be completed at any time: what is
+finished is read, what was begun goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from mtlkit._version import __version__
+from mtlkit.errors import ConfigError, MtlkitError, UsageError, unknown_name
+from mtlkit.evaluation.board import Board
+from mtlkit.evaluation.compare_config import SINGLE_TASK, CompareConfig
+from mtlkit.evaluation.jobs import Job, Outcome, read_outcome, write_json
+from mtlkit.evaluation.launchers import Launcher, Processes, Submitit, ThisProcess, cores
+from mtlkit.evaluation.report import write_report
+from mtlkit.evaluation.results import (
+    Comparison,
+    HistoryRow,
+    Run,
+    TaskRecord,
+    append_result,
+    read_history,
+    run_folder,
+    write_history,
+)
+from mtlkit.evaluation.tables import build_table, to_csv, to_latex, to_markdown
+from mtlkit.evaluation.timing import time_steps
+from mtlkit.tasks import Task
+
+__all__ = ["Stopped", "compare", "plan_jobs", "write_tables"]
+
+TIMING = "timing.json"
+CONFIG = "compare.yaml"
+_MOST_JOBS = 8
+
+
+class Stopped(KeyboardInterrupt):
+    """A comparison was asked to stop; what is done is on disk, and the same call goes on from there."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"stopped; what is done is kept in {folder}")
+        self.folder = folder
+
+
+@dataclass
+class _Plan:
+    jobs: list[Job]
+    tasks: list[str]
+
+    def parts(self, label: str, seed: int) -> list[Job]:
+        return [job for job in self.jobs if job.label == label and job.seed == seed]
+
+
+def compare(
+    config: CompareConfig, output: str | os.PathLike[str], *, progress: bool | None = None
+) -> Comparison:
+    """Run what is not yet done of a comparison, then write tables and the report.
+
+    Args:
+        config: what to compare.
+        output: folder of the comparison; one that is half done is completed.
+        progress: False shows nothing; None a live table on a terminal, and lines elsewhere.
+
+    Raises:
+        ConfigError: for settings that do not fit the data, or another comparison in ``output``.
+        Stopped: after Ctrl-C or SIGTERM.
+    """
+    folder = Path(output)
+    tasks = _task_records(config)
+    threads = _threads(folder, config)
+    plan = _Plan(
+        plan_jobs(config, folder, [task.name for task in tasks], threads), [t.name for t in tasks]
+    )
+    finished = [job for job in plan.jobs if read_outcome(job) is not None]  # also checks settings
+    _write_header(config, folder, tasks, threads)
+    comparison = Comparison.load(folder)
+    planned: dict[str, int] = {}
+    for job in plan.jobs:
+        planned[job.label] = planned.get(job.label, 0) + 1
+    board = Board(comparison, planned, progress)
+    try:
+        with board:
+            ratios = _timing(config, folder, plan, board)
+            for job in finished:
+                board.found(job)
+            for label, seed in dict.fromkeys((job.label, job.seed) for job in finished):
+                _record(comparison, folder, plan, label, seed, ratios)
+            waiting = [job for job in plan.jobs if job not in finished]
+            if waiting:
+
+                def ended(job: Job, outcome: Outcome) -> None:
+                    board.ended(job, outcome)
+                    failure = (job, outcome.error) if outcome.error else None
+                    _record(comparison, folder, plan, job.label, job.seed, ratios, failure)
+
+                _launcher(config, folder, len(waiting)).run(waiting, board.started, ended)
+    except KeyboardInterrupt:
+        if any(run.status == "done" for run in comparison.runs):
+            write_tables(comparison, folder)
+        raise Stopped(folder) from None
+    _check_equal_starts(plan)
+    made = Comparison.load(folder)
+    write_tables(made, folder)
+    return made
+
+
+def plan_jobs(config: CompareConfig, folder: Path, tasks: Sequence[str], threads: int = 1) -> list[Job]:
+    """All trainings of a comparison, seed by seed."""
+    jobs = []
+    common: dict[str, Any] = {
+        "channels_last": config.channels_last,
+        "threads": threads,
+        "device": config.device,
+        "keep_weights": config.keep_weights,
+    }
+    for seed in config.seeds:
+        if config.single_task:
+            for index, task in enumerate(tasks):
+                path = folder / "runs" / run_folder(SINGLE_TASK, seed) / f"task{index}"
+                train = {**config.train, "method": "sum"}
+                jobs.append(Job(str(path), SINGLE_TASK, seed, train, task, **common))
+        for entry in config.entries:
+            path = folder / "runs" / run_folder(entry.label, seed)
+            train = {**config.train, "method": entry.method, **entry.settings}
+            jobs.append(Job(str(path), entry.label, seed, train, None, entry.extra_capacity, **common))
+    return jobs
+
+
+def write_tables(comparison: Comparison, folder: str | os.PathLike[str]) -> Path:
+    """Write ``table.md``, ``table.tex``, ``table.csv`` and ``report.html``; the last one's path."""
+    table = build_table(comparison)
+    path = Path(folder)
+    for name, text in (
+        ("table.md", to_markdown(table)),
+        ("table.tex", to_latex(table)),
+        ("table.csv", to_csv(table)),
+    ):
+        (path / name).write_text(text, encoding="utf-8")
+    return write_report(comparison, path / "report.html")
+
+
+def _task_records(config: CompareConfig) -> list[TaskRecord]:
+    from mtlkit.data import load_dataset
+
+    train = config.train
+    infos = load_dataset(train["data"], data_dir=train["data_dir"], seed=config.seeds[0]).tasks
+    names = [info.name for info in infos]
+    for name in config.improvement_over or ():
+        if name not in names:
+            raise unknown_name("task in improvement_over", name, names)
+    records = []
+    for info in infos:
+        task = Task.of(info)
+        records.append(TaskRecord(task.name, dict(task.higher_is_better), tuple(info.compared)))
+    return records
+
+
+def _threads(folder: Path, config: CompareConfig) -> int:
+    """Threads per run: those of the comparison's first call, since they decide the order of sums."""
+    try:
+        header = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+        return int(header["config"]["threads"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return max(1, cores() // _number_of_jobs(config))
+
+
+def _number_of_jobs(config: CompareConfig) -> int:
+    if config.jobs is not None:
+        return config.jobs
+    gpus = torch.cuda.device_count() if config.device != "cpu" and torch.cuda.is_available() else 0
+    return gpus if gpus else min(cores(), _MOST_JOBS)
+
+
+def _launcher(config: CompareConfig, folder: Path, waiting: int) -> Launcher:
+    number = _number_of_jobs(config)
+    if config.launcher == "submitit":
+        return Submitit(folder / "submitit", number, config.launcher_options)
+    return ThisProcess() if min(number, waiting) == 1 else Processes(number)
+
+
+def _write_header(config: CompareConfig, folder: Path, tasks: list[TaskRecord], threads: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "comparison.json"
+    old: dict[str, Any] = {}
+    if path.is_file():
+        old = json.loads(path.read_text(encoding="utf-8"))
+        if [task["name"] for task in old.get("tasks", ())] != [task.name for task in tasks]:
+            raise ConfigError(
+                f"{folder} holds a comparison of other tasks; choose another output folder"
+            )
+    labels = ([SINGLE_TASK] if config.single_task else []) + [entry.label for entry in config.entries]
+    earlier = [label for label in old.get("config", {}).get("order", ()) if label not in labels]
+    described = {
+        **{key: value for key, value in config.train.items() if value is not None},
+        "normalize": config.normalize,
+        "methods": {entry.label: _described(entry) for entry in config.entries},
+        "seeds": list(config.seeds),
+        "threads": threads,
+        "order": labels + earlier,
+    }
+    if config.improvement_over is not None:
+        described["improvement_over"] = list(config.improvement_over)
+    Comparison(
+        title=config.title,
+        tasks=tasks,
+        config=described,
+        versions=old.get("versions") or _versions(threads),
+        baseline=SINGLE_TASK if config.single_task or SINGLE_TASK in earlier else None,
+        reference=config.reference,
+    ).save_header(folder)
+    text = yaml.safe_dump(_plain(config.settings), sort_keys=False, allow_unicode=True)
+    (folder / CONFIG).write_text(text, encoding="utf-8")
+
+
+def _described(entry: Any) -> Any:
+    extra: dict[str, Any] = dict(entry.settings)
+    if entry.extra_capacity is not None:
+        extra["extra_capacity"] = entry.extra_capacity or True
+    return {"method": entry.method, **extra} if extra else entry.method
+
+
+def _versions(threads: int) -> dict[str, str]:
+    import numpy
+
+    return {
+        "mtlkit": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "threads per run": str(threads),
+        "started": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
+
+
+def _processor() -> str:
+    name = platform.processor() or platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                name = line.split(":", 1)[1].strip()
+                break
+    except OSError:
+        pass
+    return f"{name}, {os.cpu_count()} cores"
+
+
+def _timing(config: CompareConfig, folder: Path, plan: _Plan, board: Board) -> dict[str, float]:
+    """Step times from ``timing.json``, or measured now; a resumed comparison keeps the old ones."""
+    if config.timing == 0 or config.reference is None:
+        return {}
+    path = folder / TIMING
+    known: dict[str, float] = {}
+    if path.is_file():
+        known = dict(json.loads(path.read_text(encoding="utf-8"))["ratios"])
+    firsts = {job.label: job for job in reversed(plan.jobs) if job.task is None}
+    firsts = {entry.label: firsts[entry.label] for entry in config.entries}
+    missing = [label for label in firsts if label not in known]
+    if not missing:
+        return known
+    chosen = {label: firsts[label] for label in dict.fromkeys([config.reference, *missing])}
+
+    def report(done: int, total: int) -> None:
+        board.note(f"timing a step of {len(chosen)} methods: round {done} of {total}")
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(next(iter(chosen.values())).threads)
+    try:
+        found = time_steps(chosen, config.reference, config.timing, report)
+    except MtlkitError:
+        found = {}  # the runs will show what is wrong
+    finally:
+        torch.set_num_threads(threads)
+    known = found | known
+    write_json(path, {"rounds": config.timing, "reference": config.reference, "ratios": known})
+    return known
+
+
+def _record(
+    comparison: Comparison,
+    folder: Path,
+    plan: _Plan,
+    label: str,
+    seed: int,
+    ratios: Mapping[str, float],
+    failure: tuple[Job, str] | None = None,
+) -> None:
+    """Append a run to the results when all its trainings are there, or one of them failed."""
+    parts = plan.parts(label, seed)
+    method = parts[0].train["method"] if parts[0].task is None else "one network per task"
+    run = Run(label, seed, method=method, step_ratio=ratios.get(label))
+    if failure is not None:
+        job, error = failure
+        run.status = "failed"
+        run.error = error if job.task is None else f"{job.task}: {error}"
+    else:
+        outcomes = [read_outcome(job) for job in parts]
+        if any(outcome is None for outcome in outcomes):
+            return
+        for outcome in outcomes:
+            assert outcome is not None
+            run.metrics |= outcome.metrics
+        run.seconds = sum(outcome.seconds for outcome in outcomes if outcome is not None)
+        if parts[0].task is not None:
+            _join_histories(folder, run, parts)
+    known = comparison.find(label, seed)
+    if known is not None:
+        if known.status == "done":
+            return
+        comparison.runs.remove(known)
+    comparison.runs.append(run)
+    append_result(folder, run)
+
+
+def _join_histories(folder: Path, run: Run, parts: Sequence[Job]) -> None:
+    """One history of the networks of all tasks: rows of the same step become one."""
+    rows: dict[tuple[int, str], HistoryRow] = {}
+    for job in parts:
+        for row in read_history(job.folder)[0]:
+            whole = rows.setdefault((row.step, row.split), HistoryRow(row.step, row.epoch, row.split))
+            whole.losses |= row.losses
+            whole.metrics |= row.metrics
+    run.history = [rows[key] for key in sorted(rows)]
+    write_history(folder, run)
+
+
+def _check_equal_starts(plan: _Plan) -> None:
+    """All runs of a seed must have had the same first weights and the same first batch."""
+    for seed in dict.fromkeys(job.seed for job in plan.jobs):
+        outcomes = {job.name: read_outcome(job) for job in plan.jobs if job.seed == seed}
+        for what in ("weights", "batch"):
+            found = {name: getattr(o, what) for name, o in outcomes.items() if o is not None}
+            if len(set(found.values())) > 1:
+                raise UsageError(
+                    f"runs of seed {seed} did not start alike ({what}: {found}); a comparison of them "
+                    "means nothing. Does a method or the network draw random numbers when it is built?"
+                )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,275 @@
+"""Where the trainings of a comparison run: this process, others of this machine, or submitit's jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from mtlkit.errors import ConfigError, MissingExtraError
+from mtlkit.evaluation.jobs import Job, Outcome, read_outcome, run_job
+
+__all__ = ["Launcher", "Processes", "Submitit", "ThisProcess", "cores"]
+
+Started = Callable[[Job], None]
+Ended = Callable[[Job, Outcome], None]
+_PATIENCE = 60.0
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, min(allowed, int(limit))) if limit.isdigit() and int(limit) > 0 else allowed
+
+
+class Launcher(ABC):
+    """Runs jobs; ``started`` and ``ended`` are called in the caller's thread."""
+
+    @abstractmethod
+    def run(self, jobs: Sequence[Job], started: Started, ended: Ended) -> None:
+        """Run all jobs; on Ctrl-C stop those that run, at a checkpoint, and raise."""
+
+
+class ThisProcess(Launcher):
+    """One job after the other, here."""
+
+    def run(self, jobs: Sequence[Job], started: Started, ended: Ended) -> None:
+        """Run all jobs."""
+        for job in jobs:
+            started(job)
+            ended(job, run_job(job))
+
+
+class Processes(Launcher):
+    """Several processes of this machine, each given one job after the other.
+
+    A process that dies (out of memory, a crash in native code) costs its job only; another takes its
+    place. With several GPUs, each process sees one of them.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def run(self, jobs: Sequence[Job], started: Started, ended: Ended) -> None:
+        """Run all jobs."""
+        waiting = list(reversed(jobs))
+        workers = [_Worker(index) for index in range(min(self.number, len(waiting)))]
+        try:
+            with _terminate_as_interrupt():
+                self._work(waiting, workers, started, ended)
+        except BaseException:
+            _stop(workers)
+            raise
+        for worker in workers:
+            worker.dismiss()
+
+    def _work(self, waiting: list[Job], workers: list[_Worker], started: Started, ended: Ended) -> None:
+        while waiting or any(worker.job for worker in workers):
+            for worker in workers:
+                if worker.job is None and waiting:
+                    worker.give(waiting.pop())
+                    assert worker.job is not None
+                    started(worker.job)
+            busy = {worker.connection: worker for worker in workers if worker.job is not None}
+            for connection in wait(list(busy), timeout=0.5):
+                worker = busy[connection]  # type: ignore[index]
+                job = worker.job
+                assert job is not None
+                try:
+                    outcome = worker.take()
+                except (EOFError, OSError):
+                    code = worker.replace()
+                    outcome = read_outcome(job) or Outcome(error=_died(code))
+                ended(job, outcome)
+
+
+class _Worker:
+    """A process and the pipe to it."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.job: Job | None = None
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(
+            target=_serve, args=(theirs, os.getpid()), name=f"mtlkit-{self.index}", daemon=True
+        )
+        with _one_gpu(self.index):
+            self.process.start()
+        theirs.close()
+
+    def give(self, job: Job) -> None:
+        self.job = job
+        with contextlib.suppress(OSError):  # a dead process shows when its answer is awaited
+            self.connection.send(job)
+
+    def take(self) -> Outcome:
+        outcome: Outcome = self.connection.recv()
+        self.job = None
+        return outcome
+
+    def replace(self) -> int | None:
+        self.process.join(5)
+        code = self.process.exitcode
+        self.connection.close()
+        self.job = None
+        self._start()
+        return code
+
+    def dismiss(self) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.send(None)
+        self.process.join(10)
+        if self.process.is_alive():
+            self.process.terminate()
+        self.connection.close()
+
+
+def _serve(connection: Connection, parent: int) -> None:
+    """Do jobs until told to stop."""
+    _end_with(parent)
+    while True:
+        try:
+            job = connection.recv()
+            if job is None:
+                return
+            connection.send(run_job(job))
+        except (EOFError, OSError, KeyboardInterrupt):
+            return
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent is gone: nobody would read its results."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _stop(workers: Sequence[_Worker]) -> None:
+    """Ask all processes to stop; the Trainer saves a checkpoint first."""
+    for worker in workers:
+        if worker.process.is_alive():
+            worker.process.terminate()
+    deadline = time.monotonic() + _PATIENCE
+    for worker in workers:
+        worker.process.join(max(0.0, deadline - time.monotonic()))
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+
+
+@contextlib.contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """SIGTERM means the same as Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    old = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, old)
+
+
+@contextlib.contextmanager
+def _one_gpu(index: int) -> Iterator[None]:
+    """Let the process that is started within see one GPU."""
+    torch: Any = sys.modules.get("torch")
+    name = "CUDA_VISIBLE_DEVICES"
+    before = os.environ.get(name)
+    count = torch.cuda.device_count() if torch is not None and torch.cuda.is_available() else 0
+    if count < 2:
+        yield
+        return
+    visible = before.split(",") if before else list(map(str, range(count)))
+    os.environ[name] = visible[index % len(visible)]
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _died(code: int | None) -> str:
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):
+            return f"the process was ended by {signal.Signals(-code).name}"
+    return f"the process ended with code {code}"
+
+
+class Submitit(Launcher):
+    """Each job is a job of submitit: of Slurm where there is one, else of a process of this machine.
+
+    Args:
+        folder: for submitit's files; on a cluster, one that all nodes see.
+        number: jobs in the queue at a time.
+        options: of the executor, such as ``slurm_partition`` or ``timeout_min``; ``cluster`` chooses
+            ``slurm`` or ``local``.
+    """
+
+    def __init__(self, folder: Path, number: int, options: Mapping[str, Any]) -> None:
+        try:
+            import submitit
+        except ImportError:
+            raise MissingExtraError("submitit", "bench", "--launcher submitit") from None
+        self.number = number
+        given = dict(options)
+        try:
+            self._executor = submitit.AutoExecutor(folder=folder, cluster=given.pop("cluster", None))
+            self._executor.update_parameters(**{"timeout_min": 24 * 60, "name": "mtlkit", **given})
+        except (TypeError, NameError, ValueError, RuntimeError) as error:
+            raise ConfigError(f"launcher_options do not fit submitit's executor: {error}") from None
+
+    def run(self, jobs: Sequence[Job], started: Started, ended: Ended) -> None:
+        """Run all jobs."""
+        waiting = list(reversed(jobs))
+        running: list[tuple[Job, Any]] = []
+        try:
+            with _terminate_as_interrupt():
+                while waiting or running:
+                    while waiting and len(running) < self.number:
+                        job = waiting.pop()
+                        running.append((job, self._executor.submit(run_job, job)))
+                        started(job)
+                    finished = [pair for pair in running if pair[1].done()]
+                    for pair in finished:
+                        running.remove(pair)
+                        ended(pair[0], _result(*pair))
+                    if not finished:
+                        time.sleep(0.5)
+        except BaseException:
+            for _, submitted in running:
+                with contextlib.suppress(Exception):
+                    submitted.cancel(check=False)
+            raise
+
+
+def _result(job: Job, submitted: Any) -> Outcome:
+    error = submitted.exception()
+    if error is None:
+        outcome: Outcome = submitted.result()
+        return outcome
+    return read_outcome(job) or Outcome(error=f"submitit: {' '.join(str(error).split())[:500]}")

@@ -1,0 +1,78 @@
+import json
+
+import pytest
+
+from mtlkit.cli import main
+
+SMALL = ["--data", "multidigits(train=64, val=32, test=32)", "--epochs", "1", "--batch-size", "32"]
+SMALL += ["--seeds", "2", "--jobs", "1", "--timing", "0", "--no-single-task"]
+
+
+def call(*arguments) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(list(map(str, arguments)))
+    return stop.value.code
+
+
+def test_flags_compare_and_tell_where_the_report_is(tmp_path, capsys):
+    code = call("compare", *SMALL, "--methods", "cagrad(c=0.4, wrt=features),sum", "-o", tmp_path)
+    shown = capsys.readouterr()
+    assert code == 0, shown.err
+    assert f"report: {tmp_path / 'report.html'}" in shown.out
+    assert "cagrad(c=0.4, wrt=features)" in shown.out
+    assert "[4/4]" in shown.err
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert {line["label"] for line in lines} == {"sum", "cagrad(c=0.4, wrt=features)"}
+    # what it wrote down repeats it, and nothing is left to do
+    assert call("compare", "--config", tmp_path / "compare.yaml", "-o", tmp_path) == 0
+    assert "[" not in capsys.readouterr().err
+    assert call("report", tmp_path, "--output", tmp_path / "again.html") == 0
+
+
+def test_a_failed_method_ends_with_code_1_and_its_error(tmp_path, capsys):
+    code = call("compare", *SMALL, "--methods", "sum,rotograd(size=999)", "-o", tmp_path)
+    shown = capsys.readouterr()
+    assert code == 1
+    assert "failed: rotograd(size=999), seed 0: size of rotate must be" in shown.err
+    assert "0, 2 failed" in shown.out
+    assert (tmp_path / "report.html").exists()
+
+
+def test_a_file_and_flags_go_together(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(
+        "data: multidigits(train=64, val=32, test=32)\nmethods: [sum]\nepochs: 5\ntiming: 0\n"
+        "single_task: false\njobs: 1\nsmall: {epochs: 4, seeds: 1}\n"
+    )
+    assert call("compare", "-c", "mine.yaml", "--budget", "small", "--epochs", "1") == 0
+    header = json.loads((tmp_path / "runs" / "mine" / "comparison.json").read_text())
+    assert (header["config"]["epochs"], header["config"]["seeds"]) == (1, [0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "multidigits"], "'methods' must name one method or more"),
+        ([], "the key 'data' is missing"),
+        (["--data", "multidigit", "--methods", "sum"], "did you mean 'multidigits'"),
+        (["--data", "multidigits", "--methods", "pcgad"], "did you mean 'pcgrad'"),
+        (["--data", "multidigits", "--methods", "sum", "--budget", "tiny"], "'small' or 'full'"),
+        (["--data", "multidigits", "--methods", "sum", "--budget", "small"], "has no key 'small'"),
+        (["--demo", "--config", "x.yaml"], "exclude each other"),
+        (["--config", "absent.yaml"], "cannot read the configuration absent.yaml"),
+        (["--data", "multidigits", "--methods", "sum", "--launcher", "ray"], "one of local, submitit"),
+    ],
+)
+def test_bad_usage_ends_with_code_2_and_the_reason(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert call("compare", *arguments) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_missing_submitit_names_the_extra(tmp_path, capsys, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    code = call("compare", *SMALL, "--methods", "sum", "--launcher", "submitit", "-o", tmp_path)
+    assert code == 1
+    assert "pip install 'mtlkit[bench]'" in capsys.readouterr().err
