@@ -49,7 +49,7 @@ def test_a_wrong_option_is_answered_with_the_options_there_are():
         ("pcgrad(1)", "without a name"),
         ("pcgrad(", "cannot read spec"),
         ("pcgrad-mgda", "not a part"),
-        ("pcgrad(seed=__import__('os'))", "without a name"),
+        ("pcgrad(seed=__import__('os'))", "must be a whole number"),
     ],
 )
 def test_a_spec_that_makes_no_sense_says_why(spec, message):

@@ -55,7 +55,8 @@ class PCGrad(GradientAggregator):
         if gram.device.type == "cpu" and not torch.compiler.is_compiling():
             # the same operations, which cost a third of the time on small NumPy arrays
             arrays = (exact.numpy(), orders.numpy(), steps.numpy(), tasks.numpy())
-            moves = torch.from_numpy(np.stack(_moves(*arrays), axis=1))
+            with np.errstate(all="ignore"):  # gradients that are not finite give weights that are not
+                moves = torch.from_numpy(np.stack(_moves(*arrays), axis=1))
         else:
             moves = torch.stack(_moves(exact, orders, steps, tasks), dim=1)
         weights = torch.ones_like(inverse).index_add(0, orders.flatten(), moves.flatten())

@@ -29,6 +29,8 @@ from mtlkit.weighting.solvers import safe_divide
 __all__ = ["Rotate"]
 
 _FOLDS_BETWEEN_CHECKS = 16
+# radians in one step: beyond this nothing is left of the direction in float32
+_LARGEST_MOVE = 1e3
 # Root mean square of the entries of a row of R'R - I, times the root of their number.
 _ALLOWED_DRIFT = 2e-6
 
@@ -213,10 +215,10 @@ class Rotate(GradientAggregator):
             return
         extremes = [torch.stack(torch.aminmax(lie)) for lie in self.lie]
         moved = torch.stack(extremes).abs().amax(dim=1).tolist()
-        if not all(map(math.isfinite, moved)):
+        if not all(size <= _LARGEST_MOVE for size in moved):  # NaN is not either
             warnings.warn(
-                "rotate: a step of the optimizer made the rotations' parameters non-finite; that move "
-                "is dropped and the rotations stay as they were",
+                f"rotate: a step of the optimizer moved the rotations by {max(moved):.3g}, which is no "
+                "angle; that move is dropped and the rotations stay as they were",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -560,7 +560,8 @@ def test_mmoe_mixes_the_experts_by_the_task_s_gate():
 def test_rotating_the_experts_is_rotating_the_mixture():
     net, x = create("mmoe(input_size=8, experts=3, expert=mlp(6))", method="rotograd"), torch.randn(4, 8)
     with torch.no_grad():
-        net.method.stages["rotate"].lie.normal_()
+        for lie in net.method.parameters():
+            lie.normal_()
     net.eval()
     rotation = net.method.rotations[0]
     outputs = torch.stack([expert(x) for expert in net.experts], dim=1)
