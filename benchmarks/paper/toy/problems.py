@@ -73,7 +73,7 @@ class Path:
 
 
 CONVEX = Regression(
-    "avocado", avocado, ((-1.0, 0.0), (1.0, 0.0)), epochs=100, rate=0.01, rotation_rate=0.5, seed=30
+    "avocado", avocado, ((-1.0, 0.0), (1.0, 0.0)), epochs=100, rate=0.01, rotation_rate=0.5, seed=475
 )
 NONCONVEX = Regression(
     "nonconvex",
@@ -110,9 +110,9 @@ def run_regression(problem: Regression, spec: str, seed: int | None = None) -> P
         losses = [
             problem.loss(view, shift).mean() for view, shift in zip(views, problem.shifts, strict=True)
         ]
-        path.z.append(z.detach()[0])
+        path.z.append(z.detach()[0].float())
         path.rotations.append(_rotations(method))
-        path.losses.append(torch.stack(losses).detach())
+        path.losses.append(torch.stack(losses).detach().float())
         total = method.total(losses)
         if epoch == problem.epochs:
             break
@@ -128,7 +128,7 @@ def run_regression(problem: Regression, spec: str, seed: int | None = None) -> P
 
 def _rotations(method: mtlkit.GradientAggregator) -> Tensor:
     rotates = any(part._rotates for part in method.parts)
-    return method.rotations if rotates else torch.eye(2, dtype=torch.float64).expand(2, 2, 2).clone()
+    return method.rotations.float() if rotates else torch.eye(2).expand(2, 2, 2).clone()
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,8 @@ class LogisticRun:
     def probability(self, x: Tensor, task: int) -> Tensor:
         """Of being in the task's cluster."""
         with torch.no_grad():
-            return torch.sigmoid(self.readout(self.net(x) @ self.rotations[task].T))[:, 0]
+            turned = self.net(x.double()) @ self.rotations[task].double().T
+            return torch.sigmoid(self.readout(turned))[:, 0].float()
 
     def accuracy(self, task: int) -> float:
         """On test samples with clean labels."""
@@ -207,11 +208,11 @@ def run_logistic(spec: str, problem: Logistic = LOGISTIC, seed: int | None = Non
     with torch.no_grad():
         hidden = net(x[half:])
     return LogisticRun(
-        features=x[half:],
-        labels=labels[half:],
-        hidden=hidden,
-        weight=readout.weight.detach()[0],
-        bias=readout.bias.detach()[0],
+        features=x[half:].float(),
+        labels=labels[half:].float(),
+        hidden=hidden.float(),
+        weight=readout.weight.detach()[0].float(),
+        bias=readout.bias.detach()[0].float(),
         rotations=_rotations(method),
         net=net,
         readout=readout,
