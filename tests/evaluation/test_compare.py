@@ -229,9 +229,7 @@ def test_a_killed_comparison_goes_on_and_gives_the_identical_table(tmp_path, job
     assert tables(out) == tables(tmp_path / "left_alone")
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_comparison_says_how_to_go_on(tmp_path, number):
     process = start(tmp_path, 2)
     out = tmp_path / "out"
