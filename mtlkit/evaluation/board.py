@@ -115,7 +115,7 @@ def render_table(table: Table) -> Any:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    metrics = [c for c in table.columns if not c.key.startswith(("delta/", "over/", "time"))]
+    metrics = [c for c in table.columns if c.key != "time" and not c.key.startswith(("delta/", "over/"))]
     shown = [c for c in table.columns if c not in metrics or len(metrics) <= _MOST_METRICS]
     made = RichTable(box=None, pad_edge=False, header_style="bold")
     made.add_column("method", no_wrap=True)
