@@ -127,7 +127,10 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
                     bool(column.higher_is_better),
                     level,
                 )
-            cells[column.key] = Cell(spread(list(seeds.values())), test)
+            found = spread(list(seeds.values()))
+            if column.key == "time" and found.std == 0:  # measured once, for all seeds
+                found = Spread(found.median, math.nan, found.count)
+            cells[column.key] = Cell(found, test)
         role = "baseline" if label == comparison.baseline else "reference" if label == reference else ""
         failed = sum(run.status == "failed" for run in runs)
         rows.append(Row(label, cells, role, sum(run.status == "done" for run in runs), failed))
