@@ -47,7 +47,10 @@ class Board:
             from rich.live import Live
 
             self._live = Live(
-                get_renderable=self._render, console=Console(stderr=True), refresh_per_second=2
+                get_renderable=self._render,
+                console=Console(stderr=True),
+                refresh_per_second=2,
+                transient=True,  # the caller prints the final table
             )
 
     def __enter__(self) -> Board:
