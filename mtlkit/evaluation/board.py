@@ -47,7 +47,10 @@ class Board:
             from rich.live import Live
 
             self._live = Live(
-                get_renderable=self._render, console=Console(stderr=True), refresh_per_second=2
+                get_renderable=self._render,
+                console=Console(stderr=True),
+                refresh_per_second=2,
+                transient=True,  # the caller prints the final table
             )
 
     def __enter__(self) -> Board:
@@ -115,13 +118,15 @@ def render_table(table: Table) -> Any:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    metrics = [c for c in table.columns if not c.key.startswith("delta/") and c.key != "time"]
+    metrics = [c for c in table.columns if c.key != "time" and not c.key.startswith(("delta/", "over/"))]
     shown = [c for c in table.columns if c not in metrics or len(metrics) <= _MOST_METRICS]
     made = RichTable(box=None, pad_edge=False, header_style="bold")
     made.add_column("method", no_wrap=True)
     for column in shown:
         name = (
-            column.title if column.group.startswith(("Δ", "Time")) else f"{column.group} {column.title}"
+            column.title
+            if column.group.startswith(("Δ", "Time", "over"))
+            else f"{column.group} {column.title}"
         )
         made.add_column(f"{name} {column.arrow}".strip(), justify="right")
     made.add_column("runs", justify="right")

@@ -247,8 +247,13 @@ def _versions(threads: int) -> dict[str, str]:
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "threads per run": str(threads),
         "started": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([_program(), *sys.argv[1:]]),
     }
+
+
+def _program() -> str:
+    name = Path(sys.argv[0]).name
+    return "mtlkit" if name == "__main__.py" else name
 
 
 def _processor() -> str:

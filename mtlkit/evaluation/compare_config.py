@@ -55,7 +55,7 @@ DEMO: dict[str, Any] = {
     "monitor_every": 7,
     "timing": 30,
 }
-"""What ``mtlkit compare --demo`` runs: the paper's settings on embedded data, and three times its rate."""
+"""What ``mtlkit compare --demo`` runs: the paper's settings, but three times its learning rates."""
 
 
 @dataclass(frozen=True)

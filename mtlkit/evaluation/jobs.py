@@ -183,7 +183,7 @@ def network_change(job: Job) -> Any:
         if job.extra_capacity is not None:
             add_capacity(model, job.extra_capacity)  # type: ignore[arg-type]
         if job.channels_last:
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            model.to(memory_format=torch.channels_last)
         if job.task is None:
             return model, tasks
         return OneTask(model, job.task), [task for task in tasks if task.name == job.task]

@@ -104,8 +104,9 @@ class _Worker:
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
+        # not a daemon: those may not start processes that read data
         self.process = context.Process(
-            target=_serve, args=(theirs, os.getpid()), name=f"mtlkit-{self.index}", daemon=True
+            target=_serve, args=(theirs, os.getpid()), name=f"mtlkit-{self.index}"
         )
         with _one_gpu(self.index):
             self.process.start()

@@ -167,9 +167,11 @@ def _notes(comparison: Comparison, table: Table) -> str:
             "seeds at 0.05."
         )
     if comparison.baseline in comparison.labels:
+        over = comparison.config.get("improvement_over")
+        which = f" of {html.escape(', '.join(map(str, over)))}" if over else ""
         notes.append(
-            "Δ: relative improvement over the single-task networks of the same seed, in percent, "
-            "positive where better."
+            f"Δ: relative improvement{which} over the single-task networks of the same seed, in "
+            "percent, positive where better."
         )
     if any(column.key == "time" for column in table.columns):
         notes.append(
@@ -243,7 +245,8 @@ def _learning(comparison: Comparison) -> str:
             return row.metrics.get(name, {}).get(metric, math.nan)
 
         lines = _history_lines(comparison, "val", read_metric)
-        metric_figures.append(line_chart(lines, task.name, "epoch", f"validation {metric}"))
+        axis = _axis(comparison, "val")
+        metric_figures.append(line_chart(lines, task.name, axis, f"validation {metric}"))
     blocks.append(_grid(metric_figures, "Validation"))
     for split, title in (("train", "Training loss"), ("val", "Validation loss")):
         figures = []
@@ -254,7 +257,8 @@ def _learning(comparison: Comparison) -> str:
 
             lines = _history_lines(comparison, split, read_loss)
             positive = all((line.y[np.isfinite(line.y)] > 0).all() for line in lines)
-            figures.append(line_chart(lines, task.name, "epoch", "loss", log_y=positive))
+            axis = _axis(comparison, split)
+            figures.append(line_chart(lines, task.name, axis, "loss", log_y=positive))
         blocks.append(_grid(figures, title, closed=split == "val"))
     content = "".join(blocks)
     return f'<p class="notes">{_BAND_NOTE}</p>{content}' if content else ""
@@ -266,14 +270,22 @@ _BAND_NOTE = "Mean over seeds; shaded: 90 % confidence interval of the mean."
 def _history_lines(
     comparison: Comparison, split: str, read: Callable[[HistoryRow], float]
 ) -> list[Line]:
+    by_step = _axis(comparison, split) == "step"
+
     def points(run: Run) -> list[tuple[float, float]]:
         rows = [row for row in run.history if row.split == split]
-        # several rows may fall into one epoch: their place within it is that of their steps
-        last = {row.epoch: row.step for row in rows}
-        by_step = len(last) < len(rows) or any(math.isnan(row.epoch) for row in rows)
         return [(float(row.step) if by_step else row.epoch, read(row)) for row in rows]
 
     return _mean_lines(comparison, points)
+
+
+def _axis(comparison: Comparison, split: str) -> str:
+    """``epoch``, or ``step`` where several rows of a run fall into one epoch."""
+    for run in comparison.runs:
+        epochs = [row.epoch for row in run.history if row.split == split]
+        if len(set(epochs)) < len(epochs) or any(math.isnan(epoch) for epoch in epochs):
+            return "step"
+    return "epoch"
 
 
 def _gradients(comparison: Comparison) -> str:

@@ -20,6 +20,13 @@ from mtlkit.evaluation.statistics import (
 __all__ = ["Cell", "Column", "Row", "Table", "build_table", "to_csv", "to_latex", "to_markdown"]
 
 DAGGER = "†"
+_STATISTICS = {
+    "mean": "mean",
+    "median": "median",
+    "minimum": "min",
+    "maximum": "max",
+    "std": "std",
+}
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,8 @@ class Table:
     columns: list[Column]
     rows: list[Row]
     reference: str | None
+    improvement_over: tuple[str, ...] = ()
+    """Tasks that the statistics of the improvement are taken over, where these are not all."""
 
 
 def build_table(comparison: Comparison, *, all_metrics: bool = False, level: float = 0.05) -> Table:
@@ -97,6 +106,8 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
     columns = _metric_columns(comparison, all_metrics, values)
     if comparison.baseline in comparison.labels:
         columns += _improvement_columns(comparison, values)
+    else:
+        columns += _task_columns(comparison, values)
     columns += _time_column(comparison, values)
     reference = comparison.reference if comparison.reference in values else None
     rows = []
@@ -116,12 +127,16 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
                     bool(column.higher_is_better),
                     level,
                 )
-            cells[column.key] = Cell(spread(list(seeds.values())), test)
+            found = spread(list(seeds.values()))
+            if column.key == "time" and found.std == 0:  # measured once, for all seeds
+                found = Spread(found.median, math.nan, found.count)
+            cells[column.key] = Cell(found, test)
         role = "baseline" if label == comparison.baseline else "reference" if label == reference else ""
         failed = sum(run.status == "failed" for run in runs)
         rows.append(Row(label, cells, role, sum(run.status == "done" for run in runs), failed))
     columns = [_with_decimals(column, rows) for column in columns]
-    return Table(columns, _mark_best(columns, rows), reference)
+    over = tuple(comparison.config.get("improvement_over") or ())
+    return Table(columns, _mark_best(columns, rows), reference, over)
 
 
 def _metric_columns(
@@ -146,12 +161,9 @@ def _improvement_columns(
     columns = [
         Column(f"delta/task/{task.name}", "Δ per task", f"Δ {task.name}", True) for task in several
     ]
-    names = ("mean", "median", "minimum", "maximum", "std")
-    titles = ("Δ mean", "Δ median", "Δ min", "Δ max", "Δ std")
-    for name, title in zip(names, titles, strict=True):
-        columns.append(
-            Column(f"delta/{name}", "Δ over tasks, %", title, None if name == "std" else True)
-        )
+    for name, title in _STATISTICS.items():
+        better = None if name == "std" else True
+        columns.append(Column(f"delta/{name}", "Δ over tasks, %", f"Δ {title}", better))
     over = comparison.config.get("improvement_over")
     for run in _finished(comparison):
         single = comparison.find(comparison.baseline, run.seed)
@@ -167,9 +179,27 @@ def _improvement_columns(
         row = values[run.label]
         for task in several:
             row.setdefault(f"delta/task/{task.name}", {})[run.seed] = gains[task.name]
-        for name in names:
+        for name in _STATISTICS:
             row.setdefault(f"delta/{name}", {})[run.seed] = getattr(found, name)
     return columns
+
+
+def _task_columns(
+    comparison: Comparison, values: dict[str, dict[str, dict[int, float]]]
+) -> list[Column]:
+    """Statistics over tasks of the metric itself, where there is no baseline and all have the same."""
+    metrics = {(task.main_metric, task.higher_is_better) for task in comparison.tasks}
+    if len(metrics) != 1 or len(comparison.tasks) < 3:
+        return []
+    ((metric, higher),) = metrics
+    for run in _finished(comparison):
+        found = task_statistics([run.metric(task.name, metric) for task in comparison.tasks])
+        for name in _STATISTICS:
+            values[run.label].setdefault(f"over/{name}", {})[run.seed] = getattr(found, name)
+    return [
+        Column(f"over/{name}", "over tasks", f"{metric} {title}", None if name == "std" else higher)
+        for name, title in _STATISTICS.items()
+    ]
 
 
 def _time_column(comparison: Comparison, values: dict[str, dict[str, dict[int, float]]]) -> list[Column]:
@@ -241,6 +271,8 @@ def _legend(table: Table) -> str:
     text = "Median ± standard deviation over seeds; the best of each column is bold."
     if table.reference is not None:
         text += f" {DAGGER}: better than {table.reference} (one-sided paired t-test, 0.05)."
+    if table.improvement_over:
+        text += f" Δ over tasks: of {', '.join(table.improvement_over)}."
     return text
 
 
@@ -306,7 +338,7 @@ def to_csv(table: Table) -> str:
 
 
 def _head(column: Column) -> str:
-    name = column.title if column.key.startswith("delta/") else column.key.replace("/", " ")
+    name = column.title if column.key.startswith(("delta/", "over/")) else column.key.replace("/", " ")
     return f"{'step time' if column.key == 'time' else name} {column.arrow}".strip()
 
 

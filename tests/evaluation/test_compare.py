@@ -263,9 +263,9 @@ def test_an_interrupt_in_this_process_stops_the_comparison(tmp_path, monkeypatch
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_method_that_fails_does_not_lose_the_others(tmp_path, jobs):
     methods = ["sum", {"method": "rotograd(size=51)", "label": "wrong"}, "mgda"]
-    made = compare(
-        make(methods=methods, seeds=1, single_task=False, jobs=jobs, timing=1), tmp_path, progress=False
-    )
+    # with several processes, those that read data are the children of children
+    settings = {"methods": methods, "seeds": 1, "jobs": jobs, "workers": jobs - 1, "timing": 1}
+    made = compare(make(single_task=False, **settings), tmp_path, progress=False)
     assert {run.label: run.status for run in made.runs} == {
         "sum": "done",
         "wrong": "failed",

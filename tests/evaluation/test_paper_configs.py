@@ -27,7 +27,7 @@ TINY = {
             "workers": 0,
             "batch_size": 4,
         },
-        ["sum", "rotograd(size=256)"],
+        ["sum", "rotograd"],
     ),
     "celeba_resnet": (
         {

@@ -142,3 +142,20 @@ def test_csv_reads_back_at_full_precision():
 )  # fmt: skip
 def test_numbers_are_short(value, decimals, expected):
     assert format_number(value, decimals) == expected
+
+
+def test_without_a_baseline_a_common_metric_has_statistics_over_tasks():
+    tasks = [TaskRecord(name, {"f1": True}) for name in "abc"]
+    runs = [
+        Run("sum", 0, metrics={"a": {"f1": 0.2}, "b": {"f1": 0.5}, "c": {"f1": 0.8}}),
+        Run("mgda", 0, metrics={"a": {"f1": 0.1}, "b": {"f1": 0.9}, "c": {"f1": 0.8}}),
+    ]
+    table = build_table(Comparison("x", tasks, runs, reference="sum"))
+    first, second = table.rows
+    assert first.cells["over/minimum"].spread.median == 0.2
+    assert first.cells["over/median"].spread.median == 0.5
+    assert second.cells["over/mean"].spread.median == pytest.approx(0.6)
+    assert second.cells["over/mean"].best
+    mixed = [*tasks[:2], TaskRecord("c", {"mse": False})]
+    columns = build_table(Comparison("x", mixed, runs)).columns
+    assert not any(column.key.startswith("over/") for column in columns)
