@@ -124,6 +124,9 @@ def run_job(job: Job) -> Outcome:
     folder = Path(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder), _threads(job.threads):
+        done = read_outcome(job)  # by the process that held the lock
+        if done is not None:
+            return done
         try:
             claim(job)
             outcome = _train(job)
