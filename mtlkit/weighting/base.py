@@ -201,10 +201,15 @@ class GradientAggregator(nn.Module, ABC):
     def remember(self, name: str, value: Tensor, step: Any) -> None:
         """Write ``value`` into the buffer ``name``, for the present tasks, if the step is finite."""
         buffer: Tensor = getattr(self, name)
-        old = step.pick(buffer) if buffer.dim() else buffer
-        new = torch.where(step.finite, value.to(buffer.dtype), old)
+        if _readable(buffer):
+            if not step.finite:
+                return
+            new = value
+        else:
+            old = step.pick(buffer) if buffer.dim() else buffer
+            new = torch.where(step.finite, value.to(buffer.dtype), old)
         if buffer.dim() and not step.complete:
-            buffer[list(step.present)] = new
+            buffer[list(step.present)] = new.to(buffer.dtype)
         else:
             buffer.copy_(new)
 
@@ -428,7 +433,9 @@ class GradientAggregator(nn.Module, ABC):
         if merge is not None and merge._merges_whole:
             return self._merge_whole(merge, step, over_parameters and in_features)
         weights = self._call("weights", merge or self, step.gram, step).to(step.gram.dtype)
-        weights = step.weights = torch.where(step.finite, weights, torch.nan)
+        if not _readable(weights) or not step.finite:
+            weights = torch.where(step.finite, weights, torch.nan)
+        step.weights = weights
         self._record(step, weights)
         if over_parameters and in_features:
             rows, tasks = step.feature_rows(), step.local
@@ -779,6 +786,11 @@ class _Pending:
 
     def __reduce__(self) -> Any:
         return _Pending, ()
+
+
+def _readable(tensor: Tensor) -> bool:
+    """Whether values may decide a branch: not in a traced graph, and not where that waits for a GPU."""
+    return not torch.compiler.is_compiling() and tensor.device.type == "cpu"
 
 
 def _in_backward() -> bool:

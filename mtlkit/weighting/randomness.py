@@ -60,7 +60,10 @@ class SharedRandom(nn.Module):
 
     def advance(self, finite: Tensor) -> None:
         """Move on to the next step's numbers, unless this step is to be skipped."""
-        self.counter.add_(finite.to(self.counter.dtype))
+        if torch.compiler.is_compiling() or self.counter.device.type != "cpu":
+            self.counter.add_(finite.to(self.counter.dtype))
+        elif finite:
+            self.counter.add_(1)
 
 
 def _mix(x: Tensor) -> Tensor:
