@@ -46,7 +46,7 @@ def _peer(name: str, tasks: int):
         return None
 
 
-def run(rounds: int = 30) -> list[Row]:
+def run(rounds: int = 15) -> list[Row]:
     """Every method at K = 40 and K = 3, D = 10,000, one thread."""
     torch.set_num_threads(1)
     rows = []
@@ -64,7 +64,7 @@ def run(rounds: int = 30) -> list[Row]:
             peer = _peer(name, tasks) if name in PEERS else None
             if peer is not None:
                 candidates[f"{name} in TorchJD"] = partial(peer, grads)
-        seconds = interleave(candidates, rounds)
+        seconds = interleave(candidates, rounds, repeats=5)
         group = f"combine, K={tasks}, D=10000"
         for name in candidates:
             milliseconds = 1e3 * statistics.median(seconds[name])

@@ -109,7 +109,7 @@ def run(rounds: int = 15) -> list[Row]:
     rows += _resnet(rounds)
     for width, tasks, spec in (
         (512, 40, "rotograd"),
-        (1536, 10, "rotate(blocks=12)+scale"),
+        (1536, 40, "rotate(blocks=12)+scale"),
         (128, 10, "rotograd"),
         (256, 10, "rotograd"),
         (1024, 10, "rotograd"),

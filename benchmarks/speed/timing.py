@@ -32,9 +32,13 @@ class Row:
 
 
 def interleave(
-    candidates: Mapping[str, Callable[[], object]], rounds: int = 20, warmup: int = 2
+    candidates: Mapping[str, Callable[[], object]], rounds: int = 20, warmup: int = 2, repeats: int = 1
 ) -> dict[str, list[float]]:
-    """Seconds of every candidate in every round; candidates take turns, in alternating order."""
+    """Seconds of every candidate in every round; candidates take turns, in alternating order.
+
+    With ``repeats``, a turn is that many calls and the figure their mean: for calls so short that a
+    single one would measure how the others have emptied the caches.
+    """
     for _ in range(warmup):
         for run in candidates.values():
             run()
@@ -42,9 +46,11 @@ def interleave(
     names = list(candidates)
     for turn in range(rounds):
         for name in names if turn % 2 == 0 else reversed(names):
+            run = candidates[name]
             start = time.perf_counter()
-            candidates[name]()
-            seconds[name].append(time.perf_counter() - start)
+            for _ in range(repeats):
+                run()
+            seconds[name].append((time.perf_counter() - start) / repeats)
     return seconds
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from abc import ABC
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
@@ -263,7 +263,7 @@ class GradientAggregator(nn.Module, ABC):
             finite=torch.isfinite(gram).all(),
             scale=gram.new_ones(()),
             local=everyone,
-            grads={k: [row] for k, row in enumerate(grads)},
+            grads=_MatrixRows(grads),
             rows=rows,
         )
         step.losses = self._losses_of(step)
@@ -673,6 +673,22 @@ class Chain(GradientAggregator):
         """The merging part's weights; ones where no part merges."""
         merge = self.merge_part
         return super().weights(gram) if merge is None else self._call("weights", merge, gram, step)
+
+
+class _MatrixRows(Mapping[int, list[Tensor | None]]):
+    """Rows of a matrix as :attr:`Step.grads`; few methods ask for them, so none is made before."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self._matrix = matrix
+
+    def __getitem__(self, task: int) -> list[Tensor | None]:
+        return [self._matrix[task]]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self._matrix)))
+
+    def __len__(self) -> int:
+        return len(self._matrix)
 
 
 class _Record:
