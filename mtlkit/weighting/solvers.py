@@ -38,8 +38,7 @@ _EPS = float(np.finfo(np.float64).eps)
 def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
     """Quotient, and zero where the denominator is zero."""
     zero = denominator == 0
-    quotient = numerator / torch.where(zero, torch.ones_like(denominator), denominator)
-    return torch.where(zero, torch.zeros_like(quotient), quotient)
+    return torch.where(zero, 0.0, numerator / torch.where(zero, 1.0, denominator))
 
 
 def cosine_matrix(gram: Tensor) -> Tensor:
