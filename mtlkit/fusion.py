@@ -33,14 +33,15 @@ def fuse(model: nn.Module, example: Any = None, *, tolerance: float = 1e-5) -> n
     The heads are found by a rule: the module that holds the method also holds a ``ModuleDict`` whose
     keys are the tasks, or a ``ModuleList`` of one module per task (if there are several, that named
     ``heads``), and head k is given the k-th of what ``method(features)`` returned. A head's first layer
-    is found by ``torch.fx``; one that cannot be traced, or shares its layer with another, is left as it
-    is. With an ``example`` the rule is checked: heads for which folding changes the output are not
-    folded.
+    is its attribute ``first_layer``, or is found by ``torch.fx``; a head that cannot be traced, or
+    shares its layer with another, is left as it is. With an ``example`` the rule is checked: heads for
+    which folding changes the output are not folded.
 
     Args:
         model: a network that holds a method; it is not changed.
-        example: an input of the model, or a tuple of its inputs. Needed if the features are a list or
-            dict of tensors, and useful otherwise: the outputs are compared.
+        example: an input of the model, or a tuple of its inputs, of at least two samples. Needed if
+            the features are a list or dict of tensors; useful otherwise: the outputs are compared. An
+            architecture of mtlkit that has run before makes one itself.
         tolerance: largest difference of outputs that is allowed, relative to the largest output.
 
     Returns:
@@ -49,6 +50,8 @@ def fuse(model: nn.Module, example: Any = None, *, tolerance: float = 1e-5) -> n
     Raises:
         UsageError: if the model holds no method, or outputs differ.
     """
+    if example is None:
+        example = getattr(model, "example_input", None)  # an architecture remembers what it has seen
     inputs = example if isinstance(example, tuple) else (example,)
     folded = _fused(model, None if example is None else inputs, fold=True)
     if example is None:
@@ -80,7 +83,7 @@ def _fused(model: nn.Module, inputs: tuple[Any, ...] | None, *, fold: bool) -> n
         fork = _fork_in_place_of(method, owner, model, features.get(id(method)), fold)
         for holder, name in places:
             setattr(holder, name, fork)
-    return _without_own_classes(model).eval()
+    return _without_own_classes(model, inputs)
 
 
 def _holders(model: nn.Module) -> list[tuple[GradientAggregator, list[tuple[nn.Module, str]]]]:
@@ -135,7 +138,10 @@ def _fork_in_place_of(
         heads = _heads(owner, method.tasks)
         for task, head in heads.items():
             layer = _first_layer(head)
-            if layer is not None and _is_own(layer, model) and _acts_on(layer, rotate, features):
+            pools = layer is not None and layer is getattr(head, "first_layer", None)
+            if layer is None or not _is_own(layer, model):
+                continue
+            if _acts_on(layer, rotate, features) or (pools and rotate.dim in (1, "channel")):
                 _fold(layer, rotations.pop(task))
     return _fork(len(method.tasks), rotations, rotate, features)
 
@@ -157,6 +163,9 @@ def _first_layer(head: nn.Module) -> nn.Module | None:
     """The layer that alone is given the head's input, if it can be found."""
     if isinstance(head, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
         return head
+    declared = getattr(head, "first_layer", None)
+    if isinstance(declared, nn.Module):
+        return declared
     try:
         graph = fx.Tracer().trace(head)
     except Exception:  # whatever a head's forward does with a proxy: it is not traceable
@@ -286,28 +295,45 @@ def _is_ours(module: nn.Module) -> bool:
     return type(module).__module__.partition(".")[0] == "mtlkit"
 
 
-def _without_own_classes(model: nn.Module) -> nn.Module:
+def _without_own_classes(model: nn.Module, inputs: tuple[Any, ...] | None) -> nn.Module:
     """The same network as a graph of torch's modules, if it is made of mtlkit's."""
+    if _is_ours(model):
+        return _traced(model, inputs)
     for name, child in list(model.named_children()):
-        if _is_ours(child) or not any(map(_is_ours, child.modules())):
-            continue
-        setattr(model, name, _without_own_classes(child))
-    if not _is_ours(model):
-        for name, child in list(model.named_children()):
-            if _is_ours(child):
-                setattr(model, name, _traced(child))
-        return model
-    return _traced(model)
+        if any(map(_is_ours, child.modules())):
+            setattr(model, name, _without_own_classes(child, None))
+    return model.eval()
 
 
-def _traced(model: nn.Module) -> nn.Module:
+def _traced(model: nn.Module, inputs: tuple[Any, ...] | None) -> nn.Module:
+    """By torch.fx, which needs no input; where a forward looks at shapes, by torch.export."""
+    name = type(model).__name__
     try:
-        return fx.GraphModule(model, _Tracer().trace(model), type(model).__name__)
+        return fx.GraphModule(model, _Tracer().trace(model), name).eval()
+    except Exception as error:  # whatever a forward does with a proxy
+        if inputs is None:
+            raise UsageError(
+                f"{name} looks at the shapes of its input, so fuse needs one: fuse(model, example) with "
+                "an example of at least two samples, or run the model once before"
+            ) from error
+    batches = tuple(_dynamic_batch(given) for given in inputs)
+    try:
+        graph = torch.export.export(model, inputs, dynamic_shapes=batches).module()
     except Exception as error:
-        raise UsageError(
-            f"{type(model).__name__} cannot be written as a graph of torch modules ({error}); "
-            "export it by torch.export.export, which needs no class of mtlkit either"
-        ) from error
+        raise UsageError(f"{name} cannot be written as a graph of torch modules: {error}") from error
+    graph.training = False
+    return graph
+
+
+def _dynamic_batch(given: Any) -> Any:
+    """The first axis of every tensor may have another length than in the example."""
+    if isinstance(given, Tensor):
+        return {0: torch.export.Dim.AUTO}
+    if isinstance(given, Mapping):
+        return {key: _dynamic_batch(item) for key, item in given.items()}
+    if isinstance(given, list | tuple):
+        return type(given)(_dynamic_batch(item) for item in given)
+    return None
 
 
 def _outputs(model: nn.Module, inputs: tuple[Any, ...]) -> list[Tensor]:

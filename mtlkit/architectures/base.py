@@ -105,6 +105,7 @@ class Architecture(nn.Module, ABC):
         self._keys = _module_keys(self.tasks)
         self._forks = True
         self._auxiliary = _Terms()
+        self._seen: tuple[torch.Size, torch.dtype] | None = None
 
     # What a subclass overrides
 
@@ -162,6 +163,8 @@ class Architecture(nn.Module, ABC):
 
     def forward(self, inputs: Any) -> dict[str, Any]:
         """Predictions by task name."""
+        if isinstance(inputs, Tensor) and not torch.compiler.is_compiling():
+            self._seen = (inputs.shape[1:], inputs.dtype)
         self._auxiliary.begin(self.training and torch.is_grad_enabled())
         if self.multi_input:
             return self._forward_each(inputs)
@@ -169,6 +172,16 @@ class Architecture(nn.Module, ABC):
         return {
             task: self.predict(task, view, inputs) for task, view in zip(self.tasks, views, strict=True)
         }
+
+    @property
+    def example_input(self) -> Tensor | None:
+        """Two samples of noise in the shape of the last input; None before the first forward."""
+        if self._seen is None:
+            return None
+        shape, dtype = self._seen
+        device = next((p.device for p in self.parameters()), None)
+        drawn = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
+        return drawn.to(device, dtype)
 
     def only(self, task: str) -> SingleTask:
         """A module that computes the prediction of one task alone; the weights are shared with it."""

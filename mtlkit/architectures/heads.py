@@ -66,6 +66,11 @@ class Head(nn.Module):
         """The prediction."""
         return _OUTPUTS[self.output](self.layers(pooled(last_leaf(features), self.pool)))
 
+    @property
+    def first_layer(self) -> nn.Module | None:
+        """The layer that a rotation of the features passes on to; a maximum lets none pass."""
+        return None if self.pool == "max" else self.layers[0]
+
     def extra_repr(self) -> str:
         """What is not seen in the layers."""
         return f"pool={self.pool}, output={self.output}"
