@@ -13,6 +13,7 @@ has no label of any task in this batch, where its peers would otherwise wait for
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -191,7 +192,7 @@ def fork(method: GradientAggregator, features: Any) -> list[Any]:
         return [rebuild(view) for view in method._fork_leaves(leaves)]
 
     shared, direct = _shared_parameters(method, leaves) if method._wrt_parameters else ([], False)
-    method._group = collective_group(method)
+    collective_group(method)  # made here, where all processes pass, and only looked up in the backward
     layout = _Layout(len(leaves), len(owned), len(shared), direct)
     anchor, *flat = _Junction.apply(method, layout, *leaves, *owned, *shared)
     method._remember_fork(anchor)
@@ -433,7 +434,10 @@ def _leaves_below(tensors: Iterable[Tensor]) -> list[Tensor]:
     return list(found.values())
 
 
+# by the default group; nothing else may keep a group alive, since one that is destroyed with the
+# interpreter, its threads still running, ends the process with an error
 _groups: dict[Any, Any] = {}
+atexit.register(_groups.clear)
 
 
 def collective_group(method: GradientAggregator) -> Any:

@@ -375,11 +375,7 @@ class GradientAggregator(nn.Module, ABC):
 
     @property
     def _group(self) -> Any:
-        return self._pending.group
-
-    @_group.setter
-    def _group(self, group: Any) -> None:
-        self._pending.group = group
+        return collective_group(self)
 
     @property
     def _wrt_parameters(self) -> bool:
@@ -759,7 +755,6 @@ class _Pending:
         self.given: tuple[int, ...] = ()
         self.has_losses = False
         self.nothing_to_merge = False
-        self.group: Any = None
         self.process_group: Any = None
         self.losses: tuple[tuple[int, ...], Tensor] | None = None
         self.record: _Record | None = None
