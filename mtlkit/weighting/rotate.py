@@ -302,6 +302,11 @@ class Rotate(GradientAggregator):
         if after == 1 and blocks == 1:
             rows = head[..., 0].expand(count, -1, -1)
             turned = torch.bmm(rows, rotations[:, 0].mT).unsqueeze(-1)  # (P, before, m, 1)
+        elif after == 1:
+            # one product of all samples per block, not one of every sample
+            rows = head.reshape(stack.shape[0], before, blocks, side).transpose(1, 2)
+            turned = torch.matmul(rows, rotations.mT)  # (P, b, before, n)
+            turned = turned.transpose(1, 2).reshape(count, before, self.side, 1)
         else:
             head = head.reshape(stack.shape[0], before, blocks, side, after)
             turned = torch.matmul(rotations.unsqueeze(1), head)  # (P, before, b, n, after)
