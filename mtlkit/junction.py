@@ -46,10 +46,13 @@ class Rows:
             self._pieces.append(flat if large else torch.stack(flat).to(dtype))
 
     @classmethod
-    def of_matrix(cls, matrix: Tensor, dtype: torch.dtype) -> Rows:
-        """Rows that are a (P, N) matrix already."""
+    def of_matrix(
+        cls, matrix: Tensor, dtype: torch.dtype, shapes: Sequence[torch.Size] | None = None
+    ) -> Rows:
+        """Rows that are a (P, N) matrix already; ``shapes`` are those of the tensors side by side."""
         rows = cls([], dtype)
-        rows.shapes, rows._pieces = [matrix.shape[1:]], [matrix.to(dtype)]
+        rows.shapes = [matrix.shape[1:]] if shapes is None else list(shapes)
+        rows._pieces = [matrix.to(dtype)]
         return rows
 
     def gram(self) -> Tensor:
@@ -59,6 +62,10 @@ class Rows:
 
     def weighted(self, weights: Tensor) -> list[Tensor]:
         """``sum_k w_k g_k``, one tensor for each of the list."""
+        if len(self._pieces) < len(self.shapes):
+            (matrix,) = self._pieces
+            assert isinstance(matrix, Tensor)
+            return self.split(weights.to(matrix.dtype) @ matrix)
         merged = []
         for piece, shape in zip(self._pieces, self.shapes, strict=True):
             if isinstance(piece, Tensor):
@@ -359,33 +366,30 @@ def _parameter_rows(
     world: int,
     dtype: torch.dtype,
 ) -> Rows:
-    """Gradients of every present task with respect to the shared parameters, averaged over ranks."""
-    rows = []
-    for task in present:
+    """Gradients of every present task with respect to the shared parameters, averaged over ranks.
+
+    Each goes into its row of one matrix at once, so that no more than K + 1 of them exist together.
+    """
+    sizes = [parameter.numel() for parameter in shared]
+    matrix = torch.zeros(len(present), sum(sizes), dtype=dtype, device=shared[0].device)
+    for row, task in zip(matrix, present, strict=True):
         if task in grads:
             pairs = [(z, g) for z, g in zip(features, grads[task], strict=True) if g is not None]
-            found: Sequence[Tensor | None] = torch.autograd.grad(
+            found = torch.autograd.grad(
                 [z for z, _ in pairs],
                 shared,
                 [g.to(z.dtype) for z, g in pairs],
                 retain_graph=True,
                 allow_unused=True,
             )
-        else:
-            found = (None,) * len(shared)
-        row = [torch.zeros_like(p) if g is None else g for p, g in zip(shared, found, strict=True)]
-        rows.append(_average(row, group, world))
-    return Rows(rows, dtype)
-
-
-def _average(tensors: list[Tensor], group: Any, world: int) -> list[Tensor]:
-    """Mean over the processes, in one message."""
-    if group is None:
-        return tensors
-    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    dist.all_reduce(flat, group=group)
-    pieces = (flat / world).split([tensor.numel() for tensor in tensors])
-    return [piece.reshape(t.shape) for piece, t in zip(pieces, tensors, strict=True)]
+            for piece, gradient in zip(row.split(sizes), found, strict=True):
+                if gradient is not None:
+                    piece.copy_(gradient.reshape(-1))
+            del found
+        if group is not None:
+            dist.all_reduce(row, group=group)
+            row /= world
+    return Rows.of_matrix(matrix, dtype, [parameter.shape for parameter in shared])
 
 
 def _shared_parameters(
