@@ -350,6 +350,20 @@ def test_a_full_graph_compiles_and_equals_eager(spec):
     torch.testing.assert_close(eager.method.stats.losses, other.method.stats.losses, **tolerance)
 
 
+def test_stats_of_a_compiled_step_replace_those_of_an_eager_one():
+    torch._dynamo.reset()
+    net = SmallNet("scale")
+    net(torch.randn(8, 4)).backward()
+    eager = net.method.stats
+    x = torch.randn(8, 4) * 3
+    twin = copy.deepcopy(net)
+    torch.compile(net, fullgraph=True, backend="aot_eager")(x).backward()
+    twin(x).backward()
+    assert not torch.allclose(net.method.stats.norms, eager.norms)
+    for name, value in twin.method.stats.items():
+        torch.testing.assert_close(net.method.stats[name], value)
+
+
 class _Predictions(nn.Module):
     def __init__(self, net: SmallNet):
         super().__init__()

@@ -569,6 +569,7 @@ class GradientAggregator(nn.Module, ABC):
 
     def _keep_losses(self, step: _LossStep) -> None:
         if torch.compiler.is_compiling():
+            self._pending.losses = None
             self._last_losses.copy_(_spread(step.losses, step.present, len(self.tasks)))
         else:
             self._pending.losses = (step.present, step.losses)
@@ -590,7 +591,9 @@ class GradientAggregator(nn.Module, ABC):
 
     def _remember_fork(self, anchor: Tensor) -> None:
         self._pending.anchor = anchor
-        if not torch.compiler.is_compiling() and not _in_backward():
+        if torch.compiler.is_compiling():
+            self._pending.record = None  # the figures of a traced step are in the buffers
+        elif not _in_backward():
             self._pending.add(anchor)
 
     def _take_fork(self, present: tuple[int, ...]) -> Tensor | None:
