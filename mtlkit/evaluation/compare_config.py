@@ -141,7 +141,7 @@ class CompareConfig:
         _check_keys(given, source)
         _check_keys(small or {}, f"{source}, small")
         if budget == "small":
-            if not small:
+            if small is None:
                 raise ConfigError(f"{source} has no key 'small' that says what a small budget changes")
             given |= small
         made = _Reader(given, source)

@@ -47,6 +47,8 @@ def test_a_file_and_flags_go_together(tmp_path, capsys, monkeypatch):
     assert call("compare", "-c", "mine.yaml", "--budget", "small", "--epochs", "1") == 0
     header = json.loads((tmp_path / "runs" / "mine" / "comparison.json").read_text())
     assert (header["config"]["epochs"], header["config"]["seeds"]) == (1, [0])
+    everything = ("--epochs", "2", "--seeds", "1", "-o", "all")
+    assert call("compare", "-c", "mine.yaml", "--budget", "small", *everything) == 0
 
 
 @pytest.mark.parametrize(
