@@ -18,17 +18,20 @@ from mtlkit.weighting.base import GradientAggregator, Tasks
 from mtlkit.weighting.rotations import (
     drift,
     fold_,
-    is_skew,
     orthogonalize,
-    skew,
+    packed_shape,
+    packed_skew_products,
     skew_product,
     traced_exponential_step,
+    unpack,
 )
 from mtlkit.weighting.solvers import safe_divide
 
 __all__ = ["Rotate"]
 
 _FOLDS_BETWEEN_CHECKS = 16
+# Up to this many features the rotations of all tasks are folded in one batch also on a CPU.
+_SMALL = 128
 # radians in one step: beyond this nothing is left of the direction in float32
 _LARGEST_MOVE = 1e3
 # Root mean square of the entries of a row of R'R - I, times the root of their number.
@@ -52,7 +55,7 @@ class Rotate(GradientAggregator):
     paper's "RotoGrad + IMTL-G", and alone it is "Rotate Only".
 
     Cost: one (batch, m) x (m, m) product per task in the forward and two in the backward, and two to
-    three m x m products per task for the fold. With ``param=lie`` the state is twice K m x m numbers.
+    three m x m products per task for the fold. With ``param=lie`` the state is 1.5 K m x m numbers.
 
     Args:
         feature_dim: size of the rotated axis (given to ``create_method``).
@@ -100,7 +103,8 @@ class Rotate(GradientAggregator):
         if param == "lie":
             self.register_buffer("base", torch.eye(shape[-1]).expand(shape).clone())
             # one per task: optimizers then work on pieces that fit into a cache
-            self.lie = nn.ParameterList([torch.zeros(shape[1:]) for _ in self.tasks])
+            packed = (blocks, *packed_shape(shape[-1]))
+            self.lie = nn.ParameterList([torch.zeros(packed) for _ in self.tasks])
         else:
             self.frames = _geotorch_frames(shape)
         self.register_buffer("turns", torch.zeros((), dtype=torch.long))
@@ -206,7 +210,7 @@ class Rotate(GradientAggregator):
     def _fold(self) -> None:
         if torch.compiler.is_compiling():
             for rotation, lie in zip(self.base, self.lie, strict=True):
-                rotation.copy_(traced_exponential_step(rotation, skew(lie)))
+                rotation.copy_(traced_exponential_step(rotation, unpack(lie, rotation.shape[-1])))
                 lie.zero_()
             return
         scratch = self._pending.scratch
@@ -223,18 +227,28 @@ class Rotate(GradientAggregator):
                 stacklevel=2,
             )
         elif any(moved):
-            for rotation, lie in zip(self.base, self.lie, strict=True):
-                fold_(rotation, lie if is_skew(lie) else skew(lie))
-            self.folds += 1
-            if int(self.folds) % _FOLDS_BETWEEN_CHECKS == 0:
-                allowed = _ALLOWED_DRIFT * self.base.shape[-1] ** 0.5
-                for rotation in self.base:
-                    if float(drift(rotation)) > allowed:
-                        rotation.copy_(orthogonalize(rotation))
+            self._move()
         if any(moved):
             for lie in self.lie:
                 lie.zero_()
         scratch["versions"], scratch["moved"] = [lie._version for lie in self.lie], False
+
+    def _move(self) -> None:
+        side = self.base.shape[-1]
+        if self._device.type != "cpu" or side <= _SMALL:
+            base = self.base.flatten(0, 1)
+            fold_(base, unpack(torch.stack(list(self.lie)), side).flatten(0, 1))
+            if not self.base.is_contiguous():  # as after .to(memory_format=torch.channels_last)
+                self.base.copy_(base.view_as(self.base))
+        else:  # matrices that fill a cache go one task after the other
+            scratch = torch.empty(2, *self.base.shape[1:], dtype=self.base.dtype)
+            for rotation, lie in zip(self.base, self.lie, strict=True):
+                fold_(rotation, unpack(lie, side, out=scratch[0] if side % 2 == 0 else None), scratch[1])
+        self.folds += 1
+        if int(self.folds) % _FOLDS_BETWEEN_CHECKS == 0:
+            for rotation in self.base:
+                if float(drift(rotation)) > _ALLOWED_DRIFT * side**0.5:
+                    rotation.copy_(orthogonalize(rotation))
 
     def _current(self) -> Tensor:
         """(K, b, n, n) rotations."""
@@ -253,9 +267,10 @@ class Rotate(GradientAggregator):
         return self.turns.device
 
     def _skew_gradients(self, step: Step) -> Sequence[Tensor]:
-        r"""K (b, n, n) :math:`V^\top G_k - G_k^\top V`; zero for tasks without a gradient here."""
+        r"""K :math:`V^\top G_k - G_k^\top V`, packed for ``lie``; zero where a task has no gradient."""
+        side = self.side // self.blocks
+        shape = (self.blocks, *packed_shape(side)) if self.param == "lie" else (self.blocks, side, side)
         stacked = self._turned(step)
-        shape = (self.blocks, self.side // self.blocks, self.side // self.blocks)
         if stacked is None:
             return [step.gram.new_zeros(shape) for _ in self.tasks]
         rows = self._feature_rows(stacked).to(step.gram.dtype)  # (P, b, N, n)
@@ -264,7 +279,11 @@ class Rotate(GradientAggregator):
             norms = norms[[step.present.index(task) for task in step.local]]
         inverse = safe_divide(torch.ones_like(norms), norms)
         target = torch.einsum("p,pbni->bni", -inverse, rows)  # (b, N, n)
-        found = {k: skew_product(own, target) for k, own in zip(step.local, rows, strict=True)}
+        if self.param == "lie":
+            products = packed_skew_products(rows, target)
+        else:
+            products = [skew_product(own, target) for own in rows]
+        found = dict(zip(step.local, products, strict=True))
         absent = [k for k in range(len(self.tasks)) if k not in found]
         found |= {k: step.gram.new_zeros(shape) for k in absent}
         return [found[k] for k in range(len(self.tasks))]

@@ -1,8 +1,13 @@
 """Rotations as a manifold: K x b blocks of SO(n), moved by the exponential map.
 
-``base`` holds the rotations R. An optimizer moves ``lie``, a skew-symmetric matrix that is zero before
-every step, along the gradient at R; the fold then sets ``R <- R exp(lie)`` and ``lie <- 0``. At zero
-the derivative of the exponential is the identity, so nobody differentiates through it.
+``base`` holds the rotations R. An optimizer moves a skew-symmetric matrix A that is zero before every
+step, along the gradient at R; the fold then sets ``R <- R exp(A)`` and ``A <- 0``. At zero the
+derivative of the exponential is the identity, so nobody differentiates through it.
+
+A skew-symmetric n x n matrix has n (n - 1) / 2 numbers of its own, and no more are kept: with blocks of
+h = ceil(n / 2) rows, ``A = [[T, C], [-C', S]]`` is packed into (2, h, h): C, and one matrix with the
+part of T above its diagonal above and the part of S below its diagonal below. Optimizers have half the
+work, and whatever they do to the numbers, the matrix stays skew.
 """
 
 from __future__ import annotations
@@ -15,41 +20,50 @@ from torch import Tensor
 __all__ = [
     "drift",
     "fold_",
-    "is_skew",
     "orthogonalize",
-    "skew",
+    "packed_shape",
+    "packed_skew_products",
     "skew_product",
     "traced_exponential_step",
+    "unpack",
 ]
 
-# Columns that are compared with rows to see that a matrix is skew-symmetric.
-_COMPARED = 8
-# Strips of a symmetric product: half of it is computed, in this many pieces, and mirrored.
-_STRIPS = 4
+
+def packed_shape(side: int) -> tuple[int, int, int]:
+    """Shape of a packed skew-symmetric ``side`` x ``side`` matrix."""
+    half = (side + 1) // 2
+    return (2, half, half)
 
 
-def fold_(base: Tensor, lie: Tensor) -> None:
-    r"""``base <- base @ exp(lie)`` in place, for skew-symmetric (b, n, n) ``lie``.
-
-    With :math:`B = A^2`, a Taylor polynomial of degree 2 takes two products (that with ``base``
-    included), degree 4 takes three, degree 6 four, and every squaring one more. Which one is decided
-    by :math:`\|B\|_F`: eigenvalues of a skew matrix come in pairs, so the largest is at most
-    :math:`\sqrt{\|B\|_F / \sqrt 2}`. The polynomial's error, as a root mean square over the spectrum,
-    stays below the rounding of the dtype. ``torch.matrix_exp`` is an order of magnitude slower on a
-    batch of large matrices on CPU.
-    """
-    square = _square(lie)
-    size = float(torch.linalg.vector_norm(square, dim=(-2, -1)).max())
-    degree, squarings = _plan(size, lie.shape[-1], torch.finfo(lie.dtype).eps)
-    base += torch.bmm(base, _exponential_minus_one(lie, square, degree, squarings))
+def unpack(packed: Tensor, side: int, out: Tensor | None = None) -> Tensor:
+    """(..., side, side) skew-symmetric matrices of (..., 2, h, h) numbers; ``out`` for an even side."""
+    half = packed.shape[-1]
+    across, triangles = packed.unbind(-3)
+    upper = triangles.triu()
+    lower = triangles - upper
+    full = packed.new_empty(*packed.shape[:-3], 2 * half, 2 * half) if out is None else out
+    full[..., :half, :half] = upper - upper.mT
+    full[..., half:, half:] = lower - lower.mT
+    full[..., :half, half:] = across
+    full[..., half:, :half] = -across.mT
+    return full if side == 2 * half else full[..., :side, :side].contiguous()
 
 
-def traced_exponential_step(base: Tensor, lie: Tensor) -> Tensor:
-    """The same with a fixed number of products, for compilers: nothing depends on values."""
-    side = lie.shape[-1]
-    shape, base, lie = base.shape, base.reshape(-1, side, side), lie.reshape(-1, side, side)
-    move = _exponential_minus_one(lie, torch.bmm(lie, lie), degree=6, squarings=2)
-    return orthogonalize(torch.baddbmm(base, base, move), iterations=1).reshape(shape)
+def packed_skew_products(left: Tensor, right: Tensor) -> list[Tensor]:
+    """``P - P'`` with ``P = left_k' right``, packed, for (K, b, N, n) ``left``, (b, N, n) ``right``."""
+    if left.shape[-1] % 2:
+        left, right = (torch.nn.functional.pad(x, (0, 1)) for x in (left, right))
+    half = left.shape[-1] // 2
+    right_1, right_2 = right.split(half, dim=-1)
+    above = torch.ones(half, half, dtype=torch.bool, device=left.device).triu()
+    found = []
+    for own in left:
+        own_1, own_2 = own.split(half, dim=-1)
+        across = torch.bmm(own_1.mT, right_2).baddbmm_(right_1.mT, own_2, alpha=-1)
+        first, second = torch.bmm(own_1.mT, right_1), torch.bmm(own_2.mT, right_2)
+        triangles = torch.where(above, first - first.mT, second - second.mT)
+        found.append(torch.stack([across, triangles], dim=-3))
+    return found
 
 
 def skew_product(left: Tensor, right: Tensor) -> Tensor:
@@ -58,45 +72,73 @@ def skew_product(left: Tensor, right: Tensor) -> Tensor:
     return product - product.mT
 
 
-def _square(lie: Tensor) -> Tensor:
-    """``lie @ lie``, which is symmetric: on a CPU little more than half of it is computed."""
+def fold_(base: Tensor, lie: Tensor, scratch: Tensor | None = None) -> None:
+    r"""``base <- base @ exp(lie)`` in place, for skew-symmetric (b, n, n) ``lie``.
+
+    A Taylor polynomial of degree 1 takes one product (that with ``base``), degree 2 two, degree 4
+    three, degree 6 four, and every squaring one more: what is needed is estimated by :func:`_plan`.
+    ``torch.matrix_exp`` is an order of magnitude slower on a batch of large matrices on CPU. Memory
+    of this size costs time when it is new, so a caller with many matrices may lend some.
+    """
+    degree, squarings = _plan(lie)
+    if degree <= 2:
+        first = torch.bmm(base, lie, out=scratch)
+        if degree == 2:
+            base.baddbmm_(first, lie, alpha=0.5)
+        base.add_(first)
+    else:
+        base += torch.bmm(base, _exponential_minus_one(lie, degree, squarings), out=scratch)
+
+
+def traced_exponential_step(base: Tensor, lie: Tensor) -> Tensor:
+    """The same with a fixed number of products, for compilers: nothing depends on values."""
     side = lie.shape[-1]
-    if lie.device.type != "cpu" or side % _STRIPS or side < 256 or torch.compiler.is_compiling():
-        return torch.bmm(lie, lie)
-    square = torch.empty_like(lie)
-    width = side // _STRIPS
-    for matrix, result in zip(lie, square, strict=True):
-        for start in range(0, side, width):
-            strip, after = slice(start, start + width), slice(start + width, side)
-            torch.mm(matrix[strip], matrix[:, start:], out=result[strip, start:])
-            result[after, strip] = result[strip, after].T
-    return square
+    shape, base, lie = base.shape, base.reshape(-1, side, side), lie.reshape(-1, side, side)
+    move = _exponential_minus_one(lie, degree=6, squarings=2)
+    return orthogonalize(torch.baddbmm(base, base, move), iterations=1).reshape(shape)
 
 
-def _plan(size: float, side: int, tolerance: float) -> tuple[int, int]:
-    """Degree and number of squarings for a matrix whose square has the Frobenius norm ``size``."""
-    radius = math.sqrt(size / math.sqrt(2))  # bounds the spectral norm
-    squarings = 0
-    while True:
-        for degree in (2, 4, 6):
-            # the first term left out: ||A^(p+1)||_F <= radius^(p-1) ||A^2||_F
-            error = radius ** (degree - 1) * size / math.factorial(degree + 1) / math.sqrt(side)
-            if error < tolerance:
-                return degree, squarings
-        squarings, radius, size = squarings + 1, radius / 2, size / 4
+def _plan(lie: Tensor) -> tuple[int, int]:
+    r"""Degree and number of squarings that the exponentials of (b, n, n) ``lie`` take.
+
+    The first term that a polynomial of degree p leaves out is :math:`A^{p+1} / (p+1)!`; its Frobenius
+    norm is estimated by multiplying a vector with A. As a root mean square over the spectrum it must
+    stay below the rounding of the dtype. Degree 2 with no squaring is what usual steps of an optimizer
+    take, degree 1 what they take when the rate has decayed.
+    """
+    side = lie.shape[-1]
+    tolerance = torch.finfo(lie.dtype).eps
+    moved = _probe(lie).expand(len(lie), -1, -1)
+    power = 0
+    for degree in (1, 2, 4, 6):
+        while power <= degree:
+            moved, power = torch.bmm(lie, moved), power + 1
+        norm = float(torch.linalg.vector_norm(moved, dim=(-2, -1)).max())
+        error = norm / math.factorial(degree + 1) / math.sqrt(side)
+        if error < tolerance:
+            return degree, 0
+    if not math.isfinite(error):  # the seventh power left the dtype's range
+        degree, squarings = _plan(lie / 1024)
+        return degree, squarings + 10
+    # halving A takes a factor of 2^7 from this error, and squaring back doubles it
+    return 6, math.ceil(math.log2(error / tolerance) / 6)
 
 
-def _exponential_minus_one(lie: Tensor, square: Tensor, degree: int, squarings: int) -> Tensor:
-    """``exp(lie) - 1``, by Paterson and Stockmeyer's scheme; ``square`` is overwritten.
+def _probe(matrices: Tensor, phase: float = 0.5) -> Tensor:
+    """(n, 1) numbers without a pattern: the norm of A times them is about A's Frobenius norm."""
+    index = torch.arange(matrices.shape[-1], device=matrices.device, dtype=matrices.dtype)
+    return torch.cos(index.square_() + phase).mul_(2**0.5).unsqueeze(1)
+
+
+def _exponential_minus_one(lie: Tensor, degree: int, squarings: int) -> Tensor:
+    """``exp(lie) - 1`` to degree 4 or 6, by Paterson and Stockmeyer's scheme.
 
     The identity is left out throughout, because adding it would round away a small move's digits.
     """
     if squarings:
         lie = lie / 2**squarings
-        square = square.div_(4**squarings)
-    if degree == 2:
-        move = square.div_(2).add_(lie)
-    elif degree == 4:
+    square = torch.bmm(lie, lie)
+    if degree == 4:
         inner = torch.add(lie / 6, square, alpha=1 / 24)
         inner.diagonal(dim1=-2, dim2=-1).add_(1 / 2)
         move = torch.baddbmm(lie, square, inner)
@@ -110,28 +152,11 @@ def _exponential_minus_one(lie: Tensor, square: Tensor, degree: int, squarings: 
     return move
 
 
-def is_skew(lie: Tensor) -> bool:
-    """Whether the first columns are the negative first rows, to the last bit.
-
-    Optimizers that treat every number alike keep a skew matrix exactly skew; those that do not are
-    found out here at the cost of some columns.
-    """
-    return bool(torch.equal(lie[..., :_COMPARED], -lie[..., :_COMPARED, :].mT))
-
-
-def skew(lie: Tensor) -> Tensor:
-    """Nearest skew-symmetric matrix."""
-    return (lie - lie.mT) / 2
-
-
 def drift(rotations: Tensor) -> Tensor:
     """Estimate of the Frobenius norm of ``R'R - I``, the largest over the batch, from two probes."""
     side = rotations.shape[-1]
     rotations = rotations.reshape(-1, side, side)
-    index = torch.arange(side, device=rotations.device, dtype=rotations.dtype)
-    # signs without a pattern; their products with an error matrix add up like its Frobenius norm
-    probes = torch.stack([torch.cos(index**2 + phase) for phase in (0.5, 2.0)], dim=1).sign()
-    probes = torch.where(probes == 0, torch.ones_like(probes), probes)
+    probes = torch.cat([_probe(rotations, phase) for phase in (0.5, 2.0)], dim=1)
     moved = rotations.mT @ (rotations @ probes)
     return torch.linalg.vector_norm(moved - probes, dim=(-2, -1)).max() / probes.shape[1] ** 0.5
 

@@ -6,20 +6,21 @@ from torch import Tensor
 
 from mtlkit.weighting.rotations import (
     _plan,
-    _square,
     drift,
     fold_,
-    is_skew,
     orthogonalize,
-    skew,
+    packed_shape,
+    packed_skew_products,
     skew_product,
     traced_exponential_step,
+    unpack,
 )
 
 
 def random_skew(side: int, norm: float, seed: int = 0, count: int = 2) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    matrices = skew(torch.randn(count, side, side, generator=generator, dtype=torch.float64))
+    matrices = torch.randn(count, side, side, generator=generator, dtype=torch.float64)
+    matrices = matrices - matrices.mT
     return matrices * (norm / torch.linalg.matrix_norm(matrices, 2))[:, None, None]
 
 
@@ -57,19 +58,14 @@ def test_fold_is_exact_for_a_coherent_move_whose_norm_is_far_above_its_mean(rank
     assert (folded - base @ torch.linalg.matrix_exp(lie)).abs().max() < 1e-6
 
 
-def test_small_moves_take_two_products_and_larger_ones_more() -> None:
-    eps = torch.finfo(torch.float32).eps
-    assert _plan(0.0, 64, eps) == (2, 0)
-    assert _plan(1e-6, 64, eps) == (2, 0)
-    degrees = [_plan(10.0**power, 64, eps) for power in range(-8, 4)]
+def test_small_moves_take_one_or_two_products_and_larger_ones_more() -> None:
+    lie = random_skew(64, 1.0).float()
+    assert _plan(0 * lie) == _plan(1e-4 * lie) == (1, 0)
+    assert _plan(1e-3 * lie) == (2, 0)
+    degrees = [_plan(10.0**power * lie) for power in range(-4, 4)]
     assert degrees == sorted(degrees, key=lambda plan: (plan[1], plan[0]))
     assert degrees[-1][1] > 0
-
-
-@pytest.mark.parametrize("side", [255, 256, 260, 512])
-def test_square_by_strips_is_the_square(side: int) -> None:
-    lie = random_skew(side, 1.0)
-    assert (_square(lie) - lie @ lie).abs().max() < 1e-14
+    assert _plan(1e6 * lie)[1] > degrees[-1][1]  # its seventh power is beyond float32
 
 
 @pytest.mark.parametrize("norm", [1e-4, 0.1, 1.0])
@@ -79,17 +75,25 @@ def test_traced_step_is_the_exponential_map(norm: float) -> None:
     assert (stepped - base @ torch.linalg.matrix_exp(lie)).abs().max() < 2e-6
 
 
-def test_skew_product_is_the_difference_of_product_and_transpose() -> None:
-    left, right = torch.randn(3, 7, 5), torch.randn(3, 7, 5)
+@pytest.mark.parametrize("side", [1, 2, 3, 8, 9])
+def test_skew_product_is_the_difference_of_product_and_transpose(side: int) -> None:
+    left, right = torch.randn(3, 7, side), torch.randn(3, 7, side)
     product = left.mT @ right
-    assert torch.allclose(skew_product(left, right), product - product.mT)
-    assert is_skew(skew_product(left, right))
+    expected = product - product.mT
+    assert torch.allclose(skew_product(left, right), expected)
+    (packed,) = packed_skew_products(left[None], right)
+    assert packed.shape == (3, *packed_shape(side))
+    assert torch.allclose(unpack(packed, side), expected, atol=1e-6)
 
 
-def test_a_matrix_that_is_not_skew_is_recognised() -> None:
-    lie = random_skew(20, 1.0).float()
-    assert is_skew(lie)
-    assert not is_skew(lie * torch.linspace(1, 2, 20))
+@pytest.mark.parametrize("side", [1, 2, 3, 8, 9])
+def test_any_packed_numbers_are_a_skew_matrix_and_each_is_used_once(side: int) -> None:
+    packed = torch.rand(2, *packed_shape(side)) + 1
+    full = unpack(packed, side)
+    assert torch.equal(full, -full.mT)
+    above = full[0][torch.ones(side, side).triu(1) == 1].abs()
+    assert len(above.unique()) == side * (side - 1) // 2
+    assert torch.isin(above, packed[0]).all()
 
 
 @pytest.mark.parametrize("side", [8, 64])
