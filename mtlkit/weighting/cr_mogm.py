@@ -52,7 +52,6 @@ class CRMOGM(GradientAggregator):
         self.uses_losses = self.method.uses_losses  # type: ignore[misc]
         self.register_buffer("smoothed", torch.zeros(len(self.tasks), dtype=torch.float64))
         self.register_buffer("seen", torch.zeros(len(self.tasks), dtype=torch.long))
-        self._found: tuple[Tensor, Tensor, Tensor] | None = None
 
     def prepare(self) -> None:
         """Prepare inner."""
@@ -62,7 +61,7 @@ class CRMOGM(GradientAggregator):
         """The smoothed weights."""
         weights, smoothed = self._smooth(gram, step)
         # update() of the same step would compute the same again
-        self._found = (gram, weights, smoothed)
+        self._pending.scratch["weights"] = (gram, weights, smoothed)
         return smoothed.to(gram)
 
     def junction_parameters(self) -> tuple[Tensor, ...]:
@@ -75,7 +74,7 @@ class CRMOGM(GradientAggregator):
 
     def update(self, step: Step) -> None:
         """Keep the smoothed weights and what inner keeps."""
-        found, self._found = self._found, None
+        found = self._pending.scratch.pop("weights", None)
         if not step.present:
             return
         if found is not None and found[0] is step.gram:

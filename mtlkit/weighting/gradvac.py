@@ -63,17 +63,17 @@ class GradVac(GradientAggregator):
         self.random = SharedRandom(seed)
         count = len(self.tasks)
         self.register_buffer("targets", torch.zeros(count, count, dtype=torch.float64))
-        self._averaged: tuple[Tensor, Tensor] | None = None
 
     def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
         """Coefficients of the task gradients in the sum of the vaccinated ones."""
         weights, targets = self._vaccinate(gram, step)
-        self._averaged = (gram, targets)  # update() of the same step would compute the same again
+        # update() of the same step would compute the same again
+        self._pending.scratch["targets"] = (gram, targets)
         return weights.to(gram)
 
     def update(self, step: Step) -> None:
         """Keep the averages and move on to the next step's orders."""
-        remembered, self._averaged = self._averaged, None
+        remembered = self._pending.scratch.pop("targets", None)
         if remembered is not None and remembered[0] is step.gram:
             remember_pairs(self.targets, remembered[1], step)
         elif step.present:
@@ -110,8 +110,8 @@ def _vaccinated(gram: Matrix, goals: Matrix, orders: Matrix, beta: float, roundi
     pairs = tasks * count + orders.T  # (turn, task): task i and the one it turns towards, as i K + j
     limit, slope = limits.take(pairs), slopes.take(pairs)
     seen, steps = np.zeros((count, count)), np.zeros((count, count))  # (turn, task)
+    lengths = np.sqrt(squares)
     for turn, onto in enumerate(orders.T):
-        lengths = np.sqrt(np.maximum(squares, 0))
         along = products.take(pairs[turn])
         cosine = np.divide(along, np.where(lengths > 0, lengths, 1), out=seen[turn])
         moved = cosine < limit[turn]
@@ -123,9 +123,10 @@ def _vaccinated(gram: Matrix, goals: Matrix, orders: Matrix, beta: float, roundi
         rows *= step[:, None]
         products += rows
         squares += step * (2 * along + step)
+        lengths = np.sqrt(np.maximum(squares, 0))
     # every pair has had its turn once: back from (turn, task) to (task, task)
     coefficients, cosine_of_pair = np.eye(count), np.empty((count, count))
     coefficients.ravel()[pairs] += steps
     cosine_of_pair.put(pairs, seen)
-    goals += np.where(paired, beta * (np.clip(cosine_of_pair, -1, 1) - goals), 0)
+    goals += np.where(paired, beta * (np.minimum(np.maximum(cosine_of_pair, -1), 1) - goals), 0)
     return (norms @ coefficients) / safe + (norms == 0)

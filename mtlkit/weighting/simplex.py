@@ -30,7 +30,6 @@ class SimplexWeights(GradientAggregator):
         super().__init__(tasks, **common)
         count = len(self.tasks)
         self.register_buffer("shares", torch.full((count,), 1 / count, dtype=torch.float64))
-        self._moved: tuple[Tensor, Matrix] | None = None
 
     def move(self, shares: Matrix, gram: Matrix, step: Step | None) -> Matrix:
         """The next point of the simplex, given the current one, for a finite Gram matrix."""
@@ -40,12 +39,12 @@ class SimplexWeights(GradientAggregator):
         """The point that the step moves to."""
         moved, total = self._move(gram, step)
         # update() of the same step would compute the same again, communication included
-        self._moved = (gram, moved * total)
+        self._pending.scratch["shares"] = (gram, moved * total)
         return torch.from_numpy(moved).to(gram)
 
     def update(self, step: Step) -> None:
         """Keep the point."""
-        remembered, self._moved = self._moved, None
+        remembered = self._pending.scratch.pop("shares", None)
         if not step.present:
             return
         if remembered is not None and remembered[0] is step.gram:
