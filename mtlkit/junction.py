@@ -35,6 +35,11 @@ _STACK_LIMIT = 2**25
 _GRAM_CHUNK = 2**16
 
 
+def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """``tensor.to(dtype)``; to ask first costs a small tensor a tenth of the call that does nothing."""
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
+
+
 class Rows:
     """Gradients of P tasks with respect to one list of tensors: a (P, N) matrix kept in pieces."""
 
@@ -54,7 +59,7 @@ class Rows:
         """Rows that are a (P, N) matrix already; ``shapes`` are those of the tensors side by side."""
         rows = cls([], dtype)
         rows.shapes = [matrix.shape[1:]] if shapes is None else list(shapes)
-        rows._pieces = [matrix.to(dtype)]
+        rows._pieces = [cast(matrix, dtype)]
         return rows
 
     def gram(self) -> Tensor:
@@ -67,16 +72,16 @@ class Rows:
         if len(self._pieces) < len(self.shapes):
             (matrix,) = self._pieces
             assert isinstance(matrix, Tensor)
-            return self.split(weights.to(matrix.dtype) @ matrix)
+            return self.split(cast(weights, matrix.dtype) @ matrix)
         merged = []
         for piece, shape in zip(self._pieces, self.shapes, strict=True):
             if isinstance(piece, Tensor):
-                flat = weights.to(piece.dtype) @ piece
+                flat = cast(weights, piece.dtype) @ piece
             else:
                 flat = piece[0].to(self.dtype) * weights[0]
                 for weight, row in zip(weights[1:], piece[1:], strict=True):
                     flat = flat.addcmul_(row.to(self.dtype), weight.to(self.dtype))
-            merged.append(flat.reshape(shape))
+            merged.append(flat if len(shape) == 1 else flat.reshape(shape))
         return merged
 
     def matrix(self) -> Tensor:
@@ -86,6 +91,8 @@ class Rows:
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """(N,) back into the shapes of the list."""
+        if len(self.shapes) == 1:
+            return [vector.reshape(self.shapes[0])]
         sizes = [shape.numel() for shape in self.shapes]
         pieces = vector.split(sizes)
         return [piece.reshape(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]

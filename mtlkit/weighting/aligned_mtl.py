@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import precision
+from mtlkit.weighting.solvers import closed_form, precision
 
 __all__ = ["AlignedMTL"]
 
@@ -47,21 +46,24 @@ class AlignedMTL(GradientAggregator):
 
     def weights(self, gram: Tensor) -> Tensor:
         """Row sums of the balance transformation."""
-        exact = gram.double()
-        finite = torch.isfinite(exact).all()
-        values, vectors = torch.linalg.eigh(torch.where(finite, exact, torch.zeros_like(exact)))
-        largest = values[-1]
-        kept = values > largest * len(gram) * precision(gram)
-        inverse = torch.where(kept, torch.where(kept, values, 1.0).rsqrt(), 0.0)
-        weights = (vectors * inverse) @ vectors.sum(dim=0) * self._scale(values, kept)
-        weights = torch.where(largest > 0, weights, 1.0)
-        return torch.where(finite, weights, torch.nan).to(gram.dtype)
+        return closed_form(self._aligned, gram, rounding=precision(gram)).to(gram.dtype)
 
-    def _scale(self, values: Tensor, kept: Tensor) -> Tensor:
+    def _aligned(self, xp: Any, gram: Any, rounding: float) -> Any:
+        finite = xp.isfinite(gram).all()
+        values, vectors = xp.linalg.eigh(xp.where(finite, gram, 0.0))
+        largest = values[-1]
+        kept = values > largest * len(gram) * rounding
+        inverse = xp.where(kept, 1 / xp.sqrt(xp.where(kept, values, 1.0)), 0.0)
+        weights = (vectors * inverse) @ vectors.sum(0) * self._scale(xp, values, kept)
+        weights = xp.where(largest > 0, weights, 1.0)
+        return xp.where(finite, weights, xp.nan)
+
+    def _scale(self, xp: Any, values: Any, kept: Any) -> Any:
+        """Of no meaning where no value is kept."""
+        if self.scale_mode == "min":
+            return xp.sqrt(xp.where(kept, values, values[-1]).min())
         rank = kept.sum()
         if self.scale_mode == "rmse":
-            return (torch.where(kept, values, 0.0).sum() / rank.clamp(min=1)).sqrt()
+            return xp.sqrt(xp.where(kept, values, 0.0).sum() / rank)
         # values ascend, and those that are kept come last
-        first = len(values) - rank
-        index = first if self.scale_mode == "min" else first + (rank - 1) // 2
-        return values[index.clamp(max=len(values) - 1)].clamp(min=0).sqrt()
+        return xp.sqrt(values[len(values) - rank + (rank - 1) // 2])

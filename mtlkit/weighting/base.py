@@ -13,10 +13,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mtlkit.errors import SpecError, UsageError, unknown_name
-from mtlkit.junction import Rows, Step, collective_group, fork
+from mtlkit.junction import Rows, Step, cast, collective_group, fork
 from mtlkit.registry import option_defaults
 from mtlkit.spec import Part, format_spec
 from mtlkit.tasks import task_names
+from mtlkit.weighting.solvers import all_finite, readable
 
 __all__ = ["Chain", "GradientAggregator", "Stats"]
 
@@ -172,7 +173,7 @@ class GradientAggregator(nn.Module, ABC):
             raise UsageError(
                 f"{self} merges whole gradients and has no weight per task; call combine(grads)"
             )
-        return torch.ones(len(gram), dtype=gram.dtype, device=gram.device)
+        return gram.new_ones(len(gram))
 
     def merge(self, grads: Tensor, step: Step | None = None) -> Tensor:
         """(N,) merged gradient from (P, N) task gradients."""
@@ -201,13 +202,13 @@ class GradientAggregator(nn.Module, ABC):
     def remember(self, name: str, value: Tensor, step: Any) -> None:
         """Write ``value`` into the buffer ``name``, for the present tasks, if the step is finite."""
         buffer: Tensor = getattr(self, name)
-        if _readable(buffer):
+        if readable(buffer):
             if not step.finite:
                 return
             new = value
         else:
             old = step.pick(buffer) if buffer.dim() else buffer
-            new = torch.where(step.finite, value.to(buffer.dtype), old)
+            new = torch.where(step.finite, value.to(buffer), old)
         if buffer.dim() and not step.complete:
             buffer[list(step.present)] = new.to(buffer.dtype)
         else:
@@ -251,7 +252,7 @@ class GradientAggregator(nn.Module, ABC):
     @torch.no_grad()
     def combine(self, grads: Tensor) -> Tensor:
         """Merge (K, N) task gradients into (N,), and remember what a step remembers."""
-        if not isinstance(grads, Tensor) or grads.dim() != 2 or len(grads) != len(self.tasks):
+        if not isinstance(grads, Tensor) or grads.dim() != 2 or grads.shape[0] != len(self.tasks):
             found = tuple(grads.shape) if isinstance(grads, Tensor) else type(grads).__name__
             raise SpecError(f"combine takes one row per task, ({len(self.tasks)}, N); got {found}")
         if not grads.is_floating_point():
@@ -259,13 +260,13 @@ class GradientAggregator(nn.Module, ABC):
         dtype = torch.float64 if grads.dtype == torch.float64 else torch.float32
         rows = Rows.of_matrix(grads, dtype)
         gram = rows.gram()
-        everyone = tuple(range(len(grads)))
+        everyone = tuple(range(len(self.tasks)))
         step = Step(
             present=everyone,
             complete=True,
             gram=gram,
             feature_gram=gram,
-            finite=torch.isfinite(gram).all(),
+            finite=all_finite(gram),
             scale=gram.new_ones(()),
             local=everyone,
             grads=_MatrixRows(grads),
@@ -274,7 +275,7 @@ class GradientAggregator(nn.Module, ABC):
         step.losses = self._losses_of(step)
         (merged,) = self._merge_step(step, in_features=False)
         self._finish(step)
-        return merged.to(grads.dtype)
+        return cast(merged, grads.dtype)
 
     @property
     def stats(self) -> Stats | None:
@@ -428,8 +429,8 @@ class GradientAggregator(nn.Module, ABC):
         over_parameters = step.over_parameters
         if merge is not None and merge._merges_whole:
             return self._merge_whole(merge, step, over_parameters and in_features)
-        weights = self._call("weights", merge or self, step.gram, step).to(step.gram.dtype)
-        if not _readable(weights) or not step.finite:
+        weights = cast(self._call("weights", merge or self, step.gram, step), step.gram.dtype)
+        if not readable(weights) or not step.finite:
             weights = torch.where(step.finite, weights, torch.nan)
         step.weights = weights
         self._record(step, weights)
@@ -459,8 +460,9 @@ class GradientAggregator(nn.Module, ABC):
             complete[[step.present.index(k) for k in step.local]] = matrix
             matrix = complete
         merged = self._call("merge", merge, matrix, step)
-        merged = torch.where(step.finite, merged, torch.nan)
-        products = torch.cat([matrix @ merged, (merged @ merged).reshape(1)]) / step.scale.square()
+        if not readable(merged) or not step.finite:
+            merged = torch.where(step.finite, merged, torch.nan)
+        products = torch.cat([matrix @ merged, torch.dot(merged, merged)[None]]) / step.scale.square()
         if not step.over_parameters and step.group is not None:
             products = step.all_reduce(products) / step.world**2
         self._record(step, torch.full_like(products[:-1], torch.nan), products)
@@ -784,11 +786,6 @@ class _Pending:
 
     def __reduce__(self) -> Any:
         return _Pending, ()
-
-
-def _readable(tensor: Tensor) -> bool:
-    """Whether values may decide a branch: not in a traced graph, and not where that waits for a GPU."""
-    return not torch.compiler.is_compiling() and tensor.device.type == "cpu"
 
 
 def _in_backward() -> bool:

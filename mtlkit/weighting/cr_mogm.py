@@ -12,6 +12,7 @@ from mtlkit.errors import SpecError
 from mtlkit.junction import Step
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
+from mtlkit.weighting.solvers import closed_form
 
 __all__ = ["CRMOGM"]
 
@@ -51,7 +52,6 @@ class CRMOGM(GradientAggregator):
         self.uses_losses = self.method.uses_losses  # type: ignore[misc]
         self.register_buffer("smoothed", torch.zeros(len(self.tasks), dtype=torch.float64))
         self.register_buffer("seen", torch.zeros(len(self.tasks), dtype=torch.long))
-        self._found: tuple[Tensor, Tensor] | None = None
 
     def prepare(self) -> None:
         """Prepare inner."""
@@ -59,7 +59,10 @@ class CRMOGM(GradientAggregator):
 
     def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
         """The smoothed weights."""
-        return self._smooth(self._inner_weights(gram, step), step).to(gram)
+        weights, smoothed = self._smooth(gram, step)
+        # update() of the same step would compute the same again
+        self._pending.scratch["weights"] = (gram, weights, smoothed)
+        return smoothed.to(gram)
 
     def junction_parameters(self) -> tuple[Tensor, ...]:
         """Those of inner."""
@@ -71,28 +74,26 @@ class CRMOGM(GradientAggregator):
 
     def update(self, step: Step) -> None:
         """Keep the smoothed weights and what inner keeps."""
-        found, self._found = self._found, None
+        found = self._pending.scratch.pop("weights", None)
         if not step.present:
             return
-        if found is None or found[0] is not step.gram:
-            weights = self._inner_weights(step.gram, step)
-            self._found = None
+        if found is not None and found[0] is step.gram:
+            _, weights, smoothed = found
         else:
-            weights = found[1]
-        self.remember("smoothed", self._smooth(weights, step), step)
+            weights, smoothed = self._smooth(step.gram, step)
+        self.remember("smoothed", smoothed, step)
         self.remember("seen", step.pick(self.seen) + 1, step)
         self.method.update(replace(step, weights=weights))
 
-    def _inner_weights(self, gram: Tensor, step: Step | None) -> Tensor:
+    def _smooth(self, gram: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
+        """The weights that inner finds, and these smoothed."""
         weights = self._call("weights", self.method, gram, step)
-        self._found = (gram, weights)  # update() of the same step would compute the same again
-        return weights
-
-    def _smooth(self, weights: Tensor, step: Step | None) -> Tensor:
         kept = self.smoothed if step is None else step.pick(self.smoothed)
         seen = self.seen if step is None else step.pick(self.seen)
-        exact = weights.double()
-        return torch.where(seen == 0, exact, self.alpha * kept + (1 - self.alpha) * exact)
+        return weights, closed_form(self._average, weights, kept, seen)
+
+    def _average(self, xp: Any, weights: Any, kept: Any, seen: Any) -> Any:
+        return xp.where(seen == 0, weights, self.alpha * kept + (1 - self.alpha) * weights)
 
 
 def _create(inner: str, tasks: tuple[str, ...]) -> GradientAggregator:

@@ -11,7 +11,7 @@ from mtlkit.errors import SpecError
 from mtlkit.junction import Step
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import safe_divide
+from mtlkit.weighting.solvers import closed_form, safe_divide
 
 __all__ = ["DBMTL"]
 
@@ -64,18 +64,25 @@ class DBMTL(GradientAggregator):
 
     def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
         """The largest average divided by each norm."""
-        largest = self._averages(gram, step).max()
-        return safe_divide(largest, gram.diagonal().double().sqrt()).to(gram.dtype)
+        return closed_form(self._balance, gram, *self._state(step)).to(gram.dtype)
 
     def update(self, step: Step) -> None:
         """Keep the averages."""
         if step.present:
-            self.remember("norms", self._averages(step.gram, step), step)
+            averages = closed_form(self._averages, step.gram, *self._state(step))
+            self.remember("norms", averages, step)
             self.remember("seen", step.pick(self.seen) + 1, step)
 
-    def _averages(self, gram: Tensor, step: Step | None) -> Tensor:
-        kept = self.norms if step is None else step.pick(self.norms)
-        seen = self.seen if step is None else step.pick(self.seen)
-        beta = self.beta / (seen + 1).double() ** self.beta_sigma
-        norms = gram.diagonal().double().sqrt()
-        return torch.where(kept == 0, norms, beta * kept + (1 - beta) * norms)
+    def _state(self, step: Step | None) -> tuple[Tensor, Tensor]:
+        if step is None:
+            return self.norms, self.seen
+        return step.pick(self.norms), step.pick(self.seen)
+
+    def _balance(self, xp: Any, gram: Any, kept: Any, seen: Any) -> Any:
+        largest = self._averages(xp, gram, kept, seen).max()
+        return safe_divide(largest, xp.sqrt(gram.diagonal()), xp)
+
+    def _averages(self, xp: Any, gram: Any, kept: Any, seen: Any) -> Any:
+        beta = self.beta / (seen + 1) ** self.beta_sigma
+        norms = xp.sqrt(gram.diagonal())
+        return xp.where(kept == 0, norms, beta * kept + (1 - beta) * norms)

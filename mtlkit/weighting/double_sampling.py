@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from mtlkit.junction import Step
+from mtlkit.weighting.solvers import Matrix, as_array
 
 __all__ = ["cross_gram"]
 
 
-def cross_gram(gram: Tensor, step: Step | None) -> Tensor:
+def cross_gram(gram: Matrix, step: Step | None) -> Matrix:
     """(P, P) products of the tasks' gradients on the even samples with those on the odd samples.
 
     Scaled so that without noise it is the Gram matrix. It is the Gram matrix itself where there is no
@@ -24,20 +25,27 @@ def cross_gram(gram: Tensor, step: Step | None) -> Tensor:
     """
     if step is None or step.over_parameters:
         return gram
+    tensors = list(zip(*(step.grads[k] for k in step.local), strict=True))
+    pairs = [_pairs(of_tasks[0]) for of_tasks in tensors]
+    if step.group is None and not any(pairs):
+        return gram
     count = len(gram)
-    message = gram.new_zeros(count + 1, count)  # the products, then the number of pairs
-    for pieces in zip(*(step.grads[k] for k in step.local), strict=True):
-        first = pieces[0]
-        pairs = len(first) // 2 if first.dim() > 1 else 0
-        if pairs == 0:
+    message = step.gram.new_zeros(count + 1, count)  # the products, then the number of pairs
+    present = torch.tensor([step.present.index(k) for k in step.local], device=message.device)
+    for of_tasks, some in zip(tensors, pairs, strict=True):
+        if some == 0:
             continue
-        rows = torch.stack([piece[: 2 * pairs] for piece in pieces]).to(gram.dtype)
+        rows = torch.stack([tensor[: 2 * some] for tensor in of_tasks]).to(message.dtype)
         even, odd = rows[:, 0::2].flatten(1), rows[:, 1::2].flatten(1)
-        present = torch.tensor([step.present.index(k) for k in step.local], device=gram.device)
-        message.index_put_(
-            (present[:, None], present[None, :]), even @ odd.T * (len(first) / pairs), accumulate=True
-        )
-        message[count, 0] += pairs
+        products = even @ odd.T * (len(of_tasks[0]) / some)
+        message.index_put_((present[:, None], present[None, :]), products, accumulate=True)
+        message[count, 0] += some
     message = step.all_reduce(message)
-    products = message[:count] / (step.world**2 * step.scale.square())
-    return torch.where(message[count, 0] > 0, products, gram)
+    message[:count] /= step.world**2 * step.scale.square()
+    found = as_array(message)
+    return found[:count] if found[count, 0] > 0 else gram
+
+
+def _pairs(tensor: Tensor | None) -> int:
+    """How many even samples have an odd one next to them; no axis of samples is none."""
+    return len(tensor) // 2 if tensor is not None and tensor.dim() > 1 else 0

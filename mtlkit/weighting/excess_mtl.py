@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,7 +13,7 @@ from mtlkit.junction import Step
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import Tasks
 from mtlkit.weighting.simplex import SimplexWeights
-from mtlkit.weighting.solvers import safe_divide
+from mtlkit.weighting.solvers import Matrix, as_array, safe_divide
 
 __all__ = ["ExcessMTL"]
 
@@ -56,26 +57,33 @@ class ExcessMTL(SimplexWeights):
         self.register_buffer("baseline", torch.zeros(count, dtype=torch.float64))
         self.register_buffer("seen", torch.zeros(count, dtype=torch.long))
 
-    def move(self, shares: Tensor, gram: Tensor, step: Step | None) -> Tensor:
+    def move(self, shares: Matrix, gram: Matrix, step: Step | None) -> Matrix:
         """One step of exponentiated gradient ascent."""
-        seen = self.seen if step is None else step.pick(self.seen)
-        baseline = self.baseline if step is None else step.pick(self.baseline)
-        relative = safe_divide(self._excess(gram, step)[0], baseline / self.warmup)
-        moved = torch.softmax(torch.log(shares) + self.eta * relative, dim=0)
-        warming = bool((seen < self.warmup).any())
-        return torch.where(torch.isfinite(gram).all(), shares if warming else moved, torch.nan)
+        squares, baseline, seen = self._state(step)
+        if (seen < self.warmup).any():
+            return shares
+        excess = self._excess(gram, squares)[0]
+        with np.errstate(divide="ignore"):  # a share may be zero
+            exponents = np.log(shares) + self.eta * safe_divide(excess, baseline / self.warmup, np)
+        moved: Matrix = np.exp(exponents - exponents.max())
+        return moved / moved.sum()
 
     def update(self, step: Step) -> None:
         """Keep the weights, the sums of squares and the baselines."""
         super().update(step)
-        excess, squares = self._excess(step.gram, step)
-        baseline, seen = step.pick(self.baseline), step.pick(self.seen)
-        self.remember("baseline", torch.where(seen < self.warmup, baseline + excess, baseline), step)
-        self.remember("squares", squares, step)
-        self.remember("seen", seen + 1, step)
+        squares, baseline, seen = self._state(step)
+        excess, squares = self._excess(as_array(step.gram), squares)
+        baseline = np.where(seen < self.warmup, baseline + excess, baseline)
+        self.remember("baseline", torch.from_numpy(baseline), step)
+        self.remember("squares", torch.from_numpy(squares), step)
+        self.remember("seen", step.pick(self.seen) + 1, step)
 
-    def _excess(self, gram: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
+    def _state(self, step: Step | None) -> tuple[Matrix, Matrix, Matrix]:
+        state = (self.squares, self.baseline, self.seen)
+        squares, baseline, seen = (as_array(s if step is None else step.pick(s)) for s in state)
+        return squares, baseline, seen
+
+    def _excess(self, gram: Matrix, squares: Matrix) -> tuple[Matrix, Matrix]:
         """Excess risks, and the sums of squares with this step's."""
-        current = gram.diagonal().double()
-        squares = current + (self.squares if step is None else step.pick(self.squares))
-        return safe_divide(current, squares.sqrt()), squares
+        squares = squares + gram.diagonal()
+        return safe_divide(gram.diagonal(), np.sqrt(squares), np), squares

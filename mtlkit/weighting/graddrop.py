@@ -13,7 +13,6 @@ from mtlkit.junction import Step
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
 from mtlkit.weighting.randomness import SharedRandom
-from mtlkit.weighting.solvers import safe_divide
 
 __all__ = ["GradDrop"]
 
@@ -65,13 +64,16 @@ class GradDrop(GradientAggregator):
         """Mask the (P, N) gradients by sign and add them."""
         size = grads.shape[1]
         offset = 0 if step is None or step.over_parameters else step.rank * size
+        above, below = grads.clamp(min=0), grads.clamp(max=0)
+        ones = grads.new_ones(len(grads))
+        positive, negative = ones @ above, ones @ below  # (N,)
+        chance = self.random.uniform(size, offset=offset).to(grads.device)
+        up = positive > chance * (positive - negative)  # P > U, without a quotient of zeros
+        if not self._leaky:
+            return torch.where(up, positive, negative)
         leaks = (self._leaks if step is None else step.pick(self._leaks)).to(grads.dtype)
-        shares = torch.stack([torch.ones_like(leaks), 1 - leaks])  # (2, P): the sum, and what may drop
-        positive, negative = shares @ grads.clamp(min=0), shares @ grads.clamp(max=0)  # (2, N)
-        purity = safe_divide(positive[0], positive[0] - negative[0])
-        up = purity > self.random.uniform(size, offset=offset).to(grads.device)
-        kept = torch.where(up, positive[1], negative[1])
-        return torch.addmv(kept, grads.T, leaks) if self._leaky else kept
+        kept = torch.where(up, (1 - leaks) @ above, (1 - leaks) @ below)
+        return torch.addmv(kept, grads.T, leaks)
 
     def update(self, step: Step) -> None:
         """Move on to the next step's choices."""

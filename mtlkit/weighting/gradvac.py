@@ -14,7 +14,7 @@ from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
 from mtlkit.weighting.pairwise import pick_pairs, remember_pairs
 from mtlkit.weighting.randomness import SharedRandom
-from mtlkit.weighting.solvers import Matrix, precision
+from mtlkit.weighting.solvers import Matrix, as_array, precision
 
 __all__ = ["GradVac"]
 
@@ -63,17 +63,17 @@ class GradVac(GradientAggregator):
         self.random = SharedRandom(seed)
         count = len(self.tasks)
         self.register_buffer("targets", torch.zeros(count, count, dtype=torch.float64))
-        self._averaged: tuple[Tensor, Tensor] | None = None
 
     def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
         """Coefficients of the task gradients in the sum of the vaccinated ones."""
         weights, targets = self._vaccinate(gram, step)
-        self._averaged = (gram, targets)  # update() of the same step would compute the same again
+        # update() of the same step would compute the same again
+        self._pending.scratch["targets"] = (gram, targets)
         return weights.to(gram)
 
     def update(self, step: Step) -> None:
         """Keep the averages and move on to the next step's orders."""
-        remembered, self._averaged = self._averaged, None
+        remembered = self._pending.scratch.pop("targets", None)
         if remembered is not None and remembered[0] is step.gram:
             remember_pairs(self.targets, remembered[1], step)
         elif step.present:
@@ -82,11 +82,11 @@ class GradVac(GradientAggregator):
 
     def _vaccinate(self, gram: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
         targets = pick_pairs(self.targets, step)
-        matrix = gram.detach().to("cpu", torch.float64).numpy()
+        matrix = as_array(gram)
         if not np.isfinite(matrix).all():
             return torch.full_like(targets[0], torch.nan), targets
         orders = self.random.permutations(len(gram), len(gram)).cpu().numpy()
-        goals = targets.detach().cpu().numpy().copy()
+        goals = as_array(targets).copy()
         weights = _vaccinated(matrix, goals, orders, self.beta, 8 * precision(gram))
         return torch.from_numpy(weights), torch.from_numpy(goals)
 
@@ -99,28 +99,34 @@ def _vaccinated(gram: Matrix, goals: Matrix, orders: Matrix, beta: float, roundi
     cosines = gram / safe[:, None] / safe[None, :]
     tasks = np.arange(count)
     sines = np.sqrt(np.maximum(1 - goals * goals, 0))
-    paired = (norms[:, None] > 0) & (norms[None, :] > 0) & (tasks[:, None] != tasks[None, :])
-    limits = np.where(paired & (sines > 0), goals - rounding, -np.inf)
-    slopes = goals / np.where(sines > 0, sines, 1)
-    # row i: the gradient of task i in units of its norm, in terms of all unit gradients
-    coefficients = np.eye(count)
+    paired = (norms[:, None] > 0) & (norms > 0)
+    paired.flat[:: count + 1] = False
+    definite = sines > 0
+    limits = np.where(paired & definite, goals - rounding, -np.inf)
+    slopes = goals / np.where(definite, sines, 1)
+    # row i: the gradient of task i in units of its norm; its products with all unit gradients
     products = cosines.copy()
     squares = cosines.diagonal().copy()
-    seen = goals.copy()
-    for turn in range(count):
-        onto = orders[:, turn]
-        pairs = tasks * count + onto
-        lengths = np.sqrt(np.maximum(squares, 0))
-        along = products.take(pairs)
-        cosine = along / np.where(lengths > 0, lengths, 1)
-        seen.put(pairs, cosine)
-        moved = cosine < limits.take(pairs)
+    pairs = tasks * count + orders.T  # (turn, task): task i and the one it turns towards, as i K + j
+    limit, slope = limits.take(pairs), slopes.take(pairs)
+    seen, steps = np.zeros((count, count)), np.zeros((count, count))  # (turn, task)
+    lengths = np.sqrt(squares)
+    for turn, onto in enumerate(orders.T):
+        along = products.take(pairs[turn])
+        cosine = np.divide(along, np.where(lengths > 0, lengths, 1), out=seen[turn])
+        moved = cosine < limit[turn]
         if not moved.any():
             continue
         sine = np.sqrt(np.maximum(1 - cosine * cosine, 0))
-        step = np.where(moved, lengths * (slopes.take(pairs) * sine - cosine), 0)
-        coefficients[tasks, onto] += step
-        products += step[:, None] * cosines[onto]
+        step = np.multiply(lengths, slope[turn] * sine - cosine, out=steps[turn], where=moved)
+        rows = cosines.take(onto, axis=0)
+        rows *= step[:, None]
+        products += rows
         squares += step * (2 * along + step)
-    goals += np.where(paired, beta * (np.clip(seen, -1, 1) - goals), 0)
+        lengths = np.sqrt(np.maximum(squares, 0))
+    # every pair has had its turn once: back from (turn, task) to (task, task)
+    coefficients, cosine_of_pair = np.eye(count), np.empty((count, count))
+    coefficients.ravel()[pairs] += steps
+    cosine_of_pair.put(pairs, seen)
+    goals += np.where(paired, beta * (np.minimum(np.maximum(cosine_of_pair, -1), 1) - goals), 0)
     return (norms @ coefficients) / safe + (norms == 0)

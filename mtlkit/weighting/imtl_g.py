@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import torch
+from typing import Any
+
 from torch import Tensor
 
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.solvers import cosine_matrix, safe_divide, symmetric_pseudo_inverse
+from mtlkit.weighting.solvers import closed_form, cosine_matrix, safe_divide, symmetric_pseudo_inverse
 
 __all__ = ["IMTLG"]
 
@@ -31,12 +32,14 @@ class IMTLG(GradientAggregator):
 
     def weights(self, gram: Tensor) -> Tensor:
         """Solution of the equal-projection system, with sum one."""
-        exact = gram.double()
-        norms = exact.diagonal().sqrt()
-        inverse = symmetric_pseudo_inverse(cosine_matrix(exact))
-        solution = inverse.sum(dim=1)
-        # the largest norm makes the quotients of order one; it cancels in the normalisation
-        weights = safe_divide(solution * norms.max(), norms)
-        total = weights.sum()
-        vanishing = total.abs() <= len(gram) * 1e-12 * weights.abs().max()
-        return torch.where(vanishing, 0.0, safe_divide(weights, total)).to(gram.dtype)
+        return closed_form(_equal_projections, gram).to(gram.dtype)
+
+
+def _equal_projections(xp: Any, gram: Any) -> Any:
+    norms = xp.sqrt(gram.diagonal())
+    solution = symmetric_pseudo_inverse(cosine_matrix(gram, xp), xp).sum(1)
+    # the largest norm makes the quotients of order one; it cancels in the normalisation
+    weights = safe_divide(solution * norms.max(), norms, xp)
+    total = weights.sum()
+    vanishing = abs(total) <= len(gram) * 1e-12 * abs(weights).max()
+    return xp.where(vanishing, 0.0, safe_divide(weights, total, xp))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from mtlkit.registry import register_method
@@ -20,4 +19,4 @@ class Mean(GradientAggregator):
 
     def weights(self, gram: Tensor) -> Tensor:
         """One divided by the number of tasks."""
-        return torch.full((len(gram),), 1 / len(gram), dtype=gram.dtype, device=gram.device)
+        return gram.new_full((len(gram),), 1 / len(gram))

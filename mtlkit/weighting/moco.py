@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,10 +12,9 @@ from mtlkit.errors import SpecError
 from mtlkit.junction import Step
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import Tasks
-from mtlkit.weighting.modo import simplex_projection
 from mtlkit.weighting.pairwise import pick_pairs, remember_pairs
 from mtlkit.weighting.simplex import SimplexWeights
-from mtlkit.weighting.solvers import safe_divide
+from mtlkit.weighting.solvers import Matrix, as_array, project_onto_simplex
 
 __all__ = ["MoCo"]
 
@@ -76,24 +76,27 @@ class MoCo(SimplexWeights):
         self.register_buffer("tracked", torch.zeros(count, count, dtype=torch.float64))
         self.register_buffer("steps", torch.tensor(0))
 
-    def move(self, shares: Tensor, gram: Tensor, step: Step | None) -> Tensor:
+    def move(self, shares: Matrix, gram: Matrix, step: Step | None) -> Matrix:
         """One projected step on the averaged products."""
         products = self._average(gram, step)
-        products = safe_divide(products, products.diagonal().mean())
-        gamma = self.gamma / float(self.steps + 1) ** self.gamma_sigma
-        return simplex_projection(shares - gamma * (products @ shares + self.rho * shares))
+        size = products.diagonal().mean()
+        if size > 0:
+            products = products / size
+        gamma = self.gamma / (int(self.steps) + 1) ** self.gamma_sigma
+        return project_onto_simplex(shares - gamma * (products @ shares + self.rho * shares))
 
     def update(self, step: Step) -> None:
         """Keep the point and the average."""
         super().update(step)
         if not step.present:
             return
-        remember_pairs(self.tracked, self._average(step.gram, step), step)
+        average = self._average(as_array(step.gram), step)
+        remember_pairs(self.tracked, torch.from_numpy(average), step)
         self.remember("steps", self.steps + 1, step)
 
-    def _average(self, gram: Tensor, step: Step | None) -> Tensor:
-        tracked = pick_pairs(self.tracked, step)
-        beta = self.beta / float(self.steps + 1) ** self.beta_sigma
-        exact = gram.double()
+    def _average(self, gram: Matrix, step: Step | None) -> Matrix:
+        tracked = as_array(pick_pairs(self.tracked, step))
+        beta = self.beta / (int(self.steps) + 1) ** self.beta_sigma
+        average = tracked + beta * (gram - tracked)
         new = tracked.diagonal() == 0
-        return torch.where(new[:, None] | new[None, :], exact, tracked + beta * (exact - tracked))
+        return np.where(new[:, None] | new, gram, average) if new.any() else average

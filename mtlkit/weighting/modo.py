@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-
 from mtlkit.errors import SpecError
 from mtlkit.junction import Step
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import Tasks
 from mtlkit.weighting.double_sampling import cross_gram
 from mtlkit.weighting.simplex import SimplexWeights
-from mtlkit.weighting.solvers import project_onto_simplex, safe_divide, solve
+from mtlkit.weighting.solvers import Matrix, project_onto_simplex
 
 __all__ = ["MoDo"]
 
@@ -64,15 +62,10 @@ class MoDo(SimplexWeights):
         self.rho = rho
         self.normalize = normalize
 
-    def move(self, shares: Tensor, gram: Tensor, step: Step | None) -> Tensor:
+    def move(self, shares: Matrix, gram: Matrix, step: Step | None) -> Matrix:
         """One projected step."""
-        products = cross_gram(gram, step).double()
-        if self.normalize:
-            products = safe_divide(products, gram.diagonal().double().mean())
-        moved = shares - self.gamma * (products @ shares + self.rho * shares)
-        return simplex_projection(moved)
-
-
-def simplex_projection(point: Tensor) -> Tensor:
-    """The nearest point of the simplex; NaN where the point is not finite."""
-    return solve(lambda rows: project_onto_simplex(rows[0]), point[None])
+        products = cross_gram(gram, step)
+        size = gram.diagonal().mean() if self.normalize else 1.0
+        if size > 0:
+            products = products / size
+        return project_onto_simplex(shares - self.gamma * (products @ shares + self.rho * shares))

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mtlkit.junction import Step
+from mtlkit.weighting.solvers import readable
 
 __all__ = ["pick_pairs", "remember_pairs"]
 
@@ -20,7 +21,12 @@ def pick_pairs(state: Tensor, step: Step | None) -> Tensor:
 
 def remember_pairs(buffer: Tensor, value: Tensor, step: Step) -> None:
     """Write (P, P) values into the (K, K) ``buffer``, if the step is finite."""
-    new = torch.where(step.finite, value.to(buffer), pick_pairs(buffer, step))
+    if readable(buffer):
+        if not step.finite:
+            return
+        new = value
+    else:
+        new = torch.where(step.finite, value.to(buffer), pick_pairs(buffer, step))
     if not step.complete:
         index = torch.tensor(step.present, device=buffer.device)
         new = buffer.index_put((index[:, None], index[None, :]), new)

@@ -12,7 +12,14 @@ from mtlkit.errors import SpecError, unknown_name
 from mtlkit.junction import Step
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import Matrix, constrained_descent_weights, precision, safe_divide, solve
+from mtlkit.weighting.solvers import (
+    Matrix,
+    as_array,
+    constrained_descent_weights,
+    precision,
+    safe_divide,
+    solve,
+)
 
 __all__ = ["PCD"]
 
@@ -73,28 +80,29 @@ class PCD(GradientAggregator):
 
     def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
         """Weights of the constrained direction."""
-        squares, seen = self._averages(gram, step)
-        scales = safe_divide((1 - self.beta ** seen.double()).sqrt(), squares.sqrt())
-        present = range(len(gram)) if step is None else step.present
+        squares, seen = self._averages(as_array(gram), step)
+        scales = safe_divide(np.sqrt(1 - self.beta**seen), np.sqrt(squares), np)
+        present = tuple(range(len(gram))) if step is None else step.present
         wanted = 0 if self.primary is None else self.tasks.index(str(self.primary))
-        first = list(present).index(wanted) if wanted in present else 0
-        return solve(self._direction, gram, scales.cpu().numpy(), first, precision(gram))
+        first = present.index(wanted) if wanted in present else 0
+        return solve(self._direction, gram, scales, first, precision(gram))
 
     def update(self, step: Step) -> None:
         """Keep the moving averages."""
-        squares, seen = self._averages(step.gram, step)
-        self.remember("squares", squares, step)
-        self.remember("seen", seen, step)
+        squares, seen = self._averages(as_array(step.gram), step)
+        self.remember("squares", torch.from_numpy(squares), step)
+        self.remember("seen", torch.from_numpy(seen), step)
 
-    def _averages(self, gram: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
+    def _averages(self, gram: Matrix, step: Step | None) -> tuple[Matrix, Matrix]:
         squares = self.squares if step is None else step.pick(self.squares)
         seen = self.seen if step is None else step.pick(self.seen)
-        return self.beta * squares + (1 - self.beta) * gram.diagonal().double(), seen + 1
+        average = self.beta * as_array(squares) + (1 - self.beta) * gram.diagonal()
+        return average, as_array(seen) + 1
 
     def _direction(self, gram: Matrix, scales: Matrix, first: int, rounding: float) -> Matrix:
         count = len(gram)
-        order = np.r_[first, np.delete(np.arange(count), first)]
-        scaled = (gram * scales[:, None] * scales[None, :])[np.ix_(order, order)]
+        order = np.array([first, *(k for k in range(count) if k != first)])
+        scaled = (gram * scales[:, None] * scales)[order[:, None], order]
         weights = np.zeros(count)
         if scaled[0, 0] == 0:
             return weights

@@ -12,7 +12,7 @@ from mtlkit.junction import Step
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
 from mtlkit.weighting.randomness import SharedRandom
-from mtlkit.weighting.solvers import safe_divide
+from mtlkit.weighting.solvers import as_array, readable
 
 __all__ = ["PCGrad"]
 
@@ -47,19 +47,17 @@ class PCGrad(GradientAggregator):
     def weights(self, gram: Tensor) -> Tensor:
         """Coefficients of the task gradients in the sum of the projected ones."""
         count = len(gram)
-        exact = gram.detach().double()
         orders = self.random.permutations(count, count)  # (K, K) row i: whom i is projected onto
-        tasks = torch.arange(count, device=gram.device)
-        inverse = safe_divide(torch.ones_like(exact[0]), exact.diagonal())
-        steps = torch.where(orders == tasks[:, None], 0.0, -inverse[orders])  # never onto itself
-        if gram.device.type == "cpu" and not torch.compiler.is_compiling():
+        if readable(gram):
             # the same operations, which cost a third of the time on small NumPy arrays
-            arrays = (exact.numpy(), orders.numpy(), steps.numpy(), tasks.numpy())
+            turns = orders.numpy().T
             with np.errstate(all="ignore"):  # gradients that are not finite give weights that are not
-                moves = torch.from_numpy(np.stack(_moves(*arrays), axis=1))
-        else:
-            moves = torch.stack(_moves(exact, orders, steps, tasks), dim=1)
-        weights = torch.ones_like(inverse).index_add(0, orders.flatten(), moves.flatten())
+                moves = np.array(_moves(np, as_array(gram), turns, np.arange(count)))
+            sums = np.bincount(turns.ravel(), moves.ravel(), count)
+            return torch.from_numpy(1 + sums).to(gram.dtype)
+        tasks = torch.arange(count, device=gram.device)
+        moved = torch.stack(_moves(torch, gram.detach().double(), orders.T, tasks))
+        weights = torch.ones_like(moved[0]).index_add(0, orders.T.flatten(), moved.flatten())
         return weights.to(gram.dtype)
 
     def update(self, step: Step) -> None:
@@ -67,13 +65,16 @@ class PCGrad(GradientAggregator):
         self.random.advance(step.finite)
 
 
-def _moves(exact: Any, orders: Any, steps: Any, tasks: Any) -> list[Any]:
+def _moves(xp: Any, gram: Any, turns: Any, tasks: Any) -> list[Any]:
     """How far each task moves along the gradient that it is projected onto, turn by turn."""
-    products = exact  # (K, K) inner products of the projected gradients with the task gradients
+    squares = gram.diagonal()
+    inverse = xp.where(squares == 0, 0.0, 1 / squares)
+    factors = xp.where(turns == tasks, 0.0, -inverse[turns])  # never onto itself
+    products = gram  # (K, K) inner products of the projected gradients with the task gradients
     moves = []
-    for turn in range(len(orders)):
-        onto = orders[:, turn]
-        move = products[tasks, onto].clip(max=0) * steps[:, turn]
-        products = products + move[:, None] * exact[onto]
+    for onto, factor in zip(turns, factors, strict=True):
+        product = products[tasks, onto]
+        move = product * (product < 0) * factor
+        products = products + move[:, None] * gram[onto]
         moves.append(move)
     return moves

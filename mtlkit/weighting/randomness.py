@@ -8,15 +8,19 @@ gets the number that it would get in one process.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mtlkit.weighting.solvers import readable
+
 __all__ = ["SharedRandom"]
 
 # what is left of a seed, and the distance of streams: both within 32 bits with a sign
 _MASK = 0x7FFFFFFF
+_WORD = 0xFFFFFFFF
 _STREAM = 0x1E3779B1
 
 
@@ -33,21 +37,8 @@ class SharedRandom(nn.Module):
 
     def uniform(self, *shape: int, stream: int = 0, offset: int = 0) -> Tensor:
         """Numbers of [0, 1) in float32; ``offset`` is the position of the first one."""
-        # zero is a fixed point of the mixing; the constants keep seed 0 and step 0 away from it
-        shift, count = (_STREAM * stream) & _MASK, math.prod(shape)
-        if self.counter.device.type == "cpu" and not torch.compiler.is_compiling():
-            # the same arithmetic, at a fraction of the overhead on small arrays
-            inner = _mix_array(np.array([int(self.counter) + shift + 0x1B873593], dtype=np.uint32))
-            key = _mix_array(np.array([int(self.seed) + 0x3C6EF372], dtype=np.uint32) + inner)
-            positions = np.arange(offset, offset + count, dtype=np.uint32)
-            top = (_mix_array(positions ^ key) >> np.uint32(8)).astype(np.float32)
-            return torch.from_numpy(top * np.float32(2.0**-24)).reshape(shape)
-        state = torch.stack([self.seed, self.counter + shift]).to(torch.int32)
-        traced_key = _mix(state[0] + 0x3C6EF372 + _mix(state[1] + 0x1B873593))
-        index = torch.arange(offset, offset + count, dtype=torch.int32, device=self.counter.device)
-        # 24 bits: what a float32 can hold
-        bits = (_mix(index ^ traced_key) >> 8) & 0xFFFFFF
-        return (bits.to(torch.float32) * 2.0**-24).reshape(shape)
+        numbers = self._uniform(shape, stream, offset)
+        return numbers if isinstance(numbers, Tensor) else torch.from_numpy(numbers)
 
     def normal(self, *shape: int, stream: int = 0) -> Tensor:
         """Standard normal numbers, by Box and Muller's transform."""
@@ -56,14 +47,36 @@ class SharedRandom(nn.Module):
 
     def permutations(self, rows: int, size: int) -> Tensor:
         """(rows, size) independent random orders of 0 .. size - 1."""
-        return self.uniform(rows, size, stream=1).argsort(dim=1)
+        numbers = self._uniform((rows, size), stream=1)
+        if isinstance(numbers, Tensor):
+            return numbers.argsort(dim=1)
+        # equal numbers must not be ordered differently by different processors
+        return torch.from_numpy(np.argsort(numbers, axis=1, kind="stable"))
 
     def advance(self, finite: Tensor) -> None:
         """Move on to the next step's numbers, unless this step is to be skipped."""
-        if torch.compiler.is_compiling() or self.counter.device.type != "cpu":
+        if not readable(self.counter):
             self.counter.add_(finite.to(self.counter.dtype))
         elif finite:
             self.counter.add_(1)
+
+    def _uniform(self, shape: tuple[int, ...], stream: int, offset: int = 0) -> Tensor | np.ndarray:
+        """An array where the counter is at hand, which is quicker, and else a tensor."""
+        # zero is a fixed point of the mixing; the constants keep seed 0 and step 0 away from it
+        shift, count = (_STREAM * stream) & _MASK, math.prod(shape)
+        if readable(self.counter):
+            key = _mix_unsigned((int(self.counter) + shift + 0x1B873593) & _WORD)
+            key = _mix_unsigned((int(self.seed) + 0x3C6EF372 + key) & _WORD)
+            positions = np.arange(offset, offset + count, dtype=np.uint32)
+            top = (_mix_unsigned(positions ^ np.uint32(key)) >> 8).astype(np.float32)
+            top *= 2.0**-24
+            return top.reshape(shape)
+        state = torch.stack([self.seed, self.counter + shift]).to(torch.int32)
+        traced_key = _mix(state[0] + 0x3C6EF372 + _mix(state[1] + 0x1B873593))
+        index = torch.arange(offset, offset + count, dtype=torch.int32, device=self.counter.device)
+        # 24 bits: what a float32 can hold
+        bits = (_mix(index ^ traced_key) >> 8) & 0xFFFFFF
+        return (bits.to(torch.float32) * 2.0**-24).reshape(shape)
 
 
 def _mix(x: Tensor) -> Tensor:
@@ -78,8 +91,13 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ ((x >> 16) & 0xFFFF)
 
 
-def _mix_array(x: np.ndarray) -> np.ndarray:
-    """The same on unsigned NumPy numbers."""
-    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
-    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
-    return x ^ (x >> np.uint32(16))
+def _mix_unsigned(x: Any) -> Any:
+    """The same on a Python number below 2^32, or in place on an array of uint32."""
+    x ^= x >> 16
+    x *= 0x7FEB352D
+    x &= _WORD
+    x ^= x >> 15
+    x *= 0x846CA68B
+    x &= _WORD
+    x ^= x >> 16
+    return x

@@ -11,7 +11,7 @@ from mtlkit.errors import SpecError
 from mtlkit.junction import Step
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import safe_divide
+from mtlkit.weighting.solvers import closed_form, safe_divide
 
 __all__ = ["Scale"]
 
@@ -48,19 +48,25 @@ class Scale(GradientAggregator):
 
     def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
         r""":math:`C / \|G_k\|`."""
-        norms = gram.diagonal().double().sqrt()
-        ratios = safe_divide(norms, self._reference(norms, step))
-        alphas = safe_divide(ratios, ratios.sum())
-        return safe_divide((alphas * norms).sum(), norms).to(gram.dtype)
+        return closed_form(self._homogenize, gram, *self._state(step)).to(gram.dtype)
 
     def update(self, step: Step) -> None:
         """Keep the references."""
-        norms = step.gram.diagonal().double().sqrt()
-        self.remember("initial_norms", self._reference(norms, step), step)
+        references = closed_form(self._references, step.gram, *self._state(step))
+        self.remember("initial_norms", references, step)
         self.remember("seen", step.pick(self.seen) + 1, step)
 
-    def _reference(self, norms: Tensor, step: Step | None) -> Tensor:
-        initial = self.initial_norms if step is None else step.pick(self.initial_norms)
-        seen = self.seen if step is None else step.pick(self.seen)
+    def _state(self, step: Step | None) -> tuple[Tensor, Tensor]:
+        if step is None:
+            return self.initial_norms, self.seen
+        return step.pick(self.initial_norms), step.pick(self.seen)
+
+    def _homogenize(self, xp: Any, gram: Any, initial: Any, seen: Any) -> Any:
+        norms = xp.sqrt(gram.diagonal())
+        ratios = safe_divide(norms, self._references(xp, gram, initial, seen), xp)
+        alphas = safe_divide(ratios, ratios.sum(), xp)
+        return safe_divide((alphas * norms).sum(), norms, xp)
+
+    def _references(self, xp: Any, gram: Any, initial: Any, seen: Any) -> Any:
         renew = (initial == 0) | (seen + 1 == self.burn_in)
-        return torch.where(renew, norms, initial)
+        return xp.where(renew, xp.sqrt(gram.diagonal()), initial)

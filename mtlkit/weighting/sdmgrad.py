@@ -13,7 +13,7 @@ from mtlkit.registry import register_method
 from mtlkit.weighting.base import Tasks
 from mtlkit.weighting.double_sampling import cross_gram
 from mtlkit.weighting.simplex import SimplexWeights
-from mtlkit.weighting.solvers import Matrix, project_onto_simplex, safe_divide, solve
+from mtlkit.weighting.solvers import Matrix, project_onto_simplex
 
 __all__ = ["SDMGrad"]
 
@@ -75,21 +75,26 @@ class SDMGrad(SimplexWeights):
         self.momentum = momentum
         self.n_iter = n_iter
 
-    def move(self, shares: Tensor, gram: Tensor, step: Step | None) -> Tensor:
+    def move(self, shares: Matrix, gram: Matrix, step: Step | None) -> Matrix:
         """The inner descent."""
-        size = gram.diagonal().double().sqrt().mean().square()
-        products = safe_divide(cross_gram(gram, step).double(), size)
-        return solve(self._descend, products, shares.detach().cpu().numpy())
+        products = cross_gram(gram, step)
+        size = np.sqrt(gram.diagonal()).mean() ** 2
+        if size > 0:
+            products = products / size
+        # the point sums to one, so products @ (point + pull) is linear in it; the projection takes no
+        # notice of a constant, and without their mean the steps leave the sum alone
+        pull = self.lam / len(shares)
+        field = self.lr * (products + pull * products.sum(axis=1, keepdims=True))
+        field -= field.mean(axis=0)
+        point, velocity = shares, np.zeros(len(shares))
+        for _ in range(self.n_iter):
+            velocity = self.momentum * velocity + field @ point
+            point = point - velocity
+            if point.min() < 0:
+                point = project_onto_simplex(point)
+        return point
 
     def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
         """The point that the descent ends in, pulled towards the mean."""
         moved = super().weights(gram, step)
         return (moved + self.lam / len(gram)) / (1 + self.lam)
-
-    def _descend(self, products: Matrix, point: Matrix) -> Matrix:
-        pull = np.full(len(point), self.lam / len(point))
-        velocity = np.zeros(len(point))
-        for _ in range(self.n_iter):
-            velocity = self.momentum * velocity + products @ (point + pull)
-            point = project_onto_simplex(point - self.lr * velocity)
-        return point

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mtlkit.junction import Step
 from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import safe_divide
+from mtlkit.weighting.solvers import Matrix, as_array
 
 __all__ = ["SimplexWeights"]
 
@@ -29,33 +30,36 @@ class SimplexWeights(GradientAggregator):
         super().__init__(tasks, **common)
         count = len(self.tasks)
         self.register_buffer("shares", torch.full((count,), 1 / count, dtype=torch.float64))
-        self._moved: tuple[Tensor, Tensor] | None = None
 
-    def move(self, shares: Tensor, gram: Tensor, step: Step | None) -> Tensor:
-        """The next point of the simplex, given the current one, in float64."""
+    def move(self, shares: Matrix, gram: Matrix, step: Step | None) -> Matrix:
+        """The next point of the simplex, given the current one, for a finite Gram matrix."""
         raise NotImplementedError
 
     def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
         """The point that the step moves to."""
-        moved = self.move(self._present_shares(step)[0], gram, step)
+        moved, total = self._move(gram, step)
         # update() of the same step would compute the same again, communication included
-        self._moved = (gram, moved)
-        return moved.to(gram)
+        self._pending.scratch["shares"] = (gram, moved * total)
+        return torch.from_numpy(moved).to(gram)
 
     def update(self, step: Step) -> None:
         """Keep the point."""
-        shares, total = self._present_shares(step)
-        remembered, self._moved = self._moved, None
-        if remembered is not None and remembered[0] is step.gram:
-            moved = remembered[1]
-        elif step.present:
-            moved = self.move(shares, step.gram, step)
-        else:
+        remembered = self._pending.scratch.pop("shares", None)
+        if not step.present:
             return
-        self.remember("shares", moved * total, step)
+        if remembered is not None and remembered[0] is step.gram:
+            kept = remembered[1]
+        else:
+            moved, total = self._move(step.gram, step)
+            kept = moved * total
+        self.remember("shares", torch.from_numpy(kept), step)
 
-    def _present_shares(self, step: Step | None) -> tuple[Tensor, Tensor]:
-        shares = self.shares if step is None else step.pick(self.shares)
-        total = shares.sum()
-        uniform = torch.full_like(shares, 1 / max(len(shares), 1))
-        return torch.where(total > 0, safe_divide(shares, total), uniform), total
+    def _move(self, gram: Tensor, step: Step | None) -> tuple[Matrix, float]:
+        """The point over the present tasks, and the sum that these have together."""
+        shares = as_array(self.shares if step is None else step.pick(self.shares))
+        total = float(shares.sum())
+        shares = shares / total if total > 0 else np.full(len(shares), 1 / len(shares))
+        matrix = as_array(gram)
+        if not np.isfinite(matrix).all():
+            return np.full(len(shares), np.nan), total
+        return self.move(shares, matrix, step), total

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from mtlkit.registry import register_method
@@ -22,4 +21,4 @@ class Sum(GradientAggregator):
 
     def weights(self, gram: Tensor) -> Tensor:
         """Ones."""
-        return torch.ones(len(gram), dtype=gram.dtype, device=gram.device)
+        return gram.new_ones(len(gram))
