@@ -28,6 +28,8 @@ def untouched_registry():
     from mtlkit.registry import architectures, methods
 
     registries = (methods, architectures)
+    for registry in registries:
+        registry.names()  # what is loaded when first asked for must be in the copy
     kept = [dict(registry._factories) for registry in registries]
     yield
     for registry, factories in zip(registries, kept, strict=True):
