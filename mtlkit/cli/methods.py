@@ -23,7 +23,7 @@ def methods(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     time: Annotated[
         bool,
-        typer.Option("--time", help="Measure what a step costs at K = 10, in milliseconds."),
+        typer.Option("--time", help="Measure here what a step adds at K = 10, in milliseconds."),
     ] = False,
 ) -> None:
     """List all methods, or show the page of one: what it does, what it needs, its options."""
@@ -62,6 +62,7 @@ def _print_table(chosen: list[Any], costs: dict[str, float]) -> None:
     from rich.table import Table
 
     from mtlkit.weighting.catalogue import OMITTED
+    from mtlkit.weighting.costs import kept_costs
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method", no_wrap=True, style="bold")
@@ -70,21 +71,23 @@ def _print_table(chosen: list[Any], costs: dict[str, float]) -> None:
     table.add_column("year", no_wrap=True)
     for column in ("needs", "distributed", "cost"):
         table.add_column(column, overflow="fold")
+    table.add_column("at K = 10", justify="right", no_wrap=True)
     if costs:
-        table.add_column("ms", justify="right", no_wrap=True)
+        table.add_column("here", justify="right", no_wrap=True)
     for facts in chosen:
         role = f"= {facts.stands_for}" if facts.stands_for else ", ".join(facts.roles)
         authors = facts.paper.split(",")[0]
         cells = [facts.name, role, authors, str(facts.year or ""), ", ".join(facts.needs)]
-        cells += [facts.distributed, facts.cost]
+        cells += [facts.distributed, facts.cost, facts.figure]
         if costs:
-            cells.append(f"{costs[facts.name]:.2f}")
+            cells.append(f"+{costs[facts.name]:.1f} ms")
         table.add_row(*cells)
     console = _console()
     console.print(table)
     console.print(
         f"\n{len(chosen)} methods; `mtlkit methods NAME` shows one. Parts are joined by '+', as in "
-        f"'uw+pcgrad'. Left out, with the reason on their page: {', '.join(OMITTED)}.",
+        f"'uw+pcgrad'. Left out, with the reason on their page: {', '.join(OMITTED)}. "
+        f"{kept_costs().note}",
         markup=False,
         highlight=False,
     )
@@ -109,8 +112,9 @@ def _print_page(facts: Any, costs: dict[str, float]) -> None:
         "year": str(facts.year or ""),
         "needs": ", ".join(facts.needs),
         "distributed": facts.distributed,
-        "cost at K = 10": facts.cost,
-        "measured": f"{costs[facts.name]:.2f} ms" if costs else "",
+        "cost": facts.cost,
+        "cost at K = 10": facts.figure,
+        "measured here": f"+{costs[facts.name]:.1f} ms" if costs else "",
         "class": facts.factory,
     }
     for key, value in rows.items():

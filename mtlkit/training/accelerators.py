@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
-__all__ = ["broadcast", "find_unused_parameters", "gather", "is_sharded", "make_accelerator"]
+from mtlkit.errors import UsageError
+
+__all__ = [
+    "broadcast",
+    "check_processes",
+    "find_unused_parameters",
+    "gather",
+    "is_sharded",
+    "make_accelerator",
+]
 
 
 def make_accelerator(
@@ -28,6 +39,28 @@ def make_accelerator(
         log_with=list(trackers) or None,
         project_dir=None if output is None else str(output),
     )
+
+
+def check_processes(accelerator: Any) -> None:
+    """Refuse processes that Accelerate does not join; say so where it leaves FSDP out.
+
+    Raises:
+        UsageError: where several processes were started and each believes that it is alone.
+    """
+    started = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    if started > accelerator.num_processes:
+        raise UsageError(
+            f"{started} processes were started, but Accelerate sees {accelerator.num_processes}: each "
+            "would train alone and write over the others' files; on CPU, set ACCELERATE_USE_CPU=true"
+        )
+    asked = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() in ("1", "true", "yes")
+    if asked and not is_sharded(accelerator):
+        warnings.warn(
+            f"FSDP was asked for, but Accelerate leaves it out on {accelerator.device.type} "
+            f"({accelerator.distributed_type.name}): every process holds the whole network",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def find_unused_parameters(accelerator: Any) -> None:

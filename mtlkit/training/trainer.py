@@ -21,6 +21,7 @@ from mtlkit.errors import NonFiniteError, SpecError, UsageError, unknown_name
 from mtlkit.tasks import Task, task_names
 from mtlkit.training.accelerators import (
     broadcast,
+    check_processes,
     find_unused_parameters,
     gather,
     is_sharded,
@@ -160,6 +161,7 @@ class Trainer:
         self.tasks = _check_tasks(tasks)
         self.output = None if output is None else Path(output)
         self.accelerator = accelerator or make_accelerator(precision, accumulate, trackers, self.output)
+        check_processes(self.accelerator)
         self._alone = self.accelerator.num_processes == 1
         self._own_trackers = accelerator is None and bool(trackers)
         if accelerator is not None and accumulate != 1:

@@ -25,13 +25,15 @@ class CAGrad(GradientAggregator):
 
     which is :math:`d = G_0 + c\,\|G_0\|\, G_w / \|G_w\|` for the :math:`w` in the simplex that
     minimises :math:`\langle G_w, G_0\rangle + c\,\|G_0\|\,\|G_w\|`. Needs the Gram matrix only. The
-    optimum is exact (a few non-negative least squares problems on the K x K matrix), where the
-    authors and the peers stop SLSQP or a conic solver at a tolerance.
+    optimum is exact (a few non-negative least squares problems on the K x K matrix). The authors'
+    code stops SLSQP at a tolerance, or takes 20 steps of gradient descent (reinforcement learning);
+    TorchJD stops a conic solver.
 
     Two places that the paper leaves open: if the gradients are Pareto stationary and the minimum is
     at :math:`G_w = 0`, many d are optimal, and d is the one nearest to :math:`G_0` (TorchJD returns
-    zero, which lies outside the ball if c < 1); and nothing is rescaled afterwards (the authors' code
-    divides by :math:`1 + c^2`), so that a single task, or K equal ones, give :math:`(1 + c)\, G_0`.
+    zero, which lies outside the ball if c < 1); and nothing is rescaled afterwards, so that a single
+    task, or K equal ones, give :math:`(1 + c)\, G_0`. The authors' code divides by :math:`1 + c^2`
+    and, in its experiments on images, multiplies by K, to match the sum of the losses.
 
     Args:
         c: radius of the ball, relative to the mean gradient; 0 is the mean. With c < 1 stationary

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
-import statistics
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import torch
 
 from mtlkit.errors import MtlkitError, SpecError, UnknownNameError
 from mtlkit.registry import methods, option_defaults
 from mtlkit.spec import Part, format_spec
 from mtlkit.weighting.base import GradientAggregator
+from mtlkit.weighting.costs import kept_costs, measure_cost
 from mtlkit.weighting.create import create_method
 
 __all__ = [
@@ -76,6 +73,8 @@ class MethodFacts:
     """``exact``, or why several processes do not take the step that one takes."""
     cost: str
     """What a step adds to a plain one, apart from a constant."""
+    added_ms: float | None
+    """How many milliseconds that is at K = 10 (:mod:`mtlkit.weighting.costs`); None for a plugin."""
     options: tuple[Option, ...]
     summary: str
     """First sentence of the docstring, as plain text."""
@@ -83,6 +82,11 @@ class MethodFacts:
     """The docstring, in reStructuredText."""
     factory: str
     """Import path of the class; empty for an alias."""
+
+    @property
+    def figure(self) -> str:
+        """The milliseconds, as a table shows them; empty where they are not known."""
+        return "" if self.added_ms is None else f"+{self.added_ms:.1f} ms"
 
 
 def method_facts(name: str) -> MethodFacts:
@@ -122,6 +126,7 @@ def method_facts(name: str) -> MethodFacts:
         needs=_needs(name, factories),
         distributed="; ".join(filter(None, reasons)) or "exact",
         cost=_cost(factories),
+        added_ms=kept_costs().added.get(name),
         options=tuple(options.values()),
         summary=summary,
         docstring=docstring,
@@ -175,33 +180,12 @@ def methods_table(link: str = "{name}.md") -> str:
         name = f"[`{facts.name}`]({link.format(name=facts.name)})" if link else f"`{facts.name}`"
         role = f"= `{facts.stands_for}`" if facts.stands_for else ", ".join(facts.roles)
         cells = (name, role, facts.paper, facts.year or "", ", ".join(facts.needs))
-        row = [*map(_cell, cells), _cell(facts.distributed), _cell(facts.cost)]
+        row = [*map(_cell, cells), _cell(facts.distributed), _cell(_priced(facts))]
         lines.append(f"| {' | '.join(row)} |")
+    lines += ["", kept_costs().note]
     lines += ["", "Left out on purpose:", "", "| method | reason |", "|---|---|"]
     lines += [f"| `{name}` | {_cell(reason)} |" for name, reason in OMITTED.items()]
     return "\n".join(lines) + "\n"
-
-
-def measure_cost(name: str, tasks: int = 10, repeats: int = 15) -> float:
-    """Milliseconds that the method adds to a plain step, at (20, 512) features.
-
-    A step is the fork, one product per task as its head, the total and the backward. Steps of the
-    method and of the plain sum take turns, and the medians are subtracted.
-    """
-    generator = torch.Generator().manual_seed(0)
-    features = torch.randn(20, 512, generator=generator)
-    heads = [torch.randn(20, 512, generator=generator) for _ in range(tasks)]
-    rivals = [create_method(spec, tasks, feature_dim=512) for spec in (name, "sum")]
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(repeats):
-        for method, record in zip(rivals, times, strict=True):
-            leaf = features.clone().requires_grad_()
-            start = time.perf_counter()
-            views = method(leaf)
-            losses = [(view * head).mean().square() + 1 for view, head in zip(views, heads, strict=True)]
-            method.total(losses).backward()
-            record.append(time.perf_counter() - start)
-    return max(0.0, 1000 * (statistics.median(times[0]) - statistics.median(times[1])))
 
 
 def _described(facts: MethodFacts) -> list[tuple[str, str]]:
@@ -212,8 +196,13 @@ def _described(facts: MethodFacts) -> list[tuple[str, str]]:
         ("needs", ", ".join(facts.needs)),
         ("several processes", facts.distributed),
         ("cost", facts.cost),
+        ("cost at K = 10", facts.figure),
     ]
     return [(key, value) for key, value in rows if value]
+
+
+def _priced(facts: MethodFacts) -> str:
+    return f"{facts.figure}: {facts.cost}" if facts.figure else facts.cost
 
 
 def _needs(name: str, factories: Sequence[Any]) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ class COSMOS(PreferredScalarization):
     :meth:`set_preference`.
 
     Args:
-        penalty: :math:`\lambda`; the paper uses 0.01 to 8. It is in the units of the losses.
+        penalty: :math:`\lambda`, in the units of the losses; the authors' settings are 0.01 to 8.
         preference: numbers r of zero or more, one per task or by name; equal by default.
     """
 

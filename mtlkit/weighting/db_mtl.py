@@ -27,18 +27,27 @@ class DBMTL(GradientAggregator):
     .. math:: \Big(\max_j n_j\Big) \sum_k \frac{G_k}{\|G_k\|}, \qquad
         n_k \leftarrow \beta_t\, n_k + (1 - \beta_t)\, \|G_k\|, \quad \beta_t = \beta / t^\sigma
 
-    The paper averages the gradients themselves and normalises the averages. Those of the features
-    belong to the samples of one batch and cannot be carried over to the next, so only their norms
-    are averaged here; :math:`n_k` starts at the first norm, not at zero. Needs the losses, which have
-    to be positive: the value of ``total`` is the number of tasks, not the sum of the logarithms. A
-    loss of zero has no logarithm and keeps its gradient; a task whose gradient is zero takes no part.
+    Needs: features, the Gram matrix, and the losses, which have to be positive: the value of ``total``
+    is the number of tasks, not the sum of the logarithms. A loss of zero has no logarithm and keeps
+    its gradient; a task whose gradient is zero takes no part.
+
+    Differences: the paper averages the gradients themselves, coordinate by coordinate, and normalises
+    the averages. A feature's gradient belongs to one sample of one batch and has no counterpart in
+    the next, so here only the norms are averaged, and the direction is that of the step's own
+    gradients. State is K numbers in place of K copies of the shared parameters. :math:`n_k` starts at
+    the first norm, not at zero. With ``beta=0`` nothing is averaged, and this is the paper's method
+    on the gradients of the features.
 
     Args:
-        beta: decay of the averages; 0 takes each step's norms.
-        beta_sigma: how fast ``beta`` itself falls with the steps; 0 keeps it.
+        beta: decay of the averages; 0 takes each step's norms. The paper chooses among 0.1, 0.5 and
+            0.9 for each data set.
+        beta_sigma: how fast ``beta`` itself falls with the steps; 0 keeps it (the paper also tries 0.5).
     """
 
-    paper = "Lin et al., Dual-Balancing for Multi-Task Learning, arXiv 2308.12029, 2023"
+    paper = (
+        "Lin et al., Dual-Balancing for Multi-Task Learning, arXiv 2308.12029, 2023 (accepted by Neural "
+        "Networks)"
+    )
     year = 2023
     uses_losses = True
 

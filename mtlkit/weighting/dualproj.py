@@ -19,7 +19,7 @@ class DualProj(GradientAggregator):
     .. math:: \operatorname{argmin}_y \Big\|y - \frac1K \sum_k G_k\Big\|\
         \text{ subject to } \langle G_j, y \rangle \ge 0 \text{ for all } j
 
-    (equation 11 of the paper, there with the gradient of the newest task in place of the mean).
+    (the paper's quadratic program, there with the gradient of the newest task in place of the mean).
     Needs the Gram matrix only; solved exactly as a non-negative least squares problem, without the
     regularisation of the diagonal by 1e-4 that TorchJD needs.
     """

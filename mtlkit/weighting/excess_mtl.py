@@ -27,14 +27,19 @@ class ExcessMTL(SimplexWeights):
 
     where :math:`E_k^0` is the mean over the first ``warmup`` steps, during which the weights are 1/K. A
     noisy label raises a task's loss but not its excess risk, so such a task does not take over.
-    The paper's :math:`H_k` is AdaGrad's diagonal, one number per parameter and task. Features have no
-    such coordinates from batch to batch, so this is AdaGrad's norm version: one number per task,
-    read off the Gram matrix. The authors' code uses the first excess risk unscaled; here it is
-    scaled like all others, and so the first weights are equal.
+
+    Needs: features; the Gram matrix.
+
+    Differences: the paper's :math:`H_k` is AdaGrad's diagonal, a sum of squares per parameter and
+    task. A feature's gradient belongs to one sample of one batch and has no counterpart in the next,
+    so this is AdaGrad's norm version: one sum per task, read off the Gram matrix. It weighs all
+    coordinates alike, and its state is K numbers in place of K copies of the shared parameters. The
+    weights sum to one, as in the paper; in the authors' code they sum to K.
 
     Args:
         eta: step size of the weights.
-        warmup: number of steps that set the scale of each task (the paper uses three epochs).
+        warmup: number of steps that set the scale of each task: one in the authors' code, and three
+            epochs in the paper's appendix.
     """
 
     paper = "He et al., Robust Multi-Task Learning with Excess Risks, ICML 2024"

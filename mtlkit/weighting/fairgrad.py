@@ -30,8 +30,9 @@ class FairGrad(GradientAggregator):
     weight 1/K, and large alpha tends to MGDA's direction.
 
     The length of d is the paper's: it varies as the power :math:`(1-\alpha)/(1+\alpha)` of that of the
-    gradients. A task whose gradient is zero gets weight zero; where a positive combination of the
-    gradients vanishes (a Pareto stationary point) the equation has no solution and d is zero.
+    gradients. (The authors' code multiplies d by K and then clips its norm to 1.) A task whose
+    gradient is zero gets weight zero; where a positive combination of the gradients vanishes (a
+    Pareto stationary point) the equation has no solution and d is zero.
 
     Args:
         alpha: 0 for the mean, 1 for proportional fairness, larger for the worst-off tasks.

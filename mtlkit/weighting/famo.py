@@ -41,11 +41,12 @@ class FAMO(Scalarization):
     noise of the batches; given the same batch twice, it is the paper's. The logits, Adam's
     moments included, are state of the method, not parameters: no other optimizer must move them. A
     task that was absent keeps its logit, and compares with its own last loss. The total's gradient is
-    that of f; its value is c, a weighted harmonic mean of the losses (where b is zero).
+    that of f; its value is c, a weighted harmonic mean of the losses (where b is zero). The authors'
+    code also clips the norm of the shared gradient to 1; that is left to the training loop.
 
     Args:
         lr: learning rate of the logits.
-        gamma: weight decay of the logits (the paper's Algorithm 2; the authors' package has 0.01).
+        gamma: weight decay of the logits; 0.001 as in LibMTL and TorchJD, 0.01 in the authors' package.
         min_losses: lower bounds :math:`b`, one per task or by name; zero by default.
     """
 

@@ -37,8 +37,13 @@ class GradVac(GradientAggregator):
     cosine that is below its average by no more than rounding is left alone, and a zero gradient takes
     no part.
 
+    Differences: the paper keeps averages for every layer or other group of parameters, and treats
+    these apart; here, as in its ``whole_model`` variant, there is one gradient per task. LibMTL moves
+    the average of a pair only when it turns that pair, which lets the averages only fall.
+
     Args:
-        beta: how fast the averages follow (the paper's value is the default; the peers' is 0.5).
+        beta: how fast the averages follow: 0.01 remembers some hundred steps. LibMTL and TorchJD
+            have 0.5, which remembers two or three.
         seed: of the random orders, which are the same on every process.
     """
 

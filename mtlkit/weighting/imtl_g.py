@@ -24,7 +24,7 @@ class IMTLG(GradientAggregator):
     pseudo-inverse of C is used, so that identical or dependent tasks share their weight instead of
     making the system singular; a task whose gradient is zero takes no part. Where the gradients
     cancel so that the weights sum to zero (two opposite gradients), the merged gradient is zero.
-    The weights may be negative: that is the paper's definition.
+    The weights may be negative: that is the paper's definition. Needs the Gram matrix only.
     """
 
     paper = "Liu et al., Towards Impartial Multi-task Learning, ICLR 2021"

@@ -31,8 +31,9 @@ class MGDA(GradientAggregator):
     gradient is zero. Where the weights are not unique (dependent gradients), the shortest vector is.
 
     Args:
-        normalize: the divisors :math:`c_k`: ``none`` is 1, ``l2`` the norm of the gradient, ``loss``
-            the loss, ``loss+`` their product. A task whose loss is zero is done, and gets weight zero.
+        normalize: the divisors :math:`c_k`, an option of the authors' code that the paper does not
+            have: ``none`` is 1, ``l2`` the norm of the gradient, ``loss`` the loss, ``loss+`` their
+            product. A task whose loss is zero is done, and gets weight zero.
     """
 
     paper = "Sener and Koltun, Multi-Task Learning as Multi-Objective Optimization, NeurIPS 2018"

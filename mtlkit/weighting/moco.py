@@ -27,12 +27,19 @@ class MoCo(SimplexWeights):
         w \leftarrow \Pi\big(w - \gamma_t\,(\mathbf{Y} + \rho I)\, w\big)
 
     with the projection :math:`\Pi` onto the simplex, :math:`\beta_t = \beta / t^{\sigma_\beta}` and
-    :math:`\gamma_t = \gamma / t^{\sigma_\gamma}`. The paper averages the gradients themselves; those
-    of the features belong to the samples of one batch and cannot be carried over to the next, so here
-    it is their Gram matrix that is averaged, and the weights are applied to the step's own gradients.
-    That needs K x K numbers of state in place of K copies of the parameters, and is exact over
-    processes. Y is divided by its mean diagonal, so that ``gamma`` has no unit (the authors' code
-    makes every gradient as long as its loss is large, and replaces the projection by a softmax).
+    :math:`\gamma_t = \gamma / t^{\sigma_\gamma}`.
+
+    Needs: features; the Gram matrix.
+
+    Differences: the paper averages the gradients themselves, coordinate by coordinate, takes the Gram
+    matrix of the averages, and steps along the averages. A feature's gradient belongs to one sample
+    of one batch and has no counterpart in the next, so here the Gram matrix is averaged, and the
+    weights are applied to the step's own gradients. The average of Gram matrices keeps the square of
+    the batches' noise in its diagonal, which the Gram matrix of averages sheds; ``modo`` avoids that
+    bias by other means. State is K x K numbers in place of K copies of the shared parameters, and is
+    exact over processes. Y starts as the first Gram matrix, not at zero, and is divided by its mean
+    diagonal, so that ``gamma`` has no unit; the authors' code takes the products as they are. LibMTL
+    gives every gradient the length of its loss, and puts a softmax in place of the projection.
 
     Args:
         beta: step size of the average; the first step fills it.
@@ -42,7 +49,10 @@ class MoCo(SimplexWeights):
         rho: weight of the penalty on :math:`\|w\|^2`.
     """
 
-    paper = "Fernando et al., Mitigating Gradient Bias in Multi-objective Learning, ICLR 2023"
+    paper = (
+        "Fernando et al., Mitigating Gradient Bias in Multi-objective Learning: A Provably Convergent "
+        "Approach, ICLR 2023"
+    )
     year = 2023
 
     tracked: Tensor

@@ -22,8 +22,8 @@ class MoDo(SimplexWeights):
     .. math:: w \leftarrow \Pi\big(w - \gamma\,(\mathbf{G}_{12} + \rho I)\, w\big)
 
     with the projection :math:`\Pi` onto the simplex and products :math:`\mathbf{G}_{12}` of gradients
-    from two independent samples, so that the step is unbiased. The paper draws two more batches for
-    them; here they are the even and the odd samples of the batch that the features hold, at no cost.
+    from two independent samples, so that the step is unbiased. The paper draws two batches for them;
+    here they are the even and the odd samples of the batch that the features hold, at no cost.
     Under ``combine``, with ``wrt=parameters`` and for a single sample there is no axis of samples,
     and the Gram matrix stands in.
 

@@ -27,8 +27,8 @@ class NashMTL(GradientAggregator):
 
     with the Gram matrix :math:`\mathbf{G}`. Needs the Gram matrix only. The weights are the unique
     minimum of the convex :math:`\frac12 w^\top \mathbf{G} w - \sum_k \log w_k` and are found by Newton's
-    method; the authors and the peers solve a sequence of conic programs, 20 by default, and stop
-    before it has converged.
+    method; the authors' code, LibMTL and TorchJD solve a sequence of conic programs, 20 at most by
+    default, and stop at a residual of 0.001.
 
     From the equation, :math:`\|d\| = \sqrt K` whatever the length of the gradients. The authors'
     code divides the Gram matrix by its norm first and clips :math:`\|d\|` to ``max_norm=1``; give

@@ -35,8 +35,8 @@ class PCD(GradientAggregator):
     :math:`v_k` of their squared norms (bias-corrected); then d is scaled to the norm of :math:`G_1`.
     Needs the Gram matrix only; the program is solved exactly, as a least distance problem. If
     :math:`G_1` is zero, so is the merged gradient; if no vector satisfies all constraints, it is
-    :math:`G_1`. The paper adds :math:`\epsilon = 10^{-8}` to the average, here nothing depends on the
-    scale.
+    :math:`G_1`, as in the paper. The authors' code tries all sets of active constraints, and adds
+    :math:`\epsilon = 10^{-8}` to the average; here nothing depends on the scale.
 
     Args:
         primary: name of the primary task; without it the first, and if it is absent the first that
@@ -46,8 +46,8 @@ class PCD(GradientAggregator):
     """
 
     paper = (
-        "Not All Objectives Are Born Equal: Priority-Constrained Descent for Hierarchical "
-        "Multi-Objective Optimization, TMLR 2026"
+        "Varam and AlHajri, Not All Objectives Are Born Equal: Priority-Constrained Descent for "
+        "Hierarchical Multi-Objective Optimization, TMLR 2026"
     )
     year = 2026
     traceable = False

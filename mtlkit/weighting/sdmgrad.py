@@ -28,9 +28,10 @@ class SDMGrad(SimplexWeights):
         \qquad u_k = 1/K
 
     starting from the last weights; then the gradients get the weights :math:`(w + \lambda u) / (1 +
-    \lambda)`. The products of gradients are divided by the square of the mean norm, as in the
-    authors' code, so that ``lr`` has no unit. They come from two independent samples: the even and
-    the odd samples of the batch that the features hold (the paper draws more batches). Under
+    \lambda)`. The products of gradients are divided by the square of the mean norm, so that ``lr`` has
+    no unit (the authors' code takes the norms from the products of two samples, which may be
+    negative). They come from two independent samples: the even and the odd samples of the batch that
+    the features hold. The authors' code draws three batches, the third for the step itself. Under
     ``combine``, with ``wrt=parameters`` and for a single sample there is no axis of samples, and the
     Gram matrix stands in.
 

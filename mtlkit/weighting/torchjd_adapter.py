@@ -34,7 +34,7 @@ class TorchJD(GradientAggregator):
         options: arguments of that class, as a mapping.
     """
 
-    paper = "Quinton and Rey, Jacobian Descent for Multi-Objective Optimization, 2024"
+    paper = "Quinton and Rey, Jacobian Descent for Multi-Objective Optimization, arXiv 2406.16232, 2024"
     year = 2024
     traceable = False
 

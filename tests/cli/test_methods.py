@@ -22,8 +22,10 @@ def test_the_table_lists_every_method_with_its_facts(capsys):
     assert "2018" in lines["uw"]
     assert "own parameters" in lines["uw"]
     assert "Gram matrix + solver" in lines["mgda"]
+    assert lines["mgda"].rstrip().endswith(" ms")
     assert "= gls" in lines["geometric_mean"]
     assert "auto_lambda" in out
+    assert "at K = 10" in out
 
 
 def test_a_page_shows_description_facts_and_options(capsys):
@@ -33,6 +35,7 @@ def test_a_page_shows_description_facts_and_options(capsys):
     assert "ICML 2024" in out
     assert "mtlkit.weighting.stch.STCH" in out
     assert "= 0.5" in out
+    assert "cost at K = 10  +" in out
     assert "Args:" not in out
 
 
@@ -48,6 +51,7 @@ def test_json_holds_the_same_facts(capsys):
     entries = {entry["name"]: entry for entry in json.loads(out)}
     assert set(entries) <= set(mtlkit.list_methods())
     assert entries["geometric_mean"]["stands_for"] == "gls"
+    assert entries["rotograd"]["added_ms"] > entries["mgda"]["added_ms"] > 0
     assert entries["uw"]["needs"] == ["losses", "own parameters"]
     code, out, _ = run(capsys, "dwa", "--json")
     options = {option["name"]: option["default"] for option in json.loads(out)["options"]}
@@ -58,7 +62,7 @@ def test_time_adds_a_measurement(capsys):
     code, out, _ = run(capsys, "si", "--time", "--json")
     assert code == 0
     assert json.loads(out)["milliseconds"] >= 0
-    assert "ms" in run(capsys, "si", "--time")[1]
+    assert "measured here" in run(capsys, "si", "--time")[1]
 
 
 def test_a_wrong_name_is_an_error_with_the_nearest_one(capsys):

@@ -1,12 +1,16 @@
 """A comparison from end to end, on few samples."""
 
+import contextlib
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,10 +20,11 @@ from scipy import stats
 import mtlkit
 from mtlkit.errors import ConfigError, SpecError, UsageError
 from mtlkit.evaluation import build_table
+from mtlkit.evaluation import jobs as jobs_module
 from mtlkit.evaluation.capacity import TaskMatrix, add_capacity
 from mtlkit.evaluation.compare import Stopped, compare, plan_jobs
 from mtlkit.evaluation.compare_config import DEMO, CompareConfig, split_specs
-from mtlkit.evaluation.jobs import Job, read_outcome, run_job
+from mtlkit.evaluation.jobs import Job, Outcome, read_outcome, run_job
 from mtlkit.evaluation.results import Comparison, read_history, run_folder
 from mtlkit.training import runs
 
@@ -186,44 +191,54 @@ def test_two_processes_give_the_table_of_one(whole, tmp_path):
     assert tables(tmp_path) == tables(folder)
 
 
-def start(folder: Path, jobs: int) -> subprocess.Popen:
+@contextlib.contextmanager
+def started(folder: Path, jobs: int) -> Iterator[subprocess.Popen]:
+    """A comparison in its own process, which does not outlive a test that fails."""
     folder.mkdir(exist_ok=True)
     text = json.dumps({**SETTINGS, "jobs": jobs, "epochs": 6})
     (folder / "given.yaml").write_text(text)
     options = ["compare", "-c", str(folder / "given.yaml"), "-o", str(folder / "out")]
-    return subprocess.Popen(
-        [sys.executable, "-m", "mtlkit", *options],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    with (
+        open(folder / "output.txt", "w") as output,
+        subprocess.Popen(
+            [sys.executable, "-m", "mtlkit", *options],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
-def wait_for(condition, process) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert process.poll() is None, process.stdout.read()
-        assert time.monotonic() < deadline
+def wait_for(condition, process=None) -> None:
+    """Wait some minutes, by turns and not by the clock: a busy machine may pause the test for long."""
+    for _ in range(15_000):
+        if condition():
+            return
+        assert process is None or process.poll() is None, "the comparison ended too early"
         time.sleep(0.02)
+    raise AssertionError("the comparison takes too long")
 
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_killed_comparison_goes_on_and_gives_the_identical_table(tmp_path, jobs):
     compare(make(epochs=6), tmp_path / "left_alone", progress=False)
-    process = start(tmp_path / "killed", jobs)
     out = tmp_path / "killed" / "out"
     results = out / "results.jsonl"
-    # a run is finished, and another one has a checkpoint
-    wait_for(lambda: results.exists() and any(out.glob("runs/*/checkpoints/step-*.pt")), process)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    with started(tmp_path / "killed", jobs) as process:
+        # a run is finished, and another one has a checkpoint
+        wait_for(lambda: results.exists() and any(out.glob("runs/*/checkpoints/step-*.pt")), process)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
     done = results.read_text()
     assert len(done.splitlines()) < 6
-    process = start(tmp_path / "killed", jobs)
-    output, _ = process.communicate(timeout=200)
-    assert process.returncode == 0, output
+    with started(tmp_path / "killed", jobs) as process:
+        wait_for(lambda: process.poll() is not None)
+    assert process.returncode == 0, (tmp_path / "killed" / "output.txt").read_text()
     assert results.read_text().startswith(done)
     assert len(results.read_text().splitlines()) == 6
     assert tables(out) == tables(tmp_path / "left_alone")
@@ -231,11 +246,12 @@ def test_a_killed_comparison_goes_on_and_gives_the_identical_table(tmp_path, job
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_comparison_says_how_to_go_on(tmp_path, number):
-    process = start(tmp_path, 2)
     out = tmp_path / "out"
-    wait_for(lambda: any(out.glob("runs/*/task*/checkpoints/step-*.pt")), process)
-    process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
+    with started(tmp_path, 2) as process:
+        wait_for(lambda: any(out.glob("runs/*/task*/checkpoints/step-*.pt")), process)
+        process.send_signal(number)
+        wait_for(lambda: process.poll() is not None)
+    output = (tmp_path / "output.txt").read_text()
     assert process.returncode == 130, output
     assert f"go on with: mtlkit compare -c {out / 'compare.yaml'} -o {out}" in output
     assert "Traceback" not in output
@@ -275,6 +291,38 @@ def test_a_method_that_fails_does_not_lose_the_others(tmp_path, jobs):
     assert "Traceback" in (tmp_path / "runs" / run_folder("wrong", 0) / "error.log").read_text()
     row = next(row for row in build_table(made).rows if row.label == "wrong")
     assert (row.done, row.failed) == (0, 1)
+
+
+def test_a_run_that_another_process_finishes_meanwhile_is_read_and_not_repeated(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+    looked, found = threading.Event(), []
+    real = jobs_module.read_outcome
+
+    def look(job):
+        outcome = real(job)
+        looked.set()
+        return outcome
+
+    def never(*_, **__):
+        raise AssertionError("a finished run was repeated")
+
+    monkeypatch.setattr(jobs_module, "read_outcome", look)
+    monkeypatch.setattr(runs, "run", never)
+    job = plan_jobs(make(methods=["sum"], single_task=False, seeds=1), tmp_path, TASKS)[0]
+    folder = Path(job.folder)
+    folder.mkdir(parents=True)
+    late = threading.Thread(target=lambda: found.append(run_job(job)), daemon=True)
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as the other process does while it trains
+        late.start()
+        assert looked.wait(60)
+        assert late.is_alive()
+        jobs_module.claim(job)
+        outcome = Outcome(metrics={"left": {"accuracy": 0.5}}, steps=7)
+        jobs_module.write_json(folder / "result.json", asdict(outcome))
+    late.join(60)
+    assert found == [outcome]
+    assert not (folder / "error.log").exists()
 
 
 def test_a_process_that_dies_costs_its_run_only(tmp_path):

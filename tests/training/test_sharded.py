@@ -1,7 +1,8 @@
 """The junction and the rotations with a backbone that is cut into pieces by FSDP2.
 
 Accelerate's FSDP plugin cannot be run here: on CPU, Accelerate keeps ``DistributedType.MULTI_CPU`` and
-leaves the plugin out without a word. So the sharding is torch's own, which the plugin calls.
+leaves the plugin out without a word (``tests/cli/test_train.py`` starts it so, and wants our warning).
+So the sharding is torch's own, which the plugin calls.
 """
 
 import pytest

@@ -3,6 +3,7 @@ import pytest
 import mtlkit
 from mtlkit.errors import SpecError, UnknownNameError
 from mtlkit.registry import methods, option_names
+from mtlkit.weighting import costs
 from mtlkit.weighting.catalogue import (
     OMITTED,
     all_facts,
@@ -11,6 +12,7 @@ from mtlkit.weighting.catalogue import (
     method_page,
     methods_table,
 )
+from mtlkit.weighting.costs import built_in_methods, kept_costs
 
 
 @pytest.fixture
@@ -115,11 +117,46 @@ def test_an_unknown_name_gets_the_nearest_one():
 
 
 def test_rows_of_the_table_have_as_many_cells_as_its_head(own_method):
-    table, omitted = methods_table(link="").split("\n\nLeft out on purpose:\n\n")
-    for part, cells in ((table, 7), (omitted.strip(), 2)):
+    table, note, _, omitted = methods_table(link="").strip().split("\n\n")
+    assert note == kept_costs().note
+    for part, cells in ((table, 7), (omitted, 2)):
         for line in part.splitlines():
             assert line.replace("\\|", "").count("|") == cells + 1
 
 
 def test_the_cost_of_a_method_can_be_measured():
     assert measure_cost("si", tasks=2, repeats=2) >= 0
+    assert measure_cost("gradnorm", tasks=2, repeats=2) >= 0
+
+
+def test_the_table_has_a_figure_for_every_built_in_method_and_for_no_other(own_method):
+    names = built_in_methods()
+    assert {"uw", "rotograd", "sum", "mgda"} <= set(names)
+    assert not {"my_merge", "my_alias"} & set(names)
+    kept = kept_costs()
+    assert set(kept.added) == set(names), "run `python -m benchmarks.speed.costs`"
+    assert kept.added["sum"] == 0 < kept.added["mgda"] < kept.added["rotograd"]
+    assert kept.plain > 0
+    assert method_facts("mgda").figure == f"+{kept.added['mgda']:.1f} ms"
+    assert method_facts("my_merge").figure == ""
+    rows = {
+        line.split("|")[1].strip(): line for line in methods_table(link="").splitlines() if "|" in line
+    }
+    assert rows["`mgda`"].endswith(f"| +{kept.added['mgda']:.1f} ms: Gram matrix + solver |")
+    assert rows["`my_merge`"].endswith("| Gram matrix + solver |")
+
+
+def test_costs_are_written_and_read_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        costs, "built_in_methods", lambda: ["si", "sum", "vanilla", "scale", "scale_only"]
+    )
+    monkeypatch.setattr(costs, "COSTS", tmp_path / "costs.json")
+    measured = costs.measure_costs(repeats=1, passes=1)
+    costs.write_costs(measured, costs.COSTS)
+    try:
+        assert kept_costs() == measured
+    finally:
+        kept_costs.cache_clear()
+    assert measured.added["scale"] == measured.added["scale_only"]
+    assert measured.added["vanilla"] == 0
+    assert measured.machine
