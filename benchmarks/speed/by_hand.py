@@ -8,6 +8,7 @@ to be added to the sum of the losses, if there is one, in ``penalty``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import segmentation_models_pytorch as smp
@@ -54,7 +55,7 @@ def share_weights(source: nn.Module, target: nn.Module) -> None:
 
 def _mlp(*sizes: int) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+    for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers)
 
@@ -156,7 +157,7 @@ class _Attention(nn.Module):
             nn.Sequential(
                 nn.Conv2d(before, size, 3, padding=1), nn.BatchNorm2d(size), nn.ReLU(inplace=True)
             )
-            for before, size in zip(channels, channels[1:], strict=False)
+            for before, size in pairwise(channels)
         )
 
     def forward(self, maps: Sequence[Tensor]) -> Tensor:
@@ -262,9 +263,7 @@ class Ple(nn.Module):
             if level == 0:
                 weights = self.shared_gate(shared_input).softmax(dim=1)
                 shared_input = _mix(weights, [*(one for task in own for one in task), *shared])
-            own_inputs = [
-                _mix(gates[k](own_inputs[k]).softmax(dim=1), own[k] + shared) for k in tasks
-            ]
+            own_inputs = [_mix(gates[k](own_inputs[k]).softmax(dim=1), own[k] + shared) for k in tasks]
         return [head(mixed) for head, mixed in zip(self.heads, own_inputs, strict=True)]
 
 
@@ -444,7 +443,14 @@ class CelebaNet(nn.Module):
         super().__init__()
         layers: list[nn.Module] = []
         inputs = 3
-        for size, pools in ((64, True), (128, False), (128, True), (256, False), (256, True), (512, False)):
+        for size, pools in (
+            (64, True),
+            (128, False),
+            (128, True),
+            (256, False),
+            (256, True),
+            (512, False),
+        ):
             layers += [nn.Conv2d(inputs, size, 3), nn.BatchNorm2d(size)]
             layers += [nn.MaxPool2d(2)] if pools else []
             inputs = size

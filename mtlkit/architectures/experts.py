@@ -121,9 +121,7 @@ def mix(weights: Tensor, outputs: Tensor) -> Tensor:
 def mix_all(weights: Tensor, groups: Sequence[Tensor]) -> Tensor:
     """(B, d) from weights (B, n) of n experts in several groups (B, n_i, d), which are not copied."""
     sizes = [group.shape[1] for group in groups]
-    first, *others = (
-        mix(w, g) for w, g in zip(weights.split(sizes, dim=1), groups, strict=True)
-    )
+    first, *others = (mix(w, g) for w, g in zip(weights.split(sizes, dim=1), groups, strict=True))
     return sum(others, first)
 
 
