@@ -31,6 +31,11 @@ __all__ = ["Rows", "Step", "collective_group", "flatten_features", "fork"]
 
 # Above this many numbers, K gradients are not copied into one matrix but visited one by one.
 _STACK_LIMIT = 2**25
+# On a CPU the copy costs more than it saves much earlier, as long as there are few pairs of tasks.
+_CPU_STACK_LIMIT = 2**15
+_FEW_TASKS = 16
+# What is visited one by one is so by pieces that stay in the cache while all pairs are formed.
+_DOT_CHUNK = 2**18
 # A product of very wide matrices is twice as fast on a CPU by pieces that fit into its cache.
 _GRAM_CHUNK = 2**16
 
@@ -48,9 +53,8 @@ class Rows:
         self.dtype = dtype
         self._pieces: list[Tensor | list[Tensor]] = []
         for index in range(len(self.shapes)):
-            flat = [task[index].reshape(-1) for task in grads]
-            large = len(flat) * flat[0].numel() > _STACK_LIMIT
-            self._pieces.append(flat if large else torch.stack(flat).to(dtype))
+            pieces = [task[index] for task in grads]
+            self._pieces.append(_stack(pieces, dtype) if _is_stacked(pieces) else pieces)
 
     @classmethod
     def of_matrix(
@@ -77,16 +81,19 @@ class Rows:
         for piece, shape in zip(self._pieces, self.shapes, strict=True):
             if isinstance(piece, Tensor):
                 flat = cast(weights, piece.dtype) @ piece
+                merged.append(flat if len(shape) == 1 else flat.reshape(shape))
+            elif piece[0].is_cpu:
+                merged.append(self._weighted(piece, weights.tolist()))
             else:
-                flat = piece[0].to(self.dtype) * weights[0]
+                total = piece[0].to(self.dtype) * weights[0].to(self.dtype)
                 for weight, row in zip(weights[1:], piece[1:], strict=True):
-                    flat = flat.addcmul_(row.to(self.dtype), weight.to(self.dtype))
-            merged.append(flat if len(shape) == 1 else flat.reshape(shape))
+                    total = total.addcmul_(row.to(self.dtype), weight.to(self.dtype))
+                merged.append(total)
         return merged
 
     def matrix(self) -> Tensor:
         """(P, N), copied together."""
-        pieces = [p if isinstance(p, Tensor) else torch.stack(p).to(self.dtype) for p in self._pieces]
+        pieces = [p if isinstance(p, Tensor) else _stack(p, self.dtype) for p in self._pieces]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
     def split(self, vector: Tensor) -> list[Tensor]:
@@ -105,12 +112,64 @@ class Rows:
             for part in piece.split(_GRAM_CHUNK, dim=1):
                 total.addmm_(part, part.T)
             return total
-        gram = torch.empty(len(piece), len(piece), dtype=self.dtype, device=piece[0].device)
-        for i, row in enumerate(piece):
-            left = row.to(self.dtype)
-            for j in range(i + 1):
-                gram[i, j] = gram[j, i] = torch.dot(left, piece[j].to(self.dtype))
+        gram = torch.zeros(len(piece), len(piece), dtype=self.dtype, device=piece[0].device)
+        where = [index for index, row in enumerate(piece) if not _is_nothing(row)]
+        pairs = [(i, j) for i in range(len(where)) for j in range(i + 1)]
+        rows = _in_memory_order([piece[index] for index in where])
+        total = gram.new_zeros(len(pairs))
+        for parts in zip(*(row.split(_DOT_CHUNK) for row in rows), strict=True):
+            given = [part.to(self.dtype) for part in parts]
+            total += torch.stack([torch.dot(given[i], given[j]) for i, j in pairs])
+        first, second = [where[i] for i, _ in pairs], [where[j] for _, j in pairs]
+        gram[first, second] = total
+        gram[second, first] = total
         return gram
+
+    def _weighted(self, piece: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+        """The weighted sum on a CPU, in as few passes over the memory as there are."""
+        some = [(w, g) for w, g in zip(weights, piece, strict=True) if not _is_nothing(g)]
+        (weight, row), *others = some or [(weights[0], piece[0])]
+        total: Tensor
+        if weight == 1 and others:
+            (weight, other), *others = others
+            total = torch.add(row.to(self.dtype), other.to(self.dtype), alpha=weight)
+        else:
+            total = row.to(self.dtype) * weight
+        for weight, row in others:
+            total.add_(row.to(self.dtype), alpha=weight)
+        return total
+
+
+def _is_stacked(pieces: Sequence[Tensor]) -> bool:
+    """Whether gradients are copied into one matrix."""
+    numbers = len(pieces) * pieces[0].numel()
+    if torch.compiler.is_compiling() or pieces[0].device.type != "cpu" or len(pieces) > _FEW_TASKS:
+        return numbers <= _STACK_LIMIT
+    return numbers <= min(_STACK_LIMIT, _CPU_STACK_LIMIT)
+
+
+def _stack(pieces: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    return torch.stack([piece.reshape(-1) for piece in pieces]).to(dtype)
+
+
+def _is_nothing(piece: Tensor) -> bool:
+    """Whether this stands for the gradient of a task that does not read the tensor (see `_fill`)."""
+    if piece.device.type != "cpu" or piece.numel() < 2 or any(piece.stride()):
+        return False
+    return bool(piece[(0,) * piece.dim()] == 0)
+
+
+def _in_memory_order(pieces: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors as vectors, their numbers in one and the same order: without a copy, if possible.
+
+    Gradients often arrive transposed, all in the same way.
+    """
+    layouts = {piece.stride() for piece in pieces if any(piece.stride())}
+    if len(layouts) == 1:
+        (strides,) = layouts
+        order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
+        pieces = [piece.permute(order) for piece in pieces]
+    return [piece.reshape(-1) for piece in pieces]
 
 
 @dataclass
@@ -341,12 +400,17 @@ def _defined(grads: Iterable[Tensor | None]) -> list[Tensor]:
 
 
 def _fill(arrived: Mapping[int, list[Tensor | None]]) -> dict[int, list[Tensor | None]]:
-    """Zeros where a tensor of the list has a gradient of another task, but not of this one."""
-    like: dict[int, Tensor] = {}
+    """Zeros where a tensor of the list has a gradient of another task, but not of this one.
+
+    They take no memory: each is one zero, expanded.
+    """
+    zeros: dict[int, Tensor] = {}
     for grads in arrived.values():
-        like |= {index: g for index, g in enumerate(grads) if g is not None}
+        for index, g in enumerate(grads):
+            if g is not None and index not in zeros:
+                zeros[index] = g.new_zeros(()).expand_as(g)
     return {
-        task: [torch.zeros_like(like[i]) if g is None and i in like else g for i, g in enumerate(grads)]
+        task: [zeros.get(i) if g is None else g for i, g in enumerate(grads)]
         for task, grads in arrived.items()
     }
 

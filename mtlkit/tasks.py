@@ -110,7 +110,10 @@ class Task:
         prediction, target, count = self.labelled(prediction, target)
         if target is None:
             return None, 0
-        loss = self.loss(prediction, target)
+        if isinstance(self.loss, _Masked):
+            loss = self.loss(prediction, target, complete=count == target.numel())
+        else:
+            loss = self.loss(prediction, target)
         if not isinstance(loss, Tensor) or loss.dim() != 0:
             found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise SpecError(
@@ -128,6 +131,8 @@ class Task:
             mask = _labelled_rows(target)
         else:
             if self.labels is _not_nan and _is_complete(target):
+                return prediction, target, target.numel()
+            if self.labels is _not_negative and _all_classes_known(target):
                 return prediction, target, target.numel()
             mask = self.labels(target)
         count = int(mask.sum())
@@ -381,6 +386,10 @@ def _is_complete(target: Tensor) -> bool:
     return int(target.min()) != NO_LABEL
 
 
+def _all_classes_known(target: Tensor) -> bool:
+    return not target.is_floating_point() and target.numel() > 0 and int(target.min()) >= 0
+
+
 def _labelled_rows(target: Tensor) -> Tensor:
     """(B,) mask of the samples that have a label."""
     flat = target.reshape(len(target), -1)
@@ -424,7 +433,8 @@ class _Masked:
         self.loss = loss
         self.labels = labels
 
-    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
+    def __call__(self, prediction: Tensor, target: Tensor, complete: bool = False) -> Tensor:
+        """The mean; ``complete`` says that no label is missing, so that none is looked for."""
         # equal numbers of elements only: broadcasting (B, 1) with (B,) would give (B, B)
         if prediction.shape != target.shape:
             if prediction.numel() != target.numel() or len(prediction) != len(target):
@@ -434,7 +444,7 @@ class _Masked:
                 )
             target = target.reshape(prediction.shape)
         target = target.to(prediction.dtype)
-        if self.labels is _not_nan and _is_complete(target):
+        if complete or (self.labels is _not_nan and _is_complete(target)):
             return self.loss(prediction, target)
         mask = self.labels(target).reshape(prediction.shape)
         count = mask.sum()

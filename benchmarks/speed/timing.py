@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Row", "interleave", "ratio"]
+__all__ = ["Row", "interleave", "keep_memory", "ratio"]
 
 
 @dataclass(frozen=True)
@@ -57,3 +59,19 @@ def interleave(
 def ratio(seconds: Mapping[str, list[float]], name: str, base: str) -> float:
     """Median over the rounds of the quotient within a round: slow moments cancel."""
     return statistics.median(a / b for a, b in zip(seconds[name], seconds[base], strict=True))
+
+
+def keep_memory() -> None:
+    """Let the C library keep what is freed, instead of asking the system for it in every step.
+
+    Pages that the system hands out are cleared at their first use, which may take as long as the
+    computation, and sometimes does: it is the largest noise on a virtual machine.
+    """
+    if sys.platform != "linux":
+        return
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        trim_threshold, top_pad, mmap_threshold = -1, -2, -3
+        library.mallopt(mmap_threshold, 2**25)  # more is refused
+        library.mallopt(trim_threshold, 2**31 - 1)
+        library.mallopt(top_pad, 2**28)

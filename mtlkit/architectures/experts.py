@@ -118,6 +118,13 @@ def mix(weights: Tensor, outputs: Tensor) -> Tensor:
     return torch.einsum("bn,bnd->bd", weights.to(outputs.dtype), outputs)
 
 
+def mix_all(weights: Tensor, groups: Sequence[Tensor]) -> Tensor:
+    """(B, d) from weights (B, n) of n experts in several groups (B, n_i, d), which are not copied."""
+    sizes = [group.shape[1] for group in groups]
+    first, *others = (mix(w, g) for w, g in zip(weights.split(sizes, dim=1), groups, strict=True))
+    return sum(others, first)
+
+
 def check_count(of: str, option: str, value: int) -> None:
     """Raise unless there is at least one."""
     if value < 1:

@@ -35,13 +35,17 @@ class _Choice(nn.Module):
         return int(self.logits.argmax())
 
     def forward(
-        self, outputs: Sequence[Tensor], noise: Tensor, temperature: Tensor, warm: Tensor
+        self,
+        outputs: Sequence[Tensor],
+        noise: Tensor,
+        temperature: Tensor | float,
+        warm: Tensor | bool,
     ) -> Tensor:
         """Outputs of the parents, mixed by a draw of the Gumbel-softmax distribution."""
-        if len(outputs) == 1:
-            return outputs[0]
-        drawn = ((self.logits.log_softmax(dim=0) + noise) / temperature).softmax(dim=0)
-        weights = torch.where(warm, torch.full_like(drawn, 1 / len(outputs)), drawn)
+        weights = ((self.logits.log_softmax(dim=0) + noise) / temperature).softmax(dim=0)
+        if warm is not False:
+            even = torch.full_like(weights, 1 / len(outputs))
+            weights = torch.where(torch.as_tensor(warm), even, weights)
         mixed = weights[0].to(outputs[0].dtype) * outputs[0]
         for weight, output in zip(weights[1:], outputs[1:], strict=True):
             mixed = mixed + weight.to(output.dtype) * output
@@ -181,11 +185,20 @@ class LearningToBranch(Architecture):
         return join_streams([outputs.get(node, filler) for node in range(self._last)])
 
     def _draw(self, choice: Any, outputs: Sequence[Tensor], stream: int) -> Tensor:
-        counter = self.random.counter
+        if len(outputs) == 1:
+            return outputs[0]
         uniform = self.random.uniform(len(outputs), stream=stream).clamp(2.0**-25, 1 - 2.0**-24)
-        noise = -torch.log(-torch.log(uniform))
+        noise = uniform.log().neg().log().neg()
+        return choice(outputs, noise, *self._phase())
+
+    def _phase(self) -> tuple[Tensor | float, Tensor | bool]:
+        """The temperature of this step, and whether it belongs to the warm-up."""
+        counter = self.random.counter
+        if counter.device.type == "cpu" and not torch.compiler.is_compiling():
+            taken = int(counter)
+            return max(self.lowest, self.temperature * self.decay ** (taken - 1)), taken <= self.warmup
         falling = self.temperature * self.decay ** (counter - 1).to(torch.float32)
-        return choice(outputs, noise, falling.clamp_min(self.lowest), counter <= self.warmup)
+        return falling.clamp_min(self.lowest), counter <= self.warmup
 
     def _no_features_message(self, method: str) -> str:
         return (

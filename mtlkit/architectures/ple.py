@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from mtlkit.architectures.base import MethodLike, Tasks
-from mtlkit.architectures.experts import MixtureOfExperts, check_count, mix, run_experts
+from mtlkit.architectures.experts import MixtureOfExperts, check_count, mix_all, run_experts
 from mtlkit.architectures.features import Features
 from mtlkit.registry import register_architecture
 
@@ -90,7 +89,7 @@ class Ple(MixtureOfExperts):
                 for task in self.tasks
             }
             gate = self.shared_gates[level](_flat(shared)).softmax(dim=1)
-            shared = mix(gate, torch.cat([*special.values(), common], dim=1))
+            shared = mix_all(gate, [*special.values(), common])
             own = {
                 task: self._mixture(level, task, own[task], special[task], common) for task in self.tasks
             }
@@ -120,7 +119,7 @@ class Ple(MixtureOfExperts):
 
     def _mixture(self, level: int, task: str, own: Any, special: Tensor, common: Tensor) -> Tensor:
         gate = self._own(self.task_gates, level, task)(_flat(own)).softmax(dim=1)
-        return mix(gate, torch.cat([special, common], dim=1))
+        return mix_all(gate, [special, common])
 
 
 def _flat(x: Tensor) -> Tensor:

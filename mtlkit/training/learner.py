@@ -46,7 +46,8 @@ class Learner(nn.Module):
     @property
     def method(self) -> GradientAggregator:
         """The model's method, or a plain sum."""
-        return self.own_method or self.model.method  # type: ignore[return-value]
+        own = self.own_method
+        return self.model.method if own is None else own  # type: ignore[return-value]
 
     def forward(
         self,

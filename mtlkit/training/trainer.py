@@ -299,32 +299,34 @@ class Trainer:
         self._learner.train()
         batches = open_loader(loader, here.epoch, here.batch, self.accelerator)
         saved = self._saved_rng
-        ended = False
         try:
             for batch in batches:
                 if saved is not None:  # what reading the first batch drew is put back
                     write_rng(saved)
                     saved = self._saved_rng = None
-                stepped = self._train_batch(batch, not is_padded(loader, here.batch))
+                stepped = self._train_batch(batch, self._alone or not is_padded(loader, here.batch))
                 here.batch += 1
                 if not stepped:
                     continue
                 here.step += 1
                 self._after_step(progress)
                 last = steps is not None and here.step >= steps
-                ended = bool(self.accelerator.gradient_state.end_of_dataloader)
-                if not ended and not last:
-                    if self.validate_every and here.step % self.validate_every == 0:
-                        self._validate(validating)
-                        self._save()
-                    elif self.checkpoint_every and here.step % self.checkpoint_every == 0:
-                        self._save()
-                    if here.done:
-                        return
-                    if self._should_stop():
-                        raise Interrupted(here.step, self._save())
-                if last and not ended:
+                validates, saves = self._is_due(self.validate_every), self._is_due(self.checkpoint_every)
+                stops = self._should_stop()
+                if not (last or validates or saves or stops):
+                    continue
+                if self.accelerator.gradient_state.end_of_dataloader:
+                    continue  # what is due at the end of an epoch is done there
+                if last:
                     return
+                if validates:
+                    self._validate(validating)
+                if validates or saves:
+                    self._save()
+                if here.done:
+                    return
+                if stops:
+                    raise Interrupted(here.step, self._save())
         finally:
             if hasattr(batches, "end"):
                 batches.end()  # Accelerate must not take a loader that was left for an open one
@@ -336,6 +338,9 @@ class Trainer:
         every = self.checkpoint_every
         if every is None or here.step % every == 0 or validating is not None:
             self._save()
+
+    def _is_due(self, every: int | None) -> bool:
+        return every is not None and self._position.step % every == 0
 
     def _train_batch(self, batch: Any, labelled: bool) -> bool:
         """Whether the optimizer's turn came."""

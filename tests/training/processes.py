@@ -50,7 +50,8 @@ def start_processes(arguments: list[str], world: int, **extra: str) -> list[subp
 def run_processes(arguments: list[str], world: int = 1, **extra: str) -> None:
     started = start_processes(arguments, world, **extra)
     try:
-        outputs = [process.communicate(timeout=150)[0] for process in started]
+        # only against a deadlock: on a busy machine a run of seconds may take minutes
+        outputs = [process.communicate(timeout=1200)[0] for process in started]
     finally:
         for process in started:
             process.kill()
