@@ -82,7 +82,7 @@ class Rows:
             if isinstance(piece, Tensor):
                 flat = cast(weights, piece.dtype) @ piece
                 merged.append(flat if len(shape) == 1 else flat.reshape(shape))
-            elif piece[0].is_cpu:
+            elif piece[0].is_cpu and not torch.compiler.is_compiling():
                 merged.append(self._weighted(piece, weights.tolist()))
             else:
                 total = piece[0].to(self.dtype) * weights[0].to(self.dtype)
@@ -154,7 +154,7 @@ def _stack(pieces: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
 
 def _is_nothing(piece: Tensor) -> bool:
     """Whether this stands for the gradient of a task that does not read the tensor (see `_fill`)."""
-    if piece.device.type != "cpu" or piece.numel() < 2 or any(piece.stride()):
+    if torch.compiler.is_compiling() or not piece.is_cpu or piece.numel() < 2 or any(piece.stride()):
         return False
     return bool(piece[(0,) * piece.dim()] == 0)
 
