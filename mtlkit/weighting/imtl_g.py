@@ -8,7 +8,13 @@ from torch import Tensor
 
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.solvers import closed_form, cosine_matrix, safe_divide, symmetric_pseudo_inverse
+from mtlkit.weighting.solvers import (
+    closed_form,
+    cosine_matrix,
+    precision,
+    safe_divide,
+    symmetric_pseudo_inverse,
+)
 
 __all__ = ["IMTLG"]
 
@@ -32,14 +38,17 @@ class IMTLG(GradientAggregator):
 
     def weights(self, gram: Tensor) -> Tensor:
         """Solution of the equal-projection system, with sum one."""
-        return closed_form(_equal_projections, gram).to(gram.dtype)
+        return closed_form(_equal_projections, gram, rounding=precision(gram)).to(gram.dtype)
 
 
-def _equal_projections(xp: Any, gram: Any) -> Any:
+def _equal_projections(xp: Any, gram: Any, rounding: float) -> Any:
     norms = xp.sqrt(gram.diagonal())
-    solution = symmetric_pseudo_inverse(cosine_matrix(gram, xp), xp).sum(1)
+    inverse = symmetric_pseudo_inverse(cosine_matrix(gram, xp), xp, rounding)
+    solution = inverse.sum(1)
+    # gradients that cancel each other leave rounding errors here, which must not be scaled up
+    solution = xp.where(abs(solution) <= 8 * len(gram) * rounding * abs(inverse).max(), 0.0, solution)
     # the largest norm makes the quotients of order one; it cancels in the normalisation
     weights = safe_divide(solution * norms.max(), norms, xp)
     total = weights.sum()
-    vanishing = abs(total) <= len(gram) * 1e-12 * abs(weights).max()
+    vanishing = abs(total) <= 8 * len(gram) * rounding * abs(weights).max()
     return xp.where(vanishing, 0.0, safe_divide(weights, total, xp))

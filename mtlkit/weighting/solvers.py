@@ -90,11 +90,11 @@ def cosine_matrix(gram: Array, xp: Any = torch) -> Array:
     return cosines
 
 
-def symmetric_pseudo_inverse(matrix: Array, xp: Any = torch) -> Array:
-    """Moore-Penrose inverse of a positive semidefinite matrix, by its eigenvalues."""
+def symmetric_pseudo_inverse(matrix: Array, xp: Any = torch, rounding: float = _EPS) -> Array:
+    """Moore-Penrose inverse of a positive semidefinite matrix that is known to ``rounding``."""
     finite = xp.isfinite(matrix).all()
     values, vectors = xp.linalg.eigh(xp.where(finite, matrix, 0.0))
-    cutoff = values[-1] * len(matrix) * xp.finfo(matrix.dtype).eps * 8
+    cutoff = values[-1] * len(matrix) * rounding * 8
     inverse = xp.where(values > cutoff, 1 / values, 0.0)
     result: Array = xp.where(finite, (vectors * inverse) @ vectors.T, xp.nan)
     return result

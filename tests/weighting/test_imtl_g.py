@@ -1,5 +1,6 @@
 """IMTL-G: equal projections."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from torchjd import aggregation
@@ -47,6 +48,15 @@ def test_identical_tasks_share_their_weight():
 def test_opposite_tasks_cancel():
     merged = mtlkit.create_method("imtl_g", 2).combine(torch.tensor([[1.0, 2.0], [-1.0, -2.0]]))
     assert not merged.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1.0, 3.0, 1e-3])
+def test_gradients_that_cancel_each_other_give_no_direction(scale, dtype):
+    one = torch.randn(1, 50, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    signs = torch.tensor([1.0, -1.0] * 4, dtype=dtype)[:, None]
+    merged = mtlkit.create_method("imtl_g", 8).combine(scale * signs * one)
+    assert merged.norm() < 1e-5 * scale * one.norm()
 
 
 def test_a_zero_gradient_takes_no_part():
