@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# apart, because torchmetrics imports transformers wherever it is installed, for seconds per process
+EXAMPLES := $(VENV)/examples
 
 .PHONY: help install demo test test-slow lint types docs speed clean
 
@@ -22,8 +24,15 @@ $(STAMP): pyproject.toml mtlkit/_version.py
 demo: $(STAMP)  ## Compare methods on embedded real data and write a report (about two minutes)
 	$(BIN)/mtlkit compare --demo --output runs/demo
 
-test: $(STAMP)  ## Run all tests but the slow ones, on two cores
+$(EXAMPLES)/.installed: $(STAMP)
+	$(BIN)/python -m pip freeze --exclude-editable > $(EXAMPLES).txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(EXAMPLES) \
+		-c $(EXAMPLES).txt 'transformers>=5'
+	touch $@
+
+test: $(STAMP) $(EXAMPLES)/.installed  ## Run all tests but the slow ones, on two cores
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+	PYTHONPATH=$(EXAMPLES) $(BIN)/python -m pytest -q tests/docs/test_code_blocks.py -k huggingface
 
 test-slow: $(STAMP)  ## Run the slow tests
 	$(BIN)/python -m pytest -m slow --timeout 3600

@@ -512,6 +512,42 @@ def test_gram_matrix_of_half_precision_rows_is_accumulated_in_single_precision()
     torch.testing.assert_close(gram, half.float() @ half.float().T, rtol=1e-4, atol=1e-2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "mixed"])
+def test_gradients_that_are_not_copied_together_are_merged_as_a_matrix_would_be(
+    layout, dtype, monkeypatch
+):
+    monkeypatch.setattr("mtlkit.junction._STACK_LIMIT", 10)
+    monkeypatch.setattr("mtlkit.junction._DOT_CHUNK", 7)
+    grads = [torch.randn(4, 3, 5).to(dtype) for _ in range(3)]
+    for index, gradient in enumerate(grads):
+        if layout == "transposed" or (layout == "mixed" and index == 1):
+            grads[index] = gradient.transpose(0, 1).contiguous().transpose(0, 1)
+    rows = Rows([[gradient] for gradient in grads], torch.float32)
+    matrix = torch.stack([gradient.float().flatten() for gradient in grads])
+    torch.testing.assert_close(rows.gram(), matrix @ matrix.T, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(rows.matrix(), matrix)
+    for weights in (torch.ones(3), torch.tensor([0.5, -1.0, 2.0])):
+        (merged,) = rows.weighted(weights)
+        expected = (weights @ matrix).reshape(4, 3, 5)
+        torch.testing.assert_close(merged, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("limit", [10, 2**25])
+def test_a_tensor_that_one_task_alone_reads_gets_the_gradient_of_that_task(limit, monkeypatch):
+    monkeypatch.setattr("mtlkit.junction._STACK_LIMIT", limit)
+    shared = [torch.randn(6, 4, requires_grad=True) for _ in range(2)]
+    method = mtlkit.create_method("sum", 2)
+    first, second = method([leaf * 1.0 for leaf in shared])
+    losses = [(first[0] * 2 + first[1]).square().sum(), second[1].square().sum()]
+    method.total(losses).backward()
+    one, two = (leaf.detach() for leaf in shared)
+    torch.testing.assert_close(shared[0].grad, 4 * (2 * one + two))
+    torch.testing.assert_close(shared[1].grad, 2 * (2 * one + two) + 2 * two)
+    norms = torch.stack([(20 * (2 * one + two).square().sum()).sqrt(), (2 * two).norm()])
+    torch.testing.assert_close(method.stats.norms, norms)
+
+
 def test_import_leaves_optional_packages_alone():
     import subprocess
     import sys
