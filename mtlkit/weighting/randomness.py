@@ -68,7 +68,8 @@ class SharedRandom(nn.Module):
             key = _mix_unsigned((int(self.counter) + shift + 0x1B873593) & _WORD)
             key = _mix_unsigned((int(self.seed) + 0x3C6EF372 + key) & _WORD)
             positions = np.arange(offset, offset + count, dtype=np.uint32)
-            top = (_mix_unsigned(positions ^ np.uint32(key)) >> 8).astype(np.float32)
+            positions ^= np.uint32(key)
+            top = (_mix_unsigned(positions) >> 8).astype(np.float32)
             top *= 2.0**-24
             return top.reshape(shape)
         state = torch.stack([self.seed, self.counter + shift]).to(torch.int32)
@@ -95,9 +96,11 @@ def _mix_unsigned(x: Any) -> Any:
     """The same on a Python number below 2^32, or in place on an array of uint32."""
     x ^= x >> 16
     x *= 0x7FEB352D
-    x &= _WORD
+    if isinstance(x, int):  # an array wraps around by itself
+        x &= _WORD
     x ^= x >> 15
     x *= 0x846CA68B
-    x &= _WORD
+    if isinstance(x, int):
+        x &= _WORD
     x ^= x >> 16
     return x

@@ -214,17 +214,17 @@ def bargaining_weights(gram: Matrix, power: float, rounding: float = _EPS) -> Ma
     point) no finite solution exists, and all weights are zero.
     """
     norms = np.sqrt(gram.diagonal())
-    active = norms > 0
     weights = np.zeros(len(gram))
-    if not active.any():
-        return weights
-    if not active.all():
-        weights[active] = bargaining_weights(gram[np.ix_(active, active)], power, rounding)
+    if norms.min() == 0:
+        active = norms > 0
+        if active.any():
+            weights[active] = bargaining_weights(gram[np.ix_(active, active)], power, rounding)
         return weights
     cosines = gram / norms[:, None] / norms[None, :]
     # with b = a * norms, C b = h * b ** -power; the largest norm only sets the unit of b
-    unit = norms.max() ** ((power - 1) / (1 + power))
-    h = (norms / norms.max()) ** (power - 1)
+    largest, ones = norms.max(), np.ones(len(gram))
+    unit = largest ** ((power - 1) / (1 + power))
+    h = (norms / largest) ** (power - 1)
     b = h ** (1 / (1 + power))
     square = b @ cosines @ b
     if square > 0:
@@ -233,7 +233,7 @@ def bargaining_weights(gram: Matrix, power: float, rounding: float = _EPS) -> Ma
     for _ in range(100):
         force = h * b**-power
         # b'Cb is known to rounding * sum(b)^2, and equals sum(force * b) at the solution
-        if rounding * b.sum() ** 2 > force @ b:
+        if rounding * (ones @ b) ** 2 > force @ b:
             return weights
         gradient = cosines @ b - force
         step = _newton_step(cosines, power * force / b, gradient)
@@ -242,7 +242,12 @@ def bargaining_weights(gram: Matrix, power: float, rounding: float = _EPS) -> Ma
         if size <= 4 * _EPS or (size < 1e-6 and size >= previous):
             break
         previous = size
-        b = b + _step_length(cosines, h, power, b, step, relative, gradient @ step) * step
+        if size < 1e-3:
+            b = b + step  # quadratic convergence has set in
+            if size < 1e-9:
+                break  # what is left is its square
+        else:
+            b = b + _step_length(cosines, h, power, b, step, relative, gradient @ step) * step
     return b * unit / norms
 
 
@@ -270,8 +275,6 @@ def _step_length(
     lowest = relative.min()
     if lowest < 0:
         length = min(1.0, -0.95 / lowest)
-    if max(-lowest, relative.max()) < 1e-3:
-        return length  # quadratic convergence has set in
     image = cosines @ step
     curve, linear = step @ image, b @ image
     value = h * b ** (1 - power)
