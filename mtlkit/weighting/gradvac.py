@@ -18,6 +18,9 @@ from mtlkit.weighting.solvers import Matrix, as_array, precision
 
 __all__ = ["GradVac"]
 
+# Stands in for the square of a vanished gradient, whose products are zero, where one divides by it.
+_NOTHING = float(np.finfo(np.float64).tiny)
+
 
 @register_method("gradvac")
 class GradVac(GradientAggregator):
@@ -115,20 +118,22 @@ def _vaccinated(gram: Matrix, goals: Matrix, orders: Matrix, beta: float, roundi
     pairs = tasks * count + orders.T  # (turn, task): task i and the one it turns towards, as i K + j
     limit, slope = limits.take(pairs), slopes.take(pairs)
     seen, steps = np.zeros((count, count)), np.zeros((count, count))  # (turn, task)
-    lengths = np.sqrt(squares)
+    lengths = np.sqrt(np.maximum(squares, _NOTHING))
+    rows = np.empty_like(cosines)
     for turn, onto in enumerate(orders.T):
         along = products.take(pairs[turn])
-        cosine = np.divide(along, np.where(lengths > 0, lengths, 1), out=seen[turn])
+        cosine = np.divide(along, lengths, out=seen[turn])
         moved = cosine < limit[turn]
         if not moved.any():
             continue
         sine = np.sqrt(np.maximum(1 - cosine * cosine, 0))
-        step = np.multiply(lengths, slope[turn] * sine - cosine, out=steps[turn], where=moved)
-        rows = cosines.take(onto, axis=0)
+        step = np.multiply(lengths, slope[turn] * sine - cosine, out=steps[turn])
+        step *= moved
+        np.take(cosines, onto, axis=0, out=rows, mode="clip")
         rows *= step[:, None]
         products += rows
         squares += step * (2 * along + step)
-        lengths = np.sqrt(np.maximum(squares, 0))
+        np.sqrt(np.maximum(squares, _NOTHING), out=lengths)
     # every pair has had its turn once: back from (turn, task) to (task, task)
     coefficients, cosine_of_pair = np.eye(count), np.empty((count, count))
     coefficients.ravel()[pairs] += steps

@@ -206,6 +206,8 @@ def started(folder: Path, jobs: int) -> Iterator[subprocess.Popen]:
             env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
             stdout=output,
             stderr=subprocess.STDOUT,
+            # a shell's background job ignores it, and so would what is started there
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         ) as process,
     ):
         try:
