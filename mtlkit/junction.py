@@ -27,7 +27,7 @@ from mtlkit.errors import UsageError
 if TYPE_CHECKING:
     from mtlkit.weighting.base import GradientAggregator
 
-__all__ = ["Rows", "Step", "collective_group", "flatten_features", "fork"]
+__all__ = ["Rows", "Step", "cast", "collective_group", "flatten_features", "fork", "readable"]
 
 # Above this many numbers, K gradients are not copied into one matrix but visited one by one.
 _STACK_LIMIT = 2**25
@@ -43,6 +43,11 @@ _GRAM_CHUNK = 2**16
 def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """``tensor.to(dtype)``; to ask first costs a small tensor a tenth of the call that does nothing."""
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
+
+
+def readable(tensor: Tensor) -> bool:
+    """Whether values may decide a branch: not in a traced graph, and not where that waits for a GPU."""
+    return not torch.compiler.is_compiling() and tensor.is_cpu
 
 
 class Rows:
@@ -82,7 +87,7 @@ class Rows:
             if isinstance(piece, Tensor):
                 flat = cast(weights, piece.dtype) @ piece
                 merged.append(flat if len(shape) == 1 else flat.reshape(shape))
-            elif piece[0].is_cpu and not torch.compiler.is_compiling():
+            elif readable(piece[0]):
                 merged.append(self._weighted(piece, weights.tolist()))
             else:
                 total = piece[0].to(self.dtype) * weights[0].to(self.dtype)
@@ -143,7 +148,7 @@ class Rows:
 def _is_stacked(pieces: Sequence[Tensor]) -> bool:
     """Whether gradients are copied into one matrix."""
     numbers = len(pieces) * pieces[0].numel()
-    if torch.compiler.is_compiling() or pieces[0].device.type != "cpu" or len(pieces) > _FEW_TASKS:
+    if not readable(pieces[0]) or len(pieces) > _FEW_TASKS:
         return numbers <= _STACK_LIMIT
     return numbers <= min(_STACK_LIMIT, _CPU_STACK_LIMIT)
 
@@ -154,7 +159,7 @@ def _stack(pieces: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
 
 def _is_nothing(piece: Tensor) -> bool:
     """Whether this stands for the gradient of a task that does not read the tensor (see `_fill`)."""
-    if torch.compiler.is_compiling() or not piece.is_cpu or piece.numel() < 2 or any(piece.stride()):
+    if not readable(piece) or piece.numel() < 2 or any(piece.stride()):
         return False
     return bool(piece[(0,) * piece.dim()] == 0)
 

@@ -12,6 +12,7 @@ from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.heads import build_heads
 from mtlkit.architectures.stages import build_stages, join_streams, joint_features, split_streams
 from mtlkit.errors import SpecError
+from mtlkit.junction import readable
 from mtlkit.registry import register_architecture
 from mtlkit.weighting.randomness import SharedRandom
 
@@ -194,7 +195,7 @@ class LearningToBranch(Architecture):
     def _phase(self) -> tuple[Tensor | float, Tensor | bool]:
         """The temperature of this step, and whether it belongs to the warm-up."""
         counter = self.random.counter
-        if counter.device.type == "cpu" and not torch.compiler.is_compiling():
+        if readable(counter):
             taken = int(counter)
             return max(self.lowest, self.temperature * self.decay ** (taken - 1)), taken <= self.warmup
         falling = self.temperature * self.decay ** (counter - 1).to(torch.float32)

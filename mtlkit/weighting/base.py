@@ -13,11 +13,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mtlkit.errors import SpecError, UsageError, unknown_name
-from mtlkit.junction import Rows, Step, cast, collective_group, fork
+from mtlkit.junction import Rows, Step, cast, collective_group, fork, readable
 from mtlkit.registry import option_defaults
 from mtlkit.spec import Part, format_spec
 from mtlkit.tasks import task_names
-from mtlkit.weighting.solvers import all_finite, readable
+from mtlkit.weighting.solvers import all_finite
 
 __all__ = ["Chain", "GradientAggregator", "Stats"]
 

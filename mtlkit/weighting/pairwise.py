@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mtlkit.junction import Step
-from mtlkit.weighting.solvers import readable
+from mtlkit.junction import Step, readable
 
 __all__ = ["pick_pairs", "remember_pairs"]
 

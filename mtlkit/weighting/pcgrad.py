@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtlkit.junction import Step
+from mtlkit.junction import Step, readable
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
 from mtlkit.weighting.randomness import SharedRandom
-from mtlkit.weighting.solvers import as_array, readable
+from mtlkit.weighting.solvers import as_array
 
 __all__ = ["PCGrad"]
 

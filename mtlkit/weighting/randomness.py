@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mtlkit.weighting.solvers import readable
+from mtlkit.junction import readable
 
 __all__ = ["SharedRandom"]
 

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mtlkit.junction import readable
+
 __all__ = [
     "all_finite",
     "as_array",
@@ -29,7 +31,6 @@ __all__ = [
     "min_norm_point",
     "precision",
     "project_onto_simplex",
-    "readable",
     "safe_divide",
     "shortening_sums",
     "solve",
@@ -41,11 +42,6 @@ Array = TypeVar("Array", Tensor, np.ndarray)
 _EPS = float(np.finfo(np.float64).eps)
 _TINY = float(np.finfo(np.float64).tiny)
 _YES, _NO = torch.tensor(True), torch.tensor(False)
-
-
-def readable(tensor: Tensor) -> bool:
-    """Whether values may decide a branch: not in a traced graph, and not where that waits for a GPU."""
-    return not torch.compiler.is_compiling() and tensor.is_cpu
 
 
 def as_array(tensor: Tensor) -> Matrix:
