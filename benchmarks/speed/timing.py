@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import statistics
 import sys
 import time
@@ -39,20 +40,26 @@ def interleave(
     """Seconds of every candidate in every round; candidates take turns, in alternating order.
 
     With ``repeats``, a turn is that many calls and the figure their mean: for calls so short that a
-    single one would measure how the others have emptied the caches.
+    single one would measure how the others have emptied the caches. As in ``timeit``, Python's
+    collector of garbage waits meanwhile: what it takes depends on what the others left behind.
     """
     for _ in range(warmup):
         for run in candidates.values():
             run()
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     names = list(candidates)
-    for turn in range(rounds):
-        for name in names if turn % 2 == 0 else reversed(names):
-            run = candidates[name]
-            start = time.perf_counter()
-            for _ in range(repeats):
-                run()
-            seconds[name].append((time.perf_counter() - start) / repeats)
+    try:
+        for turn in range(rounds):
+            gc.collect()
+            gc.disable()
+            for name in names if turn % 2 == 0 else reversed(names):
+                run = candidates[name]
+                start = time.perf_counter()
+                for _ in range(repeats):
+                    run()
+                seconds[name].append((time.perf_counter() - start) / repeats)
+    finally:
+        gc.enable()
     return seconds
 
 

@@ -23,6 +23,7 @@ __all__ = ["Chain", "GradientAggregator", "Stats"]
 
 Self = TypeVar("Self", bound="GradientAggregator")
 Tasks = int | Sequence[str] | Mapping[str, Any]
+_ONE = torch.ones(())
 
 
 class Stats(dict[str, Tensor]):
@@ -267,7 +268,7 @@ class GradientAggregator(nn.Module, ABC):
             gram=gram,
             feature_gram=gram,
             finite=all_finite(gram),
-            scale=gram.new_ones(()),
+            scale=_ONE if gram.is_cpu else gram.new_ones(()),
             local=everyone,
             grads=_MatrixRows(grads),
             rows=rows,
@@ -287,7 +288,8 @@ class GradientAggregator(nn.Module, ABC):
             record = _Record(self._last_gram, self._last_weights, self._last_products)
         else:
             record = record.over(len(self.tasks))
-        gram, products = record.gram, record.products
+        gram, weights, products = record.gram, record.weights, record.products
+        assert weights is not None
         assert products is not None
         norms = gram.diagonal().sqrt()
         scales = norms[:, None] * norms[None, :]
@@ -298,7 +300,7 @@ class GradientAggregator(nn.Module, ABC):
             norms=norms,
             # a zero gradient has no direction; its cosine with anything is taken as zero
             cosines=torch.where(scales == 0, 0.0, gram / scales).clamp(-1, 1),
-            weights=record.weights.clone(),
+            weights=weights.clone(),
             update_cosines=torch.where(update_scales == 0, 0.0, products[:-1] / update_scales).clamp(
                 -1, 1
             ),
@@ -462,17 +464,19 @@ class GradientAggregator(nn.Module, ABC):
         merged = self._call("merge", merge, matrix, step)
         if not readable(merged) or not step.finite:
             merged = torch.where(step.finite, merged, torch.nan)
-        products = torch.cat([matrix @ merged, torch.dot(merged, merged)[None]]) / step.scale.square()
+        products = torch.cat([matrix @ merged, torch.dot(merged, merged)[None]])
+        if step.scale is not _ONE:
+            products = products / step.scale.square()
         if not step.over_parameters and step.group is not None:
             products = step.all_reduce(products) / step.world**2
-        self._record(step, torch.full_like(products[:-1], torch.nan), products)
+        self._record(step, None, products)
         return step.rows.split(merged)
 
     def _finish(self, step: Step) -> None:
         for part in self.parts:
             part.update(step)
 
-    def _record(self, step: Step, weights: Tensor, products: Tensor | None = None) -> None:
+    def _record(self, step: Step, weights: Tensor | None, products: Tensor | None = None) -> None:
         """Keep the step's figures for :attr:`stats`, which works out the rest when it is read."""
         record = _Record(step.gram, weights, products, step.present)
         if not torch.compiler.is_compiling():
@@ -480,8 +484,9 @@ class GradientAggregator(nn.Module, ABC):
             return
         record = record.over(len(self.tasks))  # a traced graph can only write to buffers
         self._last_gram.copy_(record.gram)
-        self._last_weights.copy_(record.weights)
+        assert record.weights is not None
         assert record.products is not None
+        self._last_weights.copy_(record.weights)
         self._last_products.copy_(record.products)
         self._steps.add_(1)
 
@@ -700,12 +705,12 @@ class _MatrixRows(Mapping[int, list[Tensor | None]]):
 
 
 class _Record:
-    """The Gram matrix and weights of a step, and the inner products with the merged gradient."""
+    """A step's Gram matrix, its weights if there are any, and the products with the merged gradient."""
 
     def __init__(
         self,
         gram: Tensor,
-        weights: Tensor,
+        weights: Tensor | None,
         products: Tensor | None = None,
         present: tuple[int, ...] = (),
     ) -> None:
@@ -713,17 +718,19 @@ class _Record:
 
     def over(self, tasks: int) -> _Record:
         """The same with the products worked out, and NaN for tasks that were absent."""
-        products = self.products
+        products, weights = self.products, self.weights
+        if weights is None:
+            weights = torch.full_like(self.gram[0], torch.nan)
         if products is None:  # merged = sum_k w_k g_k: they follow from the Gram matrix
-            inner = self.gram @ self.weights
-            products = torch.cat([inner, (self.weights @ inner).clamp(min=0).reshape(1)])
+            inner = self.gram @ weights
+            products = torch.cat([inner, (weights @ inner).clamp(min=0).reshape(1)])
         if len(self.present) == tasks:
-            return _Record(self.gram, self.weights, products)
+            return _Record(self.gram, weights, products)
         index = torch.tensor(self.present, device=self.gram.device)
         empty = torch.full((tasks, tasks), torch.nan, dtype=self.gram.dtype, device=self.gram.device)
         return _Record(
             empty.index_put((index[:, None], index[None, :]), self.gram),
-            _spread(self.weights, self.present, tasks),
+            _spread(weights, self.present, tasks),
             torch.cat([_spread(products[:-1], self.present, tasks), products[-1:]]),
         )
 

@@ -65,9 +65,9 @@ class GradDrop(GradientAggregator):
         size = grads.shape[1]
         offset = 0 if step is None or step.over_parameters else step.rank * size
         above, below = grads.clamp(min=0), grads.clamp(max=0)
-        ones = grads.new_ones(len(grads))
-        positive, negative = ones @ above, ones @ below  # (N,)
-        chance = self.random.uniform(size, offset=offset).to(grads.device)
+        positive, negative = above.sum(dim=0), below.sum(dim=0)  # (N,)
+        chance = self.random.uniform(size, offset=offset)
+        chance = chance if grads.is_cpu else chance.to(grads.device)
         up = positive > chance * (positive - negative)  # P > U, without a quotient of zeros
         if not self._leaky:
             return torch.where(up, positive, negative)

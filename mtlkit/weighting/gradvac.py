@@ -14,11 +14,13 @@ from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
 from mtlkit.weighting.pairwise import pick_pairs, remember_pairs
 from mtlkit.weighting.randomness import SharedRandom
-from mtlkit.weighting.solvers import Matrix, as_array, precision
+from mtlkit.weighting.solvers import Matrix, as_array, as_tensor, is_finite, precision
 
 __all__ = ["GradVac"]
 
-# Stands in for the square of a vanished gradient, whose products are zero, where one divides by it.
+# A cosine that none is below.
+_NEVER = -2.0
+# Stands in for the length of a vanished gradient, whose products are zero, where one divides by it.
 _NOTHING = float(np.finfo(np.float64).tiny)
 
 
@@ -77,7 +79,7 @@ class GradVac(GradientAggregator):
         weights, targets = self._vaccinate(gram, step)
         # update() of the same step would compute the same again
         self._pending.scratch["targets"] = (gram, targets)
-        return weights.to(gram)
+        return as_tensor(weights, gram)
 
     def update(self, step: Step) -> None:
         """Keep the averages and move on to the next step's orders."""
@@ -88,55 +90,62 @@ class GradVac(GradientAggregator):
             remember_pairs(self.targets, self._vaccinate(step.gram, step)[1], step)
         self.random.advance(step.finite)
 
-    def _vaccinate(self, gram: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
+    def _vaccinate(self, gram: Tensor, step: Step | None) -> tuple[Matrix, Tensor]:
         targets = pick_pairs(self.targets, step)
         matrix = as_array(gram)
-        if not np.isfinite(matrix).all():
-            return torch.full_like(targets[0], torch.nan), targets
-        orders = self.random.permutations(len(gram), len(gram)).cpu().numpy()
+        if not is_finite(matrix):
+            return np.full(len(matrix), np.nan), targets
+        orders = self.random.permutations(len(matrix), len(matrix)).numpy(force=True)
         goals = as_array(targets).copy()
         weights = _vaccinated(matrix, goals, orders, self.beta, 8 * precision(gram))
-        return torch.from_numpy(weights), torch.from_numpy(goals)
+        return weights, torch.from_numpy(goals)
 
 
 def _vaccinated(gram: Matrix, goals: Matrix, orders: Matrix, beta: float, rounding: float) -> Matrix:
     """Weights of the sum; ``goals`` are moved in place."""
     count = len(gram)
     norms = np.sqrt(gram.diagonal())
-    safe = np.where(norms == 0, 1, norms)
-    cosines = gram / safe[:, None] / safe[None, :]
+    nothing = norms == 0
+    safe = norms + nothing
+    cosines = gram / safe[:, None] / safe
     tasks = np.arange(count)
     sines = np.sqrt(np.maximum(1 - goals * goals, 0))
-    paired = (norms[:, None] > 0) & (norms > 0)
-    paired.flat[:: count + 1] = False
-    definite = sines > 0
-    limits = np.where(paired & definite, goals - rounding, -np.inf)
-    slopes = goals / np.where(definite, sines, 1)
+    parallel = sines == 0
+    # no turn towards itself, towards a goal that only a parallel gradient has, to nothing or of it
+    limits = np.where(parallel, _NEVER, goals - rounding)
+    limits.flat[:: count + 1] = _NEVER
+    if nothing.any():
+        limits[nothing] = limits[:, nothing] = _NEVER
     # row i: the gradient of task i in units of its norm; its products with all unit gradients
     products = cosines.copy()
-    squares = cosines.diagonal().copy()
+    squares = cosines.diagonal()
     pairs = tasks * count + orders.T  # (turn, task): task i and the one it turns towards, as i K + j
-    limit, slope = limits.take(pairs), slopes.take(pairs)
-    seen, steps = np.zeros((count, count)), np.zeros((count, count))  # (turn, task)
-    lengths = np.sqrt(np.maximum(squares, _NOTHING))
+    limit, slope = limits.take(pairs), (goals / (sines + parallel)).take(pairs)
+    seen, lengths, steps = np.zeros((3, count, count))  # (turn, task)
     rows = np.empty_like(cosines)
+    length = np.sqrt(squares)
     for turn, onto in enumerate(orders.T):
-        along = products.take(pairs[turn])
-        cosine = np.divide(along, lengths, out=seen[turn])
-        moved = cosine < limit[turn]
+        along = products.take(pairs[turn], out=seen[turn], mode="clip")
+        lengths[turn] = length
+        moved = along < limit[turn] * length
         if not moved.any():
             continue
-        sine = np.sqrt(np.maximum(1 - cosine * cosine, 0))
-        step = np.multiply(lengths, slope[turn] * sine - cosine, out=steps[turn])
-        step *= moved
+        across = np.maximum(squares - along * along, 0)
+        step = np.multiply(slope[turn] * np.sqrt(across) - along, moved, out=steps[turn])
         np.take(cosines, onto, axis=0, out=rows, mode="clip")
         rows *= step[:, None]
         products += rows
-        squares += step * (2 * along + step)
-        np.sqrt(np.maximum(squares, _NOTHING), out=lengths)
+        turned = along + step
+        squares = across + turned * turned
+        length = np.sqrt(squares)
+    seen /= np.maximum(lengths, _NOTHING)
     # every pair has had its turn once: back from (turn, task) to (task, task)
-    coefficients, cosine_of_pair = np.eye(count), np.empty((count, count))
-    coefficients.ravel()[pairs] += steps
+    cosine_of_pair = np.empty((count, count))
     cosine_of_pair.put(pairs, seen)
-    goals += np.where(paired, beta * (np.minimum(np.maximum(cosine_of_pair, -1), 1) - goals), 0)
-    return (norms @ coefficients) / safe + (norms == 0)
+    change = beta * (np.minimum(np.maximum(cosine_of_pair, -1), 1) - goals)
+    change.flat[:: count + 1] = 0
+    if nothing.any():
+        change[nothing] = change[:, nothing] = 0
+    goals += change
+    steps *= norms
+    return (norms + np.bincount(orders.T.ravel(), steps.ravel(), count)) / safe + nothing

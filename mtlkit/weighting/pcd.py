@@ -81,6 +81,8 @@ class PCD(GradientAggregator):
     def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
         """Weights of the constrained direction."""
         squares, seen = self._averages(as_array(gram), step)
+        # update() of the same step would compute the same again
+        self._pending.scratch["averages"] = (gram, squares, seen)
         scales = safe_divide(np.sqrt(1 - self.beta**seen), np.sqrt(squares), np)
         present = tuple(range(len(gram))) if step is None else step.present
         wanted = 0 if self.primary is None else self.tasks.index(str(self.primary))
@@ -89,7 +91,11 @@ class PCD(GradientAggregator):
 
     def update(self, step: Step) -> None:
         """Keep the moving averages."""
-        squares, seen = self._averages(as_array(step.gram), step)
+        found = self._pending.scratch.pop("averages", None)
+        if found is not None and found[0] is step.gram:
+            _, squares, seen = found
+        else:
+            squares, seen = self._averages(as_array(step.gram), step)
         self.remember("squares", torch.from_numpy(squares), step)
         self.remember("seen", torch.from_numpy(seen), step)
 
@@ -101,8 +107,10 @@ class PCD(GradientAggregator):
 
     def _direction(self, gram: Matrix, scales: Matrix, first: int, rounding: float) -> Matrix:
         count = len(gram)
-        order = np.array([first, *(k for k in range(count) if k != first)])
-        scaled = (gram * scales[:, None] * scales)[order[:, None], order]
+        order = np.array([first, *range(first), *range(first + 1, count)])
+        scaled = gram * scales[:, None] * scales
+        if first:
+            scaled = scaled[order[:, None], order]
         weights = np.zeros(count)
         if scaled[0, 0] == 0:
             return weights

@@ -12,7 +12,7 @@ from mtlkit.junction import Step, readable
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
 from mtlkit.weighting.randomness import SharedRandom
-from mtlkit.weighting.solvers import as_array
+from mtlkit.weighting.solvers import as_array, as_tensor
 
 __all__ = ["PCGrad"]
 
@@ -54,7 +54,7 @@ class PCGrad(GradientAggregator):
             with np.errstate(all="ignore"):  # gradients that are not finite give weights that are not
                 moves = np.array(_moves(np, as_array(gram), turns, np.arange(count)))
             sums = np.bincount(turns.ravel(), moves.ravel(), count)
-            return torch.from_numpy(1 + sums).to(gram.dtype)
+            return as_tensor(1 + sums, gram)
         tasks = torch.arange(count, device=gram.device)
         moved = torch.stack(_moves(torch, gram.detach().double(), orders.T, tasks))
         weights = torch.ones_like(moved[0]).index_add(0, orders.T.flatten(), moved.flatten())

@@ -58,14 +58,15 @@ class SharedRandom(nn.Module):
         if not readable(self.counter):
             self.counter.add_(finite.to(self.counter.dtype))
         elif finite:
-            self.counter.add_(1)
+            self.counter.numpy()[()] += 1  # a fifth of what torch takes for one number
 
     def _uniform(self, shape: tuple[int, ...], stream: int, offset: int = 0) -> Tensor | np.ndarray:
         """An array where the counter is at hand, which is quicker, and else a tensor."""
         # zero is a fixed point of the mixing; the constants keep seed 0 and step 0 away from it
         shift, count = (_STREAM * stream) & _MASK, math.prod(shape)
-        if readable(self.counter):
-            key = _mix_unsigned((int(self.counter) + shift + 0x1B873593) & _WORD)
+        counter = self.counter
+        if readable(counter):
+            key = _mix_unsigned((int(counter) + shift + 0x1B873593) & _WORD)
             key = _mix_unsigned((int(self.seed) + 0x3C6EF372 + key) & _WORD)
             positions = np.arange(offset, offset + count, dtype=np.uint32)
             positions ^= np.uint32(key)

@@ -87,13 +87,20 @@ class SDMGrad(SimplexWeights):
         pull = self.lam / len(shares)
         field = self.lr * (products + pull * products.sum(axis=1, keepdims=True))
         field -= field.mean(axis=0)
-        point, velocity = shares, np.zeros(len(shares))
+        # velocity <- momentum velocity + field point, point <- point - velocity, as one product
+        count = len(shares)
+        moving = np.empty((2 * count, 2 * count))
+        moving[count:, :count] = field
+        moving[count:, count:] = self.momentum * np.eye(count)
+        np.negative(moving[count:], out=moving[:count])
+        moving[:count, :count].flat[:: count + 1] += 1
+        state = np.concatenate([shares, np.zeros(count)])
         for _ in range(self.n_iter):
-            velocity = self.momentum * velocity + field @ point
-            point = point - velocity
-            if point.min() < 0:
-                point = project_onto_simplex(point)
-        return point
+            state = moving @ state
+            point = state[:count]
+            if min(point.tolist()) < 0:  # for a few numbers, quicker than NumPy's
+                point[:] = project_onto_simplex(point)
+        return state[:count]
 
     def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
         """The point that the descent ends in, pulled towards the mean."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mtlkit.junction import Step
 from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import Matrix, as_array
+from mtlkit.weighting.solvers import Matrix, as_array, as_tensor, is_finite
 
 __all__ = ["SimplexWeights"]
 
@@ -40,7 +40,7 @@ class SimplexWeights(GradientAggregator):
         moved, total = self._move(gram, step)
         # update() of the same step would compute the same again, communication included
         self._pending.scratch["shares"] = (gram, moved * total)
-        return torch.from_numpy(moved).to(gram)
+        return as_tensor(moved, gram)
 
     def update(self, step: Step) -> None:
         """Keep the point."""
@@ -60,6 +60,6 @@ class SimplexWeights(GradientAggregator):
         total = float(shares.sum())
         shares = shares / total if total > 0 else np.full(len(shares), 1 / len(shares))
         matrix = as_array(gram)
-        if not np.isfinite(matrix).all():
+        if not is_finite(matrix):
             return np.full(len(shares), np.nan), total
         return self.move(shares, matrix, step), total
