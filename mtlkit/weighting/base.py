@@ -92,6 +92,10 @@ class GradientAggregator(nn.Module, ABC):
     """Whether values of the losses enter, so that they are averaged over the processes."""
     traceable: ClassVar[bool] = True
     """Whether ``torch.compile`` can trace the merge; otherwise it breaks the graph there."""
+    reads_gram: ClassVar[bool] = True
+    """Whether :meth:`weights` depend on the Gram matrix, and not on the number of tasks alone."""
+    exact_if: ClassVar[str] = ""
+    """On which condition several processes take the step of one; empty for always."""
     waived_laws: ClassVar[Mapping[str, str]] = {}
     """Laws of ``tests/properties`` that do not apply, with the reason."""
     hidden_options: ClassVar[frozenset[str]] = frozenset()

@@ -104,6 +104,7 @@ def method_facts(name: str) -> MethodFacts:
     cited = next((f for f in factories if getattr(f, "paper", "")), factories[0])
     docstrings = [_docstring(factory) for factory in factories]
     reasons = [getattr(f, "waived_laws", {}).get("distributed", "") for f in factories]
+    conditions = [getattr(f, "exact_if", "") for f in factories]
     options: dict[str, Option] = {}
     for factory, part in zip(factories, parts, strict=True):
         for option in _options(factory):
@@ -124,7 +125,7 @@ def method_facts(name: str) -> MethodFacts:
         paper=getattr(cited, "paper", ""),
         year=getattr(cited, "year", None),
         needs=_needs(name, factories),
-        distributed="; ".join(filter(None, reasons)) or "exact",
+        distributed="; ".join(filter(None, reasons)) or " ".join(["exact", *filter(None, conditions)]),
         cost=_cost(factories),
         added_ms=kept_costs().added.get(name),
         options=tuple(options.values()),
@@ -215,7 +216,7 @@ def _needs(name: str, factories: Sequence[Any]) -> tuple[str, ...]:
     needs = {
         "features": "fork" in plays or not plain,
         "losses": "loss" in plays or any_of("uses_losses"),
-        "Gram matrix": not plain and not any_of("_merges_whole"),
+        "Gram matrix": any(f.reads_gram for f in merges) and not plain and not any_of("_merges_whole"),
         "whole gradients": any_of("_merges_whole"),
         "own parameters": _owns_parameters(name),
     }

@@ -17,6 +17,8 @@ class Mean(GradientAggregator):
     Only the shared layers see the factor: each head still follows its own loss in full.
     """
 
+    reads_gram = False
+
     def weights(self, gram: Tensor) -> Tensor:
         """One divided by the number of tasks."""
         return gram.new_full((len(gram),), 1 / len(gram))

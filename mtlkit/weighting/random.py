@@ -33,6 +33,7 @@ class Random(GradientAggregator):
         "Learning, TMLR 2022"
     )
     year = 2022
+    reads_gram = False
     waived_laws = {"permutation": "the weights are drawn per position"}
 
     def __init__(self, tasks: Tasks, *, seed: int = 0, **common: Any) -> None:

@@ -37,6 +37,7 @@ class TorchJD(GradientAggregator):
     paper = "Quinton and Rey, Jacobian Descent for Multi-Objective Optimization, arXiv 2406.16232, 2024"
     year = 2024
     traceable = False
+    exact_if = "for aggregators of the Gram matrix"
 
     def __init__(
         self,

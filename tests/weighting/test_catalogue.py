@@ -65,6 +65,8 @@ def test_facts_are_those_of_the_class():
     assert method_facts("graddrop").needs == ("features", "whole gradients")
     assert method_facts("pcgrad").needs == ("features", "Gram matrix")
     assert method_facts("gradnorm").needs == ("features", "losses", "Gram matrix", "own parameters")
+    assert method_facts("random").needs == method_facts("mean").needs == ("features",)
+    assert method_facts("torchjd").distributed == "exact for aggregators of the Gram matrix"
     assert method_facts("sum").needs == ()
     assert method_facts("mgda").cost == "Gram matrix + solver"
 
