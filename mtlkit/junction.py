@@ -59,7 +59,8 @@ class Rows:
         self._pieces: list[Tensor | list[Tensor]] = []
         for index in range(len(self.shapes)):
             pieces = [task[index] for task in grads]
-            self._pieces.append(_stack(pieces, dtype) if _is_stacked(pieces) else pieces)
+            matrix = _stack(pieces, dtype) if _is_stacked(pieces) else _lying_together(pieces, dtype)
+            self._pieces.append(pieces if matrix is None else matrix)
 
     @classmethod
     def of_matrix(
@@ -155,6 +156,20 @@ def _is_stacked(pieces: Sequence[Tensor]) -> bool:
 
 def _stack(pieces: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     return torch.stack([piece.reshape(-1) for piece in pieces]).to(dtype)
+
+
+def _lying_together(pieces: Sequence[Tensor], dtype: torch.dtype) -> Tensor | None:
+    """(P, N) without a copy, if the gradients are one tensor's slices, as those that rotate gives."""
+    first, size = pieces[0], pieces[0].numel()
+    if torch.compiler.is_compiling() or first.dtype != dtype:
+        return None
+    start, step = first.data_ptr(), size * first.element_size()
+    memory = first.untyped_storage().data_ptr()
+    for index, piece in enumerate(pieces):
+        same = piece.dtype == dtype and piece.untyped_storage().data_ptr() == memory
+        if not (same and piece.is_contiguous() and piece.data_ptr() == start + index * step):
+            return None
+    return first.as_strided((len(pieces), size), (size, 1))
 
 
 def _is_nothing(piece: Tensor) -> bool:

@@ -83,7 +83,7 @@ def run(rounds: int = 15) -> list[Row]:
     group = "RotoGrad step, MLP d=m=512, K=10, batch 128, RAdam"
     # four steps at a time, so that each holds one update of update_every=4
     specs = {"rotograd": "rotograd", "update_every=4": "rotate(update_every=4)+scale"}
-    seconds = interleave(_candidates(512, 10, specs, steps=4), rounds)
+    seconds = interleave(_candidates(512, 10, specs, steps=4), 2 * rounds)
     rows.append(Row(group, "/ K ordinary matrices", ratio(seconds, "rotograd", "matrices"), limit=2.0))
     rows.append(
         Row(
@@ -134,6 +134,6 @@ def _resnet(rounds: int) -> list[Row]:
         )
         for name, spec in (("plain", "sum"), ("rotograd", "rotograd"))
     }
-    seconds = interleave(candidates, max(5, rounds // 2))
+    seconds = interleave(candidates, rounds)
     group = "RotoGrad step, ResNet18 3x32x32, batch 128, d=512, K=10"
     return [Row(group, "/ plain sum", ratio(seconds, "rotograd", "plain"), limit=1.08)]

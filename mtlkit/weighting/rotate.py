@@ -54,7 +54,7 @@ class Rotate(GradientAggregator):
     What merges the :math:`G_k` is another part: ``rotate+scale`` is RotoGrad, ``rotate+imtl_g`` the
     paper's "RotoGrad + IMTL-G", and alone it is "Rotate Only".
 
-    Cost: one (batch, m) x (m, m) product per task in the forward and two in the backward, and two to
+    Cost: one (batch, m) x (m, m) product per task in the forward and two in the backward, and one to
     three m x m products per task for the fold. With ``param=lie`` the state is 1.5 K m x m numbers.
 
     Args:

@@ -13,6 +13,7 @@ work, and whatever they do to the numbers, the matrix stays skew.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -27,6 +28,11 @@ __all__ = [
     "traced_exponential_step",
     "unpack",
 ]
+
+# From this many rows on, thin products are tried: below, a full one takes no longer.
+_SKETCHED = 384
+# of the Taylor polynomial on the few directions: it is enough for angles of about one
+_LARGEST_DEGREE = 10
 
 
 def packed_shape(side: int) -> tuple[int, int, int]:
@@ -55,13 +61,15 @@ def packed_skew_products(left: Tensor, right: Tensor) -> list[Tensor]:
         left, right = (torch.nn.functional.pad(x, (0, 1)) for x in (left, right))
     half = left.shape[-1] // 2
     right_1, right_2 = right.split(half, dim=-1)
-    above = torch.ones(half, half, dtype=torch.bool, device=left.device).triu()
+    above = torch.ones(half, half, dtype=left.dtype, device=left.device).triu()
     found = []
     for own in left:
         own_1, own_2 = own.split(half, dim=-1)
         across = torch.bmm(own_1.mT, right_2).baddbmm_(right_1.mT, own_2, alpha=-1)
         first, second = torch.bmm(own_1.mT, right_1), torch.bmm(own_2.mT, right_2)
-        triangles = torch.where(above, first - first.mT, second - second.mT)
+        # first - first' above the diagonal and second - second' below, with one transposition for both
+        triangles = torch.lerp(second, first, above).sub_(torch.lerp(first, second, above).mT)
+        triangles.diagonal(dim1=-2, dim2=-1).zero_()
         found.append(torch.stack([across, triangles], dim=-3))
     return found
 
@@ -77,9 +85,15 @@ def fold_(base: Tensor, lie: Tensor, scratch: Tensor | None = None) -> None:
 
     A Taylor polynomial of degree 1 takes one product (that with ``base``), degree 2 two, degree 4
     three, degree 6 four, and every squaring one more: what is needed is estimated by :func:`_plan`.
-    ``torch.matrix_exp`` is an order of magnitude slower on a batch of large matrices on CPU. Memory
-    of this size costs time when it is new, so a caller with many matrices may lend some.
+    ``torch.matrix_exp`` is an order of magnitude slower on a batch of large matrices on CPU.
+
+    Memory of this size costs time when it is new, so a caller with many matrices may lend ``scratch``;
+    then ``lie`` is overwritten, and for large matrices one product is mostly enough (see
+    :func:`_exponentiate_`).
     """
+    if scratch is not None and lie.shape[-1] >= _SKETCHED and _exponentiate_(lie):
+        base.add_(torch.bmm(base, lie, out=scratch))
+        return
     degree, squarings = _plan(lie)
     if degree <= 2:
         first = torch.bmm(base, lie, out=scratch)
@@ -88,6 +102,59 @@ def fold_(base: Tensor, lie: Tensor, scratch: Tensor | None = None) -> None:
         base.add_(first)
     else:
         base += torch.bmm(base, _exponential_minus_one(lie, degree, squarings), out=scratch)
+
+
+def _exponentiate_(lie: Tensor) -> bool:
+    r"""``lie <- exp(lie) - 1`` in place, where thin products are enough for that; else False.
+
+    .. math:: e^A - 1 = A + A\, \psi(A)\, A, \qquad
+        \psi(x) = \tfrac1{2!} + \tfrac x{3!} + \tfrac{x^2}{4!} + \dots
+
+    An optimizer's step has few large singular values, and the squares of the others vanish in
+    rounding. With orthonormal columns Q that span the large ones and :math:`Z = AQ`, the second term
+    is :math:`-Z \psi(Q^\top Z) Z^\top`. Q is found by a random sketch and one power iteration, and
+    whether it spans enough is seen on a vector v: the tolerance is that of :func:`_plan`.
+    """
+    sketch = _directions(lie.shape[-1], lie.dtype).expand(len(lie), -1, -1)  # v is the last column
+    once = torch.bmm(lie, sketch)
+    if _vanishes(torch.bmm(lie, once[..., -1:]) / 2):
+        return True
+    twice = torch.bmm(lie, once)
+    span = torch.linalg.householder_product(*torch.geqrf(twice[..., :-1]))
+    image, moved = torch.bmm(lie, torch.cat([span, twice[..., -1:]], dim=-1)).tensor_split([-1], dim=-1)
+    degree, moved = 3, moved / 6  # A^3 v / 3!
+    expected = torch.add(moved, twice[..., -1:], alpha=1 / 2)
+    while not _vanishes(moved):
+        if degree == _LARGEST_DEGREE:
+            return False
+        degree += 1
+        moved = torch.bmm(lie, moved) / degree
+        expected += moved
+    inner = torch.bmm(span.mT, image)
+    inner = inner - inner.mT  # twice the skew part
+    identity = torch.eye(inner.shape[-1], dtype=lie.dtype).expand_as(inner)
+    series = identity
+    for divisor in range(degree, 2, -1):
+        series = torch.baddbmm(identity, inner, series, alpha=1 / (2 * divisor))
+    left = torch.bmm(image, series).div_(-2)
+    if not _vanishes(torch.baddbmm(expected, left, torch.bmm(image.mT, sketch[..., -1:]), beta=-1)):
+        return False
+    lie.baddbmm_(left, image.mT)
+    return True
+
+
+@lru_cache(maxsize=4)
+def _directions(side: int, dtype: torch.dtype) -> Tensor:
+    """(n, n / 16) numbers, the same ones always: random columns, and at last that of :func:`_probe`."""
+    generator = torch.Generator().manual_seed(0)
+    random = torch.randn(side, side // 16 - 1, dtype=dtype, generator=generator)
+    return torch.cat([random, _probe(random.T)], dim=1)
+
+
+def _vanishes(moved: Tensor) -> bool:
+    """Whether (b, n, 1) images of :func:`_probe` say that the matrices are zero up to rounding."""
+    size = float(torch.linalg.vector_norm(moved, dim=(-2, -1)).max())
+    return size < torch.finfo(moved.dtype).eps * math.sqrt(moved.shape[-2])
 
 
 def traced_exponential_step(base: Tensor, lie: Tensor) -> Tensor:

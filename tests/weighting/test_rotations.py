@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from mtlkit.weighting.rotations import (
+    _exponentiate_,
     _plan,
     drift,
     fold_,
@@ -66,6 +69,54 @@ def test_small_moves_take_one_or_two_products_and_larger_ones_more() -> None:
     assert degrees == sorted(degrees, key=lambda plan: (plan[1], plan[0]))
     assert degrees[-1][1] > 0
     assert _plan(1e6 * lie)[1] > degrees[-1][1]  # its seventh power is beyond float32
+
+
+def dominated_skew(angles: list[float], bulk: float, side: int = 384, seed: int = 4) -> Tensor:
+    """A few planes that turn by the given angles, and noise of this norm in all others."""
+    generator = torch.Generator().manual_seed(seed)
+    planes = torch.randn(1, side, 2 * len(angles), generator=generator, dtype=torch.float64)
+    first, second = torch.linalg.qr(planes)[0].split(len(angles), dim=-1)
+    few = (first * torch.tensor(angles)) @ second.mT
+    return few - few.mT + random_skew(side, bulk, seed, count=1)
+
+
+@given(
+    angles=st.lists(st.floats(1e-4, 0.5), min_size=1, max_size=6),
+    bulk=st.sampled_from([0.0, 1e-6, 1e-4, 3e-4]),
+)
+@settings(max_examples=20, deadline=None)
+def test_a_move_with_few_large_directions_takes_one_full_product(angles, bulk) -> None:
+    lie = dominated_skew(angles, bulk)
+    move = lie.float()
+    assert _exponentiate_(move)
+    expected = torch.linalg.matrix_exp(lie) - torch.eye(lie.shape[-1])
+    error = torch.linalg.matrix_norm(move - expected) / lie.shape[-1] ** 0.5
+    assert float(error) < 3 * torch.finfo(torch.float32).eps
+    base = random_rotations(lie.shape[-1], count=1)
+    folded = base.float()
+    fold_(folded, lie.float(), scratch=torch.empty_like(folded))
+    assert (folded - base @ torch.linalg.matrix_exp(lie)).abs().max() < 1e-6
+    assert orthogonality_error(folded) < 2e-6
+
+
+@pytest.mark.parametrize(("norm", "scale"), [(0.05, 1.0), (1.0, 1.0), (1.0, 30.0)])
+def test_a_move_in_all_directions_is_left_to_full_products(norm: float, scale: float) -> None:
+    lie = scale * random_skew(384, norm, count=1)
+    move = lie.float()
+    before = move.clone()
+    assert not _exponentiate_(move)
+    assert torch.equal(move, before)
+    base = random_rotations(384, count=1)
+    folded = base.float()
+    fold_(folded, move, scratch=torch.empty_like(folded))
+    assert (folded - base @ torch.linalg.matrix_exp(lie)).abs().max() < 1e-6 * max(scale, 1)
+
+
+def test_a_move_below_rounding_is_its_own_exponential() -> None:
+    lie = random_skew(384, 1e-4, count=1).float()
+    move = lie.clone()
+    assert _exponentiate_(move)
+    assert torch.equal(move, lie)
 
 
 @pytest.mark.parametrize("norm", [1e-4, 0.1, 1.0])
