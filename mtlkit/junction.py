@@ -382,7 +382,8 @@ def _measure(
     assert reference is not None
     device = reference.device
     scale = torch.ones((), dtype=dtype, device=device) if anchor is None else anchor.to(dtype)
-    if anchor is not None:
+    scaled = not readable(scale) or scale.item() != 1
+    if scaled:
         scale = torch.where(scale == 0, 1.0, scale)
 
     rows = Rows([_defined(grads[k]) for k in local], dtype)
@@ -390,11 +391,12 @@ def _measure(
     group = method._group
     world = 1 if group is None else dist.get_world_size(group)
     present, gram = _sum_over_processes(gram, local, len(method.tasks), group, world)
-    feature_gram = gram / scale.square()
+    feature_gram = gram / scale.square() if scaled else gram
     if shared:
         scratch = method._pending.scratch
         rows = _parameter_rows(grads, present, features, shared, group, world, dtype, scratch)
-        gram = rows.gram() / scale.square()
+        gram = rows.gram()
+        gram = gram / scale.square() if scaled else gram
     else:
         gram = feature_gram
     step = Step(
@@ -424,6 +426,8 @@ def _fill(arrived: Mapping[int, list[Tensor | None]]) -> dict[int, list[Tensor |
 
     They take no memory: each is one zero, expanded.
     """
+    if all(g is not None for grads in arrived.values() for g in grads):
+        return dict(arrived)
     zeros: dict[int, Tensor] = {}
     for grads in arrived.values():
         for index, g in enumerate(grads):

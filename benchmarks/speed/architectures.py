@@ -7,11 +7,13 @@ another process takes a core, and that is all that one would see.
 
 The figure with a limit is 1 + (difference of the steps without the layers' work) / (step by hand), see
 :mod:`benchmarks.speed.stand_ins`: it repeats to a few tenths of a per cent. The plain quotient of whole
-steps is shown besides; in so few rounds it is good to some per cent, and says that nothing is left out.
+steps is shown besides, and says that nothing is left out. In so few rounds it is good to some per cent;
+``--seconds 200`` gives every architecture some hundred rounds, and the quotient to about one per cent.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -29,7 +31,7 @@ TASKS = {"seg": 13, "depth": 1, "normal": 3}
 OUTPUTS = tuple(TASKS.values())
 LIMIT = 1.02
 ADDED = "step of an architecture with 3 tasks / by hand, the layers' own time taken as the same"
-DIRECT = "the same, quotient of whole steps, good to some per cent"
+DIRECT = "the same, quotient of whole steps"
 SECONDS = 7.0
 
 
@@ -177,8 +179,13 @@ def _rounds(steps: Mapping[str, Callable[[], None]], budget: float) -> dict[str,
     return interleave(steps, rounds=max(rounds, 10), warmup=0)
 
 
-def run(only: Collection[str] = ()) -> list[Row]:
-    """Every architecture, or those named, with the plain sum against the same network by hand."""
+def run(only: Collection[str] = (), seconds: float = SECONDS) -> list[Row]:
+    """Every architecture, or those named, with the plain sum against the same network by hand.
+
+    Args:
+        only: names of architectures.
+        seconds: for every one of them; what is above :data:`SECONDS` goes to the quotient.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     keep_memory()
@@ -186,7 +193,7 @@ def run(only: Collection[str] = ()) -> list[Row]:
     for network in NETWORKS:
         if only and network.name not in only:
             continue
-        whole = _rounds(candidates(network), SECONDS / 2)
+        whole = _rounds(candidates(network), seconds - SECONDS / 2)
         step = statistics.median(whole["by hand"])
         around = _rounds(candidates(network, hollowed=True), SECONDS / 2)
         extra = statistics.median(a - b for a, b in zip(around["ours"], around["by hand"], strict=True))
@@ -195,3 +202,22 @@ def run(only: Collection[str] = ()) -> list[Row]:
         direct.append(Row(DIRECT, label, ratio(whole, "ours", "by hand")))
     torch.set_num_threads(threads)
     return added + direct
+
+
+def main() -> None:
+    """``python -m benchmarks.speed.architectures [--seconds 200] [NAME ...]``."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", help="architectures; without any, all")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each (default: %(default)s)")
+    arguments = parser.parse_args()
+    known = {network.name for network in NETWORKS}
+    if unknown := set(arguments.names) - known:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are: {', '.join(sorted(known))}")
+    if arguments.seconds < SECONDS:
+        parser.error(f"--seconds must be at least {SECONDS:g}, not {arguments.seconds:g}")
+    for row in run(arguments.names, arguments.seconds):
+        print(f"{row.value:.4f} {row.name}: {row.group}")
+
+
+if __name__ == "__main__":
+    main()

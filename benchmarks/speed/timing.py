@@ -50,7 +50,7 @@ def interleave(
     names = list(candidates)
     try:
         for turn in range(rounds):
-            gc.collect()
+            gc.collect(1)  # what the round before left; a whole collection takes longer than a step
             gc.disable()
             for name in names if turn % 2 == 0 else reversed(names):
                 run = candidates[name]

@@ -119,7 +119,7 @@ def measure(method: str, rounds: int) -> dict[str, list[float]]:
     return seconds
 
 
-def run(rounds: int = 60) -> list[Row]:
+def run(rounds: int = 100) -> list[Row]:
     """Ratios of the Trainer's seconds to those of the loop by hand, on the same batches."""
     warnings.filterwarnings("ignore", message="no validation set")
     threads = torch.get_num_threads()
