@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from mtlkit.errors import SpecError
 from mtlkit.junction import Step
@@ -78,17 +77,17 @@ class SDMGrad(SimplexWeights):
 
     def move(self, shares: Matrix, gram: Matrix, step: Step | None) -> Matrix:
         """The inner descent."""
+        count = len(shares)
         products = cross_gram(gram, step)
-        size = np.sqrt(gram.diagonal()).mean() ** 2
+        size = (np.sqrt(gram.diagonal()).sum() / count) ** 2
         if size > 0:
             products = products / size
         # the point sums to one, so products @ (point + pull) is linear in it; the projection takes no
         # notice of a constant, and without their mean the steps leave the sum alone
-        pull = self.lam / len(shares)
+        pull = self.lam / count
         field = self.lr * (products + pull * products.sum(axis=1, keepdims=True))
-        field -= field.mean(axis=0)
+        field -= field.sum(axis=0) / count
         # velocity <- momentum velocity + field point, point <- point - velocity, as one product
-        count = len(shares)
         moving = np.empty((2 * count, 2 * count))
         moving[count:, :count] = field
         moving[count:, count:] = self.momentum * np.eye(count)
@@ -96,13 +95,12 @@ class SDMGrad(SimplexWeights):
         moving[:count, :count].flat[:: count + 1] += 1
         state = np.concatenate([shares, np.zeros(count)])
         for _ in range(self.n_iter):
-            state = moving @ state
+            state = moving.dot(state)
             point = state[:count]
             if min(point.tolist()) < 0:  # for a few numbers, quicker than NumPy's
                 point[:] = project_onto_simplex(point)
         return state[:count]
 
-    def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
-        """The point that the descent ends in, pulled towards the mean."""
-        moved = super().weights(gram, step)
-        return (moved + self.lam / len(gram)) / (1 + self.lam)
+    def spread(self, point: Matrix) -> Matrix:
+        """The point pulled towards the mean."""
+        return (point + self.lam / len(point)) / (1 + self.lam)

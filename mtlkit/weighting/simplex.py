@@ -19,7 +19,8 @@ class SimplexWeights(GradientAggregator):
     """Base of such methods: keeps the point, and shares it out when a task is absent.
 
     The weights of the present tasks are scaled to sum one for the step, and back for the state, so
-    that an absent task finds its share again. Subclasses override :meth:`move`.
+    that an absent task finds its share again. Subclasses override :meth:`move`, and
+    :meth:`spread` if the point is not what the gradients are weighed with.
     """
 
     traceable = False
@@ -35,12 +36,16 @@ class SimplexWeights(GradientAggregator):
         """The next point of the simplex, given the current one, for a finite Gram matrix."""
         raise NotImplementedError
 
+    def spread(self, point: Matrix) -> Matrix:
+        """The weights of the gradients at a point of the simplex: the point, unless overridden."""
+        return point
+
     def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
         """The point that the step moves to."""
         moved, total = self._move(gram, step)
         # update() of the same step would compute the same again, communication included
         self._pending.scratch["shares"] = (gram, moved * total)
-        return as_tensor(moved, gram)
+        return as_tensor(self.spread(moved), gram)
 
     def update(self, step: Step) -> None:
         """Keep the point."""
