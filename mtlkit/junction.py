@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -36,6 +37,7 @@ _CPU_STACK_LIMIT = 2**15
 _FEW_TASKS = 16
 # What is visited one by one is so by pieces that stay in the cache while all pairs are formed.
 _DOT_CHUNK = 2**18
+_HOST_DOT_CHUNK = 2**16
 # A product of very wide matrices is twice as fast on a CPU by pieces that fit into its cache.
 _GRAM_CHUNK = 2**16
 
@@ -118,10 +120,15 @@ class Rows:
             for part in piece.split(_GRAM_CHUNK, dim=1):
                 total.addmm_(part, part.T)
             return total
-        gram = torch.zeros(len(piece), len(piece), dtype=self.dtype, device=piece[0].device)
         where = [index for index, row in enumerate(piece) if not _is_nothing(row)]
         pairs = [(i, j) for i in range(len(where)) for j in range(i + 1)]
         rows = _in_memory_order([piece[index] for index in where])
+        if readable(piece[0]):
+            products = [[0.0] * len(piece) for _ in piece]
+            for (i, j), product in zip(pairs, _dots(rows, pairs, self.dtype), strict=True):
+                products[where[i]][where[j]] = products[where[j]][where[i]] = product
+            return torch.tensor(products, dtype=self.dtype)
+        gram = torch.zeros(len(piece), len(piece), dtype=self.dtype, device=piece[0].device)
         total = gram.new_zeros(len(pairs))
         for parts in zip(*(row.split(_DOT_CHUNK) for row in rows), strict=True):
             given = [part.to(self.dtype) for part in parts]
@@ -144,6 +151,16 @@ class Rows:
         for weight, row in others:
             total.add_(row.to(self.dtype), alpha=weight)
         return total
+
+
+def _dots(rows: Sequence[Tensor], pairs: Sequence[tuple[int, int]], dtype: torch.dtype) -> list[float]:
+    """Inner products of vectors on the host: NumPy's take half the time of torch's to call."""
+    totals = [0.0] * len(pairs)
+    for parts in zip(*(row.detach().split(_HOST_DOT_CHUNK) for row in rows), strict=True):
+        given = [cast(part, dtype).numpy() for part in parts]
+        for number, (i, j) in enumerate(pairs):
+            totals[number] += float(np.dot(given[i], given[j]))
+    return totals
 
 
 def _is_stacked(pieces: Sequence[Tensor]) -> bool:
