@@ -512,14 +512,22 @@ def test_gram_matrix_of_half_precision_rows_is_accumulated_in_single_precision()
     torch.testing.assert_close(gram, half.float() @ half.float().T, rtol=1e-4, atol=1e-2)
 
 
+@pytest.mark.parametrize("host", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("layout", ["contiguous", "transposed", "mixed"])
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "mixed", "slices", "slices backwards"])
 def test_gradients_that_are_not_copied_together_are_merged_as_a_matrix_would_be(
-    layout, dtype, monkeypatch
+    layout, dtype, host, monkeypatch
 ):
     monkeypatch.setattr("mtlkit.junction._STACK_LIMIT", 10)
     monkeypatch.setattr("mtlkit.junction._DOT_CHUNK", 7)
+    monkeypatch.setattr("mtlkit.junction._HOST_DOT_CHUNK", 7)
+    if not host:  # as for a GPU
+        monkeypatch.setattr("mtlkit.junction.readable", lambda tensor: False)
     grads = [torch.randn(4, 3, 5).to(dtype) for _ in range(3)]
+    if layout == "slices":
+        grads = list(torch.stack(grads))
+    elif layout == "slices backwards":
+        grads = list(torch.stack(grads))[::-1]
     for index, gradient in enumerate(grads):
         if layout == "transposed" or (layout == "mixed" and index == 1):
             grads[index] = gradient.transpose(0, 1).contiguous().transpose(0, 1)
@@ -531,6 +539,8 @@ def test_gradients_that_are_not_copied_together_are_merged_as_a_matrix_would_be(
         (merged,) = rows.weighted(weights)
         expected = (weights @ matrix).reshape(4, 3, 5)
         torch.testing.assert_close(merged, expected, rtol=1e-4, atol=1e-5)
+    copied = dtype != torch.float32 or layout != "slices"
+    assert copied or rows.matrix().data_ptr() == grads[0].data_ptr()
 
 
 @pytest.mark.parametrize("limit", [10, 2**25])
