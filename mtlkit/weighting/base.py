@@ -204,6 +204,15 @@ class GradientAggregator(nn.Module, ABC):
     def update_losses(self, losses: Tensor, step: Any) -> None:
         """Keep what the next step's :meth:`loss_weights` need, by :meth:`remember`."""
 
+    def carry(self, gram: Tensor, found: Any) -> None:
+        """Hand on from :meth:`weights` what :meth:`update` of the same step would compute again."""
+        self._pending.scratch["carried"] = (gram, found)
+
+    def carried(self, step: Step) -> Any:
+        """What :meth:`weights` handed on for this step's Gram matrix; None if it did not."""
+        gram, found = self._pending.scratch.pop("carried", (None, None))
+        return found if gram is step.gram else None
+
     def remember(self, name: str, value: Tensor, step: Any) -> None:
         """Write ``value`` into the buffer ``name``, for the present tasks, if the step is finite."""
         buffer: Tensor = getattr(self, name)

@@ -60,8 +60,7 @@ class CRMOGM(GradientAggregator):
     def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
         """The smoothed weights."""
         weights, smoothed = self._smooth(gram, step)
-        # update() of the same step would compute the same again
-        self._pending.scratch["weights"] = (gram, weights, smoothed)
+        self.carry(gram, (weights, smoothed))
         return smoothed.to(gram)
 
     def junction_parameters(self) -> tuple[Tensor, ...]:
@@ -74,13 +73,10 @@ class CRMOGM(GradientAggregator):
 
     def update(self, step: Step) -> None:
         """Keep the smoothed weights and what inner keeps."""
-        found = self._pending.scratch.pop("weights", None)
+        found = self.carried(step)
         if not step.present:
             return
-        if found is not None and found[0] is step.gram:
-            _, weights, smoothed = found
-        else:
-            weights, smoothed = self._smooth(step.gram, step)
+        weights, smoothed = found or self._smooth(step.gram, step)
         self.remember("smoothed", smoothed, step)
         self.remember("seen", step.pick(self.seen) + 1, step)
         self.method.update(replace(step, weights=weights))

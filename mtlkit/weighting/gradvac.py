@@ -77,17 +77,15 @@ class GradVac(GradientAggregator):
     def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
         """Coefficients of the task gradients in the sum of the vaccinated ones."""
         weights, targets = self._vaccinate(gram, step)
-        # update() of the same step would compute the same again
-        self._pending.scratch["targets"] = (gram, targets)
+        self.carry(gram, targets)
         return as_tensor(weights, gram)
 
     def update(self, step: Step) -> None:
         """Keep the averages and move on to the next step's orders."""
-        remembered = self._pending.scratch.pop("targets", None)
-        if remembered is not None and remembered[0] is step.gram:
-            remember_pairs(self.targets, remembered[1], step)
-        elif step.present:
-            remember_pairs(self.targets, self._vaccinate(step.gram, step)[1], step)
+        targets = self.carried(step)
+        if step.present:
+            targets = self._vaccinate(step.gram, step)[1] if targets is None else targets
+            remember_pairs(self.targets, targets, step)
         self.random.advance(step.finite)
 
     def _vaccinate(self, gram: Tensor, step: Step | None) -> tuple[Matrix, Tensor]:

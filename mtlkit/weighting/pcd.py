@@ -81,8 +81,7 @@ class PCD(GradientAggregator):
     def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
         """Weights of the constrained direction."""
         squares, seen = self._averages(as_array(gram), step)
-        # update() of the same step would compute the same again
-        self._pending.scratch["averages"] = (gram, squares, seen)
+        self.carry(gram, (squares, seen))
         scales = safe_divide(np.sqrt(1 - self.beta**seen), np.sqrt(squares), np)
         present = tuple(range(len(gram))) if step is None else step.present
         wanted = 0 if self.primary is None else self.tasks.index(str(self.primary))
@@ -91,11 +90,7 @@ class PCD(GradientAggregator):
 
     def update(self, step: Step) -> None:
         """Keep the moving averages."""
-        found = self._pending.scratch.pop("averages", None)
-        if found is not None and found[0] is step.gram:
-            _, squares, seen = found
-        else:
-            squares, seen = self._averages(as_array(step.gram), step)
+        squares, seen = self.carried(step) or self._averages(as_array(step.gram), step)
         self.remember("squares", torch.from_numpy(squares), step)
         self.remember("seen", torch.from_numpy(seen), step)
 

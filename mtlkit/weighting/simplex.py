@@ -43,21 +43,16 @@ class SimplexWeights(GradientAggregator):
     def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
         """The point that the step moves to."""
         moved, total = self._move(gram, step)
-        # update() of the same step would compute the same again, communication included
-        self._pending.scratch["shares"] = (gram, moved * total)
+        self.carry(gram, (moved, total))
         return as_tensor(self.spread(moved), gram)
 
     def update(self, step: Step) -> None:
         """Keep the point."""
-        remembered = self._pending.scratch.pop("shares", None)
+        found = self.carried(step)
         if not step.present:
             return
-        if remembered is not None and remembered[0] is step.gram:
-            kept = remembered[1]
-        else:
-            moved, total = self._move(step.gram, step)
-            kept = moved * total
-        self.remember("shares", torch.from_numpy(kept), step)
+        moved, total = found or self._move(step.gram, step)
+        self.remember("shares", torch.from_numpy(moved * total), step)
 
     def _move(self, gram: Tensor, step: Step | None) -> tuple[Matrix, float]:
         """The point over the present tasks, and the sum that these have together."""
