@@ -8,6 +8,7 @@ from abc import ABC
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -213,20 +214,32 @@ class GradientAggregator(nn.Module, ABC):
         gram, found = self._pending.scratch.pop("carried", (None, None))
         return found if gram is step.gram else None
 
-    def remember(self, name: str, value: Tensor, step: Any) -> None:
+    def remember(self, name: str, value: Tensor | np.ndarray, step: Any) -> None:
         """Write ``value`` into the buffer ``name``, for the present tasks, if the step is finite."""
         buffer: Tensor = getattr(self, name)
+        partial = buffer.dim() > 0 and not step.complete
         if readable(buffer):
-            if not step.finite:
-                return
-            new = value
-        else:
-            old = step.pick(buffer) if buffer.dim() else buffer
-            new = torch.where(step.finite, value.to(buffer), old)
-        if buffer.dim() and not step.complete:
-            buffer[list(step.present)] = new.to(buffer.dtype)
+            if step.finite:
+                # NumPy's assignment takes a third of the time of torch's
+                numbers = value if isinstance(value, np.ndarray) else value.numpy(force=True)
+                buffer.numpy()[list(step.present) if partial else ...] = numbers
+            return
+        given = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+        old = step.pick(buffer) if partial else buffer
+        new = torch.where(step.finite, given.to(buffer), old)
+        if partial:
+            buffer[list(step.present)] = new
         else:
             buffer.copy_(new)
+
+    def count(self, name: str, step: Any) -> None:
+        """Add one to the buffer ``name``, for the present tasks, if the step is finite."""
+        buffer: Tensor = getattr(self, name)
+        if not readable(buffer):
+            self.remember(name, (step.pick(buffer) if buffer.dim() else buffer) + 1, step)
+        elif step.finite:
+            numbers = buffer.numpy()
+            numbers[list(step.present) if buffer.dim() and not step.complete else ...] += 1
 
     # What a user calls
 

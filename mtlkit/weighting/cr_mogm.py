@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,7 +12,7 @@ from mtlkit.errors import SpecError
 from mtlkit.junction import Step
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import closed_form
+from mtlkit.weighting.solvers import Matrix, as_array, as_tensor
 
 __all__ = ["CRMOGM"]
 
@@ -59,9 +59,9 @@ class CRMOGM(GradientAggregator):
 
     def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
         """The smoothed weights."""
-        weights, smoothed = self._smooth(gram, step)
-        self.carry(gram, (weights, smoothed))
-        return smoothed.to(gram)
+        found = self._smooth(gram, step)
+        self.carry(gram, found)
+        return as_tensor(found[1], gram)
 
     def junction_parameters(self) -> tuple[Tensor, ...]:
         """Those of inner."""
@@ -78,18 +78,19 @@ class CRMOGM(GradientAggregator):
             return
         weights, smoothed = found or self._smooth(step.gram, step)
         self.remember("smoothed", smoothed, step)
-        self.remember("seen", step.pick(self.seen) + 1, step)
-        self.method.update(replace(step, weights=weights))
+        self.count("seen", step)
+        outer, step.weights = step.weights, weights
+        self.method.update(step)
+        step.weights = outer
 
-    def _smooth(self, gram: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
+    def _smooth(self, gram: Tensor, step: Step | None) -> tuple[Tensor, Matrix]:
         """The weights that inner finds, and these smoothed."""
         weights = self._call("weights", self.method, gram, step)
-        kept = self.smoothed if step is None else step.pick(self.smoothed)
-        seen = self.seen if step is None else step.pick(self.seen)
-        return weights, closed_form(self._average, weights, kept, seen)
-
-    def _average(self, xp: Any, weights: Any, kept: Any, seen: Any) -> Any:
-        return xp.where(seen == 0, weights, self.alpha * kept + (1 - self.alpha) * weights)
+        found = as_array(weights)
+        kept = as_array(self.smoothed if step is None else step.pick(self.smoothed))
+        seen = as_array(self.seen if step is None else step.pick(self.seen))
+        average = self.alpha * kept + (1 - self.alpha) * found
+        return weights, np.where(seen == 0, found, average)
 
 
 def _create(inner: str, tasks: tuple[str, ...]) -> GradientAggregator:

@@ -80,7 +80,7 @@ class DBMTL(GradientAggregator):
         if step.present:
             averages = closed_form(self._averages, step.gram, *self._state(step))
             self.remember("norms", averages, step)
-            self.remember("seen", step.pick(self.seen) + 1, step)
+            self.count("seen", step)
 
     def _state(self, step: Step | None) -> tuple[Tensor, Tensor]:
         if step is None:

@@ -79,9 +79,9 @@ class ExcessMTL(SimplexWeights):
         squares, baseline, seen = self._state(step)
         excess, squares = self._excess(as_array(step.gram), squares)
         baseline = np.where(seen < self.warmup, baseline + excess, baseline)
-        self.remember("baseline", torch.from_numpy(baseline), step)
-        self.remember("squares", torch.from_numpy(squares), step)
-        self.remember("seen", step.pick(self.seen) + 1, step)
+        self.remember("baseline", baseline, step)
+        self.remember("squares", squares, step)
+        self.count("seen", step)
 
     def _state(self, step: Step | None) -> tuple[Matrix, Matrix, Matrix]:
         state = (self.squares, self.baseline, self.seen)

@@ -20,7 +20,7 @@ __all__ = ["GradVac"]
 
 # A cosine that none is below.
 _NEVER = -2.0
-# Stands in for the length of a vanished gradient, whose products are zero, where one divides by it.
+# Stands in for the length of a gradient that a turn has made zero, where one divides by it.
 _NOTHING = float(np.finfo(np.float64).tiny)
 
 
@@ -38,7 +38,7 @@ class GradVac(GradientAggregator):
 
     which makes the cosine :math:`\hat\phi_{ij}`; then :math:`\hat\phi_{ij} \leftarrow (1 -
     \beta)\hat\phi_{ij} + \beta \phi`. The results are added. Averages start at zero, so the first
-    step is PCGrad. All on coefficients, with the Gram matrix alone: K tasks at once, K turns. A
+    step is PCGrad. All on coefficients, with the Gram matrix alone: K tasks at once, K - 1 turns. A
     cosine that is below its average by no more than rounding is left alone, and a zero gradient takes
     no part.
 
@@ -88,62 +88,66 @@ class GradVac(GradientAggregator):
             remember_pairs(self.targets, targets, step)
         self.random.advance(step.finite)
 
-    def _vaccinate(self, gram: Tensor, step: Step | None) -> tuple[Matrix, Tensor]:
-        targets = pick_pairs(self.targets, step)
+    def _vaccinate(self, gram: Tensor, step: Step | None) -> tuple[Matrix, Matrix]:
+        goals = as_array(pick_pairs(self.targets, step)).copy()
         matrix = as_array(gram)
         if not is_finite(matrix):
-            return np.full(len(matrix), np.nan), targets
-        orders = self.random.permutations(len(matrix), len(matrix)).numpy(force=True)
-        goals = as_array(targets).copy()
-        weights = _vaccinated(matrix, goals, orders, self.beta, 8 * precision(gram))
-        return weights, torch.from_numpy(goals)
+            return np.full(len(matrix), np.nan), goals
+        orders = self.random.others(len(matrix))
+        orders = orders.numpy(force=True) if isinstance(orders, Tensor) else orders
+        return _vaccinated(matrix, goals, orders, self.beta, 8 * precision(gram)), goals
 
 
 def _vaccinated(gram: Matrix, goals: Matrix, orders: Matrix, beta: float, rounding: float) -> Matrix:
-    """Weights of the sum; ``goals`` are moved in place."""
+    """Weights of the sum. (K, K - 1) ``orders`` are the others' turns; ``goals`` are moved in place."""
     count = len(gram)
     norms = np.sqrt(gram.diagonal())
-    nothing = norms == 0
-    safe = norms + nothing
-    cosines = gram / safe[:, None] / safe
-    tasks = np.arange(count)
-    sines = np.sqrt(np.maximum(1 - goals * goals, 0))
-    parallel = sines == 0
-    # no turn towards itself, towards a goal that only a parallel gradient has, to nothing or of it
-    limits = np.where(parallel, _NEVER, goals - rounding)
-    limits.flat[:: count + 1] = _NEVER
-    if nothing.any():
-        limits[nothing] = limits[:, nothing] = _NEVER
+    if not norms.all():
+        return _among_the_others(norms > 0, gram, goals, orders, beta, rounding)
     # row i: the gradient of task i in units of its norm; its products with all unit gradients
-    products = cosines.copy()
+    cosines = products = gram / (norms[:, None] * norms)
+    turns = orders.T
+    pairs = turns + np.arange(0, count * count, count)  # (turn, task): i and its j, as i K + j
+    goal = goals.take(pairs)
+    sine = np.sqrt(np.abs(1 - goal * goal))
+    limit = goal - rounding
+    if not sine.all():  # no turn towards a goal that only a parallel gradient has
+        parallel = sine == 0
+        limit[parallel], sine[parallel] = _NEVER, 1
+    slope = goal / sine
+    seen, lengths, steps = np.zeros((3, *pairs.shape))
     squares = cosines.diagonal()
-    pairs = tasks * count + orders.T  # (turn, task): task i and the one it turns towards, as i K + j
-    limit, slope = limits.take(pairs), (goals / (sines + parallel)).take(pairs)
-    seen, lengths, steps = np.zeros((3, count, count))  # (turn, task)
-    rows = np.empty_like(cosines)
     length = np.sqrt(squares)
-    for turn, onto in enumerate(orders.T):
+    for turn, onto in enumerate(turns):
         along = products.take(pairs[turn], out=seen[turn], mode="clip")
         lengths[turn] = length
         moved = along < limit[turn] * length
-        if not moved.any():
+        if not np.count_nonzero(moved):  # a third of the time of any()
             continue
-        across = np.maximum(squares - along * along, 0)
+        across = np.abs(squares - along * along)  # negative by rounding only
         step = np.multiply(slope[turn] * np.sqrt(across) - along, moved, out=steps[turn])
-        np.take(cosines, onto, axis=0, out=rows, mode="clip")
-        rows *= step[:, None]
-        products += rows
+        products = products + step[:, None] * cosines.take(onto, axis=0)
         turned = along + step
         squares = across + turned * turned
         length = np.sqrt(squares)
     seen /= np.maximum(lengths, _NOTHING)
-    # every pair has had its turn once: back from (turn, task) to (task, task)
-    cosine_of_pair = np.empty((count, count))
-    cosine_of_pair.put(pairs, seen)
-    change = beta * (np.minimum(np.maximum(cosine_of_pair, -1), 1) - goals)
-    change.flat[:: count + 1] = 0
-    if nothing.any():
-        change[nothing] = change[:, nothing] = 0
-    goals += change
+    goal += beta * (np.clip(seen, -1.0, 1.0) - goal)
+    goals.put(pairs, goal)
     steps *= norms
-    return (norms + np.bincount(orders.T.ravel(), steps.ravel(), count)) / safe + nothing
+    return 1 + np.bincount(turns.ravel(), steps.ravel(), count) / norms
+
+
+def _among_the_others(
+    active: Matrix, gram: Matrix, goals: Matrix, orders: Matrix, beta: float, rounding: float
+) -> Matrix:
+    """The same where some gradients are zero, which neither turn nor are turned to."""
+    weights = np.ones(len(gram))
+    if active.any():
+        pairs = np.ix_(active, active)
+        chosen = orders[active]
+        chosen = chosen[active[chosen]].reshape(len(chosen), -1)
+        inner = goals[pairs]
+        number = np.cumsum(active) - 1
+        weights[active] = _vaccinated(gram[pairs], inner, number[chosen], beta, rounding)
+        goals[pairs] = inner
+    return weights

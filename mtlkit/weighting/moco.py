@@ -101,8 +101,8 @@ class MoCo(SimplexWeights):
         if not step.present:
             return
         average = self._average(as_array(step.gram), step)
-        remember_pairs(self.tracked, torch.from_numpy(average), step)
-        self.remember("steps", self.steps + 1, step)
+        remember_pairs(self.tracked, average, step)
+        self.count("steps", step)
 
     def _average(self, gram: Matrix, step: Step | None) -> Matrix:
         tracked = as_array(pick_pairs(self.tracked, step))

@@ -84,7 +84,7 @@ class NashMTL(GradientAggregator):
         """Keep the weights for the steps that do not solve."""
         if self.update_every > 1:
             self.remember("kept", self._solution(step.gram, step), step)
-            self.remember("age", self.age + 1, step)
+            self.count("age", step)
 
     def _solution(self, gram: Tensor, step: Step | None) -> Tensor:
         kept = self.kept if step is None else step.pick(self.kept)

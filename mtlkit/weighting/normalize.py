@@ -53,7 +53,7 @@ class Normalize(GradientAggregator):
     def update_losses(self, losses: Tensor, step: Any) -> None:
         """Keep the references."""
         self.remember("reference", self._reference(losses, step), step)
-        self.remember("seen", step.pick(self.seen) + 1, step)
+        self.count("seen", step)
 
     def _reference(self, losses: Tensor, step: Any) -> Tensor:
         kept = self.reference if step is None else step.pick(self.reference)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mtlkit.junction import Step, readable
+from mtlkit.weighting.solvers import Matrix
 
 __all__ = ["pick_pairs", "remember_pairs"]
 
@@ -18,14 +20,14 @@ def pick_pairs(state: Tensor, step: Step | None) -> Tensor:
     return state[present][:, present]
 
 
-def remember_pairs(buffer: Tensor, value: Tensor, step: Step) -> None:
+def remember_pairs(buffer: Tensor, value: Matrix, step: Step) -> None:
     """Write (P, P) values into the (K, K) ``buffer``, if the step is finite."""
     if readable(buffer):
-        if not step.finite:
-            return
-        new = value
-    else:
-        new = torch.where(step.finite, value.to(buffer), pick_pairs(buffer, step))
+        if step.finite:
+            everywhere = ... if step.complete else np.ix_(step.present, step.present)
+            buffer.numpy()[everywhere] = value
+        return
+    new = torch.where(step.finite, torch.from_numpy(value).to(buffer), pick_pairs(buffer, step))
     if not step.complete:
         index = torch.tensor(step.present, device=buffer.device)
         new = buffer.index_put((index[:, None], index[None, :]), new)

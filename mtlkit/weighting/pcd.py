@@ -82,17 +82,19 @@ class PCD(GradientAggregator):
         """Weights of the constrained direction."""
         squares, seen = self._averages(as_array(gram), step)
         self.carry(gram, (squares, seen))
-        scales = safe_divide(np.sqrt(1 - self.beta**seen), np.sqrt(squares), np)
-        present = tuple(range(len(gram))) if step is None else step.present
-        wanted = 0 if self.primary is None else self.tasks.index(str(self.primary))
-        first = present.index(wanted) if wanted in present else 0
+        scales = np.sqrt(safe_divide(1 - self.beta**seen, squares, np))
+        first = 0
+        if self.primary is not None:
+            present = range(len(gram)) if step is None else step.present
+            wanted = self.tasks.index(str(self.primary))
+            first = present.index(wanted) if wanted in present else 0
         return solve(self._direction, gram, scales, first, precision(gram))
 
     def update(self, step: Step) -> None:
         """Keep the moving averages."""
-        squares, seen = self.carried(step) or self._averages(as_array(step.gram), step)
-        self.remember("squares", torch.from_numpy(squares), step)
-        self.remember("seen", torch.from_numpy(seen), step)
+        squares, _ = self.carried(step) or self._averages(as_array(step.gram), step)
+        self.remember("squares", squares, step)
+        self.count("seen", step)
 
     def _averages(self, gram: Matrix, step: Step | None) -> tuple[Matrix, Matrix]:
         squares = self.squares if step is None else step.pick(self.squares)
@@ -101,17 +103,17 @@ class PCD(GradientAggregator):
         return average, as_array(seen) + 1
 
     def _direction(self, gram: Matrix, scales: Matrix, first: int, rounding: float) -> Matrix:
-        count = len(gram)
-        order = np.array([first, *range(first), *range(first + 1, count)])
-        scaled = gram * scales[:, None] * scales
         if first:
-            scaled = scaled[order[:, None], order]
-        weights = np.zeros(count)
-        if scaled[0, 0] == 0:
+            order = np.array([first, *range(first), *range(first + 1, len(gram))])
+            weights = np.empty(len(gram))
+            weights[order] = self._direction(gram[order[:, None], order], scales[order], 0, rounding)
             return weights
-        found = constrained_descent_weights(scaled, np.full(count - 1, self.tau))
-        square = found @ scaled @ found
+        scaled = gram * scales[:, None] * scales
+        if scaled[0, 0] == 0:
+            return np.zeros(len(gram))
+        found = constrained_descent_weights(scaled, self.tau)
+        square = found.dot(scaled).dot(found)
         # a direction that is zero to rounding has no length to scale to that of the primary gradient
-        if square > rounding * (found @ np.sqrt(scaled.diagonal())) ** 2:
-            weights[order] = found * scales[order] * np.sqrt(gram[first, first] / square)
-        return weights
+        if square <= rounding * found.dot(np.sqrt(scaled.diagonal())) ** 2:
+            return np.zeros(len(gram))
+        return found * scales * np.sqrt(gram[0, 0] / square)

@@ -22,6 +22,8 @@ __all__ = ["SharedRandom"]
 _MASK = 0x7FFFFFFF
 _WORD = 0xFFFFFFFF
 _STREAM = 0x1E3779B1
+# Up to here, numbers are drawn one by one in less time than an array of them.
+_FEW = 16
 
 
 class SharedRandom(nn.Module):
@@ -37,21 +39,30 @@ class SharedRandom(nn.Module):
 
     def uniform(self, *shape: int, stream: int = 0, offset: int = 0) -> Tensor:
         """Numbers of [0, 1) in float32; ``offset`` is the position of the first one."""
-        numbers = self._uniform(shape, stream, offset)
-        return numbers if isinstance(numbers, Tensor) else torch.from_numpy(numbers)
+        bits = self._bits(shape, stream, offset)
+        if isinstance(bits, Tensor):
+            return bits.to(torch.float32) * 2.0**-24
+        numbers = bits.astype(np.float32)
+        numbers *= 2.0**-24
+        return torch.from_numpy(numbers)
 
     def normal(self, *shape: int, stream: int = 0) -> Tensor:
         """Standard normal numbers, by Box and Muller's transform."""
         radius = torch.sqrt(-2 * torch.log1p(-self.uniform(*shape, stream=2 * stream + 101)))
         return radius * torch.cos(2 * math.pi * self.uniform(*shape, stream=2 * stream + 102))
 
-    def permutations(self, rows: int, size: int) -> Tensor:
-        """(rows, size) independent random orders of 0 .. size - 1."""
-        numbers = self._uniform((rows, size), stream=1)
-        if isinstance(numbers, Tensor):
-            return numbers.argsort(dim=1)
-        # equal numbers must not be ordered differently by different processors
-        return torch.from_numpy(np.argsort(numbers, axis=1, kind="stable"))
+    def others(self, count: int) -> Tensor | np.ndarray:
+        """(count, count - 1) random orders: row i has all numbers below ``count`` but i.
+
+        An array where the counter is at hand, and else a tensor.
+        """
+        keys = self._bits((count, count - 1), stream=1)
+        # equal keys must not be ordered differently by different processors
+        if isinstance(keys, Tensor):
+            orders = keys.argsort(dim=1, stable=True)
+            return orders + (orders >= torch.arange(count, device=keys.device)[:, None])
+        sorted_keys = keys.argsort(axis=1, kind="stable")
+        return sorted_keys + (sorted_keys >= np.arange(count)[:, None])
 
     def advance(self, finite: Tensor) -> None:
         """Move on to the next step's numbers, unless this step is to be skipped."""
@@ -60,25 +71,27 @@ class SharedRandom(nn.Module):
         elif finite:
             self.counter.numpy()[()] += 1  # a fifth of what torch takes for one number
 
-    def _uniform(self, shape: tuple[int, ...], stream: int, offset: int = 0) -> Tensor | np.ndarray:
-        """An array where the counter is at hand, which is quicker, and else a tensor."""
+    def _bits(self, shape: tuple[int, ...], stream: int, offset: int = 0) -> Tensor | np.ndarray:
+        """Whole numbers of 24 bits, as many as a float32 can hold.
+
+        An array where the counter is at hand, which is quicker, and else a tensor.
+        """
         # zero is a fixed point of the mixing; the constants keep seed 0 and step 0 away from it
         shift, count = (_STREAM * stream) & _MASK, math.prod(shape)
         counter = self.counter
         if readable(counter):
             key = _mix_unsigned((int(counter) + shift + 0x1B873593) & _WORD)
             key = _mix_unsigned((int(self.seed) + 0x3C6EF372 + key) & _WORD)
+            if count <= _FEW:
+                few = [_mix_unsigned(position ^ key) >> 8 for position in range(offset, offset + count)]
+                return np.array(few, dtype=np.uint32).reshape(shape)
             positions = np.arange(offset, offset + count, dtype=np.uint32)
             positions ^= np.uint32(key)
-            top = (_mix_unsigned(positions) >> 8).astype(np.float32)
-            top *= 2.0**-24
-            return top.reshape(shape)
+            return (_mix_unsigned(positions) >> 8).reshape(shape)
         state = torch.stack([self.seed, self.counter + shift]).to(torch.int32)
         traced_key = _mix(state[0] + 0x3C6EF372 + _mix(state[1] + 0x1B873593))
         index = torch.arange(offset, offset + count, dtype=torch.int32, device=self.counter.device)
-        # 24 bits: what a float32 can hold
-        bits = (_mix(index ^ traced_key) >> 8) & 0xFFFFFF
-        return (bits.to(torch.float32) * 2.0**-24).reshape(shape)
+        return ((_mix(index ^ traced_key) >> 8) & 0xFFFFFF).reshape(shape)
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -198,7 +198,7 @@ class Rotate(GradientAggregator):
     def update(self, step: Step) -> None:
         """Count the steps between updates."""
         if self.update_every > 1:
-            self.remember("turns", self.turns + 1, step)
+            self.count("turns", step)
 
     @torch.no_grad()
     def fold(self) -> None:

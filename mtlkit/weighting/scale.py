@@ -54,7 +54,7 @@ class Scale(GradientAggregator):
         """Keep the references."""
         references = closed_form(self._references, step.gram, *self._state(step))
         self.remember("initial_norms", references, step)
-        self.remember("seen", step.pick(self.seen) + 1, step)
+        self.count("seen", step)
 
     def _state(self, step: Step | None) -> tuple[Tensor, Tensor]:
         if step is None:

@@ -52,7 +52,7 @@ class SimplexWeights(GradientAggregator):
         if not step.present:
             return
         moved, total = found or self._move(step.gram, step)
-        self.remember("shares", torch.from_numpy(moved * total), step)
+        self.remember("shares", moved * total, step)
 
     def _move(self, gram: Tensor, step: Step | None) -> tuple[Matrix, float]:
         """The point over the present tasks, and the sum that these have together."""

@@ -9,6 +9,7 @@ is, and each solver says which weights it returns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -62,7 +63,8 @@ def as_tensor(array: Matrix, like: Tensor) -> Tensor:
 
 def is_finite(array: Matrix) -> bool:
     """Whether all numbers are."""
-    return bool(np.isfinite(array).all())
+    # a finite sum of squares says so in half the time; one that is not may be too large
+    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
 def _on_host(tensor: Tensor) -> Matrix:
@@ -95,7 +97,7 @@ def closed_form(formula: Callable[..., Any], *tensors: Tensor, **options: float)
 def safe_divide(numerator: Array, denominator: Array, xp: Any = torch) -> Array:
     """Quotient, and zero where the denominator is zero."""
     zero = denominator == 0
-    quotient: Array = xp.where(zero, 0.0, numerator / xp.where(zero, 1.0, denominator))
+    quotient: Array = xp.where(zero, 0.0, numerator / (denominator + zero))
     return quotient
 
 
@@ -144,7 +146,8 @@ def min_norm_point(gram: Matrix) -> Matrix:
         return (norms == 0) / np.count_nonzero(norms == 0)
     if len(gram) == 1:
         return np.ones(1)
-    return _min_norm_of_columns(_cosine_root(gram, norms) * (norms / norms.min()))
+    cosines = gram / (norms[:, None] * norms)
+    return _hull_weights(_root(cosines) * (norms / norms.min()))
 
 
 def project_onto_simplex(point: Matrix) -> Matrix:
@@ -183,42 +186,59 @@ def shortening_sums(cosines: Matrix, start: Matrix) -> Matrix:
     wrong sign. A guess is accepted where the optimality conditions hold to rounding; the rows that
     are left (a singular system, or guesses that cycle) are solved by Lawson and Hanson's method.
     """
-    count = len(cosines)
-    linear = -start @ cosines
-    solution = np.zeros_like(linear)
+    count, ones = len(cosines), np.ones(len(cosines))
+    linear = (-start).dot(cosines)
     first = np.maximum(linear, 0)
-    positive = (linear + first > first @ cosines) & (cosines.diagonal() > 0)
+    inside = (linear + first > first.dot(cosines)) & (cosines.diagonal() > 0)
+    sizes = np.abs(start).dot(ones)
+    solution = np.zeros_like(linear)
+    unsolved: list[int] = []
     pending = np.arange(len(linear))
-    unsolved = np.zeros(len(linear), dtype=bool)
-    identity = np.eye(count)
+    wanted = linear
     for _ in range(8):
-        inside, wanted = positive[pending], linear[pending]
-        system = np.where(inside[:, :, None] & inside[:, None, :], cosines, identity)
-        try:
-            guess = np.linalg.solve(system, (inside * wanted)[:, :, None])[:, :, 0]
-        except np.linalg.LinAlgError:
-            break
-        slack = guess @ cosines - wanted
-        size = np.abs(guess).sum(axis=1) + np.abs(start[pending]).sum(axis=1)
+        guess = _solve_inside(cosines, inside, wanted)
+        slack = guess.dot(cosines) - wanted
+        size = np.abs(guess).dot(ones) + sizes
         tolerance = (4 * count * _EPS * size)[:, None]
         # a nearly singular system gives large entries, which rounding makes worthless
         trusted = (~inside | (np.abs(slack) <= tolerance)).all(axis=1) & (size < 1e4 * count)
-        wrong = np.where(inside, guess < -tolerance, slack < -tolerance)
+        wrong = np.where(inside, guess, slack) < -tolerance
         done = trusted & ~wrong.any(axis=1)
+        if done.all():
+            solution[pending] = np.maximum(guess, 0)
+            pending = pending[:0]
+            break
         solution[pending[done]] = np.maximum(guess[done], 0)
-        unsolved[pending[~trusted]] = True
-        positive[pending] ^= wrong
-        pending = pending[trusted & ~done]
+        unsolved += pending[~trusted].tolist()
+        again = trusted & ~done
+        pending, wanted, sizes = pending[again], wanted[again], sizes[again]
+        inside = inside[again] ^ wrong[again]
         if not len(pending):
             break
-    unsolved[pending] = True
-    if unsolved.any():
+    unsolved += pending.tolist()
+    if unsolved:
         from scipy.optimize import nnls
 
         root = _root(cosines)
-        for row in np.flatnonzero(unsolved):
+        for row in unsolved:
             solution[row] = nnls(root, -root @ start[row])[0]
     return solution
+
+
+def _solve_inside(matrix: Matrix, inside: Matrix, wanted: Matrix) -> Matrix:
+    """For each row x of the result: ``matrix x = wanted`` where ``inside``, and zero elsewhere.
+
+    NaN where these rows and columns are singular.
+    """
+    from scipy.linalg.lapack import dposv  # np.linalg.solve takes five times as long to call
+
+    systems = np.where(inside[:, :, None] & inside[:, None, :], matrix, np.eye(len(matrix)))
+    found = np.where(inside, wanted, 0.0)
+    for row, system in enumerate(systems):
+        _, found[row], singular = dposv(system, found[row])
+        if singular:
+            found[row] = np.nan
+    return found
 
 
 def bargaining_weights(gram: Matrix, power: float, rounding: float = _EPS) -> Matrix:
@@ -239,29 +259,31 @@ def bargaining_weights(gram: Matrix, power: float, rounding: float = _EPS) -> Ma
         if active.any():
             weights[active] = bargaining_weights(gram[np.ix_(active, active)], power, rounding)
         return weights
-    cosines = gram / norms[:, None] / norms[None, :]
+    cosines = gram / (norms[:, None] * norms)
     # with b = a * norms, C b = h * b ** -power; the largest norm only sets the unit of b
-    largest, ones = norms.max(), np.ones(len(gram))
+    largest, ones = max(norms.tolist()), np.ones(len(gram))
     along = slice(None, None, len(gram) + 1)  # the diagonal
     unit = largest ** ((power - 1) / (1 + power))
     h = (norms / largest) ** (power - 1)
     b = h ** (1 / (1 + power))
-    square = b @ cosines @ b
+    square = b.dot(cosines).dot(b)
     if square > 0:
-        b = b * ((h * b ** (1 - power)).sum() / square) ** (1 / (1 + power))
+        b = b * (ones.dot(h * b ** (1 - power)) / square) ** (1 / (1 + power))
     previous = np.inf
     for _ in range(100):
         force = h * b**-power
         # b'Cb is known to rounding * sum(b)^2, and equals sum(force * b) at the solution
-        if rounding * (ones @ b) ** 2 > force @ b:
+        if rounding * ones.dot(b) ** 2 > force.dot(b):
             return weights
-        gradient = cosines @ b - force
+        gradient = cosines.dot(b) - force
         system = cosines.copy()
         system.flat[along] += power * force / b
         # np.linalg.solve takes five times as long to call; the sign follows from the gradient's
         step = -dposv(system, gradient)[1]
         relative = step / b
-        size = max(relative.max(), -relative.min())
+        changes = relative.tolist()  # a few numbers: Python's max is quicker than NumPy's
+        lowest = min(changes)
+        size = max(max(changes), -lowest)
         if size <= 4 * _EPS or (size < 1e-6 and size >= previous):
             break
         previous = size
@@ -270,29 +292,34 @@ def bargaining_weights(gram: Matrix, power: float, rounding: float = _EPS) -> Ma
             if size < 1e-9:
                 break  # what is left is its square
         else:
-            b = b + _step_length(cosines, h, power, b, step, relative, gradient @ step) * step
+            slope = gradient.dot(step)
+            b = b + _step_length(cosines, h, power, b, step, relative, lowest, slope) * step
     return b * unit / norms
 
 
 def _step_length(
-    cosines: Matrix, h: Matrix, power: float, b: Matrix, step: Matrix, relative: Matrix, slope: float
+    cosines: Matrix,
+    h: Matrix,
+    power: float,
+    b: Matrix,
+    step: Matrix,
+    relative: Matrix,
+    lowest: float,
+    slope: float,
 ) -> float:
     """The largest of 1, 1/2, 1/4 ... that stays positive and lowers the objective as it should.
 
     The change of the objective is summed from its parts relative to b, not taken as a difference of
     two values, so that it is right down to rounding.
     """
-    length = 1.0
-    lowest = relative.min()
-    if lowest < 0:
-        length = min(1.0, -0.95 / lowest)
-    image = cosines @ step
-    curve, linear = step @ image, b @ image
+    length = 1.0 if lowest >= 0 else min(1.0, -0.95 / lowest)
+    image = cosines.dot(step)
+    curve, linear = step.dot(image), b.dot(image)
     value = h * b ** (1 - power)
     for _ in range(60):
         log = np.log1p(length * relative)
         gain = log if power == 1 else np.expm1((1 - power) * log) / (1 - power)
-        change = length * linear + length * length * curve / 2 - value @ gain
+        change = length * linear + length * length * curve / 2 - value.dot(gain)
         if change <= 1e-4 * length * slope:
             break
         length /= 2
@@ -447,8 +474,8 @@ class _ConflictAverse:
         return None
 
 
-def constrained_descent_weights(gram: Matrix, progress: Matrix) -> Matrix:
-    """Weights of the vector nearest to gradient 0 with ``<g_j, d> >= progress_j |g_j|^2`` for j >= 1.
+def constrained_descent_weights(gram: Matrix, progress: float) -> Matrix:
+    """Weights of the vector nearest to gradient 0 with ``<g_j, d> >= progress |g_j|^2`` for j >= 1.
 
     Lawson and Hanson's least distance programming. Where no vector satisfies all constraints, the
     weights are those of gradient 0 alone.
@@ -458,35 +485,44 @@ def constrained_descent_weights(gram: Matrix, progress: Matrix) -> Matrix:
     count = len(gram)
     weights = np.zeros(count)
     weights[0] = 1
+    if count == 1:
+        return weights
     norms, cosines = _cosines(gram)
-    bound = np.flatnonzero(norms[1:] > 0) + 1
-    if not len(bound):
+    lengths = norms[1:]
+    if not lengths.all():
+        bound = np.append(0, np.flatnonzero(lengths) + 1)
+        weights[bound] = constrained_descent_weights(gram[np.ix_(bound, bound)], progress)
         return weights
     root = _root(cosines)  # unit gradients as columns
-    needed = progress[bound - 1] * norms[bound] - root[:, bound].T @ (root[:, 0] * norms[0])
-    unit = max(np.abs(needed).max(), _TINY)
-    system = np.empty((count + 1, len(bound)))
-    system[:-1] = root[:, bound]
+    needed = progress * lengths - (root[:, 0] * norms[0]).dot(root[:, 1:])
+    unit = max(*map(abs, needed.tolist()), _TINY)
+    system = np.empty((count + 1, count - 1))
+    system[:-1] = root[:, 1:]
     system[-1] = needed / unit
     target = np.zeros(count + 1)
     target[-1] = 1
     multipliers, residual = nnls(system, target)
-    if residual * residual <= 64 * count * _EPS * (1 + multipliers.sum()):
+    if residual * residual <= 64 * count * _EPS * (1 + sum(multipliers.tolist())):
         return weights
-    weights[bound] = multipliers * unit / (residual * residual) / norms[bound]
+    weights[1:] = multipliers * unit / (residual * residual) / lengths
     return weights
 
 
 def _min_norm_of_columns(columns: Matrix) -> Matrix:
     """Barycentric weights of the point of the columns' hull that is nearest to zero."""
-    from scipy.optimize import nnls
-
     lengths = np.sqrt(np.einsum("ij,ij->j", columns, columns))
     shortest = lengths.min()
     if shortest == 0:
         return (lengths == 0) / np.count_nonzero(lengths == 0)
+    return _hull_weights(columns / shortest)
+
+
+def _hull_weights(columns: Matrix) -> Matrix:
+    """Those weights, for columns of which the shortest has length one."""
+    from scipy.optimize import nnls
+
     system = np.empty((len(columns) + 1, columns.shape[1]))
-    np.divide(columns, shortest, out=system[:-1])
+    system[:-1] = columns
     system[-1] = 1
     target = np.zeros(len(system))
     target[-1] = 1
@@ -497,16 +533,16 @@ def _min_norm_of_columns(columns: Matrix) -> Matrix:
 def _cosines(gram: Matrix) -> tuple[Matrix, Matrix]:
     norms = np.sqrt(gram.diagonal())
     safe = _or_one(norms)
-    return norms, gram / safe[:, None] / safe[None, :]
+    return norms, gram / (safe[:, None] * safe)
 
 
 def _or_one(values: Matrix) -> Matrix:
-    return np.where(values == 0, 1, values)
+    return values + (values == 0)
 
 
 def _cosine_root(gram: Matrix, norms: Matrix) -> Matrix:
     safe = _or_one(norms)
-    return _root(gram / safe[:, None] / safe[None, :])
+    return _root(gram / (safe[:, None] * safe))
 
 
 def _root(matrix: Matrix) -> Matrix:

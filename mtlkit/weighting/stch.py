@@ -109,4 +109,4 @@ class STCH(PreferredScalarization):
         seen, sums = step.pick(self.seen), step.pick(self.nadir_sums)
         counts = (seen >= self.warmup // 2) & (seen < self.warmup)
         self.remember("nadir_sums", torch.where(counts, sums + losses.double(), sums), step)
-        self.remember("seen", seen + 1, step)
+        self.count("seen", step)

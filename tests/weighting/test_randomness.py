@@ -2,6 +2,8 @@
 
 import copy
 
+import numpy as np
+import pytest
 import torch
 from scipy import stats
 
@@ -37,12 +39,35 @@ def test_normal_numbers_are_standard_normal():
     assert stats.kstest(sample.numpy(), "norm").pvalue > 1e-3
 
 
-def test_all_orders_of_three_are_equally_likely():
-    orders = SharedRandom(0).permutations(6000, 3)
-    codes = orders[:, 0] * 9 + orders[:, 1] * 3 + orders[:, 2]
-    _, counts = torch.unique(codes, return_counts=True)
+def test_all_orders_of_three_others_are_equally_likely():
+    random, drawn = SharedRandom(0), []
+    for _ in range(6000):
+        drawn.append(random.others(4)[2])
+        random.advance(torch.tensor(True))
+    _, counts = np.unique(drawn, axis=0, return_counts=True)
     assert len(counts) == 6
-    assert stats.chisquare(counts.numpy()).pvalue > 1e-3
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 40])
+def test_orders_of_the_others_leave_out_oneself(count):
+    orders = SharedRandom(count).others(count)
+    assert orders.shape == (count, count - 1)
+    for task, order in enumerate(orders):
+        assert sorted([task, *order]) == list(range(count))
+
+
+def test_traced_and_plain_orders_are_the_same():
+    random = SharedRandom(5)
+    torch._dynamo.reset()
+    for count in (3, 12):
+        traced = torch.compile(random.others, fullgraph=True, backend="eager")(count)
+        assert np.array_equal(traced.numpy(), random.others(count))
+
+
+def test_few_numbers_are_those_of_a_longer_draw():
+    random = SharedRandom(7)
+    assert torch.equal(random.uniform(16, offset=3), random.uniform(40)[3:19])
 
 
 def test_a_draw_does_not_depend_on_how_it_is_split():

@@ -155,7 +155,7 @@ def test_constrained_descent_is_the_nearest_feasible_vector(drawn, tau):
     if kind in ("dependent", "duplicate", "ill_conditioned"):
         rows = rows / np.maximum(norms_of(rows), 1e-300)[:, None]
     gram, norms = rows @ rows.T, norms_of(rows)
-    weights = solvers.constrained_descent_weights(gram, np.full(len(rows) - 1, tau))
+    weights = solvers.constrained_descent_weights(gram, tau)
     assert weights[0] == 1
     multipliers = weights[1:]
     assert (multipliers >= 0).all()
@@ -175,7 +175,7 @@ def test_constrained_descent_is_the_nearest_feasible_vector(drawn, tau):
 
 def test_constrained_descent_without_a_feasible_vector_is_the_first_gradient():
     rows = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
-    weights = solvers.constrained_descent_weights(rows @ rows.T, np.full(2, 0.1))
+    weights = solvers.constrained_descent_weights(rows @ rows.T, 0.1)
     np.testing.assert_array_equal(weights, [1, 0, 0])
 
 
@@ -202,7 +202,7 @@ def test_solutions_do_not_depend_on_the_scale_of_the_gradients(seed, exponent):
         lambda g: solvers.conflict_averse_weights(g, 0.4),
         lambda g: solvers.bargaining_weights(g, 1.0) * np.sqrt(g[0, 0]),
         lambda g: solvers.bargaining_weights(g, 2.0) * g[0, 0] ** (1 / 3),
-        lambda g: solvers.constrained_descent_weights(g, np.full(4, 0.1)),
+        lambda g: solvers.constrained_descent_weights(g, 0.1),
     ):
         np.testing.assert_allclose(solver(scaled), solver(gram), rtol=1e-9, atol=1e-12)
 
