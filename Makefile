@@ -40,6 +40,8 @@ test-slow: $(STAMP)  ## Run the slow tests
 lint: $(STAMP)  ## Check style and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@! grep -rnE --include='*.py' --include='*.md' --include='*.toml' --include='Makefile' '^(<{7}|>{7}) ' \
+		mtlkit benchmarks tests docs *.md pyproject.toml Makefile || { echo "a merge left its marks"; exit 1; }
 
 types: $(STAMP)  ## Check types
 	$(BIN)/mypy

@@ -24,11 +24,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mtlkit.errors import UsageError
+from mtlkit.host import all_finite, cast, readable
 
 if TYPE_CHECKING:
     from mtlkit.weighting.base import GradientAggregator
 
-__all__ = ["Rows", "Step", "cast", "collective_group", "flatten_features", "fork", "readable"]
+__all__ = ["Rows", "Step", "collective_group", "flatten_features", "fork"]
 
 # Above this many numbers, K gradients are not copied into one matrix but visited one by one.
 _STACK_LIMIT = 2**25
@@ -38,18 +39,9 @@ _FEW_TASKS = 16
 # What is visited one by one is so by pieces that stay in the cache while all pairs are formed.
 _DOT_CHUNK = 2**18
 _HOST_DOT_CHUNK = 2**16
+_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 # A product of very wide matrices is twice as fast on a CPU by pieces that fit into its cache.
 _GRAM_CHUNK = 2**16
-
-
-def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """``tensor.to(dtype)``; to ask first costs a small tensor a tenth of the call that does nothing."""
-    return tensor if tensor.dtype == dtype else tensor.to(dtype)
-
-
-def readable(tensor: Tensor) -> bool:
-    """Whether values may decide a branch: not in a traced graph, and not where that waits for a GPU."""
-    return not torch.compiler.is_compiling() and tensor.is_cpu
 
 
 class Rows:
@@ -124,10 +116,10 @@ class Rows:
         pairs = [(i, j) for i in range(len(where)) for j in range(i + 1)]
         rows = _in_memory_order([piece[index] for index in where])
         if readable(piece[0]):
-            products = [[0.0] * len(piece) for _ in piece]
+            products = np.zeros((len(piece), len(piece)), _NUMPY[self.dtype])
             for (i, j), product in zip(pairs, _dots(rows, pairs, self.dtype), strict=True):
-                products[where[i]][where[j]] = products[where[j]][where[i]] = product
-            return torch.tensor(products, dtype=self.dtype)
+                products[where[i], where[j]] = products[where[j], where[i]] = product
+            return torch.from_numpy(products)
         gram = torch.zeros(len(piece), len(piece), dtype=self.dtype, device=piece[0].device)
         total = gram.new_zeros(len(pairs))
         for parts in zip(*(row.split(_DOT_CHUNK) for row in rows), strict=True):
@@ -145,21 +137,27 @@ class Rows:
         total: Tensor
         if weight == 1 and others:
             (weight, other), *others = others
-            total = torch.add(row.to(self.dtype), other.to(self.dtype), alpha=weight)
+            total = torch.add(cast(row, self.dtype), cast(other, self.dtype), alpha=weight)
         else:
-            total = row.to(self.dtype) * weight
+            total = cast(row, self.dtype) * weight
         for weight, row in others:
-            total.add_(row.to(self.dtype), alpha=weight)
+            total.add_(cast(row, self.dtype), alpha=weight)
         return total
 
 
 def _dots(rows: Sequence[Tensor], pairs: Sequence[tuple[int, int]], dtype: torch.dtype) -> list[float]:
     """Inner products of vectors on the host: NumPy's take half the time of torch's to call."""
     totals = [0.0] * len(pairs)
-    for parts in zip(*(row.detach().split(_HOST_DOT_CHUNK) for row in rows), strict=True):
-        given = [cast(part, dtype).numpy() for part in parts]
+    numbers = [row.detach().numpy() if row.dtype == dtype else None for row in rows]
+    for start in range(0, rows[0].shape[0] if rows else 0, _HOST_DOT_CHUNK):
+        piece = slice(start, start + _HOST_DOT_CHUNK)
+        # what is of another type is cast by pieces
+        given = [
+            row[piece].detach().to(dtype).numpy() if array is None else array[piece]
+            for row, array in zip(rows, numbers, strict=True)
+        ]
         for number, (i, j) in enumerate(pairs):
-            totals[number] += float(np.dot(given[i], given[j]))
+            totals[number] += float(given[i].dot(given[j]))
     return totals
 
 
@@ -181,10 +179,12 @@ def _lying_together(pieces: Sequence[Tensor], dtype: torch.dtype) -> Tensor | No
     if torch.compiler.is_compiling() or first.dtype != dtype:
         return None
     start, step = first.data_ptr(), size * first.element_size()
+    if any(piece.data_ptr() != start + index * step for index, piece in enumerate(pieces)):
+        return None
     memory = first.untyped_storage().data_ptr()
-    for index, piece in enumerate(pieces):
+    for piece in pieces:
         same = piece.dtype == dtype and piece.untyped_storage().data_ptr() == memory
-        if not (same and piece.is_contiguous() and piece.data_ptr() == start + index * step):
+        if not (same and piece.is_contiguous()):
             return None
     return first.as_strided((len(pieces), size), (size, 1))
 
@@ -201,6 +201,8 @@ def _in_memory_order(pieces: Sequence[Tensor]) -> list[Tensor]:
 
     Gradients often arrive transposed, all in the same way.
     """
+    if all(piece.is_contiguous() for piece in pieces):
+        return [piece.view(-1) for piece in pieces]
     layouts = {piece.stride() for piece in pieces if any(piece.stride())}
     if len(layouts) == 1:
         (strides,) = layouts
@@ -370,7 +372,7 @@ class _Junction(torch.autograd.Function):
             reached = [g is not None for g in next(iter(step.grads.values()))]
             following = iter(merged)
             features = [
-                next(following).to(dtype) if has_gradient else None
+                cast(next(following), dtype) if has_gradient else None
                 for has_gradient, dtype in zip(reached, ctx.dtypes, strict=True)
             ]
         return (None, None, *features, *owned, *parameters)
@@ -398,7 +400,7 @@ def _measure(
     reference = next((g for task in grads.values() for g in task if g is not None), anchor)
     assert reference is not None
     device = reference.device
-    scale = torch.ones((), dtype=dtype, device=device) if anchor is None else anchor.to(dtype)
+    scale = torch.ones((), dtype=dtype, device=device) if anchor is None else cast(anchor, dtype)
     scaled = not readable(scale) or scale.item() != 1
     if scaled:
         scale = torch.where(scale == 0, 1.0, scale)
@@ -421,7 +423,7 @@ def _measure(
         complete=len(present) == len(method.tasks),
         gram=gram,
         feature_gram=feature_gram,
-        finite=torch.isfinite(gram if gram is feature_gram else gram + feature_gram).all(),
+        finite=all_finite(gram if gram is feature_gram else gram + feature_gram),
         scale=scale,
         local=local,
         grads=grads,
@@ -580,7 +582,7 @@ def collective_group(method: GradientAggregator) -> Any:
     It is not DDP's own: with labels missing on some ranks, DDP's buckets may become ready in another
     order there, and reductions of one group must be issued in one order.
     """
-    if not method._sync or not dist.is_available() or not dist.is_initialized():
+    if not dist.is_available() or not dist.is_initialized() or not method._sync:
         return None
     if method.process_group is not None:
         return method.process_group

@@ -14,11 +14,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mtlkit.errors import SpecError, UsageError, unknown_name
-from mtlkit.junction import Rows, Step, cast, collective_group, fork, readable
+from mtlkit.host import all_finite, cast, ones, readable
+from mtlkit.junction import Rows, Step, collective_group, fork
 from mtlkit.registry import option_defaults
 from mtlkit.spec import Part, format_spec
 from mtlkit.tasks import task_names
-from mtlkit.weighting.solvers import all_finite
 
 __all__ = ["Chain", "GradientAggregator", "Stats"]
 
@@ -179,7 +179,7 @@ class GradientAggregator(nn.Module, ABC):
             raise UsageError(
                 f"{self} merges whole gradients and has no weight per task; call combine(grads)"
             )
-        return gram.new_ones(len(gram))
+        return ones(gram)
 
     def merge(self, grads: Tensor, step: Step | None = None) -> Tensor:
         """(N,) merged gradient from (P, N) task gradients."""

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError
+from mtlkit.host import Matrix, as_array, as_tensor
 from mtlkit.junction import Step
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import Matrix, as_array, as_tensor
 
 __all__ = ["CRMOGM"]
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mtlkit.host import Matrix, as_array
 from mtlkit.junction import Step
-from mtlkit.weighting.solvers import Matrix, as_array
 
 __all__ = ["cross_gram"]
 

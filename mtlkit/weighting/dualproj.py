@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
+from mtlkit.host import Matrix
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.solvers import Matrix, dual_cone_weights, solve
+from mtlkit.weighting.solvers import dual_cone_weights, solve
 
 __all__ = ["DualProj"]
 

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError
+from mtlkit.host import Matrix, as_array
 from mtlkit.junction import Step
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import Tasks
 from mtlkit.weighting.simplex import SimplexWeights
-from mtlkit.weighting.solvers import Matrix, as_array, safe_divide
+from mtlkit.weighting.solvers import safe_divide
 
 __all__ = ["ExcessMTL"]
 

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError
+from mtlkit.host import Matrix, as_array, as_tensor, is_finite
 from mtlkit.junction import Step
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
 from mtlkit.weighting.pairwise import pick_pairs, remember_pairs
 from mtlkit.weighting.randomness import SharedRandom
-from mtlkit.weighting.solvers import Matrix, as_array, as_tensor, is_finite, precision
+from mtlkit.weighting.solvers import precision
 
 __all__ = ["GradVac"]
 

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from mtlkit.errors import UsageError
+from mtlkit.host import Matrix
 from mtlkit.junction import Step
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import Matrix, min_norm_point, solve
+from mtlkit.weighting.solvers import min_norm_point, solve
 
 __all__ = ["MGDA"]
 

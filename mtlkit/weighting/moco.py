@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError
+from mtlkit.host import Matrix, as_array
 from mtlkit.junction import Step
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import Tasks
 from mtlkit.weighting.pairwise import pick_pairs, remember_pairs
 from mtlkit.weighting.simplex import SimplexWeights
-from mtlkit.weighting.solvers import Matrix, as_array, project_onto_simplex
+from mtlkit.weighting.solvers import project_onto_simplex
 
 __all__ = ["MoCo"]
 

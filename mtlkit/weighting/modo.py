@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from mtlkit.errors import SpecError
+from mtlkit.host import Matrix
 from mtlkit.junction import Step
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import Tasks
 from mtlkit.weighting.double_sampling import cross_gram
 from mtlkit.weighting.simplex import SimplexWeights
-from mtlkit.weighting.solvers import Matrix, project_onto_simplex
+from mtlkit.weighting.solvers import project_onto_simplex
 
 __all__ = ["MoDo"]
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtlkit.junction import Step, readable
-from mtlkit.weighting.solvers import Matrix
+from mtlkit.host import Matrix, readable
+from mtlkit.junction import Step
 
 __all__ = ["pick_pairs", "remember_pairs"]
 

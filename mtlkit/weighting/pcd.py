@@ -9,17 +9,11 @@ import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError, unknown_name
+from mtlkit.host import Matrix, as_array
 from mtlkit.junction import Step
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import (
-    Matrix,
-    as_array,
-    constrained_descent_weights,
-    precision,
-    safe_divide,
-    solve,
-)
+from mtlkit.weighting.solvers import constrained_descent_weights, precision, safe_divide, solve
 
 __all__ = ["PCD"]
 

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mtlkit.host import as_array, as_tensor
 from mtlkit.junction import Step
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
 from mtlkit.weighting.randomness import SharedRandom
-from mtlkit.weighting.solvers import as_array, as_tensor
 
 __all__ = ["PCGrad"]
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mtlkit.junction import readable
+from mtlkit.host import readable
 
 __all__ = ["SharedRandom"]
 

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mtlkit.host import Matrix, as_array, as_tensor, is_finite
 from mtlkit.junction import Step
 from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import Matrix, as_array, as_tensor, is_finite
 
 __all__ = ["SimplexWeights"]
 

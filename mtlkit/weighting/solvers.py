@@ -9,7 +9,6 @@ is, and each solver says which weights it returns.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -17,12 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtlkit.junction import cast, readable
+from mtlkit.host import Matrix, as_array, as_tensor, is_finite, readable
 
 __all__ = [
-    "all_finite",
-    "as_array",
-    "as_tensor",
     "bargaining_weights",
     "closed_form",
     "conflict_averse_weights",
@@ -30,7 +26,6 @@ __all__ = [
     "cosine_matrix",
     "dual_cone_projections",
     "dual_cone_weights",
-    "is_finite",
     "min_norm_point",
     "precision",
     "project_onto_simplex",
@@ -40,45 +35,9 @@ __all__ = [
     "symmetric_pseudo_inverse",
 ]
 
-Matrix = np.ndarray
 Array = TypeVar("Array", Tensor, np.ndarray)
 _EPS = float(np.finfo(np.float64).eps)
 _TINY = float(np.finfo(np.float64).tiny)
-_YES, _NO = torch.tensor(True), torch.tensor(False)
-
-
-def as_array(tensor: Tensor) -> Matrix:
-    """The numbers in float64, on the host."""
-    array: Matrix = _on_host(tensor).astype(np.float64, copy=False)
-    return array
-
-
-def as_tensor(array: Matrix, like: Tensor) -> Tensor:
-    """The numbers with the type and device of ``like``."""
-    if like.dtype == torch.float32:  # NumPy's cast takes half the time of torch's
-        array = array.astype(np.float32)
-    tensor = torch.from_numpy(array)
-    return cast(tensor, like.dtype) if like.is_cpu else tensor.to(like)
-
-
-def is_finite(array: Matrix) -> bool:
-    """Whether all numbers are."""
-    # a finite sum of squares says so in half the time; one that is not may be too large
-    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
-
-
-def _on_host(tensor: Tensor) -> Matrix:
-    host = tensor.detach() if tensor.requires_grad else tensor
-    host = host if host.is_cpu else host.cpu()
-    array: Matrix = (host.float() if host.dtype == torch.bfloat16 else host).numpy()
-    return array
-
-
-def all_finite(tensor: Tensor) -> Tensor:
-    """``torch.isfinite(tensor).all()``, by NumPy where the numbers are at hand."""
-    if not readable(tensor):
-        return torch.isfinite(tensor).all()
-    return _YES if is_finite(_on_host(tensor)) else _NO
 
 
 def closed_form(formula: Callable[..., Any], *tensors: Tensor, **options: float) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from mtlkit.host import ones
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator
 
@@ -21,4 +22,4 @@ class Sum(GradientAggregator):
 
     def weights(self, gram: Tensor) -> Tensor:
         """Ones."""
-        return gram.new_ones(len(gram))
+        return ones(gram)

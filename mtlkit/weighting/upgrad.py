@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from mtlkit.host import Matrix
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.solvers import Matrix, dual_cone_projections, solve
+from mtlkit.weighting.solvers import dual_cone_projections, solve
 
 __all__ = ["UPGrad"]
 

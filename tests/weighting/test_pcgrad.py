@@ -47,7 +47,9 @@ def test_it_is_the_papers_algorithm_in_its_own_random_order(rows):
 def test_it_equals_torchjd_given_the_same_orders(rows):
     method = mtlkit.create_method("pcgrad", len(rows))
     # it passes over the task itself, wherever that is in the order
-    orders = iter([torch.tensor([i, *others]) for i, others in enumerate(method.random.others(len(rows)))])
+    orders = iter(
+        [torch.tensor([i, *others]) for i, others in enumerate(method.random.others(len(rows)))]
+    )
     original = torch.randperm
     try:
         torch.randperm = lambda count, **_: next(orders)
