@@ -77,6 +77,6 @@ def run(rounds: int = 15) -> list[Row]:
     rows.append(Row(group, "sum", ratio(seconds, "sum", "plain")))
     heavy: dict[str, _Candidate] = {"K backwards": _SeparateBackwards(None, batch)}
     heavy |= {name: _Candidate(f"{name}(wrt=parameters)", batch) for name in PARAMETER_LEVEL}
-    seconds = interleave(heavy, max(3, rounds // 3), warmup=1)
+    seconds = interleave(heavy, max(3, 2 * rounds // 3), warmup=1)
     group = f"step, ResNet18, K={TASKS}, parameters / K autograd.grad calls and a sum"
     return rows + [Row(group, n, ratio(seconds, n, "K backwards"), limit=1.05) for n in PARAMETER_LEVEL]
