@@ -380,14 +380,14 @@ def _is_class(thing: Any) -> bool:
 def _is_complete(target: Tensor) -> bool:
     """Whether no label can be missing: one pass over the target."""
     if target.is_floating_point():
-        return math.isfinite(target.sum())
+        return math.isfinite(target.sum().item())
     if target.dtype in (torch.bool, torch.uint8) or target.numel() == 0:
         return True
-    return int(target.min()) != NO_LABEL
+    return target.min().item() != NO_LABEL
 
 
 def _all_classes_known(target: Tensor) -> bool:
-    return not target.is_floating_point() and target.numel() > 0 and int(target.min()) >= 0
+    return not target.is_floating_point() and target.numel() > 0 and target.min().item() >= 0
 
 
 def _labelled_rows(target: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from mtlkit.errors import NonFiniteError, SpecError, UsageError, unknown_name
+from mtlkit.host import all_finite
 from mtlkit.tasks import Task, task_names
 from mtlkit.training.accelerators import (
     broadcast,
@@ -375,7 +376,7 @@ class Trainer:
 
     def _check_losses(self, total: Tensor, losses: Sequence[Tensor | float | None]) -> bool:
         """Whether the losses are finite; on several processes, those of all."""
-        if self._alone and math.isfinite(total.detach()):
+        if self._alone and math.isfinite(total.item()):
             return True
         values = [None if loss is None else float(loss) for loss in losses]
         wrong = [
@@ -392,11 +393,11 @@ class Trainer:
     def _check_gradients(self, counts: Sequence[float]) -> None:
         if self.accelerator.scaler is not None:
             return  # the scaler skips the step by itself
-        norm = self._merged_norm()
-        if norm is None:
+        finite = self._merged_finite()
+        if finite is None:
             grads = [p.grad for p in self._learner.parameters() if p.grad is not None]
-            norm = float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
-        if math.isfinite(norm):
+            finite = not grads or math.isfinite(torch.nn.utils.get_total_norm(grads))
+        if finite:
             return
         stats = self.method.stats
         wrong = []
@@ -409,13 +410,13 @@ class Trainer:
         named = ", ".join(f"{name!r}" for name in wrong) or "the merged tasks"
         self._nonfinite(f"the gradient of {named} is not finite")
 
-    def _merged_norm(self) -> float | None:
-        """A number that is finite if the gradients merged in this backward are; None without a merge."""
+    def _merged_finite(self) -> bool | None:
+        """Whether the gradients merged in this backward are finite; None without a merge."""
         gram = self.method.last_gram
         if gram is None or gram is self._gram:
             return None  # a plain sum that was not forked, or a compiled method
         self._gram = gram
-        return float(gram.sum())
+        return bool(all_finite(gram))
 
     def _nonfinite(self, what: str) -> None:
         where = f"{what} at step {self.step + 1}, batch {self._position.batch + 1} of the epoch"
