@@ -107,7 +107,7 @@ def run(rounds: int = 15) -> list[Row]:
                 at_least=True,
             )
         )
-    rows += _resnet(rounds)
+    rows += _resnet(2 * rounds)
     for width, tasks, spec in (
         (512, 40, "rotograd"),
         (1536, 40, "rotate(blocks=12)+scale"),

@@ -30,6 +30,8 @@ from mtlkit.weighting.solvers import safe_divide
 __all__ = ["Rotate"]
 
 _FOLDS_BETWEEN_CHECKS = 16
+# After thin products did not do, the next folds of the task are done without trying them.
+_FOLDS_AT_REST = 16
 # Up to this many features the rotations of all tasks are folded in one batch also on a CPU.
 _SMALL = 128
 # radians in one step: beyond this nothing is left of the direction in float32
@@ -76,6 +78,8 @@ class Rotate(GradientAggregator):
     base: Tensor
     turns: Tensor
     folds: Tensor
+    rests: Tensor
+    """Folds of each task until thin products are tried again."""
 
     def __init__(
         self,
@@ -109,6 +113,8 @@ class Rotate(GradientAggregator):
             self.frames = _geotorch_frames(shape)
         self.register_buffer("turns", torch.zeros((), dtype=torch.long))
         self.register_buffer("folds", torch.zeros((), dtype=torch.long))
+        # kept with the state, so that training goes on bit for bit
+        self.register_buffer("rests", torch.zeros(len(self.tasks), dtype=torch.long))
         # whether this step updates, and what geotorch does, depends on values
         self.traceable = update_every == 1 and param == "lie"  # type: ignore[misc]
 
@@ -242,8 +248,12 @@ class Rotate(GradientAggregator):
                 self.base.copy_(base.view_as(self.base))
         else:  # matrices that fill a cache go one task after the other
             scratch = torch.empty(2, *self.base.shape[1:], dtype=self.base.dtype)
-            for rotation, lie in zip(self.base, self.lie, strict=True):
-                fold_(rotation, unpack(lie, side, out=scratch[0] if side % 2 == 0 else None), scratch[1])
+            rests = self.rests.numpy()
+            for task, (rotation, lie) in enumerate(zip(self.base, self.lie, strict=True)):
+                move = unpack(lie, side, out=scratch[0] if side % 2 == 0 else None)
+                rested = rests[task] == 0
+                found = fold_(rotation, move, scratch[1], thin=rested)
+                rests[task] = (0 if found else _FOLDS_AT_REST) if rested else rests[task] - 1
         self.folds += 1
         if int(self.folds) % _FOLDS_BETWEEN_CHECKS == 0:
             for rotation in self.base:

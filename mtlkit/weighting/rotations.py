@@ -80,7 +80,7 @@ def skew_product(left: Tensor, right: Tensor) -> Tensor:
     return product - product.mT
 
 
-def fold_(base: Tensor, lie: Tensor, scratch: Tensor | None = None) -> None:
+def fold_(base: Tensor, lie: Tensor, scratch: Tensor | None = None, *, thin: bool = True) -> bool:
     r"""``base <- base @ exp(lie)`` in place, for skew-symmetric (b, n, n) ``lie``.
 
     A Taylor polynomial of degree 1 takes one product (that with ``base``), degree 2 two, degree 4
@@ -89,11 +89,15 @@ def fold_(base: Tensor, lie: Tensor, scratch: Tensor | None = None) -> None:
 
     Memory of this size costs time when it is new, so a caller with many matrices may lend ``scratch``;
     then ``lie`` is overwritten, and for large matrices one product is mostly enough (see
-    :func:`_exponentiate_`).
+    :func:`_exponentiate_`), which is tried if ``thin``.
+
+    Returns:
+        False if it was tried in vain, at the price of half a product.
     """
-    if scratch is not None and lie.shape[-1] >= _SKETCHED and _exponentiate_(lie):
+    tried = thin and scratch is not None and lie.shape[-1] >= _SKETCHED
+    if tried and _exponentiate_(lie):
         base.add_(torch.bmm(base, lie, out=scratch))
-        return
+        return True
     degree, squarings = _plan(lie)
     if degree <= 2:
         first = torch.bmm(base, lie, out=scratch)
@@ -102,6 +106,7 @@ def fold_(base: Tensor, lie: Tensor, scratch: Tensor | None = None) -> None:
         base.add_(first)
     else:
         base += torch.bmm(base, _exponential_minus_one(lie, degree, squarings), out=scratch)
+    return not tried
 
 
 def _exponentiate_(lie: Tensor) -> bool:

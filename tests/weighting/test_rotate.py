@@ -34,6 +34,35 @@ def assert_rotations(rotations: Tensor, tolerance: float = 1e-5) -> None:
     assert (torch.linalg.det(rotations.double()) - 1).abs().max() < 1e-3
 
 
+def test_thin_products_rest_after_they_did_not_do_and_a_state_dict_knows_it() -> None:
+    side, generator = 384, torch.Generator().manual_seed(0)
+    rotations, twin = (mtlkit.create_method("rotograd", 2, feature_dim=side) for _ in range(2))
+    part = rotate_part(rotations)
+
+    def move(which: int, size: float, method: mtlkit.GradientAggregator = rotations) -> None:
+        with torch.no_grad():
+            lie = rotate_part(method).lie[which]
+            lie.copy_(size * torch.randn(lie.shape, generator=generator))
+        rotate_part(method).fold()
+
+    move(0, 1e-2)  # in all directions; the other task stays
+    assert part.rests.tolist() == [16, 0]
+    move(0, 1e-9)  # would do, but is not tried
+    assert part.rests.tolist() == [15, 0]
+    twin.load_state_dict(rotations.state_dict())
+    state = generator.get_state()
+    move(0, 1e-2)
+    generator.set_state(state)
+    move(0, 1e-2, twin)
+    assert torch.equal(twin.rotations, rotations.rotations)
+    for _ in range(14):
+        move(0, 1e-4)
+    assert part.rests.tolist() == [0, 0]
+    move(0, 1e-9)  # tried again, and enough
+    assert part.rests.tolist() == [0, 0]
+    assert_rotations(rotations.rotations)
+
+
 def batches(count: int, size: int = 8, inputs: int = 4, seed: int = 0) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(size, inputs, generator=generator) for _ in range(count)]
