@@ -115,6 +115,8 @@ def spread(values: ArrayLike) -> Spread:
     if known.size == 1:
         return Spread(float(known[0]), math.nan, 1)
     std = float(known.std(ddof=1)) if np.isfinite(known).all() else math.inf
+    if std < math.inf and known.min() == known.max():
+        std = 0.0  # the mean of equal numbers is rounded, and their deviation would not be zero
     return Spread(float(np.median(known)), std, int(known.size))
 
 

@@ -158,3 +158,13 @@ def test_a_band_of_one_run_is_a_line_and_nan_is_left_out():
     assert band.high[0] == pytest.approx(2 + stats.t.ppf(0.95, 1) * 1.0)
     with pytest.raises(ValueError, match="level"):
         confidence_band([[1.0]], level=90)
+
+
+@pytest.mark.parametrize("value", [0.1, 0.9823147, 1e-12, 3.3e7])
+def test_equal_runs_have_no_deviation_whatever_the_rounding_of_their_mean(value):
+    assert spread([value] * 3).std == 0
+    assert spread([value] * 7).std == 0
+
+
+def test_infinite_runs_have_an_infinite_deviation():
+    assert spread([math.inf, math.inf]).std == math.inf
