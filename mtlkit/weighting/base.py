@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mtlkit.errors import SpecError, UsageError, unknown_name
-from mtlkit.host import all_finite, cast, ones, readable
+from mtlkit.host import all_finite, as_array, cast, ones, readable
 from mtlkit.junction import Rows, Step, collective_group, fork
 from mtlkit.registry import option_defaults
 from mtlkit.spec import Part, format_spec
@@ -217,29 +217,21 @@ class GradientAggregator(nn.Module, ABC):
     def remember(self, name: str, value: Tensor | np.ndarray, step: Any) -> None:
         """Write ``value`` into the buffer ``name``, for the present tasks, if the step is finite."""
         buffer: Tensor = getattr(self, name)
-        partial = buffer.dim() > 0 and not step.complete
+        where = _entries(buffer, step)
         if readable(buffer):
-            if step.finite:
-                # NumPy's assignment takes a third of the time of torch's
-                numbers = value if isinstance(value, np.ndarray) else value.numpy(force=True)
-                buffer.numpy()[list(step.present) if partial else ...] = numbers
+            if step.finite:  # NumPy's assignment takes a third of the time of torch's
+                buffer.numpy()[where] = value if isinstance(value, np.ndarray) else as_array(value)
             return
         given = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-        old = step.pick(buffer) if partial else buffer
-        new = torch.where(step.finite, given.to(buffer), old)
-        if partial:
-            buffer[list(step.present)] = new
-        else:
-            buffer.copy_(new)
+        buffer[where] = torch.where(step.finite, given.to(buffer), buffer[where])
 
     def count(self, name: str, step: Any) -> None:
         """Add one to the buffer ``name``, for the present tasks, if the step is finite."""
         buffer: Tensor = getattr(self, name)
         if not readable(buffer):
-            self.remember(name, (step.pick(buffer) if buffer.dim() else buffer) + 1, step)
+            self.remember(name, buffer[_entries(buffer, step)] + 1, step)
         elif step.finite:
-            numbers = buffer.numpy()
-            numbers[list(step.present) if buffer.dim() and not step.complete else ...] += 1
+            buffer.numpy()[_entries(buffer, step)] += 1
 
     # What a user calls
 
@@ -759,6 +751,11 @@ class _Record:
             _spread(weights, self.present, tasks),
             torch.cat([_spread(products[:-1], self.present, tasks), products[-1:]]),
         )
+
+
+def _entries(buffer: Tensor, step: Any) -> Any:
+    """Index of the present tasks in a buffer with a row per task; of all in one that has none."""
+    return list(step.present) if buffer.dim() and not step.complete else ...
 
 
 def _spread(values: Tensor, present: tuple[int, ...], tasks: int) -> Tensor:

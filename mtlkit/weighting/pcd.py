@@ -75,7 +75,7 @@ class PCD(GradientAggregator):
     def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
         """Weights of the constrained direction."""
         squares, seen = self._averages(as_array(gram), step)
-        self.carry(gram, (squares, seen))
+        self.carry(gram, squares)
         scales = np.sqrt(safe_divide(1 - self.beta**seen, squares, np))
         first = 0
         if self.primary is not None:
@@ -86,7 +86,9 @@ class PCD(GradientAggregator):
 
     def update(self, step: Step) -> None:
         """Keep the moving averages."""
-        squares, _ = self.carried(step) or self._averages(as_array(step.gram), step)
+        squares = self.carried(step)
+        if squares is None:
+            squares, _ = self._averages(as_array(step.gram), step)
         self.remember("squares", squares, step)
         self.count("seen", step)
 

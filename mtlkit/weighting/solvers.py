@@ -311,7 +311,7 @@ def conflict_averse_weights(gram: Matrix, c: float, rounding: float = _EPS) -> M
         weights = problem.pivot()
         if weights is not None:
             return weights
-    columns = _cosine_root(gram, norms) * (norms / largest)  # the gradients, in K coordinates
+    columns = _root(_cosines(gram)[1]) * (norms / largest)  # the gradients, in K coordinates
     mean = columns @ uniform
     radius = c * float(np.linalg.norm(mean))
     if radius == 0:
@@ -497,11 +497,6 @@ def _cosines(gram: Matrix) -> tuple[Matrix, Matrix]:
 
 def _or_one(values: Matrix) -> Matrix:
     return values + (values == 0)
-
-
-def _cosine_root(gram: Matrix, norms: Matrix) -> Matrix:
-    safe = _or_one(norms)
-    return _root(gram / (safe[:, None] * safe))
 
 
 def _root(matrix: Matrix) -> Matrix:
