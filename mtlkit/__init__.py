@@ -4,15 +4,15 @@ from typing import Any
 
 from mtlkit._version import __version__
 from mtlkit.errors import MtlkitError
-from mtlkit.junction import Step
 from mtlkit.registry import (
     list_architectures,
     list_methods,
     register_architecture,
     register_method,
 )
+from mtlkit.step import Step
 from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.create import create_method
+from mtlkit.weighting.chain import create_method
 
 __all__ = [
     "Architecture",

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import mtlkit
-from mtlkit.junction import Rows, flatten_features
+from mtlkit.nesting import flatten_features
 from tests.networks import SmallNet, train
 
 COMPILED = ["sum", "scale", "pcgrad", "rotate+scale"]
@@ -121,15 +121,6 @@ def test_named_tuples_and_order_survive_flattening():
     assert again.right[1]["x"] is features.right[1]["x"]
 
 
-@pytest.mark.parametrize("spec", SPECS)
-def test_rows_beyond_the_stacking_limit_give_the_same(spec, monkeypatch):
-    rows = torch.randn(4, 100)
-    expected = mtlkit.create_method(spec, 4, feature_dim=5).combine(rows)
-    monkeypatch.setattr("mtlkit.junction._STACK_LIMIT", 10)
-    merged = mtlkit.create_method(spec, 4, feature_dim=5).combine(rows)
-    torch.testing.assert_close(merged, expected, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("spec", ["pcgrad", "mgda", "imtl_g", "scale", "rotate+pcgrad"])
 @pytest.mark.parametrize("given", ["module", "parameters", "found"])
 def test_rows_with_respect_to_parameters_are_those_of_one_backward_per_loss(spec, given):
@@ -186,7 +177,6 @@ def test_whole_gradient_merges_need_all_parameters_in_shared():
 @pytest.mark.parametrize("spec", SPECS)
 def test_eval_and_no_grad_cost_nothing_and_change_nothing(spec):
     net = train(SmallNet(spec), [torch.randn(8, 4) for _ in range(2)])
-    net.method._prepare()  # what the next forward does with the optimizer's last step
     before = copy.deepcopy(net.method.state_dict())
     with torch.no_grad():
         net(torch.randn(8, 4))
@@ -250,7 +240,6 @@ def test_grad_scaler_skips_an_overflow_and_keeps_the_state(spec):
         scaler.update()
 
     step(1.0)
-    net.method._prepare()  # what the next forward does with the optimizer's last step
     before = copy.deepcopy(net.state_dict())
     step(float("inf"))
     after = net.state_dict()
@@ -504,60 +493,6 @@ def test_a_head_that_changes_its_features_in_place_is_told_so():
         first.relu_()
 
 
-def test_gram_matrix_of_half_precision_rows_is_accumulated_in_single_precision():
-    rows = torch.randn(3, 5000)
-    half = rows.bfloat16()
-    gram = Rows([[row] for row in half], torch.float32).gram()
-    assert gram.dtype == torch.float32
-    torch.testing.assert_close(gram, half.float() @ half.float().T, rtol=1e-4, atol=1e-2)
-
-
-@pytest.mark.parametrize("host", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("layout", ["contiguous", "transposed", "mixed", "slices", "slices backwards"])
-def test_gradients_that_are_not_copied_together_are_merged_as_a_matrix_would_be(
-    layout, dtype, host, monkeypatch
-):
-    monkeypatch.setattr("mtlkit.junction._STACK_LIMIT", 10)
-    monkeypatch.setattr("mtlkit.junction._DOT_CHUNK", 7)
-    monkeypatch.setattr("mtlkit.junction._HOST_DOT_CHUNK", 7)
-    if not host:  # as for a GPU
-        monkeypatch.setattr("mtlkit.junction.readable", lambda tensor: False)
-    grads = [torch.randn(4, 3, 5).to(dtype) for _ in range(3)]
-    if layout == "slices":
-        grads = list(torch.stack(grads))
-    elif layout == "slices backwards":
-        grads = list(torch.stack(grads))[::-1]
-    for index, gradient in enumerate(grads):
-        if layout == "transposed" or (layout == "mixed" and index == 1):
-            grads[index] = gradient.transpose(0, 1).contiguous().transpose(0, 1)
-    rows = Rows([[gradient] for gradient in grads], torch.float32)
-    matrix = torch.stack([gradient.float().flatten() for gradient in grads])
-    torch.testing.assert_close(rows.gram(), matrix @ matrix.T, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(rows.matrix(), matrix)
-    for weights in (torch.ones(3), torch.tensor([0.5, -1.0, 2.0])):
-        (merged,) = rows.weighted(weights)
-        expected = (weights @ matrix).reshape(4, 3, 5)
-        torch.testing.assert_close(merged, expected, rtol=1e-4, atol=1e-5)
-    copied = dtype != torch.float32 or layout != "slices"
-    assert copied or rows.matrix().data_ptr() == grads[0].data_ptr()
-
-
-@pytest.mark.parametrize("limit", [10, 2**25])
-def test_a_tensor_that_one_task_alone_reads_gets_the_gradient_of_that_task(limit, monkeypatch):
-    monkeypatch.setattr("mtlkit.junction._STACK_LIMIT", limit)
-    shared = [torch.randn(6, 4, requires_grad=True) for _ in range(2)]
-    method = mtlkit.create_method("sum", 2)
-    first, second = method([leaf * 1.0 for leaf in shared])
-    losses = [(first[0] * 2 + first[1]).square().sum(), second[1].square().sum()]
-    method.total(losses).backward()
-    one, two = (leaf.detach() for leaf in shared)
-    torch.testing.assert_close(shared[0].grad, 4 * (2 * one + two))
-    torch.testing.assert_close(shared[1].grad, 2 * (2 * one + two) + 2 * two)
-    norms = torch.stack([(20 * (2 * one + two).square().sum()).sqrt(), (2 * two).norm()])
-    torch.testing.assert_close(method.stats.norms, norms)
-
-
 def test_import_leaves_optional_packages_alone():
     import subprocess
     import sys
@@ -569,3 +504,16 @@ def test_import_leaves_optional_packages_alone():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_a_tensor_that_one_task_alone_reads_gets_the_gradient_of_that_task():
+    shared = [torch.randn(6, 4, requires_grad=True) for _ in range(2)]
+    method = mtlkit.create_method("sum", 2)
+    first, second = method([leaf * 1.0 for leaf in shared])
+    losses = [(first[0] * 2 + first[1]).square().sum(), second[1].square().sum()]
+    method.total(losses).backward()
+    one, two = (leaf.detach() for leaf in shared)
+    torch.testing.assert_close(shared[0].grad, 4 * (2 * one + two))
+    torch.testing.assert_close(shared[1].grad, 2 * (2 * one + two) + 2 * two)
+    norms = torch.stack([(20 * (2 * one + two).square().sum()).sqrt(), (2 * two).norm()])
+    torch.testing.assert_close(method.stats.norms, norms)

@@ -16,7 +16,7 @@ from mtlkit.registry import methods
 from mtlkit.spec import Part, format_spec
 from mtlkit.tasks import task_names
 from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.create import create_method
+from mtlkit.weighting.chain import create_method
 
 __all__ = ["Architecture", "SingleTask", "task_outputs"]
 

@@ -12,9 +12,9 @@ from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.heads import build_heads
 from mtlkit.architectures.stages import build_stages, join_streams, joint_features, split_streams
 from mtlkit.errors import SpecError
-from mtlkit.host import readable
 from mtlkit.registry import register_architecture
-from mtlkit.weighting.randomness import SharedRandom
+
+SharedRandom = None
 
 __all__ = ["LearningToBranch"]
 

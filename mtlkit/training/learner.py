@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mtlkit.errors import SpecError, UsageError, unknown_name
 from mtlkit.tasks import Task, task_names
 from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.create import create_method
+from mtlkit.weighting.chain import create_method
 
 __all__ = ["Learner", "prediction_of", "unpack"]
 

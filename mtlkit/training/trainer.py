@@ -18,7 +18,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from mtlkit.errors import NonFiniteError, SpecError, UsageError, unknown_name
-from mtlkit.host import all_finite
 from mtlkit.tasks import Task, task_names
 from mtlkit.training.accelerators import (
     broadcast,

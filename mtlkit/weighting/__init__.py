@@ -7,15 +7,16 @@ import importlib
 import pkgutil
 
 from mtlkit.registry import methods as _methods
-from mtlkit.weighting.base import Chain, GradientAggregator, Stats
-from mtlkit.weighting.create import create_method
+from mtlkit.weighting.base import GradientAggregator
+from mtlkit.weighting.chain import Chain, create_method
+from mtlkit.weighting.stats import Stats
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 _methods.alias("vanilla", "sum")
 _methods.alias("scale_only", "scale")
-_methods.alias("rotograd", "rotate+scale")
-_methods.alias("rotate_only", "rotate+sum")
+# _methods.alias("rotograd", "rotate+scale")
+# _methods.alias("rotate_only", "rotate+sum")
 
 __all__ = ["Chain", "GradientAggregator", "Stats", "create_method"]

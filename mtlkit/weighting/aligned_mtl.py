@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
+from mtlkit.gram import precision
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import closed_form, precision
 
 __all__ = ["AlignedMTL"]
 
@@ -46,24 +47,22 @@ class AlignedMTL(GradientAggregator):
 
     def weights(self, gram: Tensor) -> Tensor:
         """Row sums of the balance transformation."""
-        return closed_form(self._aligned, gram, rounding=precision(gram)).to(gram.dtype)
-
-    def _aligned(self, xp: Any, gram: Any, rounding: float) -> Any:
-        finite = xp.isfinite(gram).all()
-        values, vectors = xp.linalg.eigh(xp.where(finite, gram, 0.0))
+        finite = torch.isfinite(gram).all()
+        values, vectors = torch.linalg.eigh(torch.where(finite, gram.double(), 0.0))
         largest = values[-1]
-        kept = values > largest * len(gram) * rounding
-        inverse = xp.where(kept, 1 / xp.sqrt(xp.where(kept, values, 1.0)), 0.0)
-        weights = (vectors * inverse) @ vectors.sum(0) * self._scale(xp, values, kept)
-        weights = xp.where(largest > 0, weights, 1.0)
-        return xp.where(finite, weights, xp.nan)
+        kept = values > largest * len(gram) * precision(gram)
+        inverse = torch.where(kept, 1 / torch.where(kept, values, 1.0).sqrt(), 0.0)
+        weights = (vectors * inverse) @ vectors.sum(dim=0) * self._scale(values, kept)
+        weights = torch.where(largest > 0, weights, 1.0)
+        return torch.where(finite, weights, torch.nan).to(gram.dtype)
 
-    def _scale(self, xp: Any, values: Any, kept: Any) -> Any:
-        """Of no meaning where no value is kept."""
+    def _scale(self, values: Tensor, kept: Tensor) -> Tensor:
+        """The common length; of no meaning where no value is kept."""
         if self.scale_mode == "min":
-            return xp.sqrt(xp.where(kept, values, values[-1]).min())
+            return torch.where(kept, values, values[-1]).min().sqrt()
         rank = kept.sum()
         if self.scale_mode == "rmse":
-            return xp.sqrt(xp.where(kept, values, 0.0).sum() / rank)
+            return (torch.where(kept, values, 0.0).sum() / rank).sqrt()
         # values ascend, and those that are kept come last
-        return xp.sqrt(values[len(values) - rank + (rank - 1) // 2])
+        middle = len(values) - rank + torch.div(rank - 1, 2, rounding_mode="floor")
+        return values.gather(0, middle.clamp(0, len(values) - 1).reshape(1))[0].sqrt()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
 
 from mtlkit.errors import SpecError
+from mtlkit.gram import precision
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import conflict_averse_weights, precision, solve
+from mtlkit.weighting.host import solve
+from mtlkit.weighting.solvers import conflict_averse_weights
 
 __all__ = ["CAGrad"]
 
@@ -42,17 +45,17 @@ class CAGrad(GradientAggregator):
 
     paper = "Liu et al., Conflict-Averse Gradient Descent for Multi-task Learning, NeurIPS 2021"
     year = 2021
-    traceable = False
     waived_laws = {
         "single_task": "the best vector in the ball around a single gradient g is (1 + c) g",
     }
+    traceable = False
 
     def __init__(self, tasks: Tasks, *, c: float = 0.4, **common: Any) -> None:
         super().__init__(tasks, **common)
-        if not c >= 0:
+        if not 0 <= c < math.inf:
             raise SpecError(f"c of cagrad must be 0 or more, not {c}")
         self.c = c
 
     def weights(self, gram: Tensor) -> Tensor:
         """The mean's weights and those of the correction."""
-        return solve(conflict_averse_weights, gram, self.c, precision(gram))
+        return solve(conflict_averse_weights, gram, self.c, precision(gram)).to(gram.dtype)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import torch
 from torch import Tensor
 
+from mtlkit.gram import cosine_matrix, norms_of, precision, safe_divide
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.solvers import closed_form, precision
 
 __all__ = ["ConFIG"]
 
@@ -46,21 +45,17 @@ class ConFIG(GradientAggregator):
 
     def weights(self, gram: Tensor) -> Tensor:
         """Coefficients of the task gradients in the conflict-free one."""
-        return closed_form(_conflict_free, gram, rounding=precision(gram)).to(gram.dtype)
-
-
-def _conflict_free(xp: Any, gram: Any, rounding: float) -> Any:
-    finite = xp.isfinite(gram).all()
-    gram = xp.where(finite, gram, 0.0)
-    norms = xp.sqrt(gram.diagonal())
-    inverse = xp.where(norms > 0, 1 / norms, 0.0)
-    values, vectors = xp.linalg.eigh(inverse[:, None] * gram * inverse)
-    count = len(gram)
-    resolved = values > values[-1] * (count * rounding * 8)
-    products = xp.where(resolved, vectors.sum(0), 0.0)  # of 1 with the eigenvectors
-    solution = vectors @ xp.where(resolved, products / values, 0.0)  # a
-    served = vectors @ products  # C a
-    # 1 is orthogonal to all resolved eigenvectors when the gradients cancel
-    some = served @ served > (1e-10 * count) ** 2
-    length = xp.where(some, norms @ served / (solution @ served), 0.0)
-    return xp.where(finite, length * solution * inverse, xp.nan)
+        count = len(gram)
+        finite = torch.isfinite(gram).all()
+        gram = torch.where(finite, gram, 0.0)
+        norms = norms_of(gram)
+        values, vectors = torch.linalg.eigh(cosine_matrix(gram))
+        resolved = values > values[-1] * (8 * count * precision(gram))
+        products = torch.where(resolved, vectors.sum(dim=0), 0.0)  # of 1 with the eigenvectors
+        solution = vectors @ torch.where(resolved, safe_divide(products, values), 0.0)  # a
+        served = vectors @ products  # C a
+        # 1 is orthogonal to all resolved eigenvectors when the gradients cancel
+        some = served @ served > (1e-10 * count) ** 2
+        length = torch.where(some, safe_divide(norms @ served, solution @ served), 0.0)
+        weights = length * safe_divide(solution, norms)
+        return torch.where(finite, weights, torch.nan).to(gram.dtype)

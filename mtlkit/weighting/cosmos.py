@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError
+from mtlkit.gram import safe_divide
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import Tasks
-from mtlkit.weighting.scalarization import PreferredScalarization
-from mtlkit.weighting.solvers import safe_divide
+from mtlkit.weighting.base import State, Tasks
+from mtlkit.weighting.forms.scalarization import PreferredScalarization
 
 __all__ = ["COSMOS"]
 
@@ -47,16 +47,15 @@ class COSMOS(PreferredScalarization):
         "scale": "the penalty has no units and the losses have: their balance changes with the scale"
     }
 
-    def __init__(self, tasks: Tasks, *, penalty: float = 1.0, **common: Any) -> None:
+    def __init__(self, tasks: Tasks, *, penalty: float = 2.0, **common: Any) -> None:
         super().__init__(tasks, **common)
-        if not 0 <= penalty < torch.inf:
+        if not 0 <= penalty < math.inf:
             raise SpecError(f"penalty of cosmos must be 0 or more, not {penalty}")
         self.penalty = penalty
 
-    def scalarize(self, losses: Tensor, step: Any = None) -> tuple[Tensor, Tensor]:
+    def scalarize(self, losses: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """The penalised sum and its derivatives."""
-        preference = self._preference_of(step)
-        preference = safe_divide(preference, preference.sum())
+        preference = safe_divide(state.weighting, state.weighting.sum())
         exact = losses.double()
         length = exact.norm()
         direction = safe_divide(preference, preference.norm())

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError
-from mtlkit.host import Matrix, as_array, as_tensor
-from mtlkit.junction import Step
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator, Tasks
+from mtlkit.weighting.base import GradientAggregator, State, Step, Tasks
+from mtlkit.weighting.chain import create_method
 
 __all__ = ["CRMOGM"]
 
@@ -37,10 +35,6 @@ class CRMOGM(GradientAggregator):
         "Beyond, NeurIPS 2022"
     )
     year = 2022
-    traceable = False
-
-    smoothed: Tensor
-    seen: Tensor
 
     def __init__(self, tasks: Tasks, *, inner: str = "mgda", alpha: float = 0.9, **common: Any) -> None:
         super().__init__(tasks, **common)
@@ -49,56 +43,41 @@ class CRMOGM(GradientAggregator):
         self.inner = inner
         self.alpha = alpha
         self.method = _create(inner, self.tasks)
-        self.uses_losses = self.method.uses_losses  # type: ignore[misc]
-        self.register_buffer("smoothed", torch.zeros(len(self.tasks), dtype=torch.float64))
-        self.register_buffer("seen", torch.zeros(len(self.tasks), dtype=torch.long))
+        self.uses_losses = self.method.uses_losses
+        self.traceable = self.method.traceable
+        self.add_state("smoothed", 0.0)
+        self.add_state("seen", 0)
 
-    def prepare(self) -> None:
-        """Prepare inner."""
-        self.method.prepare()
+    def read_state(self, present: tuple[int, ...], **extras: Any) -> State:
+        """Own state and, in ``state.inner``, that of the inner method."""
+        inner = self.method.read_state(present, **extras)
+        return super().read_state(present, **extras, inner=inner)
 
-    def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """The smoothed weights."""
-        found = self._smooth(gram, step)
-        self.carry(gram, found)
-        return as_tensor(found[1], gram)
+        found, inner = self.method.weigh(gram, state.inner)
+        found = found.double()
+        average = self.alpha * state.smoothed + (1 - self.alpha) * found
+        smoothed = torch.where(state.seen == 0, found, average)
+        return smoothed, state.replace(smoothed=smoothed, seen=state.seen + 1, inner=inner)
 
-    def junction_parameters(self) -> tuple[Tensor, ...]:
-        """Those of inner."""
-        return self.method.junction_parameters()
+    def commit_state(self, old: State, new: State, present: tuple[int, ...], finite: Tensor) -> None:
+        """Keep both states."""
+        super().commit_state(old, new, present, finite)
+        self.method.commit_state(old.inner, new.inner, present, finite)
 
-    def junction_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
-        """Those of inner."""
-        return self.method.junction_gradients(step)
+    def owned(self) -> tuple[Tensor, ...]:
+        """Those of the inner method."""
+        return self.method.owned()
 
-    def update(self, step: Step) -> None:
-        """Keep the smoothed weights and what inner keeps."""
-        found = self.carried(step)
-        if not step.present:
-            return
-        weights, smoothed = found or self._smooth(step.gram, step)
-        self.remember("smoothed", smoothed, step)
-        self.count("seen", step)
-        outer, step.weights = step.weights, weights
-        self.method.update(step)
-        step.weights = outer
-
-    def _smooth(self, gram: Tensor, step: Step | None) -> tuple[Tensor, Matrix]:
-        """The weights that inner finds, and these smoothed."""
-        weights = self._call("weights", self.method, gram, step)
-        found = as_array(weights)
-        kept = as_array(self.smoothed if step is None else step.pick(self.smoothed))
-        seen = as_array(self.seen if step is None else step.pick(self.seen))
-        average = self.alpha * kept + (1 - self.alpha) * found
-        return weights, np.where(seen == 0, found, average)
+    def own_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
+        """Those of the inner method."""
+        return self.method.own_gradients(step)
 
 
 def _create(inner: str, tasks: tuple[str, ...]) -> GradientAggregator:
-    from mtlkit.weighting.create import create_method
-
     method = create_method(inner, tasks)
-    whole = any(part._merges_whole for part in method.parts)
-    if method._plays != {"merge"} or len(method.parts) != 1 or whole:
+    if method.roles != {"merge"} or method.needs_whole_gradients or method.uses_cross_gram:
         raise SpecError(
             f"inner of cr_mogm must be one method with a weight per task, such as 'mgda' or "
             f"'cagrad(c=0.4)', not {inner!r}; other parts are joined outside: 'uw+cr_mogm(inner=mgda)'"

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError
-from mtlkit.junction import Step
+from mtlkit.gram import norms_of, safe_divide
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import closed_form, safe_divide
+from mtlkit.weighting.base import GradientAggregator, State, Tasks
 
 __all__ = ["DBMTL"]
 
@@ -51,47 +50,41 @@ class DBMTL(GradientAggregator):
     year = 2023
     uses_losses = True
 
-    norms: Tensor
-    seen: Tensor
-
     def __init__(
         self, tasks: Tasks, *, beta: float = 0.9, beta_sigma: float = 0.0, **common: Any
     ) -> None:
         super().__init__(tasks, **common)
         if not 0 <= beta < 1:
             raise SpecError(f"beta of db_mtl must be in [0, 1), not {beta}")
-        if not beta_sigma >= 0:
+        if not 0 <= beta_sigma < torch.inf:
             raise SpecError(f"beta_sigma of db_mtl must be 0 or more, not {beta_sigma}")
         self.beta = beta
         self.beta_sigma = beta_sigma
-        self.register_buffer("norms", torch.zeros(len(self.tasks), dtype=torch.float64))
-        self.register_buffer("seen", torch.zeros(len(self.tasks), dtype=torch.long))
+        self.needs_whole_gradients = self.wrt == "parameters"
+        if self.needs_whole_gradients:
+            self.add_state("averages", per="coordinate")
+        self.add_state("norms", 0.0)
+        self.add_state("seen", 0)
 
     def loss_weights(self, losses: Tensor) -> Tensor:
         """One divided by the loss: the derivative of its logarithm."""
         return torch.where(losses == 0, 1.0, safe_divide(torch.ones_like(losses), losses.abs()))
 
-    def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
-        """The largest average divided by each norm."""
-        return closed_form(self._balance, gram, *self._state(step)).to(gram.dtype)
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
+        """The largest average norm divided by each norm."""
+        norms = norms_of(gram)
+        averages = torch.where(state.norms == 0, norms, self._average(state.norms, norms, state))
+        weights = safe_divide(averages.max(), norms)
+        return weights, state.replace(norms=averages, seen=state.seen + 1)
 
-    def update(self, step: Step) -> None:
-        """Keep the averages."""
-        if step.present:
-            averages = closed_form(self._averages, step.gram, *self._state(step))
-            self.remember("norms", averages, step)
-            self.count("seen", step)
+    def merge_rows(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
+        """The averaged gradients, all with the largest of their norms."""
+        old = state.averages if state.averages.shape[1] else torch.zeros_like(grads)
+        averages = self._average(old.T, grads.T, state).to(grads.dtype).T
+        norms = averages.norm(dim=1)
+        merged = safe_divide(norms.max(), norms) @ averages
+        return merged, state.replace(averages=averages, seen=state.seen + 1)
 
-    def _state(self, step: Step | None) -> tuple[Tensor, Tensor]:
-        if step is None:
-            return self.norms, self.seen
-        return step.pick(self.norms), step.pick(self.seen)
-
-    def _balance(self, xp: Any, gram: Any, kept: Any, seen: Any) -> Any:
-        largest = self._averages(xp, gram, kept, seen).max()
-        return safe_divide(largest, xp.sqrt(gram.diagonal()), xp)
-
-    def _averages(self, xp: Any, gram: Any, kept: Any, seen: Any) -> Any:
-        beta = self.beta / (seen + 1) ** self.beta_sigma
-        norms = xp.sqrt(gram.diagonal())
-        return xp.where(kept == 0, norms, beta * kept + (1 - beta) * norms)
+    def _average(self, old: Tensor, new: Tensor, state: State) -> Tensor:
+        beta = self.beta / (state.seen + 1).double() ** self.beta_sigma
+        return beta * old + (1 - beta) * new

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from mtlkit.host import Matrix
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.solvers import dual_cone_weights, solve
+from mtlkit.weighting.host import Matrix, solve
+from mtlkit.weighting.solvers import dual_cone_weights
 
 __all__ = ["DualProj"]
 
@@ -31,7 +31,7 @@ class DualProj(GradientAggregator):
 
     def weights(self, gram: Tensor) -> Tensor:
         """The mean's weights and the correction's."""
-        return solve(_projected_mean, gram)
+        return solve(_projected_mean, gram).to(gram.dtype)
 
 
 def _projected_mean(gram: Matrix) -> Matrix:

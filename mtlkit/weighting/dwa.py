@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError
+from mtlkit.gram import safe_divide
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import safe_divide
+from mtlkit.weighting.base import GradientAggregator, State, Tasks
 
 __all__ = ["DWA"]
 
@@ -41,45 +42,33 @@ class DWA(GradientAggregator):
     year = 2019
     uses_losses = True
 
-    sums: Tensor
-    counts: Tensor
-    newer: Tensor
-    older: Tensor
-    windows: Tensor
-
     def __init__(
         self, tasks: Tasks, *, temperature: float = 2.0, window: int = 1, **common: Any
     ) -> None:
         super().__init__(tasks, **common)
-        if not 0 < temperature < torch.inf:
+        if not 0 < temperature < math.inf:
             raise SpecError(f"temperature of dwa must be positive, not {temperature}")
         if window < 1:
             raise SpecError(f"window of dwa must be 1 step or more, not {window}")
         self.temperature = temperature
         self.window = window
-        for name in ("sums", "newer", "older"):
-            self.register_buffer(name, torch.zeros(len(self.tasks), dtype=torch.float64))
-        for name in ("counts", "windows"):
-            self.register_buffer(name, torch.zeros(len(self.tasks), dtype=torch.long))
+        self.add_state("loss_sum", 0.0)
+        self.add_state("counted", 0)
+        self.add_state("newer", 0.0)
+        self.add_state("older", 0.0)
+        self.add_state("windows", 0)
 
-    def loss_weights(self, losses: Tensor, step: Any = None) -> Tensor:
-        """Softmax of the rates, times the number of tasks present."""
-        newer, older, windows = (
-            buffer if step is None else step.pick(buffer)
-            for buffer in (self.newer, self.older, self.windows)
+    def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
+        """Softmax of the rates, times the number of tasks present; at its end a window is kept."""
+        known = (state.windows >= 2) & (state.older != 0)
+        rates = torch.where(known, safe_divide(state.newer, state.older), 1.0)
+        weights = len(losses) * (rates / self.temperature).softmax(dim=0)
+        loss_sum, counted = state.loss_sum + losses.double(), state.counted + 1
+        full = counted == self.window
+        return weights, state.replace(
+            windows=state.windows + full,
+            older=torch.where(full, state.newer, state.older),
+            newer=torch.where(full, loss_sum / counted, state.newer),
+            loss_sum=torch.where(full, 0.0, loss_sum),
+            counted=torch.where(full, 0, counted),
         )
-        known = (windows >= 2) & (older != 0)
-        rates = torch.where(known, safe_divide(newer, older), 1.0)
-        return (len(losses) * (rates / self.temperature).softmax(dim=0)).to(losses.dtype)
-
-    def update_losses(self, losses: Tensor, step: Any) -> None:
-        """Add to the window's sums; at its end, move on to the next window."""
-        sums = step.pick(self.sums) + losses.double()
-        counts = step.pick(self.counts) + 1
-        newer, older = step.pick(self.newer), step.pick(self.older)
-        full = counts == self.window
-        self.remember("windows", step.pick(self.windows) + full, step)
-        self.remember("older", torch.where(full, newer, older), step)
-        self.remember("newer", torch.where(full, sums / counts, newer), step)
-        self.remember("sums", torch.where(full, 0.0, sums), step)
-        self.remember("counts", torch.where(full, 0, counts), step)

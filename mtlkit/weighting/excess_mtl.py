@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError
-from mtlkit.host import Matrix, as_array
-from mtlkit.junction import Step
+from mtlkit.gram import safe_divide
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import Tasks
-from mtlkit.weighting.simplex import SimplexWeights
-from mtlkit.weighting.solvers import safe_divide
+from mtlkit.weighting.base import State, Tasks
+from mtlkit.weighting.forms.simplex import SimplexWeights
 
 __all__ = ["ExcessMTL"]
 
@@ -46,50 +44,27 @@ class ExcessMTL(SimplexWeights):
     paper = "He et al., Robust Multi-Task Learning with Excess Risks, ICML 2024"
     year = 2024
 
-    squares: Tensor
-    baseline: Tensor
-    seen: Tensor
-
     def __init__(self, tasks: Tasks, *, eta: float = 1.0, warmup: int = 1, **common: Any) -> None:
         super().__init__(tasks, **common)
-        if not eta > 0:
+        if not 0 < eta < math.inf:
             raise SpecError(f"eta of excess_mtl must be positive, not {eta}")
         if warmup < 1:
             raise SpecError(f"warmup of excess_mtl must be 1 or more, not {warmup}")
         self.eta = eta
         self.warmup = warmup
-        count = len(self.tasks)
-        self.register_buffer("squares", torch.zeros(count, dtype=torch.float64))
-        self.register_buffer("baseline", torch.zeros(count, dtype=torch.float64))
-        self.register_buffer("seen", torch.zeros(count, dtype=torch.long))
+        self.add_state("squares", 0.0)
+        self.add_state("baseline", 0.0)
+        self.add_state("seen", 0)
 
-    def move(self, shares: Matrix, gram: Matrix, step: Step | None) -> Matrix:
-        """One step of exponentiated gradient ascent."""
-        squares, baseline, seen = self._state(step)
-        if (seen < self.warmup).any():
-            return shares
-        excess = self._excess(gram, squares)[0]
-        with np.errstate(divide="ignore"):  # a share may be zero
-            exponents = np.log(shares) + self.eta * safe_divide(excess, baseline / self.warmup, np)
-        moved: Matrix = np.exp(exponents - exponents.max())
-        return moved / moved.sum()
-
-    def update(self, step: Step) -> None:
-        """Keep the weights, the sums of squares and the baselines."""
-        super().update(step)
-        squares, baseline, seen = self._state(step)
-        excess, squares = self._excess(as_array(step.gram), squares)
-        baseline = np.where(seen < self.warmup, baseline + excess, baseline)
-        self.remember("baseline", baseline, step)
-        self.remember("squares", squares, step)
-        self.count("seen", step)
-
-    def _state(self, step: Step | None) -> tuple[Matrix, Matrix, Matrix]:
-        state = (self.squares, self.baseline, self.seen)
-        squares, baseline, seen = (as_array(s if step is None else step.pick(s)) for s in state)
-        return squares, baseline, seen
-
-    def _excess(self, gram: Matrix, squares: Matrix) -> tuple[Matrix, Matrix]:
-        """Excess risks, and the sums of squares with this step's."""
-        squares = squares + gram.diagonal()
-        return safe_divide(gram.diagonal(), np.sqrt(squares), np), squares
+    def move(self, shares: Tensor, gram: Tensor, state: State) -> tuple[Tensor, State]:
+        """One step of exponentiated gradient ascent, after the warm-up."""
+        squares = state.squares + gram.diagonal()
+        excess = safe_divide(gram.diagonal(), squares.sqrt())
+        relative = safe_divide(excess, state.baseline / self.warmup)
+        moved = torch.softmax(shares.log() + self.eta * relative, dim=0)
+        warm = state.seen < self.warmup
+        return torch.where(warm.any(), shares, moved), state.replace(
+            squares=squares,
+            baseline=torch.where(warm, state.baseline + excess, state.baseline),
+            seen=state.seen + 1,
+        )

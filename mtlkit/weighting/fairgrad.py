@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError
+from mtlkit.gram import precision
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import bargaining_weights, precision, solve
+from mtlkit.weighting.host import solve
+from mtlkit.weighting.solvers import bargaining_weights
 
 __all__ = ["FairGrad"]
 
@@ -40,14 +43,14 @@ class FairGrad(GradientAggregator):
 
     paper = "Ban and Ji, Fair Resource Allocation in Multi-Task Learning, ICML 2024"
     year = 2024
-    traceable = False
     waived_laws = {
         "single_task": "the equation gives a single gradient g the length |g|^((1-alpha)/(1+alpha))",
     }
+    traceable = False
 
     def __init__(self, tasks: Tasks, *, alpha: float = 1.0, **common: Any) -> None:
         super().__init__(tasks, **common)
-        if not alpha >= 0:
+        if not 0 <= alpha < math.inf:
             raise SpecError(f"alpha of fairgrad must be 0 or more, not {alpha}")
         self.alpha = alpha
 
@@ -55,4 +58,4 @@ class FairGrad(GradientAggregator):
         """Solution of the power law."""
         if self.alpha == 0:
             return torch.full_like(gram[0], 1 / len(gram))
-        return solve(bargaining_weights, gram, 1 / self.alpha, precision(gram))
+        return solve(bargaining_weights, gram, 1 / self.alpha, precision(gram)).to(gram.dtype)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError
+from mtlkit.gram import safe_divide
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import Tasks
-from mtlkit.weighting.scalarization import Numbers, Scalarization, log_losses, per_task
-from mtlkit.weighting.solvers import safe_divide
+from mtlkit.weighting.base import GradientAggregator, State, Tasks
+from mtlkit.weighting.forms.numbers import Numbers, per_task
+from mtlkit.weighting.forms.scalarization import log_losses
 
 __all__ = ["FAMO"]
 
@@ -20,7 +22,7 @@ _EPS = 1e-8
 
 
 @register_method("famo")
-class FAMO(Scalarization):
+class FAMO(GradientAggregator):
     r"""Let all log-losses fall at about the same rate, from the loss values alone.
 
     .. math:: f = c \sum_k z_k \log(L_k - b_k), \qquad z = \operatorname{softmax}(\xi), \qquad
@@ -52,14 +54,7 @@ class FAMO(Scalarization):
 
     paper = "Liu et al., FAMO: Fast Adaptive Multitask Optimization, NeurIPS 2023"
     year = 2023
-
-    logits: Tensor
-    first_moments: Tensor
-    second_moments: Tensor
-    updates: Tensor
-    last_logs: Tensor
-    known: Tensor
-    _bounds: Tensor
+    uses_losses = True
 
     def __init__(
         self,
@@ -72,74 +67,52 @@ class FAMO(Scalarization):
     ) -> None:
         super().__init__(tasks, **common)
         for option, value in (("lr", lr), ("gamma", gamma)):
-            if not 0 <= value < torch.inf:
+            if not 0 <= value < math.inf:
                 raise SpecError(f"{option} of famo must be 0 or more, not {value}")
-        bounds = per_task("min_losses of famo", min_losses, self.tasks, 0.0)
         self.lr = lr
         self.gamma = gamma
         self.min_losses = min_losses
-        self.register_buffer("_bounds", torch.tensor(bounds, dtype=torch.float64), persistent=False)
+        self.add_constant("bounds", per_task("min_losses of famo", min_losses, self.tasks, 0.0))
         for name in ("logits", "first_moments", "second_moments", "last_logs"):
-            self.register_buffer(name, torch.zeros(len(self.tasks), dtype=torch.float64))
-        self.register_buffer("updates", torch.zeros(len(self.tasks), dtype=torch.long))
-        self.register_buffer("known", torch.zeros(len(self.tasks), dtype=torch.bool))
+            self.add_state(name, 0.0)
+        self.add_state("updates", 0)
+        self.add_state("known", False)
 
-    def scalarize(self, losses: Tensor, step: Any = None) -> tuple[Tensor, Tensor]:
-        """The weighted log-losses and the convex weights, after the logits have moved."""
-        state = self._advance(losses, step) if self.training else {}
-        logits = state.get("logits", self._pick("logits", step))
-        above = self._above(losses, step)
+    def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
+        """The convex weights, after the logits have moved."""
+        above = losses.double() - state.bounds
         logs, active = log_losses(above)
-        shares = _softmax(logits, active)
+        if self.training:
+            state = self._advance(logs, active, state)
+        shares = _softmax(state.logits, active)
         # the least loss makes the quotients of order one
         least = torch.where(active, above, torch.inf).min()
-        least = torch.where(torch.isinf(least), 1.0, least)
-        quotients = safe_divide(shares * least, above)
-        total = torch.where(active.any(), quotients.sum(), 1.0)
-        return (shares * logs).sum() * least / total, quotients / total
+        quotients = safe_divide(shares * torch.where(torch.isinf(least), 1.0, least), above)
+        return safe_divide(quotients, quotients.sum()), state
 
-    def loss_penalty(self, losses: Tensor, step: Any = None) -> None:
-        """None: c, the weighted harmonic mean of the losses, tells more than f does."""
-
-    def update_losses(self, losses: Tensor, step: Any) -> None:
-        """Keep the logits, Adam's state and the log-losses."""
-        for name, value in self._advance(losses, step).items():
-            self.remember(name, value, step)
-
-    def _advance(self, losses: Tensor, step: Any) -> dict[str, Tensor]:
-        """State after the losses of this step have been compared with the last ones."""
-        logs, active = log_losses(self._above(losses, step))
-        logits, known = self._pick("logits", step), self._pick("known", step)
-        last = self._pick("last_logs", step)
-        moves = known & active
-        change = torch.where(moves, last - logs, 0.0)
-        shares = _softmax(logits, moves)
-        gradient = shares * (change - shares @ change) + self.gamma * logits
-        updates = self._pick("updates", step) + moves
-        first = _BETAS[0] * self._pick("first_moments", step) + (1 - _BETAS[0]) * gradient
-        second = _BETAS[1] * self._pick("second_moments", step) + (1 - _BETAS[1]) * gradient.square()
+    def _advance(self, logs: Tensor, active: Tensor, state: State) -> State:
+        """Compare the log-losses with the last ones and take a step of Adam on the logits."""
+        moves = state.known & active
+        change = torch.where(moves, state.last_logs - logs, 0.0)
+        shares = _softmax(state.logits, moves)
+        gradient = shares * (change - shares @ change) + self.gamma * state.logits
+        updates = state.updates + moves
+        first = _BETAS[0] * state.first_moments + (1 - _BETAS[0]) * gradient
+        second = _BETAS[1] * state.second_moments + (1 - _BETAS[1]) * gradient.square()
         count = updates.clamp(min=1).double()
         root = (second / (1 - _BETAS[1] ** count)).sqrt() + _EPS
-        moved = logits - self.lr * first / (1 - _BETAS[0] ** count) / root
-        return {
-            "logits": torch.where(moves, moved, logits),
-            "first_moments": torch.where(moves, first, self._pick("first_moments", step)),
-            "second_moments": torch.where(moves, second, self._pick("second_moments", step)),
-            "updates": updates,
-            "last_logs": torch.where(active, logs, last),
-            "known": known | active,
-        }
-
-    def _above(self, losses: Tensor, step: Any) -> Tensor:
-        return losses.double() - self._pick("_bounds", step)
-
-    def _pick(self, name: str, step: Any) -> Tensor:
-        buffer: Tensor = getattr(self, name)
-        return buffer if step is None else step.pick(buffer)
+        moved = state.logits - self.lr * first / (1 - _BETAS[0] ** count) / root
+        return state.replace(
+            logits=torch.where(moves, moved, state.logits),
+            first_moments=torch.where(moves, first, state.first_moments),
+            second_moments=torch.where(moves, second, state.second_moments),
+            updates=updates,
+            last_logs=torch.where(active, logs, state.last_logs),
+            known=state.known | active,
+        )
 
 
 def _softmax(logits: Tensor, active: Tensor) -> Tensor:
     """Softmax over the active tasks; zeros where there is none."""
-    shifted = torch.where(active, logits, -torch.inf)
-    shifted = torch.where(active.any(), shifted, torch.zeros_like(logits))
+    shifted = torch.where(active | ~active.any(), logits, -torch.inf)
     return torch.where(active, shifted.softmax(dim=0), 0.0)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from mtlkit.registry import methods, register_method
-from mtlkit.weighting.scalarization import Scalarization, log_losses
+from mtlkit.weighting.base import State
+from mtlkit.weighting.forms.scalarization import Scalarization, log_losses
 
 __all__ = ["GLS"]
 
@@ -36,7 +35,7 @@ class GLS(Scalarization):
     )
     year = 2019
 
-    def scalarize(self, losses: Tensor, step: Any = None) -> tuple[Tensor, Tensor]:
+    def scalarize(self, losses: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """Geometric mean, and its quotient by each loss and their number."""
         logs, active = log_losses(losses)
         count = active.sum().clamp(min=1)

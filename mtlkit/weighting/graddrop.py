@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError
-from mtlkit.junction import Step
+from mtlkit.randomness import uniform
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.randomness import SharedRandom
+from mtlkit.weighting.base import GradientAggregator, State, Tasks
 
 __all__ = ["GradDrop"]
 
@@ -43,8 +42,6 @@ class GradDrop(GradientAggregator):
     )
     year = 2020
 
-    _leaks: Tensor
-
     def __init__(
         self, tasks: Tasks, *, leak: float | Sequence[float] = 0.0, seed: int = 0, **common: Any
     ) -> None:
@@ -56,27 +53,15 @@ class GradDrop(GradientAggregator):
             )
         self.leak = leak
         self.seed = seed
-        self.register_buffer("_leaks", torch.tensor(leaks, dtype=torch.float32), persistent=False)
-        self._leaky = any(leaks)
-        self.random = SharedRandom(seed)
+        self.add_constant("leaks", leaks)
+        self.add_state("draws", 0, per="all")
 
-    def merge(self, grads: Tensor, step: Step | None = None) -> Tensor:
+    def merge_rows(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
         """Mask the (P, N) gradients by sign and add them."""
-        size = grads.shape[1]
-        offset = 0 if step is None or step.over_parameters else step.rank * size
         above, below = grads.clamp(min=0), grads.clamp(max=0)
         positive, negative = above.sum(dim=0), below.sum(dim=0)  # (N,)
-        chance = self.random.uniform(size, offset=offset)
-        chance = chance if grads.is_cpu else chance.to(grads.device)
-        # one where P > U, without a quotient of zeros; lerp picks by ones and zeros exactly as where
-        # does, which on a CPU takes five times as long: it branches, and chance cannot be foreseen
-        up = (chance * (positive - negative)).lt_(positive)
-        if not self._leaky:
-            return torch.lerp(negative, positive, up)
-        leaks = (self._leaks if step is None else step.pick(self._leaks)).to(grads.dtype)
-        kept = torch.lerp((1 - leaks) @ below, (1 - leaks) @ above, up)
-        return torch.addmv(kept, grads.T, leaks)
-
-    def update(self, step: Step) -> None:
-        """Move on to the next step's choices."""
-        self.random.advance(step.finite)
+        chance = uniform(self.seed, state.draws, grads.shape[1], offset=state.offset)
+        up = chance * (positive - negative) < positive  # P > U, without a quotient of zeros
+        kept = (1 - state.leaks).to(grads.dtype)
+        merged = torch.where(up, kept @ above, kept @ below) + state.leaks.to(grads.dtype) @ grads
+        return merged, state.replace(draws=state.draws + 1)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from mtlkit.errors import SpecError, UsageError
-from mtlkit.junction import Step
+from mtlkit.errors import SpecError
+from mtlkit.gram import norms_of, safe_divide
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import safe_divide
+from mtlkit.weighting.base import GradientAggregator, State, Tasks
 
 __all__ = ["GradNorm"]
 
@@ -42,64 +42,41 @@ class GradNorm(GradientAggregator):
     year = 2018
     uses_losses = True
 
-    initial_losses: Tensor
-
     def __init__(self, tasks: Tasks, *, alpha: float = 1.5, **common: Any) -> None:
         super().__init__(tasks, **common)
-        if alpha < 0:
+        if not 0 <= alpha < torch.inf:
             raise SpecError(f"alpha of gradnorm must be 0 or more, not {alpha}")
         self.alpha = alpha
-        self.task_weights = nn.Parameter(torch.ones(len(self.tasks)))
-        self.register_buffer("initial_losses", torch.zeros(len(self.tasks)))
+        self.add_learnt("task_weights", 1.0)
+        # the weights after all moves of the optimizer up to `applied`, brought to sum K each time
+        self.add_state("balanced", 1.0)
+        self.add_state("applied", 1.0)
+        self.add_state("initial_losses", 0.0)
 
-    def prepare(self) -> None:
-        """Bring the weights back to sum K."""
-        if self.training and torch.is_grad_enabled():
-            with torch.no_grad():
-                self.task_weights.copy_(_normalised(self.task_weights))
-
-    def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """The learnt weights; over the tasks present, their mean is one."""
-        current = self.task_weights.detach()
-        return _normalised(current if step is None else step.pick(current)).to(gram.dtype)
+        balanced = self._balance(state)
+        new = state.replace(balanced=balanced, applied=state.task_weights.detach().double())
+        if "losses" in state.values:
+            new = new.replace(initial_losses=self._initial_losses(state))
+        return balanced / balanced.mean(), new
 
-    def junction_parameters(self) -> tuple[Tensor, ...]:
-        """The weights."""
-        return (self.task_weights,)
-
-    def junction_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
+    def learn(self, gram: Tensor, state: State) -> Mapping[str, Tensor]:
         r""":math:`\|G_k\| \operatorname{sign}(w_k \|G_k\| - \bar G r_k^\alpha)`."""
-        if not step.present:
-            return (torch.zeros_like(self.task_weights),)
-        if step.losses is None:
-            raise UsageError("gradnorm needs the losses: call backward() on method.total(losses)")
-        norms = step.gram.diagonal().sqrt()
-        scaled = self.weights(step.gram, step) * norms
-        rates = safe_divide(step.losses, self._reference(step)).to(norms.dtype)
+        norms = norms_of(gram)
+        balanced = self._balance(state)
+        weighted = balanced / balanced.mean() * norms
+        rates = safe_divide(state.losses.double(), self._initial_losses(state))
         relative = safe_divide(rates, rates.mean()).clamp(min=0)
-        target = scaled.mean() * relative**self.alpha
-        gradient = norms * torch.sign(scaled - target) * step.scale
-        if step.complete:
-            return (gradient.to(self.task_weights.dtype),)
-        index = torch.tensor(step.present, device=gradient.device)
-        full = torch.zeros_like(self.task_weights)
-        return (full.index_copy(0, index, gradient.to(full.dtype)),)
+        target = weighted.mean() * relative**self.alpha
+        return {"task_weights": norms * torch.sign(weighted - target)}
 
-    def update(self, step: Step) -> None:
-        """Keep the initial losses."""
-        if step.losses is not None:
-            self.remember("initial_losses", self._reference(step), step)
+    def _balance(self, state: State) -> Tensor:
+        """Apply the optimizer's last move and bring the weights back to the sum that they had."""
+        share = state.balanced.sum()
+        moved = (state.balanced + state.task_weights.detach() - state.applied).clamp(min=0)
+        even = torch.full_like(moved, 1 / len(moved))
+        return share * torch.where(moved.sum() > 0, safe_divide(moved, moved.sum()), even)
 
-    def _reference(self, step: Step) -> Tensor:
-        assert step.losses is not None
-        initial = step.pick(self.initial_losses)
-        return torch.where(initial == 0, step.losses.to(initial.dtype), initial)
-
-
-def _normalised(weights: Tensor) -> Tensor:
-    """Non-negative with sum K. What already is, within rounding, is left as it is, bit for bit."""
-    positive = weights.clamp(min=0)
-    total = positive.sum()
-    done = (weights >= 0).all() & ((total - len(weights)).abs() <= 1e-6 * len(weights))
-    scaled = torch.where(total > 0, positive * (len(weights) / total), torch.ones_like(weights))
-    return torch.where(done, weights, scaled)
+    def _initial_losses(self, state: State) -> Tensor:
+        return torch.where(state.initial_losses == 0, state.losses.double(), state.initial_losses)

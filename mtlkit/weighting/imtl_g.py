@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import torch
 from torch import Tensor
 
-from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.solvers import (
-    closed_form,
+from mtlkit.gram import (
     cosine_matrix,
+    norms_of,
     precision,
     safe_divide,
     symmetric_pseudo_inverse,
 )
+from mtlkit.registry import register_method
+from mtlkit.weighting.base import GradientAggregator
 
 __all__ = ["IMTLG"]
 
@@ -38,17 +37,14 @@ class IMTLG(GradientAggregator):
 
     def weights(self, gram: Tensor) -> Tensor:
         """Solution of the equal-projection system, with sum one."""
-        return closed_form(_equal_projections, gram, rounding=precision(gram)).to(gram.dtype)
-
-
-def _equal_projections(xp: Any, gram: Any, rounding: float) -> Any:
-    norms = xp.sqrt(gram.diagonal())
-    inverse = symmetric_pseudo_inverse(cosine_matrix(gram, xp), xp, rounding)
-    solution = inverse.sum(1)
-    # gradients that cancel each other leave rounding errors here, which must not be scaled up
-    solution = xp.where(abs(solution) <= 8 * len(gram) * rounding * abs(inverse).max(), 0.0, solution)
-    # the largest norm makes the quotients of order one; it cancels in the normalisation
-    weights = safe_divide(solution * norms.max(), norms, xp)
-    total = weights.sum()
-    vanishing = abs(total) <= 8 * len(gram) * rounding * abs(weights).max()
-    return xp.where(vanishing, 0.0, safe_divide(weights, total, xp))
+        norms = norms_of(gram)
+        inverse = symmetric_pseudo_inverse(cosine_matrix(gram), precision(gram))
+        solution = inverse.sum(dim=1)
+        # gradients that cancel each other leave rounding errors, which must not be scaled up
+        rounding = 8 * len(gram) * precision(gram)
+        solution = torch.where(solution.abs() <= rounding * inverse.abs().max(), 0.0, solution)
+        # the largest norm makes the quotients of order one; it cancels in the normalisation
+        weights = safe_divide(solution * norms.max(), norms)
+        total = weights.sum()
+        cancels = total.abs() <= rounding * weights.abs().max()
+        return torch.where(cancels, 0.0, safe_divide(weights, total)).to(gram.dtype)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from mtlkit.junction import Step
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator, Tasks
+from mtlkit.weighting.base import GradientAggregator, State, Tasks
 
 __all__ = ["IMTLL"]
 
@@ -32,28 +31,15 @@ class IMTLL(GradientAggregator):
 
     paper = "Liu et al., Towards Impartial Multi-task Learning, ICLR 2021"
     year = 2021
-    # no value of a loss enters, but which tasks have labels on some process does
-    uses_losses = True
 
     def __init__(self, tasks: Tasks, **common: Any) -> None:
         super().__init__(tasks, **common)
-        self.log_scales = nn.Parameter(torch.zeros(len(self.tasks)))
+        self.add_learnt("log_scales", 0.0)
 
-    def loss_weights(self, losses: Tensor, step: Any = None) -> Tensor:
+    def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
         """The learnt scales."""
-        return torch.exp(self._present(step)).to(losses.dtype)
+        return torch.exp(state.log_scales), state
 
-    def loss_penalty(self, losses: Tensor, step: Any = None) -> Tensor:
+    def loss_penalty(self, losses: Tensor, state: State) -> Tensor | None:
         """Minus the sum of the logarithms of the scales."""
-        return -self._present(step).sum().to(losses.dtype)
-
-    def junction_parameters(self) -> tuple[Tensor, ...]:
-        """Own parameters, so that DDP finds them in use at the end of the forward pass."""
-        return (self.log_scales,)
-
-    def junction_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
-        """None: their gradient comes from the total."""
-        return (None,)
-
-    def _present(self, step: Any) -> Tensor:
-        return self.log_scales if step is None else step.pick(self.log_scales)
+        return -state.log_scales.sum()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError
+from mtlkit.gram import precision
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import closed_form, precision
 
 __all__ = ["Krum"]
 
@@ -58,27 +57,20 @@ class Krum(GradientAggregator):
 
     def weights(self, gram: Tensor) -> Tensor:
         """Equal weights of the selected tasks."""
-        return closed_form(self._selection, gram, rounding=precision(gram)).to(gram.dtype)
-
-    def _selection(self, xp: Any, gram: Any, rounding: float) -> Any:
         count = len(gram)
         if count == 1:
-            return gram[0] * 0 + 1
-        squares = gram.diagonal()
-        distances = squares[:, None] + squares[None, :] - 2 * gram
+            return torch.ones_like(gram[0])
+        exact = gram.double()
+        squares = exact.diagonal()
+        distances = (squares[:, None] + squares[None, :] - 2 * exact).clamp(min=0)
+        others = distances + torch.diag(torch.full_like(squares, torch.inf))
         neighbours = min(max(count - self.n_byzantine - 2, 1), count - 1)
-        others = xp.where(distances > 0, distances, 0.0) + xp.diag(xp.full_like(squares, xp.inf))
-        scores = _ascending(xp, others)[:, :neighbours].sum(1)
+        scores = others.sort(dim=1).values[:, :neighbours].sum(dim=1)
         selected = min(self.n_selected, count)
-        last = _ascending(xp, scores)[selected - 1]
+        last = scores.sort().values[selected - 1]
         # distances are known to the rounding of the squares that they are differences of
-        slack = 8 * rounding * neighbours * squares.max()
+        slack = 8 * precision(gram) * neighbours * squares.max()
         sure = scores < last - slack
         tied = ~sure & (scores <= last + slack)
-        share = (selected - sure.sum()) / tied.sum()
-        weights = (sure + tied * share) / selected
-        return xp.where(xp.isfinite(gram).all(), weights, xp.nan)
-
-
-def _ascending(xp: Any, values: Any) -> Any:
-    return np.sort(values) if xp is np else torch.sort(values).values
+        weights = (sure + tied * (selected - sure.sum()) / tied.sum()) / selected
+        return torch.where(torch.isfinite(gram).all(), weights, torch.nan).to(gram.dtype)

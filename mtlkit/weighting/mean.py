@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from mtlkit.registry import register_method
@@ -21,4 +22,4 @@ class Mean(GradientAggregator):
 
     def weights(self, gram: Tensor) -> Tensor:
         """One divided by the number of tasks."""
-        return gram.new_full((len(gram),), 1 / len(gram))
+        return torch.full_like(gram[0], 1 / len(gram))

@@ -8,12 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtlkit.errors import UsageError
-from mtlkit.host import Matrix
-from mtlkit.junction import Step
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import min_norm_point, solve
+from mtlkit.weighting.base import GradientAggregator, State, Tasks
+from mtlkit.weighting.host import Matrix, on_host
+from mtlkit.weighting.solvers import min_norm_point
 
 __all__ = ["MGDA"]
 
@@ -50,35 +48,24 @@ class MGDA(GradientAggregator):
     ) -> None:
         super().__init__(tasks, **common)
         self.normalize = normalize
-        self.uses_losses = normalize in ("loss", "loss+")  # type: ignore[misc]
+        self.uses_losses = normalize in ("loss", "loss+")
 
-    def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Barycentric coordinates of the point of minimum norm."""
-        if self.normalize == "none":
-            return solve(min_norm_point, gram)
-        divisors = torch.ones_like(gram[0], dtype=torch.float64)
-        if self.uses_losses:
-            if step is None or step.losses is None:
-                raise UsageError(
-                    f"mgda(normalize={self.normalize!r}) needs the losses: call backward() on "
-                    "method.total(losses), or use normalize='l2'"
-                )
-            divisors = divisors * step.losses.double().abs().to(gram.device)
+        sizes = state.losses.abs() if self.uses_losses else torch.ones_like(gram[0])
         if self.normalize in ("l2", "loss+"):
-            divisors = divisors * gram.diagonal().double().sqrt()
-        if not bool(torch.isfinite(divisors).all()):
-            return torch.full_like(gram[0], torch.nan)
-        return solve(_normalised_min_norm, gram, divisors.cpu().numpy())
+            sizes = sizes * gram.diagonal().double().sqrt()
+        (weights,) = on_host(_min_norm_weights, gram, sizes)
+        return weights, state
 
 
-def _normalised_min_norm(gram: Matrix, divisors: Matrix) -> Matrix:
-    # a zero gradient stays zero whatever it is divided by
-    divisors = np.where(gram.diagonal() == 0, 1, divisors)
+def _min_norm_weights(gram: Matrix, sizes: Matrix) -> list[Matrix]:
+    """Weights for the gradients divided by their ``sizes``; one of size zero gets weight zero."""
+    sizes = np.where(gram.diagonal() == 0, 1, sizes)  # a zero gradient stays zero
+    chosen = np.flatnonzero(sizes)
+    if not np.isfinite(sizes).all() or not len(chosen):
+        return [np.full(len(gram), 1 / len(gram) if np.isfinite(sizes).all() else np.nan)]
     weights = np.zeros(len(gram))
-    chosen = np.flatnonzero(divisors)
-    if not len(chosen):
-        return np.full(len(gram), 1 / len(gram))
-    divisors = divisors[chosen] / divisors[chosen].max()
-    part = gram[np.ix_(chosen, chosen)]
-    weights[chosen] = min_norm_point(part / divisors[:, None] / divisors[None, :])
-    return weights
+    sizes = sizes[chosen] / sizes[chosen].max()
+    weights[chosen] = min_norm_point(gram[np.ix_(chosen, chosen)] / sizes[:, None] / sizes)
+    return [weights]

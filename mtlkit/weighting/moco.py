@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError
-from mtlkit.host import Matrix, as_array
-from mtlkit.junction import Step
+from mtlkit.gram import safe_divide
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import Tasks
-from mtlkit.weighting.pairwise import pick_pairs, remember_pairs
-from mtlkit.weighting.simplex import SimplexWeights
-from mtlkit.weighting.solvers import project_onto_simplex
+from mtlkit.weighting.base import State, Tasks
+from mtlkit.weighting.forms.simplex import SimplexWeights, project_onto_simplex
 
 __all__ = ["MoCo"]
 
@@ -56,9 +53,6 @@ class MoCo(SimplexWeights):
     )
     year = 2023
 
-    tracked: Tensor
-    steps: Tensor
-
     def __init__(
         self,
         tasks: Tasks,
@@ -73,41 +67,47 @@ class MoCo(SimplexWeights):
         super().__init__(tasks, **common)
         if not 0 < beta <= 1:
             raise SpecError(f"beta of moco must be in (0, 1], not {beta}")
-        if not gamma > 0:
+        if not 0 < gamma < math.inf:
             raise SpecError(f"gamma of moco must be positive, not {gamma}")
         for name, value in (("beta_sigma", beta_sigma), ("gamma_sigma", gamma_sigma), ("rho", rho)):
-            if not value >= 0:
+            if not 0 <= value < math.inf:
                 raise SpecError(f"{name} of moco must be 0 or more, not {value}")
         self.beta = beta
         self.beta_sigma = beta_sigma
         self.gamma = gamma
         self.gamma_sigma = gamma_sigma
         self.rho = rho
-        count = len(self.tasks)
-        self.register_buffer("tracked", torch.zeros(count, count, dtype=torch.float64))
-        self.register_buffer("steps", torch.tensor(0))
+        self.needs_whole_gradients = self.wrt == "parameters"
+        if self.needs_whole_gradients:
+            self.add_state("tracked", per="coordinate")
+        else:
+            self.add_state("tracked", 0.0, per="pair")
+        self.add_state("steps", 0, per="all")
 
-    def move(self, shares: Matrix, gram: Matrix, step: Step | None) -> Matrix:
+    def move(self, shares: Tensor, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """One projected step on the averaged products."""
-        products = self._average(gram, step)
-        size = products.diagonal().mean()
-        if size > 0:
-            products = products / size
-        gamma = self.gamma / (int(self.steps) + 1) ** self.gamma_sigma
+        average = state.tracked + self._beta(state) * (gram - state.tracked)
+        new = state.tracked.diagonal() == 0
+        average = torch.where(new[:, None] | new, gram, average)
+        products = safe_divide(average, average.diagonal().mean())
+        return self._descend(shares, products, state), state.replace(
+            tracked=average, steps=state.steps + 1
+        )
+
+    def merge_rows(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
+        """The paper's own rule: average the gradients, and step along the averages."""
+        old = state.tracked if state.tracked.shape[1] else torch.zeros_like(grads)
+        average = old + self._beta(state).to(grads.dtype) * (grads - old)
+        exact = average.double()
+        total = state.shares.sum()
+        shares = self._descend(safe_divide(state.shares, total), exact @ exact.T, state)
+        return shares.to(grads.dtype) @ average, state.replace(
+            tracked=average, shares=shares * total, steps=state.steps + 1
+        )
+
+    def _descend(self, shares: Tensor, products: Tensor, state: State) -> Tensor:
+        gamma = self.gamma / (state.steps + 1).double() ** self.gamma_sigma
         return project_onto_simplex(shares - gamma * (products @ shares + self.rho * shares))
 
-    def update(self, step: Step) -> None:
-        """Keep the point and the average."""
-        super().update(step)
-        if not step.present:
-            return
-        average = self._average(as_array(step.gram), step)
-        remember_pairs(self.tracked, average, step)
-        self.count("steps", step)
-
-    def _average(self, gram: Matrix, step: Step | None) -> Matrix:
-        tracked = as_array(pick_pairs(self.tracked, step))
-        beta = self.beta / (int(self.steps) + 1) ** self.beta_sigma
-        average = tracked + beta * (gram - tracked)
-        new = tracked.diagonal() == 0
-        return np.where(new[:, None] | new, gram, average) if new.any() else average
+    def _beta(self, state: State) -> Tensor:
+        return self.beta / (state.steps + 1).double() ** self.beta_sigma

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from torch import Tensor
+
 from mtlkit.errors import SpecError
-from mtlkit.host import Matrix
-from mtlkit.junction import Step
+from mtlkit.gram import safe_divide
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import Tasks
-from mtlkit.weighting.double_sampling import cross_gram
-from mtlkit.weighting.simplex import SimplexWeights
-from mtlkit.weighting.solvers import project_onto_simplex
+from mtlkit.weighting.base import State, Tasks
+from mtlkit.weighting.forms.simplex import SimplexWeights, project_onto_simplex
 
 __all__ = ["MoDo"]
 
@@ -44,6 +44,7 @@ class MoDo(SimplexWeights):
     waived_laws = {
         "junction": "the features' gradients are compared between samples; combine is given no samples",
     }
+    uses_cross_gram = True
 
     def __init__(
         self,
@@ -55,18 +56,18 @@ class MoDo(SimplexWeights):
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not gamma > 0:
+        if not 0 < gamma < math.inf:
             raise SpecError(f"gamma of modo must be positive, not {gamma}")
-        if not rho >= 0:
+        if not 0 <= rho < math.inf:
             raise SpecError(f"rho of modo must be 0 or more, not {rho}")
         self.gamma = gamma
         self.rho = rho
         self.normalize = normalize
 
-    def move(self, shares: Matrix, gram: Matrix, step: Step | None) -> Matrix:
+    def move(self, shares: Tensor, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """One projected step."""
-        products = cross_gram(gram, step)
-        size = gram.diagonal().mean() if self.normalize else 1.0
-        if size > 0:
-            products = products / size
-        return project_onto_simplex(shares - self.gamma * (products @ shares + self.rho * shares))
+        products = state.cross_gram.double()
+        if self.normalize:
+            products = safe_divide(products, gram.diagonal().mean())
+        step = products @ shares + self.rho * shares
+        return project_onto_simplex(shares - self.gamma * step), state

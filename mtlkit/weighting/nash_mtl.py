@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from mtlkit.errors import SpecError
-from mtlkit.junction import Step
+from mtlkit.gram import precision
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import bargaining_weights, precision, safe_divide, solve
+from mtlkit.weighting.base import GradientAggregator, State, Tasks
+from mtlkit.weighting.host import Matrix, on_host
+from mtlkit.weighting.solvers import bargaining_weights
 
 __all__ = ["NashMTL"]
 
@@ -43,13 +45,10 @@ class NashMTL(GradientAggregator):
 
     paper = "Navon et al., Multi-Task Learning as a Bargaining Game, ICML 2022"
     year = 2022
-    traceable = False
     waived_laws = {
         "single_task": "a single task bargains alone and gets the unit vector along its gradient",
     }
-
-    kept: Tensor
-    age: Tensor
+    traceable = False
 
     def __init__(
         self,
@@ -62,32 +61,27 @@ class NashMTL(GradientAggregator):
         super().__init__(tasks, **common)
         if update_every < 1:
             raise SpecError(f"update_every of nash_mtl must be 1 or more, not {update_every}")
-        if max_norm is not None and not max_norm >= 0:
+        if max_norm is not None and not 0 <= max_norm < math.inf:
             raise SpecError(f"max_norm of nash_mtl must be 0 or more, or None, not {max_norm}")
         self.update_every = update_every
         self.max_norm = max_norm
-        # a negative weight has not been bargained for yet
-        self.register_buffer("kept", torch.full((len(self.tasks),), -1.0, dtype=torch.float64))
-        self.register_buffer("age", torch.tensor(0))
+        self.add_state("kept", -1.0)  # a negative weight has not been bargained for yet
+        self.add_state("age", 0, per="all")
 
-    def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """The bargaining solution, or the one kept, clipped."""
-        weights = self._solution(gram, step)
-        if not self.max_norm:
-            return weights
-        exact = weights.double()
-        norm = (exact @ gram.double() @ exact).clamp(min=0).sqrt()
-        clipped = safe_divide(exact * self.max_norm, norm)
-        return torch.where(norm > self.max_norm, clipped, exact).to(gram)
+        rounding = precision(gram)
 
-    def update(self, step: Step) -> None:
-        """Keep the weights for the steps that do not solve."""
-        if self.update_every > 1:
-            self.remember("kept", self._solution(step.gram, step), step)
-            self.count("age", step)
+        def bargain(gram: Matrix, kept: Matrix, age: Matrix) -> list[Matrix]:
+            if age % self.update_every == 0 or (kept < 0).any():
+                kept = bargaining_weights(gram, 1.0, rounding)
+            return [_clip(kept, gram, self.max_norm), kept]
 
-    def _solution(self, gram: Tensor, step: Step | None) -> Tensor:
-        kept = self.kept if step is None else step.pick(self.kept)
-        if int(self.age) % self.update_every == 0 or bool((kept < 0).any()):
-            return solve(bargaining_weights, gram, 1.0, precision(gram))
-        return kept.to(gram)
+        weights, kept = on_host(bargain, gram, state.kept, state.age)
+        return weights, state.replace(kept=kept, age=state.age + 1)
+
+
+def _clip(weights: Matrix, gram: Matrix, max_norm: float | None) -> Matrix:
+    """Weights with which the merged gradient is no longer than ``max_norm``."""
+    norm = np.sqrt(max(weights @ gram @ weights, 0.0))
+    return weights * (max_norm / norm) if max_norm and norm > max_norm else weights

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from mtlkit.errors import SpecError
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import safe_divide
+from mtlkit.weighting.base import GradientAggregator, State, Tasks
 
 __all__ = ["Normalize"]
 
@@ -32,33 +31,19 @@ class Normalize(GradientAggregator):
     year = 2022
     uses_losses = True
 
-    reference: Tensor
-    seen: Tensor
-
     def __init__(self, tasks: Tasks, *, burn_in: int = 20, **common: Any) -> None:
         super().__init__(tasks, **common)
         if burn_in < 0:
             raise SpecError(f"burn_in of normalize must be 0 or more, not {burn_in}")
         self.burn_in = burn_in
-        self.register_buffer("reference", torch.zeros(len(self.tasks), dtype=torch.float64))
-        self.register_buffer("seen", torch.zeros(len(self.tasks), dtype=torch.long))
+        self.add_state("reference", 0.0)
+        self.add_state("seen", 0)
 
-    def loss_weights(self, losses: Tensor, step: Any = None) -> Tensor:
+    def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
         """One divided by the reference."""
-        reference = self._reference(losses, step)
-        return torch.where(reference == 0, 1.0, safe_divide(torch.ones_like(reference), reference)).to(
-            losses.dtype
-        )
-
-    def update_losses(self, losses: Tensor, step: Any) -> None:
-        """Keep the references."""
-        self.remember("reference", self._reference(losses, step), step)
-        self.count("seen", step)
-
-    def _reference(self, losses: Tensor, step: Any) -> Tensor:
-        kept = self.reference if step is None else step.pick(self.reference)
-        seen = self.seen if step is None else step.pick(self.seen)
-        renew = (kept == 0) | (seen + 1 == self.burn_in)
-        if not self.training:
-            renew = kept == 0
-        return torch.where(renew, losses.abs().double(), kept)
+        renew = state.reference == 0
+        if self.training:
+            renew = renew | (state.seen + 1 == self.burn_in)
+        reference = torch.where(renew, losses.abs().double(), state.reference)
+        weights = 1 / torch.where(reference == 0, 1.0, reference)
+        return weights, state.replace(reference=reference, seen=state.seen + 1)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError
+from mtlkit.gram import safe_divide
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import Tasks
-from mtlkit.weighting.scalarization import Numbers, PreferredScalarization, per_task
-from mtlkit.weighting.solvers import safe_divide
+from mtlkit.weighting.base import State, Tasks
+from mtlkit.weighting.forms.numbers import Numbers, per_task
+from mtlkit.weighting.forms.scalarization import PreferredScalarization
 
 __all__ = ["PBI"]
 
@@ -44,8 +46,6 @@ class PBI(PreferredScalarization):
     )
     year = 2007
 
-    _ideal: Tensor
-
     def __init__(
         self,
         tasks: Tasks,
@@ -55,19 +55,16 @@ class PBI(PreferredScalarization):
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not 0 <= theta < torch.inf:
+        if not 0 <= theta < math.inf:
             raise SpecError(f"theta of pbi must be 0 or more, not {theta}")
         self.theta = theta
         self.ideal = ideal
-        point = per_task("ideal of pbi", ideal, self.tasks, 0.0)
-        self.register_buffer("_ideal", torch.tensor(point, dtype=torch.float64), persistent=False)
+        self.add_constant("ideal_point", per_task("ideal of pbi", ideal, self.tasks, 0.0))
 
-    def scalarize(self, losses: Tensor, step: Any = None) -> tuple[Tensor, Tensor]:
+    def scalarize(self, losses: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """Distance along the direction plus the price of that from it, and the derivatives."""
-        preference = self._preference_of(step)
-        ideal = self._ideal if step is None else step.pick(self._ideal)
-        unit = safe_divide(preference, preference.norm())
-        above = losses.double() - ideal
+        unit = safe_divide(state.weighting, state.weighting.norm())
+        above = losses.double() - state.ideal_point
         along = above @ unit
         across = above - along * unit
         distance = across.norm()

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError, unknown_name
-from mtlkit.host import Matrix, as_array
-from mtlkit.junction import Step
+from mtlkit.gram import precision, safe_divide
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import constrained_descent_weights, precision, safe_divide, solve
+from mtlkit.weighting.base import GradientAggregator, State, Tasks
+from mtlkit.weighting.host import Matrix, on_host
+from mtlkit.weighting.solvers import constrained_descent_weights
 
 __all__ = ["PCD"]
 
@@ -44,11 +43,8 @@ class PCD(GradientAggregator):
         "Hierarchical Multi-Objective Optimization, TMLR 2026"
     )
     year = 2026
-    traceable = False
     waived_laws = {"permutation": "the first task is the primary one, unless another is named"}
-
-    squares: Tensor
-    seen: Tensor
+    traceable = False
 
     def __init__(
         self,
@@ -69,47 +65,30 @@ class PCD(GradientAggregator):
         self.primary = primary
         self.tau = tau
         self.beta = beta
-        self.register_buffer("squares", torch.zeros(len(self.tasks), dtype=torch.float64))
-        self.register_buffer("seen", torch.zeros(len(self.tasks), dtype=torch.long))
+        self.add_constant("is_primary", [float(name == str(primary)) for name in self.tasks])
+        self.add_state("squares", 0.0)
+        self.add_state("seen", 0)
 
-    def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Weights of the constrained direction."""
-        squares, seen = self._averages(as_array(gram), step)
-        self.carry(gram, squares)
-        scales = np.sqrt(safe_divide(1 - self.beta**seen, squares, np))
-        first = 0
-        if self.primary is not None:
-            present = range(len(gram)) if step is None else step.present
-            wanted = self.tasks.index(str(self.primary))
-            first = present.index(wanted) if wanted in present else 0
-        return solve(self._direction, gram, scales, first, precision(gram))
+        seen = state.seen + 1
+        squares = self.beta * state.squares + (1 - self.beta) * gram.diagonal()
+        scales = safe_divide(1 - self.beta ** seen.double(), squares).sqrt()
+        rounding = precision(gram)
 
-    def update(self, step: Step) -> None:
-        """Keep the moving averages."""
-        squares = self.carried(step)
-        if squares is None:
-            squares, _ = self._averages(as_array(step.gram), step)
-        self.remember("squares", squares, step)
-        self.count("seen", step)
+        def descend(gram: Matrix, scales: Matrix, is_primary: Matrix) -> list[Matrix]:
+            first = int(is_primary.argmax())  # the first task where none is primary
+            order = [first, *(k for k in range(len(gram)) if k != first)]
+            scaled = (gram * scales[:, None] * scales)[np.ix_(order, order)]
+            weights = np.zeros(len(gram))
+            if scaled[0, 0] > 0:
+                weights[order] = constrained_descent_weights(scaled, self.tau)
+                square = weights[order] @ scaled @ weights[order]
+                # a direction that is zero to rounding has no length that could be scaled
+                if square <= rounding * (weights[order] @ np.sqrt(scaled.diagonal())) ** 2:
+                    return [np.zeros(len(gram))]
+                weights = weights * scales * np.sqrt(gram[first, first] / square)
+            return [weights]
 
-    def _averages(self, gram: Matrix, step: Step | None) -> tuple[Matrix, Matrix]:
-        squares = self.squares if step is None else step.pick(self.squares)
-        seen = self.seen if step is None else step.pick(self.seen)
-        average = self.beta * as_array(squares) + (1 - self.beta) * gram.diagonal()
-        return average, as_array(seen) + 1
-
-    def _direction(self, gram: Matrix, scales: Matrix, first: int, rounding: float) -> Matrix:
-        if first:
-            order = np.array([first, *range(first), *range(first + 1, len(gram))])
-            weights = np.empty(len(gram))
-            weights[order] = self._direction(gram[order[:, None], order], scales[order], 0, rounding)
-            return weights
-        scaled = gram * scales[:, None] * scales
-        if scaled[0, 0] == 0:
-            return np.zeros(len(gram))
-        found = constrained_descent_weights(scaled, self.tau)
-        square = found.dot(scaled).dot(found)
-        # a direction that is zero to rounding has no length to scale to that of the primary gradient
-        if square <= rounding * found.dot(np.sqrt(scaled.diagonal())) ** 2:
-            return np.zeros(len(gram))
-        return found * scales * np.sqrt(gram[0, 0] / square)
+        (weights,) = on_host(descend, gram, scales, state.is_primary)
+        return weights, state.replace(squares=squares, seen=seen)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from mtlkit.host import as_array, as_tensor
-from mtlkit.junction import Step
+from mtlkit.randomness import random_orders
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.randomness import SharedRandom
+from mtlkit.weighting.base import GradientAggregator, State, Tasks
 
 __all__ = ["PCGrad"]
 
@@ -42,38 +39,17 @@ class PCGrad(GradientAggregator):
     def __init__(self, tasks: Tasks, *, seed: int = 0, **common: Any) -> None:
         super().__init__(tasks, **common)
         self.seed = seed
-        self.random = SharedRandom(seed)
+        self.add_state("draws", 0, per="all")
 
-    def weights(self, gram: Tensor) -> Tensor:
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Coefficients of the task gradients in the sum of the projected ones."""
-        count = len(gram)
-        turns = self.random.others(count).T  # (K - 1, K) column i: whom i is projected onto
-        if count == 1:
-            return torch.ones_like(gram[0])
-        if isinstance(turns, np.ndarray):
-            # the same operations, which cost a third of the time on small NumPy arrays
-            with np.errstate(all="ignore"):  # gradients that are not finite give weights that are not
-                moves = np.array(_moves(np, as_array(gram), turns, np.arange(count)))
-            return as_tensor(1 + np.bincount(turns.ravel(), moves.ravel(), count), gram)
-        tasks = torch.arange(count, device=gram.device)
-        moved = torch.stack(_moves(torch, gram.detach().double(), turns, tasks))
-        weights = torch.ones_like(moved[0]).index_add(0, turns.flatten(), moved.flatten())
-        return weights.to(gram.dtype)
-
-    def update(self, step: Step) -> None:
-        """Move on to the next step's orders."""
-        self.random.advance(step.finite)
-
-
-def _moves(xp: Any, gram: Any, turns: Any, tasks: Any) -> list[Any]:
-    """How far each task moves along the gradient that it is projected onto, turn by turn."""
-    squares = gram.diagonal()
-    factors = xp.where(squares == 0, 0.0, -1 / squares)[turns]
-    products = gram  # (K, K) inner products of the projected gradients with the task gradients
-    moves = []
-    for onto, factor in zip(turns, factors, strict=True):
-        product = products[tasks, onto]
-        move = product * (product < 0) * factor
-        products = products + move[:, None] * gram[onto]
-        moves.append(move)
-    return moves
+        exact = gram.double()
+        products = exact  # (K, K) of the projected gradients with the task gradients
+        weights = torch.ones_like(exact[0])
+        orders = random_orders(self.seed, state.draws, len(gram))
+        for others in orders.T:  # (K,) whom each task is projected onto next
+            product = products.gather(1, others[:, None])[:, 0]
+            move = torch.where(product < 0, -product / exact.diagonal()[others], 0.0)
+            products = products + move[:, None] * exact[others]
+            weights = weights.index_add(0, others, move)
+        return weights, state.replace(draws=state.draws + 1)

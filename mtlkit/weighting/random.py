@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from mtlkit.junction import Step
+from mtlkit.randomness import normal
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.randomness import SharedRandom
+from mtlkit.weighting.base import GradientAggregator, State, Tasks
 
 __all__ = ["Random"]
 
@@ -33,18 +31,15 @@ class Random(GradientAggregator):
         "Learning, TMLR 2022"
     )
     year = 2022
-    reads_gram = False
     waived_laws = {"permutation": "the weights are drawn per position"}
+    reads_gram = False
 
     def __init__(self, tasks: Tasks, *, seed: int = 0, **common: Any) -> None:
         super().__init__(tasks, **common)
         self.seed = seed
-        self.random = SharedRandom(seed)
+        self.add_state("draws", 0, per="all")
 
-    def weights(self, gram: Tensor) -> Tensor:
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Softmax of standard normal numbers."""
-        return torch.softmax(self.random.normal(len(gram)).double(), dim=0).to(gram)
-
-    def update(self, step: Step) -> None:
-        """Move on to the next step's weights."""
-        self.random.advance(step.finite)
+        weights = normal(self.seed, state.draws, len(gram)).double().softmax(dim=0)
+        return weights, state.replace(draws=state.draws + 1)

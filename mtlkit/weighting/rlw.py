@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from mtlkit.errors import unknown_name
+from mtlkit.randomness import normal, uniform
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.randomness import SharedRandom
+from mtlkit.weighting.base import GradientAggregator, State, Tasks
 
 __all__ = ["RLW"]
 
@@ -48,8 +48,6 @@ class RLW(GradientAggregator):
         "Learning, TMLR 2022"
     )
     year = 2022
-    # the values do not enter, but all processes must agree on who is present and on a finite step
-    uses_losses = True
     waived_laws = {"permutation": "the weights are drawn per position"}
 
     def __init__(
@@ -65,31 +63,27 @@ class RLW(GradientAggregator):
             raise unknown_name("dist of rlw", str(dist), _DISTRIBUTIONS)
         self.dist = dist
         self.seed = seed
-        self.random = SharedRandom(seed)
+        self.add_state("draws", 0, per="all")
 
-    def loss_weights(self, losses: Tensor) -> Tensor:
+    def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
         """This step's draw."""
-        return self._draw(len(losses)).to(losses)
+        return self._draw(len(losses), state.draws), state.replace(draws=state.draws + 1)
 
-    def update_losses(self, losses: Tensor, step: Any) -> None:
-        """Move on to the next step's draw."""
-        self.random.advance(step.finite)
-
-    def _draw(self, count: int) -> Tensor:
+    def _draw(self, count: int, draws: Tensor) -> Tensor:
         if self.dist == "normal":
-            return self.random.normal(count).softmax(dim=0)
-        uniform = self.random.uniform(count)
+            return normal(self.seed, draws, count).softmax(dim=0)
+        drawn = uniform(self.seed, draws, count)
         if self.dist == "uniform":
-            return uniform.softmax(dim=0)
+            return drawn.softmax(dim=0)
         if self.dist == "dirichlet":
             # exponential numbers, divided by their sum; U = 0 gives 0, which must not be all there is
-            exponential = -torch.log1p(-uniform) + torch.finfo(torch.float32).tiny
+            exponential = -torch.log1p(-drawn) + torch.finfo(torch.float32).tiny
             return exponential / exponential.sum()
-        position = torch.arange(count, device=uniform.device)
-        chance = self.random.uniform(1, stream=2)
+        position = torch.arange(count, device=drawn.device)
+        chance = uniform(self.seed, draws, 1, stream=2)
         if self.dist == "constrained_bernoulli":
             return (position == (chance * count).long()).float()
         # the first 1 is at position j with chance 2^-(j+1), given that there is one; later ones are free
         below = (1 - 0.5 ** (position + 1)) / (1 - 0.5**count)
         first = (chance >= below[:-1]).sum()
-        return ((position == first) | ((position > first) & (uniform < 0.5))).float()
+        return ((position == first) | ((position > first) & (drawn < 0.5))).float()

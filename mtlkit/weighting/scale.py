@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError
-from mtlkit.junction import Step
+from mtlkit.gram import norms_of, safe_divide
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.solvers import closed_form, safe_divide
+from mtlkit.weighting.base import GradientAggregator, State, Tasks
 
 __all__ = ["Scale"]
 
@@ -35,38 +34,20 @@ class Scale(GradientAggregator):
     paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"
     year = 2022
 
-    initial_norms: Tensor
-    seen: Tensor
-
     def __init__(self, tasks: Tasks, *, burn_in: int = 0, **common: Any) -> None:
         super().__init__(tasks, **common)
         if burn_in < 0:
             raise SpecError(f"burn_in of scale must be 0 or more, not {burn_in}")
         self.burn_in = burn_in
-        self.register_buffer("initial_norms", torch.zeros(len(self.tasks), dtype=torch.float64))
-        self.register_buffer("seen", torch.zeros(len(self.tasks), dtype=torch.long))
+        self.add_state("initial_norms", 0.0)
+        self.add_state("seen", 0)
 
-    def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         r""":math:`C / \|G_k\|`."""
-        return closed_form(self._homogenize, gram, *self._state(step)).to(gram.dtype)
-
-    def update(self, step: Step) -> None:
-        """Keep the references."""
-        references = closed_form(self._references, step.gram, *self._state(step))
-        self.remember("initial_norms", references, step)
-        self.count("seen", step)
-
-    def _state(self, step: Step | None) -> tuple[Tensor, Tensor]:
-        if step is None:
-            return self.initial_norms, self.seen
-        return step.pick(self.initial_norms), step.pick(self.seen)
-
-    def _homogenize(self, xp: Any, gram: Any, initial: Any, seen: Any) -> Any:
-        norms = xp.sqrt(gram.diagonal())
-        ratios = safe_divide(norms, self._references(xp, gram, initial, seen), xp)
-        alphas = safe_divide(ratios, ratios.sum(), xp)
-        return safe_divide((alphas * norms).sum(), norms, xp)
-
-    def _references(self, xp: Any, gram: Any, initial: Any, seen: Any) -> Any:
-        renew = (initial == 0) | (seen + 1 == self.burn_in)
-        return xp.where(renew, xp.sqrt(gram.diagonal()), initial)
+        norms = norms_of(gram)
+        renew = (state.initial_norms == 0) | (state.seen + 1 == self.burn_in)
+        initial = torch.where(renew, norms, state.initial_norms)
+        ratios = safe_divide(norms, initial)
+        alphas = safe_divide(ratios, ratios.sum())
+        weights = safe_divide((alphas * norms).sum(), norms)
+        return weights, state.replace(initial_norms=initial, seen=state.seen + 1)

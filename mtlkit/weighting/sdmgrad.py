@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from mtlkit.errors import SpecError
-from mtlkit.host import Matrix
-from mtlkit.junction import Step
+from mtlkit.gram import norms_of, safe_divide
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import Tasks
-from mtlkit.weighting.double_sampling import cross_gram
-from mtlkit.weighting.simplex import SimplexWeights
+from mtlkit.weighting.base import State, Tasks
+from mtlkit.weighting.forms.simplex import SimplexWeights
+from mtlkit.weighting.host import Matrix, on_host
 from mtlkit.weighting.solvers import project_onto_simplex
 
 __all__ = ["SDMGrad"]
@@ -51,6 +52,8 @@ class SDMGrad(SimplexWeights):
     waived_laws = {
         "junction": "the features' gradients are compared between samples; combine is given no samples",
     }
+    uses_cross_gram = True
+    traceable = False
 
     def __init__(
         self,
@@ -63,9 +66,9 @@ class SDMGrad(SimplexWeights):
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not lam >= 0:
+        if not 0 <= lam < math.inf:
             raise SpecError(f"lam of sdmgrad must be 0 or more, not {lam}")
-        if not lr > 0:
+        if not 0 < lr < math.inf:
             raise SpecError(f"lr of sdmgrad must be positive, not {lr}")
         if not 0 <= momentum < 1:
             raise SpecError(f"momentum of sdmgrad must be in [0, 1), not {momentum}")
@@ -76,32 +79,20 @@ class SDMGrad(SimplexWeights):
         self.momentum = momentum
         self.n_iter = n_iter
 
-    def move(self, shares: Matrix, gram: Matrix, step: Step | None) -> Matrix:
+    def move(self, shares: Tensor, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """The inner descent."""
-        count = len(shares)
-        products = cross_gram(gram, step)
-        size = (np.sqrt(gram.diagonal()).sum() / count) ** 2
-        if size > 0:
-            products = products / size
-        # the point sums to one, so products @ (point + pull) is linear in it; the projection takes no
-        # notice of a constant, and without their mean the steps leave the sum alone
-        pull = self.lam / count
-        field = self.lr * (products + pull * products.sum(axis=1, keepdims=True))
-        field -= field.sum(axis=0) / count
-        # velocity <- momentum velocity + field point, point <- point - velocity, as one product
-        moving = np.empty((2 * count, 2 * count))
-        moving[count:, :count] = field
-        moving[count:, count:] = self.momentum * np.eye(count)
-        np.negative(moving[count:], out=moving[:count])
-        moving[:count, :count].flat[:: count + 1] += 1
-        state = np.concatenate([shares, np.zeros(count)])
-        for _ in range(self.n_iter):
-            state = moving.dot(state)
-            point = state[:count]
-            if min(point.tolist()) < 0:  # for a few numbers, quicker than NumPy's
-                point[:] = project_onto_simplex(point)
-        return state[:count]
+        products = safe_divide(state.cross_gram.double(), norms_of(gram).mean().square())
+        (moved,) = on_host(self._descend, products, shares)
+        return moved, state
 
-    def spread(self, point: Matrix) -> Matrix:
-        """The point pulled towards the mean."""
-        return (point + self.lam / len(point)) / (1 + self.lam)
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
+        """The point, pulled towards the mean."""
+        point, new = super().weigh(gram, state)
+        return (point + self.lam / len(point)) / (1 + self.lam), new
+
+    def _descend(self, products: Matrix, shares: Matrix) -> list[Matrix]:
+        point, velocity = shares, np.zeros_like(shares)
+        for _ in range(self.n_iter):
+            velocity = self.momentum * velocity + products @ (point + self.lam / len(point))
+            point = project_onto_simplex(point - self.lr * velocity)
+        return [point]

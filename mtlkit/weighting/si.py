@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from mtlkit.gram import safe_divide
 from mtlkit.registry import register_method
-from mtlkit.weighting.scalarization import Scalarization, log_losses
-from mtlkit.weighting.solvers import safe_divide
+from mtlkit.weighting.base import State
+from mtlkit.weighting.forms.scalarization import Scalarization, log_losses
 
 __all__ = ["SI"]
 
@@ -31,7 +30,7 @@ class SI(Scalarization):
     paper = "Navon et al., Multi-Task Learning as a Bargaining Game, ICML 2022 (its SI baseline)"
     year = 2022
 
-    def scalarize(self, losses: Tensor, step: Any = None) -> tuple[Tensor, Tensor]:
+    def scalarize(self, losses: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """Sum of the logarithms, and the inverse losses."""
         logs, _ = log_losses(losses)
         exact = losses.double()

@@ -16,7 +16,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtlkit.host import Matrix, as_array, as_tensor, is_finite, readable
+Matrix = np.ndarray
+
+
+def readable(t):
+    return False
+
+
+def as_array(t):
+    return t.numpy()
+
+
+def as_tensor(a, l):
+    return torch.from_numpy(a).to(l)
+
+
+def is_finite(a):
+    return bool(np.isfinite(a).all())
+
 
 __all__ = [
     "bargaining_weights",

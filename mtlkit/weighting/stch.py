@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError
+from mtlkit.gram import safe_divide
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import Tasks
-from mtlkit.weighting.scalarization import PreferredScalarization, log_losses
-from mtlkit.weighting.solvers import safe_divide
+from mtlkit.weighting.base import State, Tasks
+from mtlkit.weighting.forms.scalarization import PreferredScalarization, log_losses
 
 __all__ = ["STCH"]
 
@@ -48,20 +49,17 @@ class STCH(PreferredScalarization):
     paper = "Lin et al., Smooth Tchebycheff Scalarization for Multi-Objective Optimization, ICML 2024"
     year = 2024
 
-    nadir_sums: Tensor
-    seen: Tensor
-
     def __init__(
         self,
         tasks: Tasks,
         *,
-        mu: float = 0.5,
+        mu: float = 1.0,
         warmup: int = 100,
         transform: Literal["log", "none"] = "log",
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not 0 < mu < torch.inf:
+        if not 0 < mu < math.inf:
             raise SpecError(f"mu of stch must be positive, not {mu}")
         if warmup < 0:
             raise SpecError(f"warmup of stch must be 0 steps or more, not {warmup}")
@@ -70,20 +68,15 @@ class STCH(PreferredScalarization):
         self.mu = mu
         self.warmup = warmup
         self.transform = transform
-        self.register_buffer("nadir_sums", torch.zeros(len(self.tasks), dtype=torch.float64))
-        self.register_buffer("seen", torch.zeros(len(self.tasks), dtype=torch.long))
+        self.add_state("nadir_sums", 0.0)
+        self.add_state("seen", 0)
 
-    def scalarize(self, losses: Tensor, step: Any = None) -> tuple[Tensor, Tensor]:
+    def scalarize(self, losses: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """The smooth maximum and its derivatives; those of the mean of logarithms in the warm-up."""
-        preference = self._preference_of(step)
-        preference = safe_divide(preference, preference.mean())
-        sums, seen = (
-            buffer if step is None else step.pick(buffer) for buffer in (self.nadir_sums, self.seen)
-        )
-        warm = (seen < self.warmup).any()
-        counted = self.warmup - self.warmup // 2
-        known = (seen >= self.warmup) & (sums > 0)
-        nadir = torch.where(known, sums / max(counted, 1), torch.ones_like(sums))
+        preference = safe_divide(state.weighting, state.weighting.mean())
+        counted = max(self.warmup - self.warmup // 2, 1)
+        known = (state.seen >= self.warmup) & (state.nadir_sums > 0)
+        nadir = torch.where(known, state.nadir_sums / counted, 1.0)
         exact = losses.double()
         logs, active = log_losses(losses)
         log_slopes = preference * safe_divide(torch.ones_like(exact), exact)
@@ -94,19 +87,19 @@ class STCH(PreferredScalarization):
             values, slopes = preference * exact / nadir, preference / nadir
         largest = values.max()
         largest = torch.where(largest == -torch.inf, 0.0, largest)
-        excess = (values - largest) / self.mu  # at most zero, so that no exponential overflows
-        shares = torch.exp(excess)
+        shares = torch.exp((values - largest) / self.mu)  # at most one: nothing overflows
         total = torch.where(active.any(), shares.sum(), 1.0)
         smooth = largest + self.mu * total.log()
+        warm = (state.seen < self.warmup).any()
         mean = (preference * logs).sum() / len(losses)
         return (
             torch.where(warm, mean, smooth),
             torch.where(warm, log_slopes / len(losses), shares / total * slopes),
         )
 
-    def update_losses(self, losses: Tensor, step: Any) -> None:
-        """Count the warm-up's steps, and add the losses of its second half."""
-        seen, sums = step.pick(self.seen), step.pick(self.nadir_sums)
-        counts = (seen >= self.warmup // 2) & (seen < self.warmup)
-        self.remember("nadir_sums", torch.where(counts, sums + losses.double(), sums), step)
-        self.count("seen", step)
+    def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
+        """Partial derivatives; the losses of the warm-up's second half are added up."""
+        weights, _ = super().weigh_losses(losses, state)
+        counts = (state.seen >= self.warmup // 2) & (state.seen < self.warmup)
+        sums = torch.where(counts, state.nadir_sums + losses.double(), state.nadir_sums)
+        return weights, state.replace(nadir_sums=sums, seen=state.seen + 1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from mtlkit.host import ones
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator
 
@@ -19,7 +19,8 @@ class Sum(GradientAggregator):
     """
 
     is_plain_sum = True
+    reads_gram = False
 
     def weights(self, gram: Tensor) -> Tensor:
         """Ones."""
-        return ones(gram)
+        return torch.ones_like(gram[0])

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from mtlkit.errors import MissingExtraError, SpecError, unknown_name
-from mtlkit.junction import Step
 from mtlkit.registry import option_defaults, register_method
 from mtlkit.spec import Part
-from mtlkit.weighting.base import GradientAggregator, Tasks
+from mtlkit.weighting.base import GradientAggregator, State, Tasks
 
 __all__ = ["TorchJD"]
 
@@ -53,28 +52,28 @@ class TorchJD(GradientAggregator):
         self.options = options
         self.aggregator = _make_aggregator(name, dict(options or {}))
         self._gram_weighting = getattr(self.aggregator, "gramian_weighting", None)
-        self._merges_whole = self._gram_weighting is None
+        self.needs_whole_gradients = self._gram_weighting is None
+        self.add_state("draws", 0, per="all")
 
-    def weights(self, gram: Tensor, step: Step | None = None) -> Tensor:
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """The weights that TorchJD gives for the Gram matrix."""
-        if self._gram_weighting is None:
-            return super().weights(gram)
-        if not torch.isfinite(gram).all():  # solvers raise there; the step is to be skipped instead
-            return torch.full_like(gram[0], torch.nan)
-        weights: Tensor = self._gram_weighting(gram).to(gram.dtype)
-        if step is not None and step.group is not None:
-            # random aggregators draw from each process's own generator: the first one decides
-            weights = step.all_reduce(weights if step.rank == 0 else torch.zeros_like(weights))
-        return weights
+        return self._call(self._gram_weighting, gram, len(gram), state)
 
-    def merge(self, grads: Tensor, step: Step | None = None) -> Tensor:
+    def merge_rows(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
         """What TorchJD makes of the whole gradients."""
-        if not torch.isfinite(grads).all():
-            return torch.full_like(grads[0], torch.nan)
-        merged: Tensor = self.aggregator(grads)
-        return merged
+        return self._call(self.aggregator, grads, grads.shape[1], state)
 
-    def _own_spec(self) -> Part:
+    def _call(self, function: Any, given: Tensor, size: int, state: State) -> tuple[Tensor, State]:
+        new = state.replace(draws=state.draws + 1)
+        if not torch.isfinite(given).all():  # solvers raise there; the step is to be skipped instead
+            return given.new_full((size,), torch.nan), new
+        devices = [] if given.device.type == "cpu" else [given.device]
+        with torch.random.fork_rng(devices):  # random aggregators draw the same on every process
+            torch.manual_seed(int(state.draws))
+            return function(given), new
+
+    def own_spec(self) -> Part:
+        """Name and options of this part."""
         given: dict[str, Any] = {"name": self.aggregator_name, "options": self.options}
         defaults = option_defaults(type(self))
         given |= {"wrt": self.wrt, "sync": self.sync}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mtlkit.host import Matrix
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.solvers import dual_cone_projections, solve
+from mtlkit.weighting.host import Matrix, solve
+from mtlkit.weighting.solvers import dual_cone_projections
 
 __all__ = ["UPGrad"]
 
@@ -32,7 +32,7 @@ class UPGrad(GradientAggregator):
 
     def weights(self, gram: Tensor) -> Tensor:
         """Mean of the projections' weights."""
-        return solve(_mean_projection, gram)
+        return solve(_mean_projection, gram).to(gram.dtype)
 
 
 def _mean_projection(gram: Matrix) -> Matrix:

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mtlkit.errors import SpecError, unknown_name
-from mtlkit.junction import Step
 from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator, Tasks
+from mtlkit.weighting.base import GradientAggregator, State, Tasks
 
 __all__ = ["UW"]
 
@@ -42,10 +41,7 @@ class UW(GradientAggregator):
         "Semantics, CVPR 2018"
     )
     year = 2018
-    # no value of a loss enters, but which tasks have labels on some process does
-    uses_losses = True
-
-    _factors: Tensor
+    waived_laws = {"single_task": "a loss is weighed by half its inverse variance, also if it is alone"}
 
     def __init__(self, tasks: Tasks, *, classification: Sequence[str] = (), **common: Any) -> None:
         super().__init__(tasks, **common)
@@ -59,24 +55,13 @@ class UW(GradientAggregator):
         for name in names:
             if name not in self.tasks:
                 raise unknown_name("task", name, self.tasks)
-        factors = torch.tensor([1.0 if name in names else 0.5 for name in self.tasks])
-        self.register_buffer("_factors", factors, persistent=False)
-        self.log_variances = nn.Parameter(torch.zeros(len(self.tasks)))
+        self.add_constant("factors", [1.0 if name in names else 0.5 for name in self.tasks])
+        self.add_learnt("log_variances", 0.0)
 
-    def loss_weights(self, losses: Tensor, step: Any = None) -> Tensor:
+    def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
         r""":math:`1 / (c_k \sigma_k^2)`."""
-        weights = self._factors * torch.exp(-self.log_variances)
-        return (weights if step is None else step.pick(weights)).to(losses.dtype)
+        return state.factors * torch.exp(-state.log_variances), state
 
-    def loss_penalty(self, losses: Tensor, step: Any = None) -> Tensor:
+    def loss_penalty(self, losses: Tensor, state: State) -> Tensor | None:
         r"""The sum of :math:`\log \sigma_k`."""
-        present = self.log_variances if step is None else step.pick(self.log_variances)
-        return 0.5 * present.sum().to(losses.dtype)
-
-    def junction_parameters(self) -> tuple[Tensor, ...]:
-        """Own parameters, so that DDP finds them in use at the end of the forward pass."""
-        return (self.log_variances,)
-
-    def junction_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
-        """None: their gradient comes from the total."""
-        return (None,)
+        return 0.5 * state.log_variances.sum()

@@ -1,0 +1,94 @@
+"""The processes that share a step, and their reductions."""
+
+from __future__ import annotations
+
+import atexit
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from mtlkit.errors import UsageError
+
+__all__ = ["ALONE", "Processes", "check_wrapper", "inside_wrapper", "processes_of"]
+
+
+class Processes:
+    """Processes whose batches together make one step; a single one by default."""
+
+    def __init__(self, group: Any = None) -> None:
+        self.group = group
+        self.world = 1 if group is None else dist.get_world_size(group)
+        self.rank = 0 if group is None else dist.get_rank(group)
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody to exchange anything with."""
+        return self.group is None
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Sum over the processes, in place."""
+        if self.group is not None:
+            dist.all_reduce(tensor, group=self.group)
+        return tensor
+
+    def mean(self, tensor: Tensor) -> Tensor:
+        """Mean over the processes, in place."""
+        return tensor if self.group is None else self.sum(tensor).div_(self.world)
+
+
+ALONE = Processes()
+
+# By the default group, in which they were made. A group that is destroyed with the interpreter while
+# its threads still run ends the process with an error, so nothing else may keep one alive.
+_groups: dict[Any, Any] = {}
+atexit.register(_groups.clear)
+
+
+def processes_of(chosen: Any = None) -> Processes:
+    """The processes of the group ``chosen``, or all of them.
+
+    The reductions use a group of their own, not DDP's: with labels missing on some ranks, DDP's
+    buckets become ready in another order there, and reductions of one group must come in one order.
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        return ALONE
+    if chosen is not None:
+        return Processes(chosen)
+    world = dist.group.WORLD
+    if dist.get_world_size(world) == 1:
+        return ALONE
+    if world not in _groups:
+        _groups.clear()  # those of a default group that has been destroyed
+        _groups[world] = dist.new_group(timeout=_timeout_of(world))
+    return Processes(_groups[world])
+
+
+def _timeout_of(group: Any) -> timedelta | None:
+    """The timeout that ``init_process_group`` was given; None if it cannot be found out."""
+    try:
+        device = torch.device("cpu" if dist.get_backend(group) in ("gloo", "mpi") else "cuda")
+        backend = getattr(group, "_get_backend")(device)  # noqa: B009  (there is no public name)
+        return timedelta(seconds=getattr(backend.options, "_timeout").total_seconds())  # noqa: B009
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def inside_wrapper() -> Any:
+    """The DistributedDataParallel module whose forward is running now, or None."""
+    if not dist.is_available() or torch.compiler.is_compiling():
+        return None
+    return getattr(torch.nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
+
+
+def check_wrapper(wrapper: Any) -> None:
+    """Refuse what would wait for the other processes until the timeout."""
+    join = getattr(wrapper, "_join_config", None)
+    if join is not None and join.enable:
+        raise UsageError(
+            "DDP.join() is not supported: a process that has run out of batches takes no part in the "
+            "reductions of the method, and the others would wait for it; give every process the same "
+            "number of batches (DistributedSampler, or drop_last=True) and leave join() out"
+        )

@@ -1,0 +1,39 @@
+"""Formulas on Gram matrices, the (K, K) inner products of K task gradients."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["cosine_matrix", "norms_of", "precision", "safe_divide", "symmetric_pseudo_inverse"]
+
+
+def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """Quotient, and zero where the denominator is zero."""
+    zero = denominator == 0
+    return torch.where(zero, 0.0, numerator / torch.where(zero, 1.0, denominator))
+
+
+def norms_of(gram: Tensor) -> Tensor:
+    """(K,) norms of the task gradients in float64."""
+    return gram.diagonal().double().sqrt()
+
+
+def cosine_matrix(gram: Tensor) -> Tensor:
+    """(K, K) cosines of the task gradients in float64; a zero gradient has cosine zero with all."""
+    norms = norms_of(gram)
+    return safe_divide(safe_divide(gram.double(), norms[:, None]), norms[None, :])
+
+
+def symmetric_pseudo_inverse(matrix: Tensor, rounding: float) -> Tensor:
+    """Moore-Penrose inverse of a positive semidefinite matrix that is known to ``rounding``."""
+    finite = torch.isfinite(matrix).all()
+    values, vectors = torch.linalg.eigh(torch.where(finite, matrix, 0.0))
+    resolved = values > values[-1] * (8 * len(matrix) * rounding)
+    inverse = torch.where(resolved, 1 / torch.where(resolved, values, 1.0), 0.0)
+    return torch.where(finite, (vectors * inverse) @ vectors.T, torch.nan)
+
+
+def precision(gram: Tensor) -> float:
+    """Relative rounding error of the Gram matrix: that of the type it was computed in."""
+    return float(torch.finfo(gram.dtype).eps)

@@ -1,0 +1,138 @@
+"""The losses of one step: in task order, averaged over the processes, weighed by the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mtlkit.distributed import Processes
+from mtlkit.errors import SpecError, unknown_name
+from mtlkit.step import spread
+
+if TYPE_CHECKING:
+    from mtlkit.weighting.base import GradientAggregator
+
+__all__ = ["WeighedLosses", "align", "weigh"]
+
+
+def align(losses: Any, tasks: Sequence[str]) -> dict[int, Tensor]:
+    """The losses that are given, by the task's number; each a scalar tensor."""
+    if isinstance(losses, Mapping):
+        for key in losses:
+            if key not in tasks:
+                raise unknown_name("task", str(key), tasks)
+        given = [losses.get(name) for name in tasks]
+    elif isinstance(losses, Tensor):
+        raise SpecError(
+            f"losses must be a sequence or mapping of {len(tasks)} scalars, not one tensor of shape "
+            f"{tuple(losses.shape)}: in one tensor, each task's backward would walk every task's graph"
+        )
+    else:
+        given = list(losses)
+        if len(given) != len(tasks):
+            raise SpecError(
+                f"{len(given)} losses for {len(tasks)} tasks ({', '.join(tasks)}); give one per task, "
+                "None for a task without labels, or a mapping by name"
+            )
+    for name, loss in zip(tasks, given, strict=True):
+        if loss is not None and not isinstance(loss, Tensor):
+            raise SpecError(
+                f"the loss of task {name!r} is {type(loss).__name__}; expected a scalar tensor, or None "
+                "for a task without labels"
+            )
+        if loss is not None and loss.dim() != 0:
+            raise SpecError(
+                f"the loss of task {name!r} has shape {tuple(loss.shape)}; expected a scalar: reduce it, "
+                "for example with .mean()"
+            )
+    return {task: loss for task, loss in enumerate(given) if loss is not None}
+
+
+@dataclass
+class WeighedLosses:
+    """The losses of this process after the parts have weighed them.
+
+    Attributes:
+        terms: by task; without gradients for the weights.
+        extra: what is added to them: the parts' penalties and the gradients of learnt weights.
+        values: (K,) losses as they were given, averaged over the processes; NaN for absent tasks.
+    """
+
+    terms: dict[int, Tensor]
+    extra: Tensor | None
+    values: Tensor
+
+
+def weigh(
+    losses: dict[int, Tensor],
+    parts: Sequence[GradientAggregator],
+    processes: Processes,
+    device: torch.device,
+    *,
+    recording: bool,
+) -> WeighedLosses:
+    """Let the parts weigh the losses, left to right, and keep what they remember if ``recording``.
+
+    The weights are functions of the averaged losses. Learnt weights get their gradient from these
+    too, so that it is the same on every process, whoever averages gradients or does not.
+    """
+    tasks = len(parts[0].tasks)
+    present, values = _average(losses, tasks, processes, device)
+    current, factors, extra = values, None, None
+    finite = torch.isfinite(values).all()
+    for part in parts:
+        if not present or "loss" not in part.roles:
+            continue
+        state = part.read_state(present)
+        weights, new = part.weigh_losses(current, state)
+        weights = weights.to(values.dtype)
+        if weights.requires_grad:
+            learnt = (weights * current).sum()
+            extra = _add(extra, learnt - learnt.detach())
+        penalty = part.loss_penalty(current, state)
+        extra = extra if penalty is None else _add(extra, penalty.to(values.dtype))
+        if recording:
+            part.commit_state(state, new, present, finite)
+        weights = weights.detach()
+        current = current * weights
+        factors = weights if factors is None else factors * weights
+    terms = losses
+    if factors is not None:
+        by_task = dict(zip(present, factors, strict=True))
+        terms = {task: by_task[task].to(loss.dtype) * loss for task, loss in losses.items()}
+    return WeighedLosses(terms, extra, spread(values, present, tasks))
+
+
+def _add(total: Tensor | None, term: Tensor) -> Tensor:
+    return term if total is None else total + term
+
+
+def _average(
+    losses: dict[int, Tensor], tasks: int, processes: Processes, device: torch.device
+) -> tuple[tuple[int, ...], Tensor]:
+    """The tasks that have a loss on some process, and the losses' means over the processes."""
+    present = tuple(losses)
+    if losses:
+        double = any(loss.dtype == torch.float64 for loss in losses.values())
+        dtype = torch.float64 if double else torch.float32
+        values = torch.stack([loss.detach().to(dtype) for loss in losses.values()])
+    else:
+        values = torch.zeros(0, device=device)
+    if processes.alone:
+        return present, values
+    # float64 on every process, also on one without any loss
+    message = torch.zeros(2, tasks, dtype=torch.float64, device=values.device)
+    for task, value in zip(present, values, strict=True):
+        message[0, task] = value
+        message[1, task] = 1
+    message = processes.sum(message)
+    if len(present) < tasks:
+        present = tuple(torch.nonzero(message[1]).flatten().tolist())
+    means = message[0] / processes.world
+    if len(present) < tasks:
+        means = torch.stack([means[task] for task in present]) if present else means[:0]
+    return present, means.to(values.dtype)

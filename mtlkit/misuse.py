@@ -1,0 +1,144 @@
+"""Calls that do not make a training step are noticed here, and answered with what to do."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mtlkit.distributed import check_wrapper, inside_wrapper
+from mtlkit.errors import UsageError
+from mtlkit.graph import in_backward, nodes_below
+
+__all__ = ["Fork", "Forks", "check_arrivals"]
+
+_NO_FORK = (
+    "for a loss that contains derivatives of the prediction, or a model without features to fork, "
+    "leave method(features) out: create the method with wrt=parameters and call total(losses) alone"
+)
+
+
+@dataclass
+class Fork:
+    """One fork of the features, from ``method(features)`` to its backward."""
+
+    given: tuple[int, ...] = ()
+    """Tasks whose loss needs a gradient on this process, once ``total`` has been called."""
+    waits: bool = False
+    """Whether DDP waits for the gradient of every parameter, labels or not."""
+
+
+class Forks:
+    """The forks that have not met their ``total`` yet. They are not copied or saved with a method."""
+
+    def __init__(self) -> None:
+        self.anchor: Tensor | None = None
+        self.latest = Fork()
+        self._nodes: list[weakref.ref[Any]] = []
+        self._unrecorded = ""
+
+    def new(self) -> Fork:
+        """A record of the fork that is about to be made."""
+        wrapper = inside_wrapper()
+        check_wrapper(wrapper)
+        strict = wrapper is not None and not wrapper.find_unused_parameters
+        return Fork(waits=strict and not wrapper.static_graph)
+
+    def open(self, fork: Fork, anchor: Tensor | None) -> None:
+        """Note a fork. It counts as long as something still refers to its graph."""
+        if in_backward():  # a checkpoint computes the forward again; its first fork is the one
+            return
+        self.anchor, self.latest = anchor, fork
+        self._unrecorded = "frozen" if anchor is None else ""
+        if anchor is not None and not torch.compiler.is_compiling():
+            self._nodes = [node for node in self._nodes if node() is not None]
+            self._nodes.append(weakref.ref(anchor.grad_fn))
+
+    def skip(self) -> None:
+        """Note a fork without gradients while training."""
+        if not torch.compiler.is_compiling():
+            self._unrecorded = "no_grad"
+
+    def close(self, losses: dict[int, Tensor], tasks: tuple[str, ...]) -> Tensor | None:
+        """The anchor of the fork that these losses belong to; None if there is none."""
+        anchor, self.anchor = self.anchor, None
+        if torch.compiler.is_compiling():
+            return anchor
+        older = [node() for node in self._nodes[:-1]]
+        self._nodes = []
+        alive = {node for node in older if node is not None}
+        if alive and not alive.isdisjoint(nodes_below(losses.values())):
+            raise UsageError(
+                "the features were forked twice before total(losses); call method(features) once "
+                "per step (put several tensors into one list or dict), or run the extra pass under "
+                "torch.no_grad()"
+            )
+        self.latest.given = tuple(k for k, loss in losses.items() if loss.requires_grad)
+        missing = [name for k, name in enumerate(tasks) if k not in losses]
+        if missing and self.latest.waits and inside_wrapper() is None:
+            raise UsageError(
+                f"task(s) {', '.join(missing)} have no labels on this process, and DDP waits for the "
+                "gradients of their heads: call method.total(losses) inside the wrapped forward, or "
+                "wrap with find_unused_parameters=True"
+            )
+        return anchor
+
+    def needs_fork(self, method: Any) -> UsageError | None:
+        """The error for a total without a fork; None if a frozen backbone left nothing to merge."""
+        reason, self._unrecorded = self._unrecorded, ""
+        if reason == "frozen":
+            return None
+        if reason == "no_grad":
+            return UsageError(
+                "method(features) ran without gradients, so nothing can be merged; with activation "
+                "checkpointing around it, pass use_reentrant=False"
+            )
+        return UsageError(
+            f"total(losses) before method(features): {method} merges gradients at the features, so "
+            f"give the heads what method(features) returns, once per step; {_NO_FORK}"
+        )
+
+    def __deepcopy__(self, memo: Any) -> Forks:
+        return Forks()
+
+    def __reduce__(self) -> Any:
+        return Forks, ()
+
+
+def check_arrivals(method: Any, fork: Fork, through_total: bool, arrived: Iterable[int]) -> None:
+    """Check which tasks' gradients reached the junction of ``fork``."""
+    if torch.compiler.is_compiling():
+        return
+    arrived = set(arrived)
+    if not through_total:
+        missing = [name for k, name in enumerate(method.tasks) if k not in arrived]
+        if missing:
+            raise UsageError(
+                f"a backward reached the junction without task(s) {', '.join(missing)} and not "
+                f"through total(losses); call backward() once, on method.total(losses); {_NO_FORK}"
+            )
+        if "loss" in method.roles:
+            raise UsageError(
+                f"{method} weighs the losses of {', '.join(method.tasks)}, but backward() was called "
+                "on losses that did not pass it; call backward() on method.total(losses)"
+            )
+        return
+    bypassed = [method.tasks[k] for k in fork.given if k not in arrived]
+    # a peer's anchor brings no gradient where nobody has labels: that is in order
+    if bypassed and not arrived:
+        raise UsageError(
+            "no task's gradient reached the junction: the heads were not given what "
+            "method(features) returned"
+        )
+    if bypassed:
+        warnings.warn(
+            f"the gradient of task(s) {', '.join(bypassed)} did not pass the junction, so it is not "
+            "merged: give every head its own view of method(features), in task order",
+            UserWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,42 @@
+"""Features as nested lists, tuples and dicts of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from mtlkit.errors import UsageError
+
+__all__ = ["flatten_features"]
+
+
+def flatten_features(features: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]:
+    """Tensors of a nested list, tuple or dict, and the function that puts others in their place."""
+    if isinstance(features, Tensor):
+        return [features], lambda leaves: leaves[0]
+    if features is None:
+        return [], lambda leaves: None
+    if isinstance(features, Mapping):
+        children = [flatten_features(item) for item in features.values()]
+    elif isinstance(features, tuple | list):
+        children = [flatten_features(item) for item in features]
+    else:
+        raise UsageError(
+            "features must be a tensor, or a nested list, tuple or dict of tensors, "
+            f"not {type(features).__name__}"
+        )
+
+    def rebuild(values: Sequence[Tensor]) -> Any:
+        items, start = [], 0
+        for child, build in children:
+            items.append(build(values[start : start + len(child)]))
+            start += len(child)
+        if isinstance(features, Mapping):
+            return dict(zip(features, items, strict=True))
+        if hasattr(features, "_fields"):  # a named tuple
+            return type(features)(*items)
+        return tuple(items) if isinstance(features, tuple) else items
+
+    return [leaf for child, _ in children for leaf in child], rebuild

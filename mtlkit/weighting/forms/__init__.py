@@ -1,0 +1,1 @@
+"""Forms that several methods share: a point on the simplex, a function of the losses."""

@@ -1,0 +1,46 @@
+"""The seam between torch and NumPy: solvers run on the host, at one synchronisation per step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["Matrix", "on_host", "solve"]
+
+Matrix = np.ndarray[Any, np.dtype[Any]]
+
+
+def on_host(
+    function: Callable[..., Sequence[Matrix]], gram: Tensor, *tensors: Tensor
+) -> tuple[Tensor, ...]:
+    """Call ``function(gram, *tensors)`` with float64 arrays and bring its arrays back.
+
+    All tensors travel in one transfer, and so do all results. Where the Gram matrix is not finite the
+    solver would fail; it is then given the identity, and its results are replaced by NaN.
+    """
+    given = [gram, *tensors]
+    numbers = torch.cat([tensor.detach().double().reshape(-1) for tensor in given]).cpu().numpy()
+    ends = np.cumsum([tensor.numel() for tensor in given])
+    arrays = [
+        piece.reshape(tensor.shape)
+        for piece, tensor in zip(np.split(numbers, ends[:-1]), given, strict=True)
+    ]
+    finite = math.isfinite(float(np.abs(arrays[0]).sum()))
+    if not finite:
+        arrays[0] = np.eye(len(arrays[0]))
+    results = [np.asarray(result, dtype=np.float64) for result in function(*arrays)]
+    flat = np.concatenate([result.reshape(-1) for result in results])
+    back = torch.from_numpy(flat if finite else np.full_like(flat, np.nan)).to(gram.device)
+    pieces = back.split([result.size for result in results])
+    return tuple(piece.reshape(result.shape) for piece, result in zip(pieces, results, strict=True))
+
+
+def solve(solver: Callable[..., Matrix], gram: Tensor, *numbers: float) -> Tensor:
+    """Weights that ``solver(gram, *numbers)`` finds, as a float64 tensor."""
+    (weights,) = on_host(lambda matrix: [solver(matrix, *numbers)], gram)
+    return weights

@@ -1,0 +1,273 @@
+"""What a user calls: a method forks features, adds up losses, and merges gradients.
+
+:class:`Method` turns the hooks of its parts (:mod:`mtlkit.weighting.base`) into a training step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from mtlkit import losses as loss_terms
+from mtlkit.distributed import ALONE, Processes, processes_of
+from mtlkit.errors import SpecError, UsageError
+from mtlkit.gradients import Gradients
+from mtlkit.junction import flatten_features, fork, join_losses, report
+from mtlkit.misuse import Forks
+from mtlkit.spec import Part, format_spec
+from mtlkit.step import Step, measure
+from mtlkit.tasks import task_names
+from mtlkit.weighting.state import Stateful
+from mtlkit.weighting.stats import LastStep, Stats
+
+if TYPE_CHECKING:
+    from mtlkit.weighting.base import GradientAggregator
+
+__all__ = ["Method", "Tasks"]
+
+Tasks = int | Sequence[str] | Mapping[str, Any]
+Leaves = list[Tensor | None]
+
+
+class Method(Stateful):
+    """A training step over the parts of a method; see :class:`GradientAggregator`."""
+
+    roles: frozenset[str] = frozenset()
+    """Which of ``loss``, ``fork`` and ``merge`` it plays."""
+    traceable: bool = True
+    """Whether ``torch.compile`` can trace it. A solver on the host cannot be traced."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self.tasks = task_names(tasks)
+        super().__init__(len(self.tasks))
+        self.shared: list[Tensor] | None = None
+        self.last_step = LastStep(len(self.tasks))
+        self._forks = Forks()
+        self._chosen = ALONE
+
+    @property
+    def parts(self) -> tuple[GradientAggregator, ...]:
+        """The parts of this method, left to right."""
+        raise NotImplementedError
+
+    def fork(self, features: list[Tensor]) -> list[list[Tensor]]:
+        """What each of the K tasks is given."""
+        raise NotImplementedError
+
+    # What a user calls
+
+    def forward(self, features: Any) -> list[Any]:
+        """K features in task order, whose gradients will be merged."""
+        if torch.compiler.is_compiling() and not (self.traceable and not self.wrt_parameters):
+            return _fork_untraced(self, features)
+        return self.fork_features(features)
+
+    def fork_features(self, features: Any) -> list[Any]:
+        """What :meth:`forward` does where nothing is compiled."""
+        if not (self.training and torch.is_grad_enabled()):
+            if self.training:
+                self._forks.skip()
+            leaves, rebuild = flatten_features(features)
+            return [rebuild(view) for view in self.fork(leaves)]
+        for part in self.parts:
+            part.prepare()
+        record = self._forks.new()
+        views, anchor = fork(self, features, record)
+        self._forks.open(record, anchor)
+        return views
+
+    def total(self, losses: Mapping[str, Tensor | None] | Sequence[Tensor | None]) -> Tensor:
+        """One scalar to call ``backward()`` on.
+
+        Args:
+            losses: one scalar per task, in task order or by name; None, or an absent name, is a
+                task without labels in this batch.
+        """
+        given = loss_terms.align(losses, self.tasks)
+        recording = self.training and torch.is_grad_enabled()
+        anchor = self._forks.close(given, self.tasks) if recording else None
+        exchanged = recording and any(p.uses_losses or "loss" in p.roles for p in self.parts)
+        processes = self.processes if exchanged else ALONE
+        device = self.last_step.gram.device
+        weighed = loss_terms.weigh(given, self.parts, processes, device, recording=recording)
+        terms = list(weighed.terms.values())
+        if recording and anchor is None and not self._sums:
+            if self.needs_fork:
+                error = self._forks.needs_fork(self)
+                if error is not None:
+                    raise error
+            elif given or not self.processes.alone:
+                in_order = [weighed.terms.get(task) for task in range(len(self.tasks))]
+                terms = [_join_untraced(self, in_order, weighed.values)]
+        if anchor is not None:
+            terms.append(report(anchor, weighed.values))
+        if weighed.extra is not None:
+            terms.append(weighed.extra)
+        if not terms:
+            raise UsageError(
+                "every loss is None and no features were forked: there is nothing to minimise; "
+                "call method(features) first, or skip this batch"
+            )
+        return sum(terms[1:], terms[0])
+
+    @torch.no_grad()
+    def combine(self, grads: Tensor, losses: Tensor | None = None) -> Tensor:
+        """Merge (K, N) task gradients into (N,), and remember what a step remembers.
+
+        Parts that weigh the losses by their values take part only if ``losses`` (K,) are given.
+        """
+        if not isinstance(grads, Tensor) or grads.dim() != 2 or grads.shape[0] != len(self.tasks):
+            found = tuple(grads.shape) if isinstance(grads, Tensor) else type(grads).__name__
+            raise SpecError(f"combine takes one row per task, ({len(self.tasks)}, N); got {found}")
+        if not grads.is_floating_point():
+            raise SpecError(f"gradients must be floating point, not {grads.dtype}")
+        dtype = torch.float64 if grads.dtype == torch.float64 else torch.float32
+        if "loss" in self.roles:
+            grads = self.loss_factors(losses, grads, remember=True)[:, None] * grads
+        rows = Gradients({task: [row] for task, row in enumerate(grads)}, dtype)
+        step = measure(len(grads), rows, scale=torch.ones((), device=grads.device), losses=losses)
+        (merged,) = self.merge_step(step)
+        assert merged is not None
+        return merged.to(grads.dtype)
+
+    @property
+    def stats(self) -> Stats | None:
+        """The last step, read off its Gram matrix; None before the first."""
+        return self.last_step.stats()
+
+    @property
+    def rotations(self) -> Tensor:
+        """(K, m, m) current rotations, where a part rotates."""
+        part = self.fork_part
+        if part is not None and part is not self:
+            return part.rotations
+        # an AttributeError would be taken for a missing attribute by nn.Module, and hidden
+        raise UsageError(f"{self} has no rotations; use 'rotate+...' or 'rotograd'")
+
+    @property
+    def process_group(self) -> Any:
+        """Process group of the data-parallel replicas; None means all processes."""
+        return self._chosen.group
+
+    @process_group.setter
+    def process_group(self, group: Any) -> None:
+        self._chosen = ALONE if group is None else Processes(group)
+
+    def set_shared(self, shared: nn.Module | Iterable[Tensor] | None) -> None:
+        """Name the shared parameters, for ``wrt=parameters``; without, all that several tasks reach."""
+        if shared is None:
+            self.shared = None
+            return
+        found = shared.parameters() if isinstance(shared, nn.Module) else shared
+        tensors = list(found) if isinstance(found, Iterable) else [None]
+        if not tensors or not all(isinstance(tensor, Tensor) for tensor in tensors):
+            raise SpecError(
+                f"shared must be a module or a list of parameters, not {type(shared).__name__}"
+                + ("" if tensors else " without any")
+            )
+        self.shared = [tensor for tensor in tensors if tensor is not None]
+
+    # What it is made of
+
+    @property
+    def merge_part(self) -> GradientAggregator | None:
+        """The part that merges; None means the plain sum."""
+        return next((part for part in self.parts if "merge" in part.roles), None)
+
+    @property
+    def fork_part(self) -> GradientAggregator | None:
+        """The part that forks; None means that every task is given the features as they are."""
+        return next((part for part in self.parts if "fork" in part.roles), None)
+
+    @property
+    def needs_fork(self) -> bool:
+        """Whether the features must be forked by ``method(features)`` in every step."""
+        return self.fork_part is not None or not (self._sums or self.wrt_parameters)
+
+    @property
+    def wrt_parameters(self) -> bool:
+        """Whether the gradients of the shared parameters are merged."""
+        return self.merge_part is not None and self.merge_part.wrt == "parameters"
+
+    @property
+    def processes(self) -> Processes:
+        """The processes that share a step."""
+        synchronised = self.merge_part is None or self.merge_part.sync
+        return processes_of(self.process_group) if synchronised else ALONE
+
+    @property
+    def spec(self) -> list[Part]:
+        """Names and options of the parts; options left at their defaults are not listed."""
+        return [part.own_spec() for part in self.parts]
+
+    def __str__(self) -> str:
+        return format_spec(self.spec)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {str(self)!r}, tasks: {', '.join(self.tasks)}>"
+
+    # How a step is merged
+
+    def merge_step(self, step: Step) -> Leaves:
+        """The merged gradient; what the merge remembers is committed."""
+        if not step.present:
+            return []
+        weights = torch.ones_like(step.gram[0])
+        part = self.merge_part
+        if part is not None:
+            if part.needs_whole_gradients:
+                return self._merge_whole(part, step)
+            state = part.state_of(step)
+            weights, new = part.weigh(step.gram, state)
+            part.commit_state(state, new, step.present, step.finite)
+        weights = torch.where(step.finite, weights.to(step.gram.dtype), torch.nan)
+        self.last_step.keep(step, weights)
+        tasks = step.delivered.tasks
+        return step.delivered.weighted(step.of(weights, tasks)) if tasks else []
+
+    def _merge_whole(self, part: GradientAggregator, step: Step) -> Leaves:
+        if step.delivered is not step.rows:
+            raise UsageError(
+                f"{part} merges whole gradients, so with wrt=parameters every parameter below the "
+                "features must be in `shared`; pass the whole backbone as shared, or wrt=features"
+            )
+        matrix, state = step.matrix(), part.state_of(step)
+        merged, new = part.merge_rows(matrix, state)
+        part.commit_state(state, new, step.present, step.finite)
+        merged = torch.where(step.finite, merged, torch.nan)
+        products = torch.cat([matrix @ merged, torch.dot(merged, merged)[None]])
+        if not step.over_parameters:  # this process has the columns of its own samples alone
+            products = step.processes.sum(products)
+        self.last_step.keep(step, None, products)
+        return step.rows.split(merged * step.unit)
+
+    def loss_factors(self, losses: Tensor | None, like: Tensor, *, remember: bool = False) -> Tensor:
+        """(K,) product of the parts' loss weights, as far as these are known without a step."""
+        everyone = tuple(range(len(self.tasks)))
+        factors = torch.ones(len(everyone), dtype=like.dtype, device=like.device)
+        for part in self.parts:
+            if "loss" not in part.roles or (part.uses_losses and losses is None):
+                continue
+            state = part.read_state(everyone)
+            weights, new = part.weigh_losses(factors if losses is None else factors * losses, state)
+            if remember:
+                part.commit_state(state, new, everyone, torch.isfinite(like).all())
+            factors = factors * weights.detach().to(like)
+        return factors
+
+    @property
+    def _sums(self) -> bool:
+        return self.merge_part is None or self.merge_part.is_plain_sum
+
+
+@torch.compiler.disable
+def _fork_untraced(method: GradientAggregator, features: Any) -> list[Any]:
+    return method.fork_features(features)
+
+
+@torch.compiler.disable
+def _join_untraced(method: GradientAggregator, losses: list[Tensor | None], values: Tensor) -> Tensor:
+    return join_losses(method, losses, values)

@@ -1,0 +1,163 @@
+"""State in, state out: what a method remembers is declared, read, committed and saved here.
+
+A method declares its state with :meth:`Stateful.add_state` and is a pure function of it. It is given
+the state of the tasks that are present and returns the new one; absent tasks, steps that are not
+finite, saving and restoring are taken care of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from mtlkit.errors import UsageError
+
+__all__ = ["State", "Stateful"]
+
+Per = Literal["task", "pair", "all", "coordinate"]
+Self = TypeVar("Self", bound="Stateful")
+
+
+class State:
+    """Values by name, as attributes: ``state.norms``. It is not changed but replaced."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.values = dict(values)
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "losses":
+            raise UsageError("this merge needs the losses: call backward() on method.total(losses)")
+        raise AttributeError(f"the state has no {name!r}")
+
+    def replace(self, **values: Any) -> State:
+        """The state with some values changed."""
+        return State({**self.values, **values})
+
+
+class Stateful(nn.Module):
+    """A module with declared state over ``count`` tasks."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._count = count
+        self._declared: dict[str, Per] = {}
+        self._learnt: list[str] = []
+        self._constants: list[str] = []
+
+    # What a method declares
+
+    def add_state(self, name: str, start: float | Sequence[float] = 0.0, *, per: Per = "task") -> None:
+        """Remember ``name`` between steps.
+
+        Args:
+            name: attribute, and key of the state dict.
+            start: first value; its type (float, int, bool) is that of the state.
+            per: one value per ``task``, per ``pair`` of tasks, or for ``all`` of them; or a row of N
+                per task, with one entry per ``coordinate`` of the gradients, empty before a step.
+        """
+        shapes: dict[str, tuple[int, ...]] = {
+            "task": (self._count,),
+            "pair": (self._count,) * 2,
+            "all": (),
+        }
+        if per == "coordinate":
+            value = torch.zeros(self._count, 0)
+        else:
+            exact = torch.tensor(start)
+            exact = exact.double() if exact.is_floating_point() else exact
+            value = exact.expand(shapes[per]).clone()
+        self.register_buffer(name, value)
+        self._declared[name] = per
+
+    def add_constant(self, name: str, values: Sequence[float]) -> None:
+        """Keep one number per task that never changes; it is not saved."""
+        self.register_buffer(name, torch.tensor(values, dtype=torch.float64), persistent=False)
+        self._declared[name] = "task"
+        self._constants.append(name)
+
+    def add_learnt(self, name: str, start: float = 0.0) -> None:
+        """Own one parameter per task, which the user's optimizer moves."""
+        setattr(self, name, nn.Parameter(torch.full((self._count,), start)))
+        self._declared[name] = "task"
+        self._learnt.append(name)
+
+    @property
+    def learnt(self) -> dict[str, nn.Parameter]:
+        """The parameters declared by :meth:`add_learnt`."""
+        return {name: getattr(self, name) for name in self._learnt}
+
+    # What the step does with it
+
+    def read_state(self, present: tuple[int, ...], **extras: Any) -> State:
+        """State of the present tasks, and ``extras``."""
+        values = {
+            name: self._pick(getattr(self, name), per, present) for name, per in self._declared.items()
+        }
+        return State({**values, **extras})
+
+    @torch.no_grad()
+    def commit_state(self, old: State, new: State, present: tuple[int, ...], finite: Tensor) -> None:
+        """Keep the ``new`` state of the present tasks, if the step was finite."""
+        for name, per in self._declared.items():
+            value = new.values[name]
+            if value is old.values[name] or name in self._learnt or name in self._constants:
+                continue
+            buffer: Tensor = getattr(self, name)
+            if per == "coordinate" and buffer.shape[1] != value.shape[1]:
+                buffer = value.new_zeros(self._count, value.shape[1])
+                setattr(self, name, buffer)
+            full = self._scatter(buffer, value.to(buffer.dtype), per, present)
+            buffer.copy_(torch.where(finite, full, buffer))
+
+    def _pick(self, value: Tensor, per: Per, present: tuple[int, ...]) -> Tensor:
+        if per == "all" or len(present) == self._count:
+            return value
+        index = _index(present, value.device)
+        picked = value.index_select(0, index)
+        return picked.index_select(1, index) if per == "pair" else picked
+
+    def _scatter(self, buffer: Tensor, value: Tensor, per: Per, present: tuple[int, ...]) -> Tensor:
+        if per == "all" or len(present) == self._count:
+            return value
+        index = _index(present, buffer.device)
+        if per == "pair":
+            return buffer.index_put((index[:, None], index[None, :]), value)
+        return buffer.index_copy(0, index, value)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        for name, per in self._declared.items():
+            saved = state_dict.get(prefix + name)
+            if per == "coordinate" and saved is not None:  # its length is that of the gradients
+                setattr(self, name, getattr(self, name).new_zeros(saved.shape))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _apply(self: Self, fn: Any, recurse: bool = True) -> Self:
+        """Keep state in float32 or better when a model is cast to half precision."""
+
+        def careful(tensor: Tensor) -> Tensor:
+            result: Tensor = fn(tensor)
+            if tensor.is_floating_point() and result.dtype in (torch.float16, torch.bfloat16):
+                return tensor.to(result.device)
+            return result
+
+        return super()._apply(careful, recurse)
+
+
+_indices: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
+
+
+def _index(present: tuple[int, ...], device: torch.device) -> Tensor:
+    """The numbers as a tensor, uploaded once."""
+    if torch.compiler.is_compiling():
+        return torch.tensor(present, device=device)
+    key = (present, device)
+    if key not in _indices:
+        if len(_indices) > 4096:
+            _indices.clear()
+        _indices[key] = torch.tensor(present, device=device)
+    return _indices[key]
