@@ -161,9 +161,7 @@ class _FeatureJunction(torch.autograd.Function):
         if layout.shared:
             saved = ctx.saved_tensors
             features, shared = saved[:count], saved[count:]
-            walk = rows_through_features(
-                grads, features, shared, method.processes, last_walk=layout.direct
-            )
+            walk = rows_through_features(grads, features, shared, method.processes)
         step = measure(
             tasks,
             grads,

@@ -54,8 +54,6 @@ def rows_through_features(
     features: Sequence[Tensor],
     parameters: Sequence[Tensor],
     processes: Processes,
-    *,
-    last_walk: bool,
 ) -> Callable[[tuple[int, ...]], Gradients]:
     """A function that walks from the features to the parameters, once for each present task.
 
@@ -64,7 +62,6 @@ def rows_through_features(
         features: the tensors that were forked.
         parameters: the shared parameters.
         processes: processes whose rows are averaged.
-        last_walk: whether nobody walks the graph after these rows, so that its buffers may go.
     """
 
     def walk(task: int) -> Row:
@@ -73,7 +70,7 @@ def rows_through_features(
             [z for z, _ in pairs],
             parameters,
             [g.to(z.dtype) for z, g in pairs],
-            retain_graph=not (last_walk and task == grads.tasks[-1]),
+            retain_graph=True,  # the backward that called the junction frees the graph
             allow_unused=True,
         )
 

@@ -20,8 +20,8 @@ def on_host(
 ) -> tuple[Tensor, ...]:
     """Call ``function(gram, *tensors)`` with float64 arrays and bring its arrays back.
 
-    All tensors travel in one transfer, and so do all results. Where the Gram matrix is not finite the
-    solver would fail; it is then given the identity, and its results are replaced by NaN.
+    All tensors travel in one transfer, and so do all results. Where the Gram matrix is not finite a
+    solver would fail; it is then given an example instead, and its results are replaced by NaN.
     """
     given = [gram, *tensors]
     numbers = torch.cat([tensor.detach().double().reshape(-1) for tensor in given]).cpu().numpy()
@@ -32,7 +32,7 @@ def on_host(
     ]
     finite = math.isfinite(float(np.abs(arrays[0]).sum()))
     if not finite:
-        arrays[0] = np.eye(len(arrays[0]))
+        arrays = [np.eye(len(arrays[0])), *map(np.ones_like, arrays[1:])]
     results = [np.asarray(result, dtype=np.float64) for result in function(*arrays)]
     flat = np.concatenate([result.reshape(-1) for result in results])
     back = torch.from_numpy(flat if finite else np.full_like(flat, np.nan)).to(gram.device)
