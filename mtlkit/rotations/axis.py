@@ -1,0 +1,108 @@
+"""Matrices along one axis of a tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from mtlkit.errors import UsageError
+
+__all__ = ["Axis"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The axis of features that matrices act on, and how much of it.
+
+    Args:
+        dim: an axis; ``channel`` for axis 1; ``flat`` for all axes but the first, flattened.
+        side: the matrices act on the first ``side`` numbers of the axis, and the others pass.
+        whole: whether the axis must be ``side`` long.
+    """
+
+    dim: int | Literal["channel", "flat"]
+    side: int
+    whole: bool = False
+
+    def apply(self, matrices: Tensor, stack: Tensor) -> Tensor:
+        """``M_k x_k`` for (P, b, n, n) blocks of matrices and a (1 or P, batch, ...) stack.
+
+        One tensor in the stack is given to all matrices. Computed in the stack's dtype.
+        """
+        count, blocks, size, _ = matrices.shape
+        before, length, after = self.folded(stack.shape[1:])
+        flat = stack.reshape(len(stack), before, length, after)
+        matrices, head = matrices.to(stack.dtype), flat[:, :, : self.side]
+        if after == 1 and blocks == 1:
+            rows = head[..., 0].expand(count, -1, -1)
+            turned = torch.bmm(rows, matrices[:, 0].mT)  # (P, before, m)
+        elif after == 1:
+            # one product of all samples per block, not one of every sample
+            rows = head.reshape(len(stack), before, blocks, size).transpose(1, 2)
+            turned = torch.matmul(rows, matrices.mT).transpose(1, 2)  # (P, before, b, n)
+        else:
+            columns = head.reshape(len(stack), before, blocks, size, after)
+            turned = torch.matmul(matrices.unsqueeze(1), columns)  # (P, before, b, n, after)
+        turned = turned.reshape(count, before, self.side, after)
+        if length > self.side:
+            rest = flat[:, :, self.side :].expand(count, -1, -1, -1)
+            turned = torch.cat([turned, rest], dim=2)
+        return turned.reshape(count, *stack.shape[1:])
+
+    def apply_one(self, matrix: Tensor, features: Tensor) -> Tensor:
+        """``M x`` for one (m, m) matrix and (batch, ...) features, in their dtype.
+
+        It asks for no shape, so it can be traced by torch.fx.
+        """
+        axis = 1 if self.dim == "channel" else self.dim
+        if axis == "flat":
+            last = features.flatten(1)
+        else:
+            last = features if axis == -1 else features.movedim(axis, -1)
+        turned = torch.matmul(last[..., : self.side], matrix.mT.to(features.dtype))
+        if not self.whole:
+            turned = torch.cat([turned, last[..., self.side :]], dim=-1)
+        if axis == "flat":
+            return turned.view_as(features)
+        return turned if axis == -1 else turned.movedim(-1, axis)
+
+    def rows(self, stack: Tensor, blocks: int = 1) -> Tensor:
+        """(P, b, N, n) rows of what the matrices act on, of a (P, batch, ...) stack."""
+        before, length, after = self.folded(stack.shape[1:])
+        flat = stack.reshape(len(stack), before, length, after)[:, :, : self.side]
+        flat = flat.reshape(len(stack), before, blocks, self.side // blocks, after)
+        return flat.permute(0, 2, 1, 4, 3).flatten(2, 3)
+
+    def folded(self, shape: Sequence[int]) -> tuple[int, int, int]:
+        """A tensor's shape as (before, axis, after)."""
+        if self.dim == "flat":
+            return shape[0], math.prod(shape[1:]), 1
+        axis = 1 if self.dim == "channel" else self.dim % len(shape)
+        return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+    def check(self, features: Tensor, name: str) -> None:
+        """Raise if the features have no such axis or are too short; ``name`` begins the message."""
+        shape = tuple(features.shape)
+        least = 2 if isinstance(self.dim, str) else 1
+        if features.dim() < least or not features.is_floating_point():
+            raise UsageError(
+                f"{name}(dim={self.dim}) cannot rotate a {features.dtype} tensor of shape {shape}; give "
+                f"it a floating-point tensor with at least {least} axes"
+            )
+        if isinstance(self.dim, int) and not -len(shape) <= self.dim < len(shape):
+            raise UsageError(
+                f"{name}(dim={self.dim}): features of shape {shape} have no such axis; choose one of "
+                f"{-len(shape)} to {len(shape) - 1}, 'channel' or 'flat'"
+            )
+        length = self.folded(shape)[1]
+        if length != self.side if self.whole else length < self.side:
+            raise UsageError(
+                f"{name} was made for {self.side} features, but the axis dim={self.dim} of features of "
+                f"shape {shape} has {length}; pass feature_dim={length} to create_method, or choose "
+                "another dim (-1, 'channel', 'flat') or size"
+            )

@@ -1,0 +1,94 @@
+"""The reference: rotations by geotorch, with autograd through its exponential."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from mtlkit.rotations.exponential import skew_product
+from mtlkit.rotations.fold import full_precision
+from mtlkit.rotations.manifold import starting_rotations
+
+__all__ = ["GeotorchRotations"]
+
+
+class GeotorchRotations(nn.Module):
+    """The same as :class:`~mtlkit.rotations.Rotations`, slower by an order of magnitude.
+
+    The base point stays where it was at first, as in the authors' code of RotoGrad. The rotations of a
+    forward are part of its graph: a backward hands them gradients, and autograd those of geotorch's
+    parameters.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        side: int,
+        blocks: int = 1,
+        start: Literal["identity", "random"] = "identity",
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.count, self.blocks, self.side = count, blocks, side // blocks
+        starts = starting_rotations(count * blocks, self.side, start, seed).split(blocks)
+        self.frames = nn.ModuleList(_constrained(rotations) for rotations in starts)
+        self._rotations: tuple[Tensor, ...] = ()
+
+    def fold(self) -> Tensor:
+        """(K, b, n, n) rotations for this forward."""
+        rotations = self._computed()
+        self._rotations = rotations if torch.is_grad_enabled() else ()
+        return torch.stack(rotations).detach()
+
+    def current(self) -> Tensor:
+        """(K, b, n, n) rotations of the last :meth:`fold`: those that a backward needs."""
+        return torch.stack(self._rotations or self._computed()).detach()
+
+    def matrices(self) -> Tensor:
+        """(K, m, m) rotations with all that the optimizer has done, as a copy."""
+        return torch.stack([torch.block_diag(*blocks) for blocks in self._computed()]).detach()
+
+    def owned(self) -> tuple[Tensor, ...]:
+        """The rotations of this forward, which :meth:`gradients` are the gradients of."""
+        return self._rotations
+
+    def gradients(self, tasks: Sequence[int], rows: Tensor, target: Tensor) -> list[Tensor]:
+        """K (b, n, n) gradients, for (P, b, N, n) ``rows`` of the tasks and a (b, N, n) ``target``.
+
+        Of the gradient of a rotation geotorch sees the part in the tangent space, which is R A / 2.
+        """
+        own = dict(zip(tasks, rows, strict=True))
+        with full_precision(rows.device):
+            return [
+                torch.bmm(R, skew_product(own[k].to(R), target.to(R)) / 2)
+                if k in own
+                else torch.zeros_like(R)
+                for k, R in enumerate(self.current())
+            ]
+
+    def _computed(self) -> tuple[Tensor, ...]:
+        weights: list[Any] = []
+        for frame in self.frames:
+            with full_precision(next(frame.parameters()).device):
+                weights.append(frame.weight)
+        return tuple(weights)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """State of a copy or pickle, without what belongs to a graph."""
+        return self.__dict__ | {"_rotations": ()}
+
+
+def _constrained(rotations: Tensor) -> nn.Module:
+    """A module whose ``weight`` is b rotations of geotorch, at (b, n, n) ``rotations``."""
+    import geotorch
+
+    module = nn.Module()
+    module.weight = nn.Parameter(rotations.clone())
+    with torch.random.fork_rng(devices=[]):  # geotorch draws a start that is not used
+        parametrize.register_parametrization(module, "weight", geotorch.SO(rotations.shape))
+    module.weight = rotations
+    return module

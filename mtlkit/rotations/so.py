@@ -1,0 +1,203 @@
+"""K x b rotations of SO(n) that any optimizer can move."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from mtlkit.rotations.exponential import packed_shape, packed_skew_products
+from mtlkit.rotations.fold import fold_, folded, full_precision
+from mtlkit.rotations.manifold import correct_drift_, orthogonalize, projected, starting_rotations
+
+__all__ = ["Rotations"]
+
+_FOLDS_BETWEEN_CHECKS = 16
+
+
+class Rotations(nn.Module):
+    r"""Rotations :math:`R_k`, moved along skew-symmetric matrices by the exponential map.
+
+    An optimizer moves the parameters ``lie``, along the gradient at the current rotations. A fold
+    brings what they have moved since the last one into the rotations:
+
+    .. math:: A = \mathtt{lie} - \mathtt{applied}, \qquad
+        \mathtt{base} \leftarrow \mathtt{base}\, \exp(A), \qquad \mathtt{applied} \leftarrow \mathtt{lie}
+
+    At A = 0 the derivative of the exponential is the identity, so nobody differentiates through it. The
+    parameters are only read: a copy of them, an average or a repeated forward do no harm, and a second
+    fold without a step of the optimizer moves nothing. In one fold a rotation moves by an angle of about
+    0.5 at most; what is left of a larger move comes with the next folds. A move that is not finite is
+    not folded.
+
+    In float32 a fold takes four n x n products per rotation. The state is 2 K b n x n numbers.
+
+    Args:
+        count: how many rotations, K.
+        side: how many features they rotate, m.
+        blocks: rotations are block-diagonal with this many equal blocks, of n = m / b rows.
+        start: ``identity``, or ``random``: uniformly distributed on SO(n), each on its own.
+        seed: of the random start; it is the same on every process.
+    """
+
+    base: Tensor
+    applied: Tensor
+
+    def __init__(
+        self,
+        count: int,
+        side: int,
+        blocks: int = 1,
+        start: Literal["identity", "random"] = "identity",
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.count, self.blocks, self.side = count, blocks, side // blocks
+        packed = packed_shape(self.side)
+        # Three axes, not four: .to(memory_format=...) leaves such tensors alone.
+        self.register_buffer("base", starting_rotations(count * blocks, self.side, start, seed))
+        self.register_buffer("applied", torch.zeros(count * blocks, *packed))  # (K b, 2 h, h)
+        # one per task: optimizers then work on pieces that fit into a cache
+        self.lie = nn.ParameterList([torch.zeros(blocks, *packed) for _ in range(count)])
+        self.folds = 0
+        self._unfolded = True
+        self._folded: list[tuple[int, int]] | None = None  # versions of ``lie`` after the last fold
+        self._noted: list[tuple[int, int]] | None = None  # version of ``base`` after the last fold
+        self._cache: tuple[list[tuple[int, int]], Tensor] | None = None
+
+    def fold(self) -> Tensor:
+        """(K, b, n, n) rotations for this forward; in training, moves since the last fold are folded.
+
+        In evaluation and where gradients are disabled nothing is written.
+        """
+        if not (self.training and torch.is_grad_enabled()):
+            return self._evaluated()
+        with torch.no_grad(), full_precision(self.base.device):
+            if torch.compiler.is_compiling():  # without a counter there is no drift to be checked
+                fold_(self.base, self.applied, self._packed())
+                self.base.copy_(orthogonalize(self.base))
+            else:
+                self._project()
+                if self._pending():
+                    fold_(self.base, self.applied, self._packed())
+                    self._check_drift()
+                self._unfolded, self._folded = False, _versions(self.lie)
+                self._noted = _versions([self.base])
+        return self.current()
+
+    def current(self) -> Tensor:
+        """(K, b, n, n) rotations of the last :meth:`fold`: those that a backward needs."""
+        if not self.training:
+            return self._evaluated()
+        return self.base.view(self.count, self.blocks, self.side, self.side)
+
+    def matrices(self) -> Tensor:
+        """(K, m, m) rotations with all that the optimizer has done, as a copy."""
+        evaluated = self._evaluated()
+        if self.blocks == 1:
+            return evaluated[:, 0].clone()
+        return torch.stack([torch.block_diag(*blocks) for blocks in evaluated])
+
+    def owned(self) -> tuple[Tensor, ...]:
+        """The tensors that :meth:`gradients` are the gradients of, one per task."""
+        return tuple(self.lie)
+
+    def gradients(self, tasks: Sequence[int], rows: Tensor, target: Tensor) -> list[Tensor]:
+        r"""K gradients of :math:`\langle G_k, V \rangle` with :math:`G_k = R_k^\top g_k`, g_k constant.
+
+        They are :math:`G_k^\top V - V^\top G_k`, packed; zero for tasks that are not given.
+
+        Args:
+            tasks: P of the K tasks.
+            rows: (P, b, N, n) gradients G of these tasks.
+            target: (b, N, n) directions V.
+        """
+        if not torch.compiler.is_compiling():
+            # an optimizer that writes to .data changes no version
+            self._unfolded, self._cache = True, None
+        with full_precision(self.base.device):
+            products = packed_skew_products(rows.to(self.base.dtype), target.to(self.base.dtype))
+        found = dict(zip(tasks, products, strict=True))
+        return [found[k] if k in found else torch.zeros_like(self.lie[k]) for k in range(self.count)]
+
+    def _check_drift(self) -> None:
+        """Every sixteenth fold: the only one in training that waits for the device."""
+        self.folds += 1
+        if self.folds % _FOLDS_BETWEEN_CHECKS:
+            return
+        correct_drift_(self.base)
+        if not self._packed().isfinite().all():
+            warnings.warn(
+                "parameters of the rotations are not finite, so these rotations stay as they are; lower "
+                "their learning rate and go on from a state before",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+    def _project(self) -> None:
+        """Make rotations of what somebody else has written into ``base``, for example an average."""
+        if self._noted != _versions([self.base]):
+            self.base.copy_(projected(self.base))
+
+    def _evaluated(self) -> Tensor:
+        """(K, b, n, n) rotations with all that the optimizer has done, on the manifold."""
+        if torch.compiler.is_compiling():
+            return self._functional()
+        key = _versions([self.base, self.applied, *self.lie])
+        if self._cache is None or self._cache[0] != key:
+            # not an inference tensor: what is kept may be used with gradients later
+            with torch.inference_mode(False):
+                self._cache = (key, self._functional())
+        return self._cache[1]
+
+    @torch.no_grad()
+    def _functional(self) -> Tensor:
+        with full_precision(self.base.device):
+            rotations = folded(self.base, self.applied, self._packed())
+        return rotations.view(self.count, self.blocks, self.side, self.side)
+
+    def _packed(self) -> Tensor:
+        """(K b, 2 h, h) parameters of all tasks."""
+        whole = [p.full_tensor() if hasattr(p, "full_tensor") else p.detach() for p in self.lie]
+        return torch.cat(whole).to(self.base.dtype)
+
+    def _pending(self) -> bool:
+        """Whether the parameters may have moved since the last fold."""
+        if self._folded is None:  # after loading: as it was when the state was saved
+            self._folded = _versions(self.lie)
+        return self._unfolded or self._folded != _versions(self.lie)
+
+    def get_extra_state(self) -> Tensor:
+        """The number of folds, and whether one is pending: training then goes on bit for bit."""
+        return torch.tensor([self.folds, int(self._pending())])
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Restore what :meth:`get_extra_state` gave."""
+        self.folds, pending = state.tolist()
+        self._unfolded, self._folded = bool(pending), None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """State of a copy or pickle: its tensors are others, so nothing is known of their versions."""
+        known = {"_unfolded": self._pending(), "_folded": None, "_noted": None, "_cache": None}
+        return self.__dict__ | known
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Stay in float32 or better when a model is cast to half precision."""
+        self._unfolded = self._pending()
+        self._folded = self._noted = self._cache = None
+
+        def careful(tensor: Tensor) -> Tensor:
+            result = fn(tensor)
+            if result.dtype in (torch.float16, torch.bfloat16):
+                return tensor.to(result.device)
+            return result
+
+        return super()._apply(careful, recurse)
+
+
+def _versions(tensors: Iterable[Tensor]) -> list[tuple[int, int]]:
+    """Something that differs once a tensor was exchanged or written in place."""
+    return [(id(tensor), 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
