@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from mtlkit.gram import precision
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator
 from mtlkit.weighting.host import Matrix, solve
@@ -32,8 +33,8 @@ class UPGrad(GradientAggregator):
 
     def weights(self, gram: Tensor) -> Tensor:
         """Mean of the projections' weights."""
-        return solve(_mean_projection, gram).to(gram.dtype)
+        return solve(_mean_projection, gram, precision(gram)).to(gram.dtype)
 
 
-def _mean_projection(gram: Matrix) -> Matrix:
-    return dual_cone_projections(gram).mean(axis=0)
+def _mean_projection(gram: Matrix, rounding: float) -> Matrix:
+    return dual_cone_projections(gram, rounding).mean(axis=0)
