@@ -94,12 +94,10 @@ class Method(Stateful):
         device = self.last_step.gram.device
         weighed = loss_terms.weigh(given, self.parts, processes, device, recording=recording)
         terms = list(weighed.terms.values())
-        if recording and anchor is None and not self._sums:
+        if recording and anchor is None:
             if self.needs_fork:
-                error = self._forks.needs_fork(self)
-                if error is not None:
-                    raise error
-            elif given or not self.processes.alone:
+                self._forks.refuse_without_fork(self)
+            elif not self._sums and (given or not self.processes.alone):
                 in_order = [weighed.terms.get(task) for task in range(len(self.tasks))]
                 terms = [_join_untraced(self, in_order, weighed.values)]
         if anchor is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -40,11 +40,11 @@ class Rotate(GradientAggregator):
     m x m products per task after each step of the optimizer.
 
     Differences: the authors' code (rotograd 0.1.6) starts, in effect, from random rotations, because
-    geotorch replaces the identity that it is given; ``start=random`` does the same. Its rotation loss
-    is larger by twice the norm of the mean gradient, which is small at feature level: the direction of
-    the step is the same, but Adam's eps weighs more against it. Its burn-in reads the reference norms
-    one step later, and its base point stays where it began, so that far from it the optimizer's steps
-    are distorted by the exponential map. LibMTL and TorchJD have no RotoGrad.
+    geotorch replaces the identity that it is given; ``start=random`` does the same. Its gradient of the
+    rotations is this one times twice the norm of the mean gradient, a small number at feature level,
+    which matters against Adam's eps. Its burn-in comes one step later. Its base point stays where it
+    began, so that far from it the exponential map distorts the optimizer's steps. LibMTL and TorchJD
+    have no RotoGrad.
 
     Args:
         feature_dim: size of the rotated axis (given to ``create_method``).
@@ -118,7 +118,11 @@ class Rotate(GradientAggregator):
 
     def fork(self, features: list[Tensor]) -> list[list[Tensor]]:
         """The features, rotated for every task."""
-        index = self._index(features)
+        if not -len(features) <= self.leaf < len(features):
+            raise UsageError(
+                f"rotate(leaf={self.leaf}): the features are {len(features)} tensors; choose one of them"
+            )
+        index = self.leaf % len(features)
         self.axis.check(features[index], self.name)
         rotations = self.rotation.current() if self._prepared else self.rotation.fold()
         self._prepared = False
@@ -127,8 +131,7 @@ class Rotate(GradientAggregator):
 
     def pull_back(self, grads: dict[int, Leaves]) -> dict[int, Leaves]:
         """Turn the gradients back: :math:`G_k = R_k^T g_k`."""
-        index = self._index(next(iter(grads.values()), [None]))
-        reached = {task: g for task, row in grads.items() if (g := row[index]) is not None}
+        reached = self._rotated(grads)
         if not reached:
             return grads
         rotations = self.rotation.current()
@@ -138,9 +141,8 @@ class Rotate(GradientAggregator):
         if stack.dtype in (torch.float16, torch.bfloat16):
             stack = stack.float()
         turned = dict(zip(reached, self.axis.apply(rotations.mT, stack), strict=True))
-        return {
-            task: [*row[:index], turned.get(task), *row[index + 1 :]] for task, row in grads.items()
-        }
+        index = self.leaf % len(next(iter(grads.values())))
+        return {task: [*row[:index], turned.get(task), *row[index + 1 :]] for task, row in grads.items()}
 
     def owned(self) -> tuple[Tensor, ...]:
         """What the optimizer moves, or geotorch's rotations."""
@@ -161,8 +163,7 @@ class Rotate(GradientAggregator):
         return tuple(step.processes.mean(torch.stack(gradients)))  # one message
 
     def _gradients(self, step: Step) -> list[Tensor]:
-        index = self._index(next(iter(step.features.rows.values()), [None]))
-        reached = {task: g for task, row in step.features.rows.items() if (g := row[index]) is not None}
+        reached = self._rotated(step.features.rows)
         if not reached:
             return [torch.zeros_like(parameter) for parameter in self.owned()]
         rows = self.axis.rows(torch.stack(list(reached.values())), self.blocks)  # (P, b, N, n)
@@ -171,12 +172,14 @@ class Rotate(GradientAggregator):
         target = torch.einsum("p,pbni->bni", -share.to(rows.dtype), rows)  # (b, N, n): -V
         return self.rotation.gradients(tuple(reached), rows, target)
 
-    def _index(self, leaves: Sequence[Any]) -> int:
-        if not -len(leaves) <= self.leaf < len(leaves):
-            raise UsageError(
-                f"rotate(leaf={self.leaf}): the features are {len(leaves)} tensors; choose one of them"
-            )
-        return self.leaf % len(leaves)
+    def _rotated(self, rows: Mapping[int, Sequence[Tensor | None]]) -> dict[int, Tensor]:
+        """Gradients of the rotated tensor, of the tasks that reach it."""
+        found = {}
+        for task, row in rows.items():
+            gradient = row[self.leaf]
+            if gradient is not None:
+                found[task] = gradient
+        return found
 
 
 def _checked_size(size: int | None, feature_dim: int | None, blocks: int) -> int:
