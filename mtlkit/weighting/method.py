@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mtlkit import losses as loss_terms
 from mtlkit.distributed import ALONE, Processes, processes_of
 from mtlkit.errors import SpecError, UsageError
-from mtlkit.gradients import Gradients
+from mtlkit.gradients import MatrixGradients
 from mtlkit.junction import flatten_features, fork, join_losses, report
 from mtlkit.misuse import Forks
 from mtlkit.spec import Part, format_spec
@@ -125,7 +125,7 @@ class Method(Stateful):
         dtype = torch.float64 if grads.dtype == torch.float64 else torch.float32
         if "loss" in self.roles:
             grads = self.loss_factors(losses, grads, remember=True)[:, None] * grads
-        rows = Gradients({task: [row] for task, row in enumerate(grads)}, dtype)
+        rows = MatrixGradients(grads, dtype)
         step = measure(len(grads), rows, scale=torch.ones((), device=grads.device), losses=losses)
         (merged,) = self.merge_step(step)
         assert merged is not None

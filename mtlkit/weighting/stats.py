@@ -40,7 +40,7 @@ class Stats(dict[str, Tensor]):
 
 
 class LastStep(nn.Module):
-    """The figures of the last step, in buffers: a compiled graph can write to nothing else."""
+    """The figures of the last step. A compiled graph can keep them in buffers alone."""
 
     gram: Tensor
     weights: Tensor
@@ -51,20 +51,14 @@ class LastStep(nn.Module):
     def __init__(self, tasks: int) -> None:
         super().__init__()
         self.tasks = tasks
-        shapes = {
-            "gram": (tasks, tasks),
-            "weights": (tasks,),
-            "products": (tasks + 1,),
-            "losses": (tasks,),
-        }
+        shapes = {"gram": (tasks, tasks), "weights": (tasks,), "products": (tasks + 1,), "losses": (tasks,)}
         for name, shape in shapes.items():
-            self.register_buffer(
-                name, torch.full(shape, torch.nan, dtype=torch.float64), persistent=False
-            )
+            self.register_buffer(name, torch.full(shape, torch.nan, dtype=torch.float64), persistent=False)
         self.register_buffer("steps", torch.zeros((), dtype=torch.long), persistent=False)
+        self._unwritten: tuple[Step, Tensor | None, Tensor | None] | None = None
 
     def keep(self, step: Step, weights: Tensor | None, products: Tensor | None = None) -> None:
-        """Keep a step.
+        """Keep a step; what can be worked out later is.
 
         Args:
             step: what was merged.
@@ -72,6 +66,13 @@ class LastStep(nn.Module):
             products: (P + 1,) inner products of the merged gradient with the task gradients and with
                 itself, for such a merge.
         """
+        kept = replace(step, features=_NOTHING, rows=_NOTHING, delivered=_NOTHING)
+        if torch.compiler.is_compiling():
+            self._write(step, weights, products)
+        else:
+            self._unwritten = (kept, weights, products)
+
+    def _write(self, step: Step, weights: Tensor | None, products: Tensor | None) -> None:
         gram = step.gram.double()
         if weights is None:
             weights = torch.full_like(gram[0], torch.nan)
@@ -79,8 +80,7 @@ class LastStep(nn.Module):
             inner = gram @ weights.double()
             products = torch.cat([inner, (weights.double() @ inner).clamp(min=0).reshape(1)])
         tasks, present = self.tasks, step.present
-        pairs = spread(spread(gram, present, tasks).T, present, tasks).T
-        self.gram.copy_(pairs)
+        self.gram.copy_(spread(spread(gram, present, tasks).T, present, tasks).T)
         self.weights.copy_(spread(weights, present, tasks))
         self.products.copy_(torch.cat([spread(products[:-1], present, tasks), products[-1:]]))
         if step.losses is not None:
@@ -89,6 +89,9 @@ class LastStep(nn.Module):
 
     def stats(self) -> Stats | None:
         """The figures; None before the first step."""
+        if self._unwritten is not None:
+            self._write(*self._unwritten)
+            self._unwritten = None
         if int(self.steps) == 0:
             return None
         norms = norms_of(self.gram)
