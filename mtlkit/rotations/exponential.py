@@ -94,15 +94,18 @@ def exponential_minus_one(move: Tensor, squarings: int = 0) -> tuple[Tensor, Ten
     optimized Taylor polynomial approximation, 2019), and each of ``squarings`` s one more. The identity
     is left out throughout, because adding it would round away the digits of a small move.
     """
-    move = move / 2**squarings
+    if squarings:
+        move = move / 2**squarings
     square = torch.bmm(move, move)
     factor = CAPACITY / _spectral_norm(square).clamp_min(CAPACITY)
     move, square = move * factor, square * factor.square()
-    fourth = torch.bmm(square, torch.add(_X1 * move, square, alpha=_X2))
-    inner = torch.add(_X5 * move, square, alpha=_X6).add_(fourth, alpha=_X7)
-    inner.diagonal(dim1=-2, dim2=-1).add_(_X4)
-    start = move.add_(square, alpha=_Y2)
-    result = start.baddbmm_(fourth.add_(square, alpha=_X3), inner)
+    # The paper's A4 is x2 * fourth and its A8 the last product: common factors of a sum are taken out,
+    # so that each sum is one pass over memory per term.
+    fourth = torch.bmm(square, torch.add(square, move, alpha=_X1 / _X2))
+    inner = torch.add(fourth, move, alpha=_X5 / _X7 / _X2).add_(square, alpha=_X6 / _X7 / _X2)
+    inner.diagonal(dim1=-2, dim2=-1).add_(_X4 / _X7 / _X2)
+    left = fourth.add_(square, alpha=_X3 / _X2)
+    result = move.add_(square, alpha=_Y2).baddbmm_(left, inner, alpha=_X2 * _X7 * _X2)
     for _ in range(squarings):
         result = torch.baddbmm(result, result, result, beta=2)
     return result, factor
