@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -51,14 +53,21 @@ class LastStep(nn.Module):
     def __init__(self, tasks: int) -> None:
         super().__init__()
         self.tasks = tasks
-        shapes = {"gram": (tasks, tasks), "weights": (tasks,), "products": (tasks + 1,), "losses": (tasks,)}
+        shapes = {
+            "gram": (tasks, tasks),
+            "weights": (tasks,),
+            "products": (tasks + 1,),
+            "losses": (tasks,),
+        }
         for name, shape in shapes.items():
-            self.register_buffer(name, torch.full(shape, torch.nan, dtype=torch.float64), persistent=False)
+            self.register_buffer(
+                name, torch.full(shape, torch.nan, dtype=torch.float64), persistent=False
+            )
         self.register_buffer("steps", torch.zeros((), dtype=torch.long), persistent=False)
-        self._unwritten: tuple[Step, Tensor | None, Tensor | None] | None = None
+        self._unwritten: tuple[Any, ...] | None = None
 
     def keep(self, step: Step, weights: Tensor | None, products: Tensor | None = None) -> None:
-        """Keep a step; what can be worked out later is.
+        """Keep a step. Its figures are worked out when they are read, except in a compiled graph.
 
         Args:
             step: what was merged.
@@ -66,25 +75,31 @@ class LastStep(nn.Module):
             products: (P + 1,) inner products of the merged gradient with the task gradients and with
                 itself, for such a merge.
         """
-        kept = replace(step, features=_NOTHING, rows=_NOTHING, delivered=_NOTHING)
+        kept = (step.gram, step.losses, step.present, weights, products)
         if torch.compiler.is_compiling():
-            self._write(step, weights, products)
+            self._write(*kept)
         else:
-            self._unwritten = (kept, weights, products)
+            self._unwritten = kept  # without the gradients, whose memory is needed
 
-    def _write(self, step: Step, weights: Tensor | None, products: Tensor | None) -> None:
-        gram = step.gram.double()
+    def _write(
+        self,
+        gram: Tensor,
+        losses: Tensor | None,
+        present: tuple[int, ...],
+        weights: Tensor | None,
+        products: Tensor | None,
+    ) -> None:
+        gram, tasks = gram.double(), self.tasks
         if weights is None:
             weights = torch.full_like(gram[0], torch.nan)
         if products is None:  # merged = sum_k w_k g_k
             inner = gram @ weights.double()
             products = torch.cat([inner, (weights.double() @ inner).clamp(min=0).reshape(1)])
-        tasks, present = self.tasks, step.present
         self.gram.copy_(spread(spread(gram, present, tasks).T, present, tasks).T)
         self.weights.copy_(spread(weights, present, tasks))
         self.products.copy_(torch.cat([spread(products[:-1], present, tasks), products[-1:]]))
-        if step.losses is not None:
-            self.losses.copy_(spread(step.losses, present, tasks))
+        if losses is not None:
+            self.losses.copy_(spread(losses, present, tasks))
         self.steps.add_(1)
 
     def stats(self) -> Stats | None:
