@@ -89,20 +89,20 @@ def _fused(model: nn.Module, inputs: tuple[Any, ...] | None, *, fold: bool) -> n
 def _holders(model: nn.Module) -> list[tuple[GradientAggregator, list[tuple[nn.Module, str]]]]:
     """Every method of the model, with the modules and attribute names that hold it."""
     found: dict[int, tuple[GradientAggregator, list[tuple[nn.Module, str]]]] = {}
-    waiting, seen = [model], {id(model)}
-    while waiting:
-        module = waiting.pop()
-        for name, child in module._modules.items():
-            if isinstance(child, GradientAggregator):
-                if isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential):
-                    raise UsageError(
-                        f"the method is in a {type(module).__name__}; keep it in an attribute of the "
-                        "module whose forward calls it, for example self.method"
-                    )
-                found.setdefault(id(child), (child, []))[1].append((module, name))
-            elif child is not None and id(child) not in seen:
-                seen.add(id(child))
-                waiting.append(child)
+    methods: list[str] = []
+    for path, module in model.named_modules(remove_duplicate=False):
+        is_part = any(path.startswith(f"{method}.") for method in methods)
+        if is_part or not isinstance(module, GradientAggregator):
+            continue
+        methods.append(path)
+        parent, _, name = path.rpartition(".")
+        holder = model.get_submodule(parent)
+        if isinstance(holder, nn.ModuleList | nn.ModuleDict | nn.Sequential):
+            raise UsageError(
+                f"the method is in a {type(holder).__name__}; keep it in an attribute of the "
+                "module whose forward calls it, for example self.method"
+            )
+        found.setdefault(id(module), (module, []))[1].append((holder, name))
     return list(found.values())
 
 
@@ -130,7 +130,7 @@ def _fork_in_place_of(
     method: GradientAggregator, owner: nn.Module, model: nn.Module, features: Any, fold: bool
 ) -> nn.Module:
     """A module that gives every task its features, rotated unless the rotation went into the head."""
-    rotate: Any = next((part for part in method.parts if part._rotates), None)
+    rotate: Any = method.fork_part
     if rotate is None:
         return _fork(len(method.tasks), {}, None, features)
     rotations = dict(enumerate(rotate.rotations))

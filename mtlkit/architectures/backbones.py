@@ -119,7 +119,7 @@ def _mlp(
     return make_mlp([inputs, *sizes], norm=norm, dropout=dropout, last=activate_last)
 
 
-class _ChannelsFirst(nn.Module):
+class ChannelsFirst(nn.Module):
     """A timm model that gives (B, H, W, d), made to give (B, d, H, W)."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -150,7 +150,7 @@ def _build_timm(part: Part, forced: Mapping[str, Any]) -> tuple[nn.Module, Featu
     found = _measure_timm(model, options)
     expected = _expected_channels(model)
     if found.kind == "map" and found.shape is not None and found.dim != expected == found.shape[-1]:
-        model = _ChannelsFirst(model)
+        model = ChannelsFirst(model)
         found = _measure_timm(model, options)
     # of a map, only the channels are independent of the size of the image that was tried
     return model, found if found.kind == "vector" else replace(found, shape=None)
@@ -189,7 +189,7 @@ def _create_timm(timm: Any, name: str, options: dict[str, Any]) -> nn.Module:
             raise SpecError(f"checkpoint_path of timm.{name}: there is no file {str(path)!r}")
     pretrained = bool(options.get("pretrained"))
     try:
-        model = timm.create_model(name, **options)
+        model: nn.Module = timm.create_model(name, **options)
     except TypeError as error:
         raise SpecError(f"timm.{name} does not take these options: {error}") from None
     except Exception as error:  # downloads fail in as many ways as there are libraries

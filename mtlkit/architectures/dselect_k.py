@@ -67,7 +67,7 @@ class DSelectGate(nn.Module):
     def _penalty(self, selected: Tensor) -> Tensor:
         # below this, entropy is nil and its slope, infinite at zero, would make a NaN of zero
         floor = torch.finfo(selected.dtype).tiny
-        penalty = torch.special.entr(selected.clamp_min(floor)).sum(dim=(-2, -1))
+        penalty: Tensor = torch.special.entr(selected.clamp_min(floor)).sum(dim=(-2, -1))
         if self.experts < 2**self.bits:
             # codes of experts that do not exist: keep the selectors' mass on those that do
             penalty = penalty + selected.sum(dim=-1).clamp_min(1e-6).reciprocal().sum(dim=-1)
@@ -119,10 +119,10 @@ class DSelectK(MixtureOfExperts):
             )
         self.entropy = entropy
         self.gate_kind = gate
-        self.experts = self._make_experts(experts)
+        self.experts = self.make_experts(experts)
         inputs = self.input_dim if gate == "input" else None
         self.gates = self.by_task({task: DSelectGate(experts, k, gamma, inputs) for task in self.tasks})
-        self._make_heads()
+        self.make_heads()
         self.features = Features("tokens", self.expert_dim)
         self.set_method(method)
 
@@ -135,14 +135,13 @@ class DSelectK(MixtureOfExperts):
     def predict(self, task: str, shared: tuple[Tensor | None, Tensor], inputs: Any) -> Any:
         """The head's output on the task's selection; its entropy becomes an auxiliary loss."""
         below, outputs = shared
-        key = self._keys[task]
         given = None
         if self.gate_kind == "input":
             given = inputs.flatten(1) if below is None else below
-        weights, penalty = self.gates[key](given)
+        weights, penalty = self.of_task(self.gates, task)(given)
         self.add_auxiliary(self.entropy * penalty)
-        return self.heads[key](mix(weights, outputs))
+        return self.head(task)(mix(weights, outputs))
 
     def task_modules(self, task: str) -> list[nn.Module]:
         """Gate and head."""
-        return [self.gates[self._keys[task]], self.heads[self._keys[task]]]
+        return [self.of_task(self.gates, task), self.head(task)]

@@ -39,12 +39,12 @@ class MMoE(MixtureOfExperts):
     ) -> None:
         super().__init__(tasks, **common)
         check_count(self.name, "experts", experts)
-        self.experts = self._make_experts(experts)
+        self.experts = self.make_experts(experts)
         gates: dict[str, nn.Module] = {
             task: nn.Linear(self.input_dim, experts, bias=False) for task in self.tasks
         }
         self.gates = self.by_task(gates)
-        self._make_heads()
+        self.make_heads()
         self.features = Features("tokens", self.expert_dim)
         self.set_method(method)
 
@@ -56,10 +56,10 @@ class MMoE(MixtureOfExperts):
     def predict(self, task: str, shared: tuple[Tensor | None, Tensor], inputs: Any) -> Any:
         """The head's output on the task's mixture."""
         below, outputs = shared
-        key = self._keys[task]
         given = inputs.flatten(1) if below is None else below
-        return self.heads[key](mix(self.gates[key](given).softmax(dim=1), outputs))
+        weights = self.of_task(self.gates, task)(given).softmax(dim=1)
+        return self.head(task)(mix(weights, outputs))
 
     def task_modules(self, task: str) -> list[nn.Module]:
         """Gate and head."""
-        return [self.gates[self._keys[task]], self.heads[self._keys[task]]]
+        return [self.of_task(self.gates, task), self.head(task)]

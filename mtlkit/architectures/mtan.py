@@ -60,7 +60,7 @@ class _Attention(nn.Module):
                 )
 
     def forward(self, pyramid: Sequence[Tensor]) -> Tensor:
-        attended = self.masks[0](pyramid[0]) * pyramid[0]
+        attended: Tensor = self.masks[0](pyramid[0]) * pyramid[0]
         for level in range(1, len(pyramid)):
             shared = pyramid[level]
             carried = self.carries[level - 1](attended)
@@ -128,9 +128,8 @@ class Mtan(Architecture):
 
     def predict(self, task: str, shared: list[Tensor], inputs: Any) -> Any:
         """The head's output on what the task selects."""
-        key = self._keys[task]
-        return self.heads[key](self.attention[key](shared))
+        return self.head(task)(self.of_task(self.attention, task)(shared))
 
     def task_modules(self, task: str) -> list[nn.Module]:
         """Attention and head."""
-        return [self.attention[self._keys[task]], self.heads[self._keys[task]]]
+        return [self.of_task(self.attention, task), self.head(task)]

@@ -30,7 +30,7 @@ def _pixels(layers: nn.Module, input_size: Sequence[int]) -> int:
         training, layers.training = layers.training, False
         layers.eval()
         try:
-            return layers(torch.zeros(1, *input_size)).flatten(1).shape[1]
+            return int(layers(torch.zeros(1, *input_size)).flatten(1).shape[1])
         except RuntimeError as error:
             raise SpecError(f"images of size {tuple(input_size)} do not fit the net: {error}") from None
         finally:
@@ -119,7 +119,7 @@ class _Norm1dHead(nn.Module):
         self.output = output
 
     def forward(self, features: Tensor) -> Tensor:
-        prediction = self.layers(features)
+        prediction: Tensor = self.layers(features)
         return prediction.sigmoid() if self.output == "sigmoid" else prediction
 
 
@@ -136,13 +136,13 @@ class _PaperNet(Architecture):
         self.heads = self.by_task(build_heads(heads, size, self.outputs))
         self.set_method(method)
 
-    def encode(self, inputs: Tensor) -> Tensor:
+    def encode(self, inputs: Tensor) -> Any:
         """The backbone's features."""
         return self.backbone(inputs)
 
-    def predict(self, task: str, shared: Tensor, inputs: Tensor) -> Tensor:
+    def predict(self, task: str, shared: Tensor, inputs: Tensor) -> Any:
         """The head's output."""
-        return self.heads[self._keys[task]](shared)
+        return self.head(task)(shared)
 
 
 class _DigitNet(_PaperNet):
@@ -157,7 +157,7 @@ class _DigitNet(_PaperNet):
     ) -> None:
         super().__init__(tasks, **common)
         for task in binary:
-            self._known(task)
+            self.check_task(task)
         heads = {}
         for task, size in self.outputs.items():
             if task in binary:

@@ -101,6 +101,6 @@ class SegNet(Architecture):
             x = block(F.max_unpool2d(x, places, [2, 2], output_size=size))
         return x
 
-    def predict(self, task: str, shared: Tensor, inputs: Tensor) -> Tensor:
+    def predict(self, task: str, shared: Tensor, inputs: Tensor) -> Any:
         """(B, outputs, H, W)."""
-        return self.heads[self._keys[task]](shared)
+        return self.head(task)(shared)

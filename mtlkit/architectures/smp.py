@@ -51,7 +51,7 @@ class _Decoder(nn.Module):
         self.decoder = decoder
         self.head = head
 
-    def forward(self, features: list[Tensor]) -> Tensor:
+    def forward(self, features: list[Tensor]) -> Any:
         return self.head(self.decoder(features))
 
 
@@ -137,11 +137,11 @@ class Smp(Architecture):
         maps = list(self.encoder(inputs))
         return maps[1:] if self.split == "encoder" else self.decoder(maps)
 
-    def predict(self, task: str, shared: Any, inputs: Tensor) -> Tensor:
+    def predict(self, task: str, shared: Any, inputs: Tensor) -> Any:
         """(B, outputs, H, W)."""
         # SMP counts the image as the finest map
         features = [inputs, *shared] if self.split == "encoder" else shared
-        return self.heads[self._keys[task]](features)
+        return self.head(task)(features)
 
 
 def _create(

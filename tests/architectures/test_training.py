@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 
 import pytest
 import torch
@@ -134,11 +135,19 @@ def test_merged_gradient_of_the_sum_is_that_of_the_plain_sum_of_losses(case):
         assert (parameter.grad - other.grad).abs().max() <= 1e-4 * scale, name
 
 
+class Copies(torch.nn.Module):
+    def __init__(self, count):
+        super().__init__()
+        self.count = count
+
+    def forward(self, features):
+        return [features] * self.count
+
+
 def _without_junction(net, x):
     """Both hooks, with autograd's own sum in between."""
-    net._auxiliary.begin(True)
-    shared = net.encode(x)
-    return {task: net.predict(task, shared, x) for task in net.tasks}
+    net.method = Copies(len(net.tasks))
+    return net(x)
 
 
 @pytest.mark.parametrize("case", light(FORKING), ids=ids)
@@ -171,13 +180,32 @@ def test_a_weight_per_task_reaches_every_shared_parameter_with_that_weight(case)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if not c.forks], ids=ids)
-@pytest.mark.parametrize("method", ["pcgrad", "rotograd", "normalize+mgda", "pcgrad(wrt=parameters)"])
-def test_methods_that_need_features_are_refused_where_there_are_none(case, method):
-    with pytest.raises(SpecError, match=r"methods that work here: .*normalize.*sum.*fork="):
+@pytest.mark.parametrize(
+    ("method", "remedy"),
+    [
+        ("pcgrad", "pcgrad(wrt=parameters)"),
+        ("pcgrad(wrt=features)", "pcgrad(wrt=parameters)"),
+        ("rotograd", "scale(wrt=parameters)"),
+        ("rotate", "sum"),
+        ("rotate+cagrad(c=0.3, wrt=parameters)", "cagrad(c=0.3, wrt=parameters)"),
+        ("normalize+mgda", "normalize+mgda(wrt=parameters)"),
+    ],
+)
+def test_methods_that_need_features_are_refused_where_there_are_none(case, method, remedy):
+    message = rf"write '{re.escape(remedy)}'; or .*\(fork="
+    with pytest.raises(SpecError, match=message):
         case.build(method)
     ready = mtlkit.create_method(method, TASKS, feature_dim=12)
-    with pytest.raises(SpecError, match="methods that work here"):
+    with pytest.raises(SpecError, match=message):
         case.build(ready)
+    assert str(case.build(remedy).method) == remedy
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if not c.forks], ids=ids)
+@pytest.mark.parametrize("method", ["pcgrad(wrt=parameters)", "normalize+mgda(wrt=parameters)"])
+def test_merges_of_parameter_gradients_train_networks_without_shared_features(case, method):
+    history = train(case.build(method), case.inputs(), steps=20)
+    assert history[-1] < 0.95 * history[0]
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if not c.forks], ids=ids)

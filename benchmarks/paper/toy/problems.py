@@ -127,8 +127,9 @@ def run_regression(problem: Regression, spec: str, seed: int | None = None) -> P
 
 
 def _rotations(method: mtlkit.GradientAggregator) -> Tensor:
-    rotates = any(part._rotates for part in method.parts)
-    return method.rotations.float() if rotates else torch.eye(2).expand(2, 2, 2).clone()
+    if method.fork_part is None:
+        return torch.eye(2).expand(2, 2, 2).clone()
+    return method.rotations.float()
 
 
 @dataclass(frozen=True)
