@@ -128,9 +128,9 @@ class ChannelsFirst(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         output = self.model(x)
-        if isinstance(output, Tensor):
-            return output.permute(0, 3, 1, 2)
-        return [level.permute(0, 3, 1, 2) for level in output]
+        if isinstance(output, list | tuple):
+            return [level.permute(0, 3, 1, 2) for level in output]
+        return output.permute(0, 3, 1, 2)
 
 
 def _build_timm(part: Part, forced: Mapping[str, Any]) -> tuple[nn.Module, Features]:

@@ -25,8 +25,8 @@ class DSelectGate(nn.Module):
         \quad (|t| \le \gamma/2), \qquad 0 \text{ below}, 1 \text{ above}
 
     makes bits of them; selector i gives expert j the product of its bits, or of one minus the bit, along
-    j's binary code. The selectors' results are averaged with softmax weights. The entropy of every
-    selector, which is zero when its bits are binary, is to be minimised along with the loss.
+    j's binary code. The selectors' results are averaged with softmax weights. The entropy of a selector
+    is zero when its bits are binary; :meth:`penalty` is minimised along with the loss.
     """
 
     codes: Tensor
@@ -48,7 +48,7 @@ class DSelectGate(nn.Module):
             nn.init.uniform_(self.selectors.weight, -gamma / 100, gamma / 100)
 
     def forward(self, x: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Weights (n,) or (B, n), and the penalty that drives the selectors to binary values."""
+        """Weights (n,) or (B, n), and the selectors' results (k, n) or (B, k, n)."""
         if self.selectors is None or self.mixture is None:
             z, alpha = self.z, self.alpha
         else:
@@ -57,15 +57,16 @@ class DSelectGate(nn.Module):
         on = self._smooth_step(z).unsqueeze(-2)  # (..., k, 1, m)
         selected = torch.where(self.codes, on, 1 - on).prod(dim=-1)  # (..., k, n)
         weights = (alpha.softmax(dim=-1).unsqueeze(-1) * selected).sum(dim=-2)
-        return weights, self._penalty(selected)
+        return weights, selected
 
     def _smooth_step(self, t: Tensor) -> Tensor:
         gamma = self.gamma
         inside = t.clamp(-gamma / 2, gamma / 2)
         return -2 / gamma**3 * inside**3 + 3 / (2 * gamma) * inside + 0.5
 
-    def _penalty(self, selected: Tensor) -> Tensor:
-        # below this, entropy is nil and its slope, infinite at zero, would make a NaN of zero
+    def penalty(self, selected: Tensor) -> Tensor:
+        """What is minimised along with the loss, to drive the selectors to binary values."""
+        # the slope of the entropy is infinite at zero, which would make the gradient NaN
         floor = torch.finfo(selected.dtype).tiny
         penalty: Tensor = torch.special.entr(selected.clamp_min(floor)).sum(dim=(-2, -1))
         if self.experts < 2**self.bits:
@@ -138,8 +139,10 @@ class DSelectK(MixtureOfExperts):
         given = None
         if self.gate_kind == "input":
             given = inputs.flatten(1) if below is None else below
-        weights, penalty = self.of_task(self.gates, task)(given)
-        self.add_auxiliary(self.entropy * penalty)
+        gate: Any = self.of_task(self.gates, task)
+        weights, selected = gate(given)
+        if self.training:
+            self.add_auxiliary(self.entropy * gate.penalty(selected))
         return self.head(task)(mix(weights, outputs))
 
     def task_modules(self, task: str) -> list[nn.Module]:

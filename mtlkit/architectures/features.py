@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -64,7 +64,11 @@ class Features:
 
 def last_leaf(features: Any) -> Tensor:
     """The last tensor of a nested list, tuple or dict: the deepest level of a pyramid."""
-    return features if isinstance(features, Tensor) else flatten_features(features)[0][-1]
+    while isinstance(features, Mapping | list | tuple):  # a proxy of torch.fx is no tensor
+        items = features.values() if isinstance(features, Mapping) else features
+        features = [item for item in items if item is not None][-1]
+    leaf: Tensor = features
+    return leaf
 
 
 def describe(output: Any) -> Features:

@@ -42,31 +42,28 @@ def _dense(layers: list[nn.Module], size: int, input_size: Sequence[int]) -> lis
     return [*layers, nn.Flatten(), nn.Linear(inputs, size)]
 
 
-@register_backbone("lenet")
-def lenet(*, input_size: Sequence[int] = (1, 28, 28)) -> nn.Sequential:
-    """The reduced LeNet of the MNIST experiments; 50 features."""
-    layers: list[nn.Module] = [
+def _lenet(input_size: Sequence[int], *more: nn.Module) -> nn.Sequential:
+    layers = [
         nn.Conv2d(input_size[0], 10, 5),
         nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Conv2d(10, 20, 5),
         nn.MaxPool2d(2),
+        *more,
     ]
     return nn.Sequential(*_dense(layers, 50, input_size), nn.ReLU(), nn.BatchNorm1d(50))
+
+
+@register_backbone("lenet")
+def lenet(*, input_size: Sequence[int] = (1, 28, 28)) -> nn.Sequential:
+    """The reduced LeNet of the MNIST experiments; 50 features."""
+    return _lenet(input_size)
 
 
 @register_backbone("lenet_svhn")
 def lenet_svhn(*, input_size: Sequence[int] = (1, 32, 64)) -> nn.Sequential:
     """The LeNet of the SVHN experiments, with a third convolution; 50 features."""
-    layers: list[nn.Module] = [
-        nn.Conv2d(input_size[0], 10, 5),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Conv2d(10, 20, 5),
-        nn.MaxPool2d(2),
-        nn.Conv2d(20, 20, 5),
-    ]
-    return nn.Sequential(*_dense(layers, 50, input_size), nn.ReLU(), nn.BatchNorm1d(50))
+    return _lenet(input_size, nn.Conv2d(20, 20, 5))
 
 
 @register_backbone("celeba_conv")
@@ -145,14 +142,30 @@ class _PaperNet(Architecture):
         return self.head(task)(shared)
 
 
-class _DigitNet(_PaperNet):
+@register_architecture("paper_mnist")
+class MnistNet(_PaperNet):
+    """The paper's net for multi-MNIST: reduced LeNet, and a head by the kind of task.
+
+    A task of several outputs is a classification, ``Dense-50, ReLU, Dense-10, LogSoftmax``; of one
+    output a regression, ``Dense-50, ReLU, Dense-1``; or, if it is named in ``binary``,
+    ``Dense-1, Sigmoid``.
+
+    Args:
+        input_size: shape of an image.
+        binary: names of the tasks that are a binary classification.
+        logits: leave out LogSoftmax and Sigmoid, for losses that take logits.
+    """
+
+    make_backbone = staticmethod(lenet)
+
     def __init__(
         self,
         tasks: Tasks,
-        backbone: nn.Module,
-        method: MethodLike,
-        binary: Sequence[str],
-        logits: bool,
+        *,
+        input_size: Sequence[int] = (1, 28, 28),
+        binary: Sequence[str] = (),
+        logits: bool = False,
+        method: MethodLike = "sum",
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
@@ -166,38 +179,11 @@ class _DigitNet(_PaperNet):
                 heads[task] = "mlp(50)" if logits else "mlp(50, output=log_softmax)"
             else:
                 heads[task] = "mlp(50)"
-        self._build(backbone, 50, heads, method)
-
-
-@register_architecture("paper_mnist")
-class MnistNet(_DigitNet):
-    """The paper's net for multi-MNIST: reduced LeNet, and a head by the kind of task.
-
-    A task of several outputs is a classification, ``Dense-50, ReLU, Dense-10, LogSoftmax``; of one
-    output a regression, ``Dense-50, ReLU, Dense-1``; or, where it is named in ``binary``,
-    ``Dense-1, Sigmoid``.
-
-    Args:
-        input_size: shape of an image.
-        binary: names of the tasks that are a binary classification.
-        logits: leave out LogSoftmax and Sigmoid, for losses that take logits.
-    """
-
-    def __init__(
-        self,
-        tasks: Tasks,
-        *,
-        input_size: Sequence[int] = (1, 28, 28),
-        binary: Sequence[str] = (),
-        logits: bool = False,
-        method: MethodLike = "sum",
-        **common: Any,
-    ) -> None:
-        super().__init__(tasks, lenet(input_size=input_size), method, binary, logits, **common)
+        self._build(self.make_backbone(input_size=input_size), 50, heads, method)
 
 
 @register_architecture("paper_svhn")
-class SvhnNet(_DigitNet):
+class SvhnNet(MnistNet):
     """The paper's net for multi-SVHN: as for MNIST, with a third convolution.
 
     Args:
@@ -206,17 +192,10 @@ class SvhnNet(_DigitNet):
         logits: leave out LogSoftmax and Sigmoid, for losses that take logits.
     """
 
-    def __init__(
-        self,
-        tasks: Tasks,
-        *,
-        input_size: Sequence[int] = (1, 32, 64),
-        binary: Sequence[str] = (),
-        logits: bool = False,
-        method: MethodLike = "sum",
-        **common: Any,
-    ) -> None:
-        super().__init__(tasks, lenet_svhn(input_size=input_size), method, binary, logits, **common)
+    make_backbone = staticmethod(lenet_svhn)
+
+    def __init__(self, tasks: Tasks, *, input_size: Sequence[int] = (1, 32, 64), **options: Any) -> None:
+        super().__init__(tasks, input_size=input_size, **options)
 
 
 @register_architecture("paper_cifar10")
