@@ -53,7 +53,7 @@ class CrossStitch(Architecture):
             these.
         same: first weight of a task's own network in its mixture.
         fork: ``none``, or ``streams``.
-        input_size: shape of one sample, where the backbone does not tell its features.
+        input_size: shape of one sample, if the backbone does not declare its features.
     """
 
     paper = "Misra et al., Cross-stitch Networks for Multi-task Learning, CVPR 2016"

@@ -80,7 +80,7 @@ class DSelectK(MixtureOfExperts):
     """MMoE with gates that learn which k experts a task uses.
 
     The entropy term is an auxiliary loss: add ``model.auxiliary_loss()`` to the total, as the Trainer
-    does. Forked are the experts' outputs, as for MMoE.
+    does. The experts' outputs are forked, as in MMoE.
 
     Args:
         experts: number of experts.
@@ -128,7 +128,7 @@ class DSelectK(MixtureOfExperts):
         self.set_method(method)
 
     def encode(self, inputs: Any) -> tuple[Tensor | None, Tensor]:
-        """What the gates read of the backbone, if anything, and the experts' outputs (B, n, d)."""
+        """Features of the backbone, if the gates read them, and the experts' outputs (B, n, d)."""
         below = self.bottom(inputs)
         outputs = run_experts(self.experts, inputs if below is None else below)
         return (below if self.gate_kind == "input" else None), outputs

@@ -68,11 +68,11 @@ class Head(nn.Module):
 
     @property
     def first_layer(self) -> nn.Module | None:
-        """The layer that a rotation of the features passes on to; a maximum lets none pass."""
+        """The layer into which a rotation of the features can be folded; None after max-pooling."""
         return None if self.pool == "max" else self.layers[0]
 
     def extra_repr(self) -> str:
-        """What is not seen in the layers."""
+        """Options that the layers do not show."""
         return f"pool={self.pool}, output={self.output}"
 
 
@@ -198,8 +198,8 @@ def _build(head: Any, features: int | None, outputs: int, *, copies: bool) -> nn
             raise SpecError(f"sizes of head {part} must be whole numbers, 1 or more")
         if features is None and part.name != "identity":
             raise SpecError(
-                f"head {part} must know the number of features and the backbone does not tell; give the "
-                "backbone an attribute num_features, or the option features=d or input_size=(C, H, W)"
+                f"head {part} needs the number of features, which the backbone does not declare; give "
+                "it an attribute num_features, or give the option features=d or input_size=(C, H, W)"
             )
         return factory(features or 0, outputs, *part.arguments, **part.options)
     if callable(head):

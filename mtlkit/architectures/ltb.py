@@ -72,7 +72,7 @@ class LearningToBranch(Architecture):
         warmup: steps in which every node reads the mean of its parents.
         fork: ``none``, or ``nodes``.
         seed: seed of the draws.
-        input_size: shape of one sample, where the backbone does not tell its features.
+        input_size: shape of one sample, if the backbone does not declare its features.
     """
 
     paper = "Guo, Lee and Ulbricht, Learning to Branch for Multi-Task Learning, ICML 2020"

@@ -18,9 +18,9 @@ __all__ = ["MMoE"]
 class MMoE(MixtureOfExperts):
     r"""Every task mixes the same experts by a softmax gate of its own.
 
-    Task :math:`k` reads :math:`\sum_i \mathrm{softmax}(W_k x)_i\, f_i(x)`. What all tasks share are the
-    experts' outputs, (B, n, d); these are forked, together with the features of the backbone that the
-    gates read. A rotation of the last axis is the same before the mixing as after it.
+    Task :math:`k` reads :math:`\sum_i \mathrm{softmax}(W_k x)_i\, f_i(x)`. The fork is at the experts'
+    outputs (B, n, d) and the features of the backbone, which the gates read. Rotating the experts'
+    outputs is the same as rotating their mixture.
 
     Args:
         experts: number of experts.

@@ -77,8 +77,8 @@ class Mtan(Architecture):
 
     Every task selects from the shared map of each level by a soft mask, which it computes from that map
     and from what it selected one level before. The levels are those of timm's ``features_only``; the
-    original reads two maps within each block of its SegNet or ResNet, here a level's output plays both
-    roles. The pyramid is what all tasks share, and its gradients are merged jointly.
+    original reads two maps within each block of its SegNet or ResNet; here a level's output plays both
+    roles. The whole pyramid is forked, and its gradients are merged jointly.
 
     Args:
         backbone: ``timm.<model>(...)``, or a module that returns a list of maps, finest first.

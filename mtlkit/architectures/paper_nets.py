@@ -1,8 +1,8 @@
 """The networks of the RotoGrad paper's experiments (appendix C.1), layer by layer.
 
 ``Conv-F-C`` there is a convolution of size F with C channels; sizes only fit without padding (a 32 x 64
-image of SVHN leaves the third 5 x 5 convolution as 1 x 9), so there is none here. Of the CelebA net the
-paper lists no activation between its layers, and there is none here unless ``activation=relu`` is given.
+image of SVHN leaves the third 5 x 5 convolution as 1 x 9), so there is none here. The paper lists no
+activations in the CelebA net; ``activation=relu`` adds them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PAPER = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Lea
 
 
 def _pixels(layers: nn.Module, input_size: Sequence[int]) -> int:
-    """Numbers per sample that ``layers`` leave of an image."""
+    """Number of values per sample after ``layers``."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         training, layers.training = layers.training, False
         layers.eval()

@@ -23,8 +23,8 @@ class Ple(MixtureOfExperts):
     level has no shared gate). So the experts of a task on a lower level serve all tasks, and are trained
     by all.
 
-    Forked are the outputs of the last level's shared experts and the mixtures that enter this level,
-    jointly; a task reads the former and, of the latter, its own. With one level this is CGC.
+    The fork is at the outputs of the last level's shared experts and the mixtures that enter this level;
+    a task reads the former, and its own of the latter. With one level this is CGC.
 
     Args:
         levels: number of extraction levels.

@@ -20,7 +20,7 @@ __all__ = ["build_stages", "join_streams", "joint_features", "split_streams"]
 def build_stages(
     backbone: Any, copies: int, input_size: int | Sequence[int] | None = None
 ) -> tuple[list[nn.ModuleList], Features]:
-    """``copies`` of a backbone, each as the list of its stages, and what the last stage gives.
+    """``copies`` of a backbone, each as the list of its stages, and the features of the last stage.
 
     Copies of a spec are initialized independently; those of a module start from its weights.
     """
@@ -152,8 +152,8 @@ def _features(stages: nn.ModuleList, backbone: Any, input_size: Any) -> Features
 def join_streams(streams: Sequence[Tensor]) -> Tensor:
     """Features of several nets as one tensor, with the feature axis where it was.
 
-    Vectors are stacked to (B, n, d), tokens put one after the other, and maps one below the other, so
-    that a rotation of the feature axis turns those of every net alike.
+    Vectors are stacked to (B, n, d); tokens are concatenated along the sequence and maps along the
+    height, so that a rotation of the feature axis is the same for every net.
     """
     dims = streams[0].dim()
     if dims == 2:
@@ -169,5 +169,5 @@ def split_streams(joined: Tensor, count: int, kind: str) -> list[Tensor]:
 
 
 def joint_features(found: Features) -> Features:
-    """What :func:`join_streams` makes of features of this kind."""
+    """Kind and size of such features after :func:`join_streams`."""
     return Features("tokens" if found.kind == "vector" else found.kind, found.dim)
