@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from mtlkit.architectures.features import Features, declared_features, last_leaf, measure
-from mtlkit.architectures.heads import make_mlp
+from mtlkit.architectures.heads import layer_sizes, make_mlp
 from mtlkit.errors import MissingExtraError, MtlkitError, SpecError, UnknownNameError, unknown_name
 from mtlkit.registry import option_names
 from mtlkit.spec import Part, parse_call
@@ -109,7 +109,7 @@ def _mlp(
     dropout: float = 0.0,
     activate_last: bool = True,
 ) -> nn.Module:
-    sizes = [*hidden_sizes, *([hidden] if isinstance(hidden, int) else hidden)]
+    sizes = layer_sizes(hidden_sizes, hidden)
     if inputs is None and input_size is not None:
         inputs = input_size if isinstance(input_size, int) else input_size[0]
     if inputs is None or not sizes:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mtlkit.architectures.backbones import as_vector, build_backbone, vector_size
 from mtlkit.architectures.base import Architecture, Tasks
-from mtlkit.architectures.heads import build_heads, make_mlp
+from mtlkit.architectures.heads import build_heads, layer_sizes, make_mlp
 from mtlkit.errors import SpecError
 from mtlkit.spec import parse_call
 
@@ -84,10 +84,8 @@ class MixtureOfExperts(Architecture):
             raise SpecError("expert must be a spec such as mlp(64) or timm.resnet18, not a module")
         part = parse_call(spec)
         if part.name == "mlp":
-            sizes = [*part.arguments]
             options = dict(part.options)
-            hidden = options.pop("hidden", ())
-            sizes += [hidden] if isinstance(hidden, int) else list(hidden)
+            sizes = layer_sizes(part.arguments, options.pop("hidden", ()))
             if not sizes or not set(options) <= {"norm", "dropout"}:
                 raise SpecError(
                     f"cannot read expert {str(part)!r}; expected mlp(64), or mlp(64, 32) with the "

@@ -30,7 +30,7 @@ from mtlkit.errors import SpecError, unknown_name
 from mtlkit.registry import option_names
 from mtlkit.spec import Part, parse_call
 
-__all__ = ["Head", "build_heads", "make_mlp", "pooled"]
+__all__ = ["Head", "build_heads", "layer_sizes", "make_mlp", "pooled"]
 
 Pool = Literal["avg", "max", "first", "none"]
 
@@ -86,6 +86,11 @@ def pooled(x: Tensor, how: str) -> Tensor:
     return x.mean(axes) if how == "avg" else x.amax(axes)
 
 
+def layer_sizes(sizes: Sequence[int], hidden: int | Sequence[int]) -> list[int]:
+    """Sizes given by position, as in ``mlp(64, 32)``, and by name, as in ``mlp(hidden=[64, 32])``."""
+    return [*sizes, *([hidden] if isinstance(hidden, int) else hidden)]
+
+
 def make_mlp(
     sizes: Sequence[int], *, norm: str = "none", dropout: float = 0.0, last: bool = False
 ) -> nn.Sequential:
@@ -120,7 +125,7 @@ def _mlp(
     pool: Pool = "avg",
     output: str = "none",
 ) -> Head:
-    sizes = [*hidden_sizes, *([hidden] if isinstance(hidden, int) else hidden)]
+    sizes = layer_sizes(hidden_sizes, hidden)
     if not sizes:
         raise SpecError("head mlp needs the size of its hidden layer, for example mlp(50)")
     layers = make_mlp([features, *sizes, outputs], norm=norm, dropout=dropout)
@@ -135,7 +140,7 @@ def _conv(
     upsample: int = 1,
     output: str = "none",
 ) -> Head:
-    sizes = [features, *hidden_sizes, *([hidden] if isinstance(hidden, int) else hidden)]
+    sizes = [features, *layer_sizes(hidden_sizes, hidden)]
     layers: list[nn.Module] = []
     for inputs, size in pairwise(sizes):
         layers += [nn.Conv2d(inputs, size, 3, padding=1), nn.ReLU()]
