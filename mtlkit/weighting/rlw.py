@@ -33,10 +33,14 @@ class RLW(GradientAggregator):
     ``constrained_bernoulli`` one task, chosen at random, has weight 1
     ========================= ==============================================================
 
-    Needs: nothing but to know which tasks are present; the weights are drawn for those. Every
-    process draws the same weights, and a step that is not finite is drawn again.
+    The weights are drawn for the tasks that are present. Every process draws the same weights, and a
+    step that is not finite is drawn again.
 
-    Differences: LibMTL also applies the softmax to the Dirichlet weights, which are normalised already.
+    Length: the factors of the losses sum to one, so each is 1/K on average; those of ``bernoulli`` are 0
+    or 1, and a little more than 1/2 on average.
+
+    Differences: none from the paper. LibMTL and TorchJD now have the normal distribution only. LibMTL's
+    release 1.1.5 had all five, with a softmax also on the Dirichlet weights.
 
     Args:
         dist: distribution of the weights.

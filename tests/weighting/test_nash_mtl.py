@@ -69,6 +69,7 @@ def test_opposite_gradients_have_nothing_to_agree_on():
     assert (mtlkit.create_method("nash_mtl", 2).combine(rows) == 0).all()
 
 
+@pytest.mark.filterwarnings("ignore:You are solving a parameterized problem that is not DPP")
 def test_direction_agrees_with_torchjd_on_drawn_matrices():
     pytest.importorskip("cvxpy")
     pytest.importorskip("ecos")
@@ -80,11 +81,9 @@ def test_direction_agrees_with_torchjd_on_drawn_matrices():
         rows = drawn(seed, tasks, 12)
         ours = mtlkit.create_method("nash_mtl", tasks).combine(rows)
         theirs = NashMTL(tasks, max_norm=0.0)(rows)
-        gram = rows @ rows.T
         assert (rows @ ours > 0).all()
         differences.append(1 - torch.cosine_similarity(ours, theirs, dim=0).item())
-        assert gram.isfinite().all()
-    # its sequence of programs stops at a residual of 1e-3, and for some matrices far earlier
+    # it stops after 20 programs, for some matrices far from the solution
     assert sorted(differences)[100] < 1e-4
     assert sum(difference < 1e-2 for difference in differences) >= 190
 
