@@ -111,8 +111,7 @@ class MoCo(SimplexWeights):
 
     def merge_rows(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
         """The paper's own rule: average the gradients, and step along the averages."""
-        old = state.tracked if state.tracked.shape[1] else torch.zeros_like(grads)
-        average = torch.lerp(old, grads, self._beta(state).to(grads.dtype))
+        average = torch.lerp(state.tracked, grads, self._beta(state).to(grads.dtype))
         shares = safe_divide(state.shares, state.shares.sum())
         moved = self._descend(shares, (average @ average.T).double(), state)
         return moved.to(grads.dtype) @ average, state.replace(

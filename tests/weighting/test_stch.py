@@ -97,7 +97,9 @@ def test_a_loss_of_zero_takes_no_part():
     assert step(mtlkit.create_method("stch(warmup=0)", 2), [0.0, 0.0]) == (0.0, [0.0, 0.0])
 
 
-@pytest.mark.parametrize("spec", ["stch(mu=0)", "stch(warmup=-1)", "stch(preference=[1])"])
+@pytest.mark.parametrize(
+    "spec", ["stch(mu=0)", "stch(mu=1e400)", "stch(warmup=-1)", "stch(preference=[1, 1e400])"]
+)
 def test_options_out_of_range_are_errors(spec):
     with pytest.raises(SpecError, match="of stch must be"):
         mtlkit.create_method(spec, 2)
