@@ -31,7 +31,7 @@ class MoDo(SimplexWeights):
 
     Differences: the paper draws two batches for the products, and LibMTL a third for the step; here one
     batch serves for all. The authors' code applies the weights to the sum of both batches' gradients,
-    which is twice as long. TorchJD uses the products of the matrices that it is given.
+    which is twice as long. TorchJD leaves the products to the caller.
 
     Args:
         gamma: step size of the weights. The authors' 0.001 (NYUv2, Office-31; LibMTL's default too)
