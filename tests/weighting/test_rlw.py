@@ -84,3 +84,11 @@ def test_an_evaluation_does_not_move_the_draws():
 def test_an_unknown_distribution_is_an_error_that_lists_the_known_ones():
     with pytest.raises(MtlkitError, match="dirichlet"):
         mtlkit.create_method("rlw(dist=cauchy)", 2)
+
+
+def test_a_step_that_is_not_finite_is_drawn_again():
+    method, other = (mtlkit.create_method("rlw", 2) for _ in range(2))
+    method.total([torch.tensor(1.0), torch.tensor(torch.nan)])
+    losses = [torch.tensor(1.0), torch.tensor(2.0)]
+    assert torch.equal(method.total(losses), other.total(losses))
+    assert not torch.equal(method.total(losses), mtlkit.create_method("rlw", 2).total(losses))
