@@ -55,7 +55,7 @@ class GradientAggregator(Method, ABC):
     year: ClassVar[int | None] = None
     uses_losses: bool = False
     """Whether values of the losses enter; a merge finds them in ``state.losses``."""
-    uses_cross_gram: ClassVar[bool] = False
+    uses_cross_gram: bool = False
     """Whether a merge needs ``state.cross_gram``, products of gradients from independent samples."""
     needs_whole_gradients: bool = False
     """Whether a merge needs more than the Gram matrix."""

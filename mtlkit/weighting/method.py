@@ -232,7 +232,8 @@ class Method(Stateful):
                 f"{part} merges whole gradients, so with wrt=parameters every parameter below the "
                 "features must be in `shared`; pass the whole backbone as shared, or wrt=features"
             )
-        matrix, state = step.matrix(), part.state_of(step)
+        matrix = step.matrix()
+        state = part.fit_coordinates(part.state_of(step), matrix)
         merged, new = part.merge_rows(matrix, state)
         part.commit_state(state, new, step.present, step.finite)
         merged = torch.where(step.finite, merged, torch.nan)

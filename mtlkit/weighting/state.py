@@ -100,6 +100,20 @@ class Stateful(nn.Module):
         }
         return State({**values, **extras})
 
+    def fit_coordinates(self, state: State, grads: Tensor) -> State:
+        """The state with what it has per ``coordinate`` as (P, N), as the gradients; zeros at first."""
+        fitted: dict[str, Tensor] = {}
+        for name in (name for name, per in self._declared.items() if per == "coordinate"):
+            held = state.values[name]
+            if held.shape[1] not in (0, grads.shape[1]):
+                raise UsageError(
+                    f"the gradients have {grads.shape[1]} entries, and {name!r} remembers "
+                    f"{held.shape[1]}: the merged parameters have to be the same in every step; pass as "
+                    "`shared` those that every task reaches"
+                )
+            fitted[name] = held if held.shape[1] else torch.zeros_like(grads)
+        return state.replace(**fitted)
+
     @torch.no_grad()
     def commit_state(self, old: State, new: State, present: tuple[int, ...], finite: Tensor) -> None:
         """Keep the ``new`` state of the present tasks, if the step was finite."""
@@ -133,7 +147,7 @@ class Stateful(nn.Module):
         for name, per in self._declared.items():
             saved = state_dict.get(prefix + name)
             if per == "coordinate" and saved is not None:  # its length is that of the gradients
-                setattr(self, name, getattr(self, name).new_zeros(saved.shape))
+                setattr(self, name, torch.zeros_like(saved, device=getattr(self, name).device))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _apply(self: Self, fn: Any, recurse: bool = True) -> Self:
