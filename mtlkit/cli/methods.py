@@ -29,7 +29,7 @@ def methods(
     """List all methods, or show the page of one: what it does, what it needs, its options."""
     import torch
 
-    from mtlkit.weighting.catalogue import all_facts, measure_cost, method_facts
+    from mtlkit.cli.catalogue import all_facts, measure_cost, method_facts
 
     chosen = all_facts() if name is None else [method_facts(name)]
     costs: dict[str, float] = {}
@@ -61,8 +61,8 @@ def _entry(facts: Any, costs: dict[str, float]) -> dict[str, Any]:
 def _print_table(chosen: list[Any], costs: dict[str, float]) -> None:
     from rich.table import Table
 
-    from mtlkit.weighting.catalogue import OMITTED
-    from mtlkit.weighting.costs import kept_costs
+    from mtlkit.cli.catalogue import OMITTED
+    from mtlkit.cli.costs import kept_costs
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method", no_wrap=True, style="bold")

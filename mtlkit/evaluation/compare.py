@@ -23,7 +23,7 @@ import yaml
 
 from mtlkit._version import __version__
 from mtlkit.errors import ConfigError, MtlkitError, UsageError, unknown_name
-from mtlkit.evaluation.board import Board
+from mtlkit.evaluation.live_table import LiveTable
 from mtlkit.evaluation.compare_config import SINGLE_TASK, CompareConfig
 from mtlkit.evaluation.jobs import Job, Outcome, read_outcome, write_json
 from mtlkit.evaluation.launchers import Launcher, Processes, Submitit, ThisProcess, cores
@@ -92,23 +92,23 @@ def compare(
     planned: dict[str, int] = {}
     for job in plan.jobs:
         planned[job.label] = planned.get(job.label, 0) + 1
-    board = Board(comparison, planned, progress)
+    table = LiveTable(comparison, planned, progress)
     try:
-        with board:
-            ratios = _timing(config, folder, plan, board)
+        with table:
+            ratios = _timing(config, folder, plan, table)
             for job in finished:
-                board.found(job)
+                table.found(job)
             for label, seed in dict.fromkeys((job.label, job.seed) for job in finished):
                 _record(comparison, folder, plan, label, seed, ratios)
             waiting = [job for job in plan.jobs if job not in finished]
             if waiting:
 
                 def ended(job: Job, outcome: Outcome) -> None:
-                    board.ended(job, outcome)
+                    table.ended(job, outcome)
                     failure = (job, outcome.error) if outcome.error else None
                     _record(comparison, folder, plan, job.label, job.seed, ratios, failure)
 
-                _launcher(config, folder, len(waiting)).run(waiting, board.started, ended)
+                _launcher(config, folder, len(waiting)).run(waiting, table.started, ended)
     except KeyboardInterrupt:
         if any(run.status == "done" for run in comparison.runs):
             write_tables(comparison, folder)
@@ -268,7 +268,7 @@ def _processor() -> str:
     return f"{name}, {os.cpu_count()} cores"
 
 
-def _timing(config: CompareConfig, folder: Path, plan: _Plan, board: Board) -> dict[str, float]:
+def _timing(config: CompareConfig, folder: Path, plan: _Plan, table: LiveTable) -> dict[str, float]:
     """Step times from ``timing.json``, or measured now; a resumed comparison keeps the old ones."""
     if config.timing == 0 or config.reference is None:
         return {}
@@ -284,7 +284,7 @@ def _timing(config: CompareConfig, folder: Path, plan: _Plan, board: Board) -> d
     chosen = {label: firsts[label] for label in dict.fromkeys([config.reference, *missing])}
 
     def report(done: int, total: int) -> None:
-        board.note(f"timing a step of {len(chosen)} methods: round {done} of {total}")
+        table.note(f"timing a step of {len(chosen)} methods: round {done} of {total}")
 
     threads = torch.get_num_threads()
     torch.set_num_threads(next(iter(chosen.values())).threads)

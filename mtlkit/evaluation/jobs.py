@@ -250,7 +250,7 @@ _datasets: dict[Any, Any] = {}
 
 
 def _train(job: Job) -> Outcome:
-    from mtlkit.training.runs import run
+    from mtlkit.training.experiment import run
 
     choose_device(job.device)
     config = job.config()

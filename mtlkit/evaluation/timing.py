@@ -17,7 +17,7 @@ from torch import nn
 
 from mtlkit.evaluation.jobs import Job, load_data, network_change
 from mtlkit.tasks import Task
-from mtlkit.training.runs import build_model, make_optimizer
+from mtlkit.training.experiment import build_model, make_optimizer
 
 __all__ = ["time_steps"]
 

@@ -36,7 +36,7 @@ from mtlkit.training.checkpoints import (
     write_rng,
 )
 from mtlkit.training.interrupts import Interrupted, catch_signals
-from mtlkit.training.learner import Learner, unpack
+from mtlkit.training.loss_module import LossModule, unpack
 from mtlkit.training.loaders import is_padded, open_loader, prepare_loader
 from mtlkit.training.logs import LOG_NAME, Log
 from mtlkit.training.monitor import Monitor
@@ -181,7 +181,7 @@ class Trainer:
         self.show_progress = progress
 
         self.model = model
-        learner = Learner(model, self.tasks, self.accelerator)
+        learner = LossModule(model, self.tasks, self.accelerator)
         self.method = learner.method
         self._accumulate = int(self.accelerator.gradient_accumulation_steps)
         find_unused_parameters(self.accelerator)

@@ -13,7 +13,7 @@ from torch import nn
 
 from mtlkit.tasks import Task
 from mtlkit.training.checkpoints import read_rng, write_rng
-from mtlkit.training.learner import prediction_of, unpack
+from mtlkit.training.loss_module import prediction_of, unpack
 from mtlkit.training.loaders import is_padded
 
 __all__ = ["Figures", "evaluate", "score"]

@@ -14,13 +14,13 @@ from mtlkit.evaluation.jobs import Job, Outcome
 from mtlkit.evaluation.results import Comparison
 from mtlkit.evaluation.tables import Table, build_table, format_cell
 
-__all__ = ["Board", "print_table"]
+__all__ = ["LiveTable", "print_table"]
 
 _MOST_METRICS = 8
 _TAIL = 8192
 
 
-class Board:
+class LiveTable:
     """Shows how far a comparison is.
 
     Args:
@@ -53,7 +53,7 @@ class Board:
                 transient=True,  # the caller prints the final table
             )
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> LiveTable:
         if self._live is not None:
             self._live.start()
         return self

@@ -15,13 +15,13 @@ from mtlkit.tasks import Task, task_names
 from mtlkit.weighting.base import GradientAggregator
 from mtlkit.weighting.create import create_method
 
-__all__ = ["Learner", "prediction_of", "unpack"]
+__all__ = ["LossModule", "prediction_of", "unpack"]
 
 
 _NOTHING: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
 
-class Learner(nn.Module):
+class LossModule(nn.Module):
     """Model, losses and method in one forward pass, so that DDP sees all that the loss is made of."""
 
     def __init__(self, model: nn.Module, tasks: Sequence[Task], accelerator: Any) -> None:
