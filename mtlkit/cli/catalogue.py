@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mtlkit.cli.costs import kept_costs, measure_cost
 from mtlkit.errors import MtlkitError, SpecError, UnknownNameError
 from mtlkit.registry import methods, option_defaults
 from mtlkit.spec import Part, format_spec
 from mtlkit.weighting.base import GradientAggregator
-from mtlkit.cli.costs import kept_costs, measure_cost
 from mtlkit.weighting.create import create_method
 
 __all__ = [
@@ -213,13 +213,14 @@ def _needs(name: str, factories: Sequence[Any]) -> tuple[str, ...]:
     roles: set[str] = {role for factory in factories for role in getattr(factory, "roles", ())}
     merges = [f for f in factories if "merge" in getattr(f, "roles", ())]
     plain = all(f.is_plain_sum for f in merges)
+    whole = any_of("needs_whole_gradients")
     needs = {
         "features": "fork" in roles or not plain,
         "losses": "loss" in roles or any_of("uses_losses"),
         "Gram matrix": any(f.reads_gram for f in merges)
         and not plain
         and not any_of("needs_whole_gradients"),
-        "whole gradients": any_of("needs_whole_gradients"),
+        "whole gradients": whole,
         "own parameters": _owns_parameters(name),
     }
     return tuple(need for need, wanted in needs.items() if wanted)

@@ -23,10 +23,10 @@ import yaml
 
 from mtlkit._version import __version__
 from mtlkit.errors import ConfigError, MtlkitError, UsageError, unknown_name
-from mtlkit.evaluation.live_table import LiveTable
 from mtlkit.evaluation.compare_config import SINGLE_TASK, CompareConfig
 from mtlkit.evaluation.jobs import Job, Outcome, read_outcome, write_json
 from mtlkit.evaluation.launchers import Launcher, Processes, Submitit, ThisProcess, cores
+from mtlkit.evaluation.live_table import LiveTable
 from mtlkit.evaluation.report import write_report
 from mtlkit.evaluation.results import (
     Comparison,

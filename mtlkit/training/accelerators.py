@@ -25,7 +25,7 @@ __all__ = [
 def make_accelerator(
     precision: str, accumulate: int, trackers: Sequence[str], output: Path | None
 ) -> Any:
-    """An accelerator of this precision, whatever was made before in this process."""
+    """An accelerator of this precision, also where an earlier one of this process had another."""
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
 

@@ -7,18 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from mtlkit.errors import SpecError, UsageError, unknown_name
-from mtlkit.tasks import Task, task_names
+from mtlkit.tasks import LabelCount, Task, task_names
 from mtlkit.weighting.base import GradientAggregator
 from mtlkit.weighting.create import create_method
 
-__all__ = ["LossModule", "prediction_of", "unpack"]
-
-
-_NOTHING: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+__all__ = ["LossModule", "prediction_of"]
 
 
 class LossModule(nn.Module):
@@ -30,7 +26,6 @@ class LossModule(nn.Module):
         self.tasks = tuple(tasks)
         self.losses = nn.ModuleList(t.loss for t in tasks if isinstance(t.loss, nn.Module))
         self.accelerator = accelerator
-        self.world = int(accelerator.num_processes)
         self.half_precision = accelerator.mixed_precision != "no"
         method = getattr(model, "method", None)
         if method is not None and not isinstance(method, GradientAggregator):
@@ -53,65 +48,45 @@ class LossModule(nn.Module):
         self,
         inputs: Any,
         targets: Mapping[str, Tensor | None] | None = None,
-        labelled: bool = True,
-        stop: bool = False,
+        labels: Mapping[str, LabelCount] | None = None,
+        factors: Sequence[float] | None = None,
     ) -> Any:
-        """Predictions; or with targets (total, losses, numbers of labels).
+        """Predictions; or with targets the total, and the tasks' losses.
 
-        On several processes losses and numbers are those of the whole batch; the last number counts
-        the processes that were asked to stop.
+        Args:
+            inputs: of the model.
+            targets: by task name.
+            labels: of the targets, by task name.
+            factors: for each task's loss in the total, so that on several processes the mean over the
+                processes is the mean over all labels; None for one process.
         """
         predictions = self.model(inputs)
-        if targets is None:
+        if targets is None or labels is None:
             return predictions
         with self._full_precision():
-            measured = [
-                task.measure(prediction_of(predictions, task.name), targets.get(task.name))
-                if labelled
-                else (None, 0)
+            losses = [
+                task.measure(
+                    prediction_of(predictions, task.name), targets.get(task.name), labels[task.name]
+                )[0]
                 for task in self.tasks
             ]
-            local = [loss for loss, _ in measured]
-            counts: Sequence[float] = [count for _, count in measured]
-            report: Sequence[Tensor | float | None]
-            report = [None if loss is None else loss.detach() for loss in local]
-            if self.world > 1:
-                local, report, counts = self._share(local, counts, stop)
+            reported = [None if loss is None else loss.detach() for loss in losses]
+            if factors is not None:
+                losses = [
+                    None if loss is None else loss * factor
+                    for loss, factor in zip(losses, factors, strict=True)
+                ]
             names = (task.name for task in self.tasks)
-            total = self.method.total(dict(zip(names, local, strict=True)))
+            total = self.method.total(dict(zip(names, losses, strict=True)))
             auxiliary = None if self._auxiliary is None else self._auxiliary()
             if auxiliary is not None:
                 total = total + auxiliary
-        return total, report, counts
-
-    def _share(
-        self, losses: list[Tensor | None], counts: Sequence[float], stop: bool
-    ) -> tuple[list[Tensor | None], list[float | None], list[float]]:
-        """Scale the losses so that their mean over the processes is the mean over all labels."""
-        device = self.accelerator.device
-        dtype = torch.float32 if device.type == "mps" else torch.float64
-        message = torch.zeros(2, len(losses) + 1, dtype=dtype, device=device)
-        message[0] = torch.tensor([*counts, float(stop)], dtype=dtype)
-        for index, loss in enumerate(losses):
-            if loss is not None:
-                message[1, index] = loss.detach() * counts[index]
-        own = message[0].clone()
-        dist.all_reduce(message)
-        everywhere, sums = message.tolist()
-        factors = own * self.world / message[0].clamp(min=1)
-        scaled = [
-            None if loss is None else loss * factors[index].to(loss.dtype)
-            for index, loss in enumerate(losses)
-        ]
-        report = [
-            total / count if count else None for total, count in zip(sums, everywhere, strict=True)
-        ]
-        return scaled, report[:-1], everywhere
+        return total, reported
 
     def _full_precision(self) -> contextlib.AbstractContextManager[Any]:
-        """Losses in float32, whatever the network runs in."""
+        """Losses in float32, also where the network runs in half precision."""
         if not self.half_precision:
-            return _NOTHING
+            return contextlib.nullcontext()
         return torch.autocast(self.accelerator.device.type, enabled=False)
 
 
@@ -127,22 +102,3 @@ def prediction_of(predictions: Any, name: str) -> Tensor:
     if prediction.dtype in (torch.float16, torch.bfloat16):
         return prediction.float()
     return prediction
-
-
-def unpack(batch: Any, tasks: Sequence[Task]) -> tuple[Any, Mapping[str, Tensor | None]]:
-    """Inputs, and targets by task name, of a batch."""
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise UsageError(
-            f"a batch must be (inputs, targets), not {type(batch).__name__}; targets by task name"
-        )
-    inputs, targets = batch
-    if isinstance(targets, Mapping):
-        return inputs, targets
-    if isinstance(targets, Tensor):
-        targets = [targets]
-    if isinstance(targets, tuple | list) and len(targets) == len(tasks):
-        return inputs, {task.name: target for task, target in zip(tasks, targets, strict=True)}
-    raise UsageError(
-        "targets must be a mapping by task name, or one per task in the order "
-        f"{', '.join(task.name for task in tasks)}"
-    )

@@ -47,9 +47,9 @@ class Progress:
             )
 
     @staticmethod
-    def on_terminal() -> bool:
-        """Whether somebody may be watching."""
-        return sys.stderr.isatty()
+    def wanted(shown: bool | None) -> bool:
+        """``shown``; None means on a terminal only."""
+        return sys.stderr.isatty() if shown is None else shown
 
     def __enter__(self) -> Progress:
         if self._bar is not None:

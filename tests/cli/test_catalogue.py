@@ -1,8 +1,6 @@
 import pytest
 
 import mtlkit
-from mtlkit.errors import SpecError, UnknownNameError
-from mtlkit.registry import methods, option_names
 from mtlkit.cli import costs
 from mtlkit.cli.catalogue import (
     OMITTED,
@@ -13,6 +11,8 @@ from mtlkit.cli.catalogue import (
     methods_table,
 )
 from mtlkit.cli.costs import built_in_methods, kept_costs
+from mtlkit.errors import SpecError, UnknownNameError
+from mtlkit.registry import methods, option_names
 
 
 @pytest.fixture
