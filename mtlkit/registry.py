@@ -23,11 +23,16 @@ from mtlkit.spec import Part, SpecLike, parse_spec
 
 __all__ = [
     "architectures",
+    "describe_type",
+    "fits_type",
     "list_architectures",
     "list_methods",
     "methods",
+    "option_defaults",
+    "option_names",
     "register_architecture",
     "register_method",
+    "takes_feature_dim",
 ]
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -118,10 +123,9 @@ class Registry(Generic[T]):
         for key, value in part.options.items():
             if key not in accepted:
                 raise unknown_name(f"option of {part.name}", key, accepted)
-            if key in annotations and not _fits(value, annotations[key]):
-                raise SpecError(
-                    f"option {key!r} of {part.name} must be {_describe(annotations[key])}, not {value!r}"
-                )
+            if key in annotations and not fits_type(value, annotations[key]):
+                wanted = describe_type(annotations[key])
+                raise SpecError(f"option {key!r} of {part.name} must be {wanted}, not {value!r}")
         return factory
 
     def _load(self) -> None:
@@ -166,13 +170,13 @@ def _option_types(factory: Callable[..., Any]) -> Mapping[str, Any]:
     return hints
 
 
-def _fits(value: Any, annotation: Any) -> bool:
+def fits_type(value: Any, annotation: Any) -> bool:
     """Whether ``value`` is of the annotated type; a type that is not known here always fits."""
     origin = typing.get_origin(annotation)
     if origin is typing.Literal:
         return value in typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, choice) for choice in typing.get_args(annotation))
+        return any(fits_type(value, choice) for choice in typing.get_args(annotation))
     if annotation is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if annotation is int:
@@ -185,13 +189,14 @@ def _fits(value: Any, annotation: Any) -> bool:
     return True
 
 
-def _describe(annotation: Any) -> str:
+def describe_type(annotation: Any) -> str:
+    """An annotated type in the words of an error message."""
     names = {float: "a number", int: "a whole number", bool: "True or False", str: "a word"}
     origin = typing.get_origin(annotation)
     if origin is typing.Literal:
         return "one of " + ", ".join(map(repr, typing.get_args(annotation)))
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_describe(choice) for choice in typing.get_args(annotation))
+        return " or ".join(describe_type(choice) for choice in typing.get_args(annotation))
     if annotation is type(None):
         return "None"
     if origin in (abc.Sequence, list, tuple):

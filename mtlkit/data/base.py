@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
 
-from mtlkit.data.randomness import sample_uniform
+from mtlkit.data.randomness import generator, sample_uniform, split_indices
 from mtlkit.errors import MtlkitError, SpecError
 from mtlkit.registry import Registry
 from mtlkit.spec import SpecLike, format_spec, parse_spec
@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 Targets: TypeAlias = dict[str, Tensor]
+Indices: TypeAlias = NDArray[np.int64]
 Kind: TypeAlias = Literal["classification", "binary", "regression", "segmentation", "depth", "normals"]
 SplitName: TypeAlias = Literal["train", "val", "test"]
 
@@ -172,7 +173,7 @@ class Split(Dataset[tuple[Tensor, Targets]], ABC):
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
         # shared memory: workers that outlive an epoch must see the next one
-        self._epoch = torch.zeros((), dtype=torch.long).share_memory_()
+        self._epoch = torch.zeros((), dtype=torch.long).share_memory_()  # type: ignore[no-untyped-call]
 
     @property
     def epoch(self) -> int:
@@ -292,6 +293,29 @@ class DataSet(ABC):
     def make_split(self, split: SplitName) -> Split:
         """Build one split; called once."""
 
+    def check_counts(self, **counts: int | None) -> None:
+        """Refuse options below 1; None passes."""
+        for option, count in counts.items():
+            if count is not None and count < 1:
+                raise SpecError(f"option {option} of {self.name} must be 1 or more, not {count}")
+
+    def check_share(self, val_share: float) -> None:
+        """Refuse a share of validation samples that leaves nothing to one side."""
+        if not 0 < val_share < 1:
+            raise SpecError(f"option val_share of {self.name} must be between 0 and 1, not {val_share}")
+
+    def open_folder(self) -> Path:
+        """The folder with this data set's files, all of which are there."""
+        folder = self.find_files(self.data_dir)
+        assert folder is not None
+        self.check_files(folder)
+        return folder
+
+    def draw_validation(self, count: int, share: float) -> tuple[Indices, Indices]:
+        """Indices of the training and of the validation samples among ``count``."""
+        train, val = split_indices(count, [share], generator(self.seed, self.name, "split"))
+        return train, val
+
     @cached_property
     def train(self) -> Split:
         """Samples to learn from."""
@@ -368,11 +392,11 @@ class DataSet(ABC):
         if root is None:
             raise DataError(
                 f"data set {cls.name} reads files: give data_dir (--data-dir) or set {ENVIRONMENT}.\n"
-                f"{cls._where_to_get()}"
+                f"{cls.where_to_get()}"
             )
         path = Path(root).expanduser() / cls.folder
         if not path.is_dir():
-            raise DataError(f"no folder {path} for data set {cls.name}.\n{cls._where_to_get()}")
+            raise DataError(f"no folder {path} for data set {cls.name}.\n{cls.where_to_get()}")
         return path
 
     @classmethod
@@ -398,10 +422,11 @@ class DataSet(ABC):
     def missing(cls, *paths: Path) -> DataError:
         """The error for files that are not there."""
         listing = ", ".join(map(str, paths))
-        return DataError(f"data set {cls.name}: not found: {listing}.\n{cls._where_to_get()}")
+        return DataError(f"data set {cls.name}: not found: {listing}.\n{cls.where_to_get()}")
 
     @classmethod
-    def _where_to_get(cls) -> str:
+    def where_to_get(cls) -> str:
+        """Where the files come from and how they lie, for an error message."""
         return (
             f"Get the files from {cls.source} and lay them out as\n"
             f"  DATA_DIR/{cls.folder}/{cls.layout}\n"

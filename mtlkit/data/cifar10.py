@@ -22,8 +22,7 @@ from mtlkit.data.base import (
     TensorSplit,
     register_dataset,
 )
-from mtlkit.data.randomness import generator, split_indices
-from mtlkit.errors import SpecError
+from mtlkit.data.randomness import generator
 
 __all__ = ["Cifar10", "crop_and_flip"]
 
@@ -80,10 +79,8 @@ class Cifar10(DataSet):
         train: int | None = None,
     ) -> None:
         super().__init__(data_dir, seed)
-        if not 0 < val_share < 1:
-            raise SpecError(f"option val_share of {self.name} must be between 0 and 1, not {val_share}")
-        if train is not None and train < 1:
-            raise SpecError(f"option train of {self.name} must be 1 or more, not {train}")
+        self.check_share(val_share)
+        self.check_counts(train=train)
         self._val_share = val_share
         self._augment = augment
         self._train = train
@@ -98,14 +95,9 @@ class Cifar10(DataSet):
 
     def make_split(self, split: SplitName) -> TensorSplit:
         """Read one split; validation is drawn from the training images."""
-        folder = self.find_files(self.data_dir)
-        assert folder is not None
-        self.check_files(folder)
-        images, labels = _read(self, folder, "test" if split == "test" else "train")
+        images, labels = _read(self, self.open_folder(), "test" if split == "test" else "train")
         if split != "test":
-            train, val = split_indices(
-                len(labels), [self._val_share], generator(self.seed, self.name, "split")
-            )
+            train, val = self.draw_validation(len(labels), self._val_share)
             if self._train is not None:
                 train = generator(self.seed, self.name, "train").permutation(train)[: self._train]
             chosen = train if split == "train" else val

@@ -201,9 +201,7 @@ class Scenes(DataSet):
                 f"option size of {self.name} must be a number of pixels from 8, or (height, width), "
                 f"not {size!r}"
             )
-        for name, count in (("train", train), ("val", val), ("test", test)):
-            if count < 1:
-                raise SpecError(f"option {name} of {self.name} must be 1 or more, not {count}")
+        self.check_counts(train=train, val=val, test=test)
         if not 0 <= noise < 1:
             raise SpecError(f"option noise of {self.name} must be from 0 to below 1, not {noise}")
         self._counts = {"train": train, "val": val, "test": test}
@@ -346,7 +344,8 @@ def _texture(
         default=0.0,
     )
     colour = np.clip(means[classes] + tint[primitive, classes], 0.03, 1.0)
-    return colour * (1 + strength * values)[:, None]
+    shaded: Floats = colour * (1 + strength * values)[:, None]
+    return shaded
 
 
 def _shade(room: Room, points: Floats, normal: Floats, classes: NDArray[np.int64]) -> Floats:

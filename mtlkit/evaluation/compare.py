@@ -38,9 +38,11 @@ from mtlkit.evaluation.results import (
     run_folder,
     write_history,
 )
-from mtlkit.evaluation.tables import build_table, to_csv, to_latex, to_markdown
+from mtlkit.evaluation.tables import build_table, table_files
 from mtlkit.evaluation.timing import time_steps
+from mtlkit.files import write_text
 from mtlkit.tasks import Task
+from mtlkit.training.logs import plain_values
 
 __all__ = ["Stopped", "compare", "plan_jobs", "write_tables"]
 
@@ -143,14 +145,9 @@ def plan_jobs(config: CompareConfig, folder: Path, tasks: Sequence[str], threads
 
 def write_tables(comparison: Comparison, folder: str | os.PathLike[str]) -> Path:
     """Write ``table.md``, ``table.tex``, ``table.csv`` and ``report.html``; the last one's path."""
-    table = build_table(comparison)
     path = Path(folder)
-    for name, text in (
-        ("table.md", to_markdown(table)),
-        ("table.tex", to_latex(table)),
-        ("table.csv", to_csv(table)),
-    ):
-        (path / name).write_text(text, encoding="utf-8")
+    for name, text in table_files(build_table(comparison)).items():
+        write_text(path / name, text)
     return write_report(comparison, path / "report.html")
 
 
@@ -223,8 +220,8 @@ def _write_header(config: CompareConfig, folder: Path, tasks: list[TaskRecord], 
         baseline=SINGLE_TASK if config.single_task or SINGLE_TASK in earlier else None,
         reference=config.reference,
     ).save_header(folder)
-    text = yaml.safe_dump(_plain(config.settings), sort_keys=False, allow_unicode=True)
-    (folder / CONFIG).write_text(text, encoding="utf-8")
+    text = yaml.safe_dump(plain_values(config.settings), sort_keys=False, allow_unicode=True)
+    write_text(folder / CONFIG, text)
 
 
 def _described(entry: Any) -> Any:
@@ -358,11 +355,3 @@ def _check_equal_starts(plan: _Plan) -> None:
                     f"runs of seed {seed} did not start alike ({what}: {found}); a comparison of them "
                     "means nothing. Does a method or the network draw random numbers when it is built?"
                 )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from mtlkit.errors import ConfigError, MtlkitError
 from mtlkit.evaluation.capacity import add_capacity
+from mtlkit.files import write_text
 from mtlkit.tasks import Task
 from mtlkit.training.config import TrainConfig
 
@@ -68,7 +69,8 @@ class Job:
     def identity(self) -> dict[str, Any]:
         """What decides the result."""
         keys = ("label", "seed", "train", "task", "extra_capacity", "channels_last")
-        return json.loads(json.dumps({key: asdict(self)[key] for key in keys}))
+        identity: dict[str, Any] = json.loads(json.dumps({key: asdict(self)[key] for key in keys}))
+        return identity
 
     def config(self) -> TrainConfig:
         """The settings of the training."""
@@ -293,13 +295,8 @@ def choose_device(device: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a file so that it is whole or not there, and lasts."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(json.dumps(content, indent=1) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    """Write a JSON file in one piece."""
+    write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def _tidy(checkpoints: Path, keep_weights: bool) -> None:

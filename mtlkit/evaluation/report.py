@@ -27,6 +27,7 @@ from mtlkit.evaluation.tables import (
     build_table,
     format_number,
 )
+from mtlkit.files import write_text
 
 __all__ = ["render_report", "write_report"]
 
@@ -35,12 +36,8 @@ _MANY_TASKS = 12
 
 def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
     """Write the report to ``path`` and return it."""
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    temporary.write_text(render_report(comparison), encoding="utf-8")
-    os.replace(temporary, target)
-    return target
+    write_text(path, render_report(comparison))
+    return Path(path)
 
 
 def render_report(comparison: Comparison) -> str:

@@ -27,11 +27,10 @@ def make_accelerator(
 ) -> Any:
     """An accelerator of this precision, also where an earlier one of this process had another."""
     from accelerate import Accelerator
-    from accelerate.state import AcceleratorState
+    from accelerate.state import AcceleratorState, is_initialized
 
-    known = AcceleratorState._shared_state
-    if known and known.get("_mixed_precision") not in (None, precision):
-        # the precision is process-wide there; an earlier Trainer's must not decide for this one
+    if is_initialized() and AcceleratorState().mixed_precision != precision:
+        # the precision is process-wide there, and Accelerate has no public way to change it
         AcceleratorState._reset_state(reset_partial_state=False)
     return Accelerator(
         mixed_precision=precision,

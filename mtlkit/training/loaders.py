@@ -226,7 +226,7 @@ def _source(loader: Any, accelerator: Any, seed: int) -> Any:
     return place(own, accelerator.device, num_processes=1, process_index=0, put_on_device=False)
 
 
-class _Plain(DataLoaderStateMixin):
+class _Plain(DataLoaderStateMixin):  # type: ignore[misc]
     """Any iterable of batches, in one process."""
 
     _drop_last = True

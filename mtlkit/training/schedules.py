@@ -84,7 +84,7 @@ class _Stairs:
         self.factor = factor
 
     def __call__(self, step: int) -> float:
-        return self.factor ** (step // self.every)
+        return float(self.factor ** (step // self.every))
 
 
 def _positive(value: Any, name: str) -> float:
