@@ -1,4 +1,4 @@
-"""What mtlkit raises. Every message says what was given, what is accepted and what to do."""
+"""The errors that mtlkit raises. Every message says what was given, what is accepted and what to do."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class UnknownNameError(SpecError, LookupError):
 
 
 class UsageError(MtlkitError, RuntimeError):
-    """Calls that do not make a training step, such as a backward without a fork."""
+    """Calls in an order that makes no training step, such as a backward without a fork."""
 
 
 class ConfigError(SpecError):

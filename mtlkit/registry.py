@@ -1,7 +1,7 @@
-"""Names to factories, for methods and for architectures; third-party packages add theirs.
+"""Registries of methods and architectures, which third-party packages can extend.
 
 A package registers by an entry point in the group ``mtlkit.weighting`` or ``mtlkit.architectures``.
-Entry points are read when a name is first looked up, so ``import mtlkit`` runs nobody else's code.
+Entry points are read when a name is first looked up, so ``import mtlkit`` runs no third-party code.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Registry(Generic[T]):
                 found = entry.load()
                 if entry.name not in self._factories and callable(found):
                     self.register(entry.name)(found)
-            except Exception as error:  # a plugin may fail in any way; ours must still work
+            except Exception as error:  # a broken plugin must not break mtlkit
                 warnings.warn(
                     f"mtlkit plugin {entry.name!r} ({entry.value}) could not be loaded and is left "
                     f"out: {type(error).__name__}: {error}",
@@ -153,7 +153,7 @@ def _origin(factory: Any) -> str:
 
 @cache
 def takes_feature_dim(factory: Callable[..., Any]) -> bool:
-    """Whether the factory wants to know the size of the features."""
+    """Whether the factory takes ``feature_dim``."""
     return "feature_dim" in inspect.signature(factory).parameters
 
 

@@ -39,7 +39,7 @@ TASKS, BATCH, WIDTH = 10, 20, 512
 
 @dataclass(frozen=True)
 class Costs:
-    """Figures of one run on one machine, with what is needed to read them."""
+    """The costs measured in one run on one machine."""
 
     machine: str
     torch: str
@@ -87,7 +87,7 @@ def measure_costs(repeats: int = 25, passes: int = 5) -> Costs:
     added: dict[str, list[float]] = {"sum": [0.0]}
     plain = []
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # what a method costs, not what the machine's cores hide
+    torch.set_num_threads(1)  # one thread, so that more cores do not hide the cost
     try:
         for _ in range(passes):
             for spec in distinct:
@@ -105,7 +105,7 @@ def measure_costs(repeats: int = 25, passes: int = 5) -> Costs:
 
 
 def write_costs(costs: Costs, path: Path = COSTS) -> None:
-    """Keep the figures."""
+    """Write the figures into the package."""
     path.write_text(json.dumps(asdict(costs), indent=1) + "\n", encoding="utf-8")
     kept_costs.cache_clear()
 

@@ -35,7 +35,7 @@ def methods(
     costs: dict[str, float] = {}
     if time:
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # what a method costs, not what the machine's cores hide
+        torch.set_num_threads(1)  # one thread, so that more cores do not hide the cost
         costs = {facts.name: measure_cost(facts.name) for facts in chosen}
         torch.set_num_threads(threads)
     if as_json:
@@ -133,7 +133,7 @@ def _print_page(facts: Any, costs: dict[str, float]) -> None:
 
 
 def _console() -> Any:
-    """A console that keeps whole lines when the output is a file or a pipe."""
+    """A console that does not wrap lines when the output is a file or a pipe."""
     from rich.console import Console
 
     return Console() if sys.stdout.isatty() else Console(width=200)

@@ -143,7 +143,7 @@ class TaskInfo:
 
 
 class Batch(Sequence[tuple[Tensor, Targets]]):
-    """Samples that are stacked already; item ``i`` is sample ``i``, as in a list of samples."""
+    """Samples stacked into a batch; item ``i`` is sample ``i``, as in a list of samples."""
 
     def __init__(self, inputs: Tensor, targets: Targets) -> None:
         self.inputs = inputs
@@ -172,7 +172,7 @@ class Split(Dataset[tuple[Tensor, Targets]], ABC):
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
-        # shared memory: workers that outlive an epoch must see the next one
+        # in shared memory, so that persistent workers see the next epoch
         self._epoch = torch.zeros((), dtype=torch.long).share_memory_()  # type: ignore[no-untyped-call]
 
     @property
@@ -181,7 +181,7 @@ class Split(Dataset[tuple[Tensor, Targets]], ABC):
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw the augmentations of this epoch from now on (Accelerate's loaders call it)."""
+        """Set the epoch that augmentations are drawn for; Accelerate's loaders call this."""
         self._epoch.fill_(epoch)
 
     @abstractmethod
@@ -275,7 +275,7 @@ class DataSet(ABC):
     name: ClassVar[str]
     summary: ClassVar[str] = ""
     folder: ClassVar[str | None] = None  # None: nothing is read from disk
-    layout: ClassVar[str] = ""  # the files below ``folder``, for people
+    layout: ClassVar[str] = ""  # the files below ``folder``, as error messages show them
     source: ClassVar[str] = ""  # where to get them
     default_architecture: str = ""
 
@@ -305,7 +305,7 @@ class DataSet(ABC):
             raise SpecError(f"option val_share of {self.name} must be between 0 and 1, not {val_share}")
 
     def open_folder(self) -> Path:
-        """The folder with this data set's files, all of which are there."""
+        """The folder with this data set's files, after checking that all exist."""
         folder = self.find_files(self.data_dir)
         assert folder is not None
         self.check_files(folder)
@@ -348,7 +348,7 @@ class DataSet(ABC):
         num_workers: int = 0,
         seed: int | None = None,
     ) -> DataLoader[Any]:
-        """A data loader that takes the fast path of splits in memory.
+        """A data loader that indexes splits in memory a whole batch at a time.
 
         Args:
             split: ``"train"``, ``"val"`` or ``"test"``.
@@ -360,7 +360,7 @@ class DataSet(ABC):
         """
         chosen = self.split(split)
         first = self.seed if seed is None else seed
-        # a generator of its own: what a loader draws for its workers must not change the order
+        # a separate generator: the seeds that a loader draws for its workers must not change the order
         order = torch.Generator().manual_seed(first)
         shuffled = split == "train" if shuffle is None else shuffle
         return DataLoader(
@@ -426,7 +426,7 @@ class DataSet(ABC):
 
     @classmethod
     def where_to_get(cls) -> str:
-        """Where the files come from and how they lie, for an error message."""
+        """Where to download the files and how to arrange them, for an error message."""
         return (
             f"Get the files from {cls.source} and lay them out as\n"
             f"  DATA_DIR/{cls.folder}/{cls.layout}\n"

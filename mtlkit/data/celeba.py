@@ -169,7 +169,7 @@ class _Faces(Split):
                 )
         except FileNotFoundError:
             raise CelebA.missing(path) from None
-        except Exception as error:  # Pillow raises whatever the damaged bytes lead to
+        except Exception as error:  # Pillow raises many kinds of errors for damaged files
             raise DataError(f"cannot read the image {path}: {error}; fetch it again") from None
         return torch.from_numpy(np.array(resized)).permute(2, 0, 1)
 

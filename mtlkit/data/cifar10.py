@@ -110,7 +110,7 @@ class Cifar10(DataSet):
             self._mean = pixels.mean((0, 2, 3)).float()[:, None, None]
             self._std = pixels.std((0, 2, 3), correction=0).clamp_min(1e-6).float()[:, None, None]
         else:
-            _ = self.train  # its statistics standardise every split
+            _ = self.train  # computes the statistics that standardise every split
         augmented = split == "train" and self._augment
         return TensorSplit(
             inputs,
@@ -173,7 +173,7 @@ def _read(cls: DataSet, folder: Path, part: str) -> tuple[NDArray[np.uint8], NDA
             images, labels = content[f"x_{part}"], content[f"y_{part}"]
     except KeyError as error:
         raise DataError(f"{path} lacks the array {error}; expected x_{part} and y_{part}") from None
-    except Exception as error:  # NumPy raises whatever the damaged bytes lead to
+    except Exception as error:  # NumPy raises many kinds of errors for damaged files
         raise DataError(f"cannot read {path}: {error}; fetch it again") from None
     return _check(path, images, labels.reshape(-1))
 
@@ -228,7 +228,7 @@ class _ArraysOnly(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("_codecs", "encode"):
-            return _latin1  # how Python 2 strings travel in protocol 2
+            return _latin1  # how protocol 2 stores Python 2 strings
         if (module, name) not in self._ALLOWED:
             raise DataError(
                 f"a CIFAR10 batch asks for {module}.{name}; it is refused, as it could run code"

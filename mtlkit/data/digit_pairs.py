@@ -36,7 +36,7 @@ class DigitPairs(DataSet):
 
     The digits of one split never occur in another. A split has as many pairs as it has digits, every
     digit being once left and once right, unless a number is given; more pairs repeat digits in new
-    company.
+    combinations.
 
     Args:
         data_dir: see :class:`DataSet`.
@@ -142,7 +142,7 @@ def overlap(left: NDArray[np.uint8], right: NDArray[np.uint8], shift: int, size:
     """
     count, side, _ = left.shape
     merged = torch.empty(count, 1, size, size, dtype=torch.uint8)
-    for start in range(0, count, 4096):  # bounds the memory that floats take
+    for start in range(0, count, 4096):  # in chunks, to bound the memory of the floats
         chunk = slice(start, min(start + 4096, count))
         canvas = torch.zeros(chunk.stop - start, 1, side + shift, side + shift, dtype=torch.uint8)
         canvas[:, 0, :side, :side] = torch.from_numpy(left[chunk])

@@ -1,4 +1,4 @@
-"""Multi-MNIST and its Fashion-MNIST sister: two overlapped images, five tasks."""
+"""Multi-MNIST and Multi-Fashion: two overlapping images, five tasks."""
 
 from __future__ import annotations
 

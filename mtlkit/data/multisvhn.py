@@ -17,7 +17,7 @@ from mtlkit.data.mat import read_mat
 __all__ = ["MultiSvhn"]
 
 _FILES = {"train": "train_32x32.mat", "test": "test_32x32.mat"}
-# ITU-R BT.601, what "grey" means in image libraries, in thousandths: these round alike everywhere
+# ITU-R BT.601 luma in thousandths: integer arithmetic rounds the same on every machine
 _LUMA = np.array([299, 587, 114], dtype=np.int32)
 
 
@@ -60,7 +60,7 @@ def _read_mat(path: Path) -> Source:
     if images.dtype != np.uint8 or labels.size == 0 or labels.min() < 0 or labels.max() > 10:
         raise DataError(f"{path}: X must be uint8 and y from 1 to 10 (10 is the digit 0)")
     grey = np.empty((len(labels), 32, 32), dtype=np.uint8)
-    for start in range(0, len(labels), 4096):  # bounds the memory that wider numbers take
+    for start in range(0, len(labels), 4096):  # in chunks, to bound the memory of the wider integers
         chunk = images[..., start : start + 4096].transpose(3, 0, 1, 2).astype(np.int32)
         grey[start : start + 4096] = (chunk @ _LUMA + 500) // 1000
     return grey, labels.astype(np.int64) % 10

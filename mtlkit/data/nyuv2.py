@@ -208,7 +208,7 @@ def scale_crop_flip(
 
 
 def _resize(image: Tensor, targets: Targets, size: tuple[int, int]) -> tuple[Tensor, Targets]:
-    """Bilinear for the image; nearest for the targets, whose unknown pixels must not bleed."""
+    """Resize bilinearly for the image, by nearest neighbour for the targets with unknown pixels."""
     resized = functional.interpolate(image[None], size=size, mode="bilinear", align_corners=True)[0]
     label = targets["segmentation"][None, None].float()
     return resized, {
@@ -245,7 +245,7 @@ class _Files:
             path = self._folder / part / kind / name
             try:
                 found[kind] = np.load(path, allow_pickle=False)
-            except Exception as error:  # NumPy raises whatever the damaged bytes lead to
+            except Exception as error:  # NumPy raises many kinds of errors for damaged files
                 raise DataError(f"cannot read {path}: {error}; fetch it again") from None
         return _standard(found, str(self._folder / part / "*" / name))
 

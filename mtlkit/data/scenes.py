@@ -324,7 +324,7 @@ def _texture(
     """Colour of each point: the class's colour, varied per primitive, with a pattern on it."""
     means = np.array([_COLOURS[kind] for kind in INDOOR_CLASSES])
     surfaces = 1 + len(room.centres) + len(room.balls)
-    # drawn for every surface, seen or not, so that the camera does not change the colours
+    # drawn for every surface, visible or not, so that colours do not depend on the camera
     tint = random.normal(0, 0.09, size=(surfaces, len(INDOOR_CLASSES), 3))
     pattern = random.integers(0, 4, size=(surfaces, len(INDOOR_CLASSES)))[primitive, classes]
     pitch = random.uniform(4, 12, size=(surfaces, len(INDOOR_CLASSES)))[primitive, classes]
@@ -353,7 +353,7 @@ def _shade(room: Room, points: Floats, normal: Floats, classes: NDArray[np.int64
     to_light = room.light - points
     distance = np.linalg.norm(to_light, axis=1)
     facing = np.clip(np.einsum("ij,ij->i", to_light, normal) / distance, 0, None)
-    # cast from the light, so that all rays share an origin; a point in the light is met itself, at 1
+    # shadow rays start at the light and share its origin; a lit point is hit itself, at parameter 1
     reached, _, _ = _cast(room, room.light, -to_light)
     lit = reached > 1 - 1e-4
     light = 0.42 + 0.75 * facing * lit / (1 + 0.05 * distance**2)

@@ -52,7 +52,7 @@ _MOST_JOBS = 8
 
 
 class Stopped(KeyboardInterrupt):
-    """A comparison was asked to stop; what is done is on disk, and the same call goes on from there."""
+    """A comparison was interrupted. Finished runs are on disk, and the same call resumes it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(f"stopped; what is done is kept in {folder}")
@@ -168,7 +168,7 @@ def _task_records(config: CompareConfig) -> list[TaskRecord]:
 
 
 def _threads(folder: Path, config: CompareConfig) -> int:
-    """Threads per run: those of the comparison's first call, since they decide the order of sums."""
+    """Threads per run, as in the comparison's first call: they change the order of sums."""
     try:
         header = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
         return int(header["config"]["threads"])
@@ -288,7 +288,7 @@ def _timing(config: CompareConfig, folder: Path, plan: _Plan, table: LiveTable) 
     try:
         found = time_steps(chosen, config.reference, config.timing, report)
     except MtlkitError:
-        found = {}  # the runs will show what is wrong
+        found = {}  # the error will show up in the runs themselves
     finally:
         torch.set_num_threads(threads)
     known = found | known
@@ -305,7 +305,7 @@ def _record(
     ratios: Mapping[str, float],
     failure: tuple[Job, str] | None = None,
 ) -> None:
-    """Append a run to the results when all its trainings are there, or one of them failed."""
+    """Append a run to the results once all its trainings have finished, or one has failed."""
     parts = plan.parts(label, seed)
     method = parts[0].train["method"] if parts[0].task is None else "one network per task"
     run = Run(label, seed, method=method, step_ratio=ratios.get(label))
@@ -333,7 +333,7 @@ def _record(
 
 
 def _join_histories(folder: Path, run: Run, parts: Sequence[Job]) -> None:
-    """One history of the networks of all tasks: rows of the same step become one."""
+    """Merge the histories of single-task networks: rows of the same step become one."""
     rows: dict[tuple[int, str], HistoryRow] = {}
     for job in parts:
         for row in read_history(job.folder)[0]:
@@ -345,7 +345,7 @@ def _join_histories(folder: Path, run: Run, parts: Sequence[Job]) -> None:
 
 
 def _check_equal_starts(plan: _Plan) -> None:
-    """All runs of a seed must have had the same first weights and the same first batch."""
+    """Check that all runs of a seed had the same initial weights and the same first batch."""
     for seed in dict.fromkeys(job.seed for job in plan.jobs):
         outcomes = {job.name: read_outcome(job) for job in plan.jobs if job.seed == seed}
         for what in ("weights", "batch"):

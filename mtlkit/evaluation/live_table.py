@@ -66,7 +66,7 @@ class LiveTable:
             self._live.stop()
 
     def note(self, text: str) -> None:
-        """Say what is going on."""
+        """Show a line about what is going on."""
         self._note = text
 
     def found(self, job: Job) -> None:
@@ -152,7 +152,7 @@ def print_table(table: Table) -> None:
 
 
 def _progress(job: Job) -> str:
-    """Where a training is, from the end of its log."""
+    """The progress of a training, from the end of its log."""
     path = Path(job.folder) / "log.jsonl"
     try:
         with open(path, "rb") as file:

@@ -98,7 +98,7 @@ class HistoryRow:
 
 @dataclass
 class MonitorRow:
-    """What the tasks' gradients did to each other around one step.
+    """Statistics of the task gradients around one step.
 
     Attributes:
         step: of the optimizer.
@@ -312,7 +312,7 @@ def append_result(folder: str | os.PathLike[str], run: Run) -> None:
     }
     path = Path(folder) / RESULTS
     path.parent.mkdir(parents=True, exist_ok=True)
-    # a line that a killed process left unfinished is ended first, or it would swallow this one
+    # end a line that a killed process left unfinished, or this record would be lost with it
     torn = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
     with open(path, "a", encoding="utf-8") as file:
         file.write(("\n" if torn else "") + json_line(record))

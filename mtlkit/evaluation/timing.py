@@ -51,7 +51,7 @@ def time_steps(
             model, tasks, _ = build_model(config, dataset=dataset, change=network_change(job))
             model.to(device).train()
             steppers[label] = _stepper(model, tasks, make_optimizer(config, model))
-        except Exception:  # its own run will show the error
+        except Exception:  # the error will show up in its own run
             continue
         if not batches:
             loader = dataset.loader("train", config.batch_size, seed=config.seed)

@@ -41,7 +41,7 @@ def make_accelerator(
 
 
 def check_processes(accelerator: Any) -> None:
-    """Refuse processes that Accelerate does not join; say so where it leaves FSDP out.
+    """Refuse processes that Accelerate did not join, and warn where it ignores FSDP.
 
     Raises:
         UsageError: where several processes were started and each believes that it is alone.
@@ -63,7 +63,7 @@ def check_processes(accelerator: Any) -> None:
 
 
 def find_unused_parameters(accelerator: Any) -> None:
-    """Let DDP expect heads without a gradient: a process may have no label of a task."""
+    """Let DDP accept heads without a gradient, since a process may have no labels for a task."""
     from accelerate.utils import DistributedDataParallelKwargs
 
     if accelerator.distributed_type.name.startswith("MULTI_") and accelerator.ddp_handler is None:
@@ -71,12 +71,12 @@ def find_unused_parameters(accelerator: Any) -> None:
 
 
 def is_sharded(accelerator: Any) -> bool:
-    """Whether FSDP has cut the parameters into pieces."""
+    """Whether FSDP shards the parameters."""
     return bool(accelerator.distributed_type.name == "FSDP")
 
 
 def gather(thing: Any, accelerator: Any) -> list[Any]:
-    """What every process has here, in the order of their ranks."""
+    """The objects of all processes, in the order of their ranks."""
     if accelerator.num_processes == 1:
         return [thing]
     gathered: list[Any] = [None] * accelerator.num_processes
@@ -85,7 +85,7 @@ def gather(thing: Any, accelerator: Any) -> list[Any]:
 
 
 def broadcast(thing: Any, accelerator: Any) -> Any:
-    """What the first process has here."""
+    """The object of the first process."""
     if accelerator.num_processes == 1:
         return thing
     holder = [thing]

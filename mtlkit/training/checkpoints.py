@@ -36,7 +36,7 @@ _NAME = re.compile(r"step-(\d{9,})\.pt")
 
 
 class CheckpointError(MtlkitError):
-    """A checkpoint that is damaged, of another origin, or does not fit the run."""
+    """A checkpoint that is damaged, was written by other software, or does not fit the run."""
 
 
 def save_checkpoint(path: str | os.PathLike[str], state: dict[str, Any], *, check: bool = False) -> None:
@@ -88,7 +88,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} holds more than tensors and plain values; pickled code is refused ({reason})"
         ) from None
-    except Exception as error:  # torch raises many kinds for files that it did not write
+    except Exception as error:  # torch raises many kinds of errors for files that it did not write
         raise CheckpointError(f"{path} cannot be read as a checkpoint: {error}") from None
     if not isinstance(state, dict) or state.get("format") != _FORMAT:
         raise CheckpointError(f"{path} was not written by mtlkit's Trainer")
@@ -129,7 +129,7 @@ class Checkpoints:
     def save(self, step: int, state: dict[str, Any], *, best: bool = False) -> Path:
         """Write the checkpoint of this step, then remove the oldest ones."""
         path = self.directory / f"step-{step:09d}.pt"
-        # the first is read back: a scheduler whose state is more than plain values shows at once
+        # the first one is read back, to notice at once a scheduler whose state cannot be loaded
         save_checkpoint(path, state, check=not self._checked)
         self._checked = True
         if best:
@@ -185,7 +185,7 @@ def read_rng() -> dict[str, Any]:
 
 
 def write_rng(state: dict[str, Any]) -> None:
-    """Put the generators back into ``state``."""
+    """Restore the generators to ``state``."""
     torch.set_rng_state(state["torch"])
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))

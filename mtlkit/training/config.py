@@ -27,7 +27,7 @@ _WHOLE = re.compile(r"[-+]?\d+")
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that decides how a run goes. Keys of the file are these names.
+    """The settings of a run. The keys of the file are these names.
 
     Attributes:
         data: data set, such as ``multimnist`` or ``scenes(size=96)``.
@@ -135,14 +135,14 @@ class TrainConfig:
 
     @property
     def folder(self) -> Path:
-        """Where the run is kept."""
+        """Folder of the run."""
         if self.output is not None:
             return Path(self.output)
         name = re.sub(r"[^A-Za-z0-9.=-]+", "_", f"{self.data}-{self.method}")[:80].strip("_")
         return Path("runs") / f"{name}-{self.seed}"
 
     def to_yaml(self) -> str:
-        """The settings as a file that gives them back."""
+        """The settings as YAML."""
         return yaml.safe_dump(asdict(self), sort_keys=False)
 
 
@@ -180,7 +180,7 @@ def parse_yaml(text: str, source: str) -> dict[str, Any]:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Safe YAML without aliases, which could stand for more than memory holds, or repeated keys."""
+    """Safe YAML without repeated keys and without aliases, which could expand beyond all memory."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

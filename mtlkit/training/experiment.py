@@ -1,4 +1,4 @@
-"""A whole run from its settings: data, network, optimizer, training, and the test at the end."""
+"""One experiment from its settings: data, network, optimizer, training and the final test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["RunResult", "build_model", "build_trainer", "make_optimizer", "run"]
 
 @dataclass
 class RunResult:
-    """How a run ended, and what the best checkpoint does on the test set."""
+    """How a run ended, and the test metrics of the best checkpoint."""
 
     fit: FitResult
     test: dict[str, dict[str, float]] | None

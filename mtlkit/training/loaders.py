@@ -2,7 +2,7 @@
 
 Accelerate's own sharding repeats samples to fill the last batch, and draws the order from a generator
 that a resumed run would have to replay. Here each batch of the given loader is one global batch; every
-process takes its share of it, and the batches that a resumed run has seen are skipped unread.
+process takes its share of it. A resumed run skips the batches that it has used without reading them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SEED_STRIDE = 1_000_003
 
 
 class ShardedBatches:
-    """Batches of another batch sampler, cut into one share per process.
+    """Batches of another batch sampler, split into one share per process.
 
     The shares of a batch together are the batch: nothing is repeated or dropped. A process whose share
     would be empty is given one sample whose labels must not count; ``padded`` holds the numbers of such
@@ -64,7 +64,7 @@ class ShardedBatches:
                 holder.set_epoch(epoch)
 
     def start_at(self, batch: int) -> None:
-        """Leave out this many batches the next time."""
+        """Skip this many batches in the next iteration."""
         self._skip = batch
 
     def __iter__(self) -> Iterator[list[Any]]:
@@ -146,13 +146,13 @@ class Batches:
                     task.name: LabelCount(0) if padded else task.count_labels(own[task.name])
                     for task in self.tasks
                 }
-                # a copy to a CUDA device need not be waited for: the stream keeps the order
+                # a copy to CUDA need not be awaited, since the stream keeps the order
                 yield send_to_device(
                     Batch(inputs, own, labels), device, non_blocking=device.type == "cuda"
                 )
         finally:
             if hasattr(source, "end"):
-                source.end()  # otherwise Accelerate goes on to count a loader that was left as active
+                source.end()  # otherwise Accelerate keeps treating an abandoned loader as active
 
     def _is_padded(self, number: int) -> bool:
         sampler = getattr(self.source, "batch_sampler", None)
@@ -249,7 +249,7 @@ class _Plain(DataLoaderStateMixin):  # type: ignore[misc]
         batches = iter(self.batches)
         batch = next(batches, missing)
         while batch is not missing:
-            following = next(batches, missing)  # one ahead: accumulation ends with the last batch
+            following = next(batches, missing)  # accumulation must end with the last batch
             self.end_of_dataloader = following is missing
             yield batch
             batch = following

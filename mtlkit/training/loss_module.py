@@ -18,7 +18,7 @@ __all__ = ["LossModule", "prediction_of"]
 
 
 class LossModule(nn.Module):
-    """Model, losses and method in one forward pass, so that DDP sees all that the loss is made of."""
+    """Model, losses and method in one forward pass, so that DDP sees everything that enters the loss."""
 
     def __init__(self, model: nn.Module, tasks: Sequence[Task], accelerator: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the tasks' gradients do to each other, read off ``method.stats`` at no extra backward."""
+"""Statistics of the task gradients, read from ``method.stats`` without an extra backward."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _FIGURES = ("norms", "weights", "update_cosines", "cosines")
 
 
 class Monitor:
-    """Sample ``method.stats`` and average it until it is asked for.
+    """Samples ``method.stats`` and averages it between summaries.
 
     Args:
         method: the method to watch.
-        every: sample one step in so many.
+        every: number of steps between samples.
     """
 
     def __init__(self, method: GradientAggregator, every: int = 10) -> None:

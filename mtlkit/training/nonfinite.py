@@ -2,7 +2,7 @@
 
 ``"raise"`` never makes a step wait for the device. The figures stay there and are read in steps that
 log, before a validation, before a checkpoint and at the end; the error then names the first step that
-went wrong, and its tasks. Training has gone on from there with useless weights, which are never saved.
+went wrong, and its tasks. Until then training continues with useless weights, which are never saved.
 
 ``"skip"`` must know before the optimizer's step, so that every step waits for the device once.
 """
@@ -25,7 +25,7 @@ _MOST_SKIPS = 50
 
 
 class NonFinitePolicy:
-    """Looks at batches that were read, and stops the run or has the step left out.
+    """Checks the figures of batches, and stops the run or has a step left out.
 
     Args:
         action: ``"raise"`` or ``"skip"``.
@@ -47,7 +47,7 @@ class NonFinitePolicy:
         return self.action == "skip"
 
     def check(self, readings: Iterable[BatchReading]) -> str | None:
-        """What was not finite first; None if all was.
+        """Describe what was not finite first; None if everything was finite.
 
         Raises:
             NonFiniteError: if the policy is to stop, or after many skipped steps in a row.

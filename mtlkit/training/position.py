@@ -26,7 +26,7 @@ class Position:
     """Whether the run was stopped early."""
 
     def is_due(self, every: int | None) -> bool:
-        """Whether something that happens every so many steps happens at this one."""
+        """Whether this step is a multiple of ``every``; False for None."""
         return every is not None and self.step % every == 0
 
     def reached(self, epochs: int | None, steps: int | None) -> bool:
@@ -38,7 +38,7 @@ class Position:
         )
 
     def judge(self, score: float, early_stop: int | None) -> bool:
-        """Take in the score of a validation; whether it is the best one so far."""
+        """Record the score of a validation; True if it is the best so far."""
         if self.best is None or score > self.best:
             self.best, self.best_step, self.without_progress = score, self.step, 0
             return True

@@ -66,7 +66,7 @@ class Progress:
             self._bar.stop()
 
     def advance(self, step: int) -> None:
-        """Say where a resumed run starts."""
+        """Set the step that a resumed run starts from."""
         self._started_at = step
         if self._bar is not None:
             self._bar.update(self._row, completed=step)

@@ -18,7 +18,7 @@ __all__ = ["BatchReading", "LossMeans", "Readings"]
 
 @dataclass(frozen=True)
 class BatchReading:
-    """What one batch gave, on the host.
+    """Losses and gradient norms of one batch, on the host.
 
     Attributes:
         step: optimizer step that the batch belongs to, from 1.
@@ -137,13 +137,13 @@ class LossMeans:
         self.reset()
 
     def reset(self) -> None:
-        """Start anew."""
+        """Forget all batches."""
         self.batches = 0
         self._sums = [0.0] * len(self.names)
         self._counts = [0.0] * len(self.names)
 
     def add(self, readings: Iterable[BatchReading]) -> None:
-        """Count these batches in."""
+        """Include these batches."""
         for reading in readings:
             self.batches += 1
             for index, (loss, count) in enumerate(zip(reading.losses, reading.counts, strict=True)):

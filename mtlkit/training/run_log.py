@@ -1,4 +1,4 @@
-"""What a run tells: lines of its log, the trackers, and warnings."""
+"""Output of a run: the log file, trackers and warnings."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RunLog:
             self.write("run", 0, tasks=kinds, **facts)
 
     def close(self) -> None:
-        """Close the file; what the trackers hold is written out."""
+        """Close the file and flush the trackers."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -64,7 +64,7 @@ class RunLog:
             self._file.write(kind, step, **fields)
 
     def note(self, message: str, step: int) -> None:
-        """Warn, and write the warning down."""
+        """Warn, and write the warning to the log."""
         if self.accelerator.is_main_process:
             self.write("note", step, message=message)
             warnings.warn(message, UserWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""All that a checkpoint holds of a run, and how a run is put back to it."""
+"""The state of a run: read into a checkpoint, and restored from one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RunState:
         }
 
     def write(self, state: Mapping[str, Any], path: str) -> Position:
-        """Put the run back to the state that was read from ``path``; where it was.
+        """Restore the state that was loaded from ``path``, and return the position.
 
         Raises:
             CheckpointError: for the state of another run.

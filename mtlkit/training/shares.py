@@ -1,4 +1,4 @@
-"""What the processes tell each other at every step: numbers of labels, and a request to stop."""
+"""What the processes exchange at every step: numbers of labels, and requests to stop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Shares"]
 class Shares:
     """Adds up the labels of a batch over the processes.
 
-    The numbers are known on the host and exchanged there, so that no device is waited for.
+    The numbers are known on the host and exchanged there, without waiting for a device.
 
     Args:
         accelerator: whose processes share every batch.
@@ -37,7 +37,7 @@ class Shares:
         return self._stop_agreed if self.processes > 1 else self._stop.is_set()
 
     def start(self) -> None:
-        """Forget the request to stop of an earlier call."""
+        """Forget an earlier request to stop."""
         self._stop_agreed = False
 
     def add_up(self, own: Sequence[float]) -> tuple[Sequence[float], list[float] | None]:

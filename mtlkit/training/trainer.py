@@ -41,7 +41,7 @@ from mtlkit.training.weights import write_weights
 __all__ = ["FitResult", "Interrupted", "Trainer"]
 
 _MOST_UNREAD = 1000
-"""Batches whose figures may wait on the device, however seldom the run logs."""
+"""Most batches whose figures stay on the device, for runs that rarely log."""
 
 
 class Trainer:
@@ -71,9 +71,9 @@ class Trainer:
         best_by: which validation is best: ``"improvement"``, the tasks' mean relative gain over the
             first validation in their main metrics; ``"loss"``, the sum of the tasks' losses; or
             ``"task/metric"``.
-        early_stop: stop after so many validations without a better one.
+        early_stop: number of validations without improvement after which training stops.
         log_every: steps between lines of the log.
-        monitor_every: sample the method's statistics one step in so many; 0 turns it off.
+        monitor_every: steps between samples of the method's statistics; 0 turns it off.
         trackers: Accelerate's trackers, such as ``("tensorboard",)``.
         seed: of the order of the samples.
         progress: show a progress bar; None shows it on a terminal.
@@ -212,7 +212,7 @@ class Trainer:
         )
         if validating is None and not resumed:
             self._log.note("no validation set: the last checkpoint is kept as the best", self.step)
-        # Accelerate keeps this in a state that all accelerators of the process share
+        # all accelerators of a process share this setting
         self.accelerator.gradient_accumulation_steps = self._accumulate
         self._shares.start()
         here = self._position
@@ -243,7 +243,7 @@ class Trainer:
     def evaluate(self, loader: Any) -> dict[str, dict[str, float]]:
         """Loss and metrics of every task over all samples of ``loader``; NaN without any label."""
         batches = prepare_loader(loader, self.tasks, self.accelerator, self.seed)
-        # DDP's own forward expects every process to call it equally often; FSDP's has to be used
+        # DDP's forward must be called equally often by all processes; FSDP's cannot be bypassed
         network = self._prepared if is_sharded(self.accelerator) else self._module
         return evaluate(network, self.tasks, batches, self.accelerator)
 
@@ -264,7 +264,7 @@ class Trainer:
         saved = self._saved_rng
         with closing(batches.start(here.epoch, here.batch)) as epoch:
             for batch in epoch:
-                if saved is not None:  # reading the first batch has drawn from the generators
+                if saved is not None:  # reading the first batch drew random numbers
                     write_rng(saved)
                     saved = self._saved_rng = None
                 stepped = self._train_batch(batch)
@@ -279,7 +279,7 @@ class Trainer:
                 if not (last or validates or saves or stops):
                     continue
                 if self.accelerator.gradient_state.end_of_dataloader:
-                    continue  # what is due at the end of an epoch is done there
+                    continue  # done after the loop, at the end of the epoch
                 if last:
                     return
                 if validates:
@@ -300,7 +300,7 @@ class Trainer:
             self._save()
 
     def _train_batch(self, batch: Batch) -> bool:
-        """Whether the optimizer's turn came."""
+        """Forward and backward of a batch; True if it completed an optimizer step."""
         accelerator = self.accelerator
         own_counts = [float(batch.labels[task.name].number) for task in self.tasks]
         counts, factors = self._shares.add_up(own_counts)
@@ -335,7 +335,7 @@ class Trainer:
             self._step_schedulers()
 
     def _read(self) -> str | None:
-        """Read what the batches gave, which waits for the device; what was not finite, if anything."""
+        """Read the figures of the batches, which waits for the device; say what was not finite."""
         readings = self._readings.read()
         self._losses.add(readings)
         return self._policy.check(readings)
@@ -348,7 +348,7 @@ class Trainer:
         elif len(self._readings) >= _MOST_UNREAD:
             self._read()
         if progress.due():
-            if self._shares.processes == 1:  # several processes can only read together
+            if self._shares.processes == 1:  # several processes must read at the same step
                 self._read()
             conflict = None if self.monitor is None else self.monitor.conflict
             progress.show(self.step, self.epoch, self._losses.means(), conflict, self._last_validation)

@@ -24,7 +24,7 @@ Figures = dict[str, dict[str, float]]
 
 @torch.no_grad()
 def evaluate(network: nn.Module, tasks: Sequence[Task], batches: Batches, accelerator: Any) -> Figures:
-    """Loss and metrics of every task over all batches; random generators stay as they are."""
+    """Loss and metrics of every task over all batches; random generators are left unchanged."""
     device = accelerator.device
     # torchmetrics' sums are float64, which Apple's GPUs lack
     where = torch.device("cpu") if device.type == "mps" else device
@@ -94,7 +94,7 @@ def score(figures: Figures, tasks: Sequence[Task], by: str, first: dict[str, flo
         if math.isnan(now):
             continue
         start = first.setdefault(task.name, now)
-        # over the sum of both sizes, so that a first value near zero cannot decide alone
+        # relative to the sum of both magnitudes, so that a first value near zero cannot dominate
         size = abs(now) + abs(start)
         gain = 0.0 if size == 0 else (now - start) / size
         gains.append(gain if task.higher_is_better.get(metric, False) else -gain)

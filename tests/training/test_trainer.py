@@ -224,7 +224,7 @@ def test_the_monitor_writes_means_of_the_statistics(tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["bf16"])
-def test_mixed_precision_trains(precision):
+def test_mixed_precision_learns_as_well(precision):
     result = make_trainer("rotograd", precision=precision).fit(
         make_loader(200), make_loader(100, seed=1), epochs=8
     )
