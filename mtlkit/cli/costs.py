@@ -141,7 +141,7 @@ def _stepper(method: GradientAggregator, heads: list[Tensor]) -> Callable[[Tenso
         start = time.perf_counter()
         views = method(leaf)
         losses = [(view * head).mean().square() + 1 for view, head in zip(views, heads, strict=True)]
-        method.total(losses).backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(method.total(losses))
         if optimizer is not None:
             optimizer.step()
             optimizer.zero_grad()
