@@ -12,8 +12,7 @@ from mtlkit.cli.costs import kept_costs, measure_cost
 from mtlkit.errors import MtlkitError, SpecError, UnknownNameError
 from mtlkit.registry import methods, option_defaults
 from mtlkit.spec import Part, format_spec
-from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.create import create_method
+from mtlkit.weighting import GradientAggregator, create_method
 
 __all__ = [
     "OMITTED",

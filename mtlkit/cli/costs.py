@@ -18,8 +18,7 @@ from torch import Tensor
 from mtlkit.errors import UnknownNameError
 from mtlkit.registry import methods
 from mtlkit.spec import format_spec
-from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.create import create_method
+from mtlkit.weighting import GradientAggregator, create_method
 
 __all__ = [
     "COSTS",

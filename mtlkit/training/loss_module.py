@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from mtlkit.errors import SpecError, UsageError, unknown_name
 from mtlkit.tasks import LabelCount, Task, task_names
-from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.create import create_method
+from mtlkit.weighting import GradientAggregator, create_method
 
 __all__ = ["LossModule", "prediction_of"]
 

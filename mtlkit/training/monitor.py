@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError, UsageError
-from mtlkit.weighting.base import GradientAggregator
+from mtlkit.weighting import GradientAggregator
 
 __all__ = ["Monitor"]
 

@@ -267,7 +267,12 @@ class Trainer:
                 if saved is not None:  # reading the first batch drew random numbers
                     write_rng(saved)
                     saved = self._saved_rng = None
-                stepped = self._train_batch(batch)
+                try:
+                    stepped = self._train_batch(batch)
+                except Exception:
+                    if self._shares.processes == 1:
+                        self._read()  # if an earlier step was not finite, that is the error to show
+                    raise
                 here.batch += 1
                 if not stepped:
                     continue

@@ -98,6 +98,21 @@ def test_weights_that_only_the_update_spoilt_are_not_saved(tmp_path):
     assert not list(tmp_path.rglob("*.pt"))
 
 
+def test_an_error_that_follows_from_an_earlier_step_does_not_hide_it():
+    class Strict(SmallNet):
+        def forward(self, x):
+            if not all(p.isfinite().all() for p in self.parameters()):
+                raise ValueError("weights must be finite")
+            return super().forward(x)
+
+    torch.manual_seed(0)
+    net = Poisoned(Strict("sum"), {1}, gradient=True)
+    trainer = mtlkit.Trainer(net, TASKS, torch.optim.SGD(net.parameters(), lr=0.1), progress=False)
+    with pytest.raises(NonFiniteError, match=r"gradient of 'label' is not finite at step 2") as raised:
+        trainer.fit(make_loader(), epochs=1)
+    assert isinstance(raised.value.__context__, ValueError)
+
+
 def test_a_model_without_a_merge_is_checked_by_the_norm_of_its_gradient():
     class Plain(nn.Module):
         def __init__(self):
