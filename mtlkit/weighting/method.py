@@ -72,6 +72,8 @@ class Method(Stateful):
                 self._forks.skip()
             leaves, rebuild = flatten_features(features)
             return [rebuild(view) for view in self.fork(leaves)]
+        if torch.compiler.is_compiling():
+            self.last_step.forget()
         for part in self.parts:
             part.prepare()
         record = self._forks.new()
