@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 import mtlkit
 from mtlkit.errors import SpecError
+from mtlkit.randomness import uniform
 
 
 @given(
@@ -48,6 +49,8 @@ def test_a_leak_lets_its_share_through():
     first = mtlkit.create_method("graddrop(leak=[1.0, 0.0, 0.0])", 3).combine(rows)
     kept = torch.where((none > 0)[None], rows.clamp(min=0), rows.clamp(max=0))
     torch.testing.assert_close(first, rows[0] + kept[1:].sum(dim=0))
+    named = mtlkit.create_method("graddrop(leak={a: 1.0})", ["a", "b", "c"]).combine(rows)
+    assert torch.equal(named, first)
 
 
 def test_given_the_same_random_numbers_it_equals_torchjd(monkeypatch):
@@ -59,7 +62,7 @@ def test_given_the_same_random_numbers_it_equals_torchjd(monkeypatch):
         rows = torch.randn(tasks, 40, generator=generator)
         leak = torch.rand(tasks, generator=generator)
         method = mtlkit.create_method(f"graddrop(seed={case})", tasks, leak=leak.tolist())
-        numbers = method.random.uniform(40)
+        numbers = uniform(case, method.draws, 40)
         monkeypatch.setattr(torch, "rand", lambda *shape, numbers=numbers, **options: numbers)
         expected = GradDrop(leak=leak)(rows)
         monkeypatch.undo()
@@ -84,7 +87,7 @@ def test_a_step_that_is_not_finite_uses_up_no_choice():
     assert torch.equal(disturbed.combine(rows), plain.combine(rows))
 
 
-@pytest.mark.parametrize("leak", ["2.0", "-0.1", "[0.5]"])
+@pytest.mark.parametrize("leak", ["2.0", "-0.1", "nan", "[0.5]", "[0.5, 1.5]", "[x, 0.5]"])
 def test_a_leak_out_of_range_is_an_error(leak):
     with pytest.raises(SpecError, match="leak of graddrop"):
         mtlkit.create_method(f"graddrop(leak={leak})", 2)
