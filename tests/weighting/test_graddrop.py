@@ -78,6 +78,16 @@ def test_choices_change_from_step_to_step_and_repeat_with_the_seed():
     assert torch.equal(again.combine(rows), two)
 
 
+def test_a_process_draws_for_its_own_columns_what_one_process_would():
+    rows = torch.randn(2, 60, generator=torch.Generator().manual_seed(0))
+    method = mtlkit.create_method("graddrop", 2)
+    halves = [
+        method.merge_rows(rows[:, offset : offset + 30], method.read_state((0, 1), offset=offset))[0]
+        for offset in (0, 30)
+    ]
+    torch.testing.assert_close(torch.cat(halves), method.combine(rows))
+
+
 def test_a_step_that_is_not_finite_uses_up_no_choice():
     rows = torch.randn(2, 50, generator=torch.Generator().manual_seed(0))
     plain, disturbed = (mtlkit.create_method("graddrop", 2) for _ in range(2))
