@@ -180,6 +180,14 @@ def test_a_state_from_before_the_first_step_can_be_loaded():
     assert torch.equal(used.combine(rows), fresh.combine(rows))
 
 
+def test_the_type_of_the_gradients_may_change():
+    rows = torch.randn(2, 2, 4, generator=torch.Generator().manual_seed(0))
+    mixed, exact = (mtlkit.create_method("db_mtl(wrt=parameters)", 2) for _ in range(2))
+    mixed.combine(rows[0])
+    exact.combine(rows[0].double())
+    torch.testing.assert_close(mixed.combine(rows[1].double()), exact.combine(rows[1].double()))
+
+
 def test_a_step_that_is_not_finite_leaves_the_averages():
     method = mtlkit.create_method("db_mtl(wrt=parameters)", 2)
     broken = torch.tensor([[1.0, math.nan], [1.0, 1.0]])
