@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +13,14 @@ from torch import Tensor
 
 from mtlkit.errors import UsageError
 
-__all__ = ["ALONE", "Processes", "check_wrapper", "inside_wrapper", "processes_of"]
+__all__ = [
+    "ALONE",
+    "Processes",
+    "check_wrapper",
+    "inside_wrapper",
+    "leave_without_gradient",
+    "processes_of",
+]
 
 
 class Processes:
@@ -92,3 +100,22 @@ def check_wrapper(wrapper: Any) -> None:
             "reductions of the method, and the others would wait for it; give every process the same "
             "number of batches (DistributedSampler, or drop_last=True) and leave join() out"
         )
+
+
+def leave_without_gradient(parameters: Iterable[Tensor]) -> None:
+    """Let parameters that have no gradient now have none after this backward either.
+
+    DDP fills in zeros where a backward brings no gradient, and an optimizer with momentum would move
+    the parameters by them, which it does not do in one process.
+    """
+    without = [parameter for parameter in parameters if parameter.grad is None]
+    if not (without and dist.is_available() and dist.is_initialized()):
+        return
+
+    def clear() -> None:
+        for parameter in without:
+            parameter.grad = None
+
+    engine = getattr(torch.autograd.Variable, "_execution_engine")  # noqa: B009  (no public name)
+    # DDP's own callback is queued later than this one, and a callback's callback later still
+    engine.queue_callback(lambda: engine.queue_callback(clear))

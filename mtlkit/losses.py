@@ -46,8 +46,8 @@ def align(losses: Any, tasks: Sequence[str]) -> dict[int, Tensor]:
             )
         if loss is not None and loss.dim() != 0:
             raise SpecError(
-                f"the loss of task {name!r} has shape {tuple(loss.shape)}; expected a scalar: reduce it, "
-                "for example with .mean()"
+                f"the loss of task {name!r} has shape {tuple(loss.shape)}; expected a scalar: reduce "
+                "it, for example with .mean()"
             )
     return {task: loss for task, loss in enumerate(given) if loss is not None}
 

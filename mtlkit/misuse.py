@@ -88,17 +88,17 @@ class Forks:
             )
         return anchor
 
-    def needs_fork(self, method: Any) -> UsageError | None:
-        """The error for a total without a fork; None if a frozen backbone left nothing to merge."""
+    def refuse_without_fork(self, method: Any) -> None:
+        """Raise for a total without a fork, unless a frozen backbone left nothing to merge."""
         reason, self._unrecorded = self._unrecorded, ""
         if reason == "frozen":
-            return None
+            return
         if reason == "no_grad":
-            return UsageError(
+            raise UsageError(
                 "method(features) ran without gradients, so nothing can be merged; with activation "
                 "checkpointing around it, pass use_reentrant=False"
             )
-        return UsageError(
+        raise UsageError(
             f"total(losses) before method(features): {method} merges gradients at the features, so "
             f"give the heads what method(features) returns, once per step; {_NO_FORK}"
         )

@@ -57,11 +57,7 @@ class Step:
     @property
     def offset(self) -> int:
         """Position of this process's first column in the gradient of the whole batch."""
-        example = self.features.example
-        if self.over_parameters or example is None:
-            return 0
-        columns = [g for g in next(iter(self.features.rows.values())) if g is not None]
-        return self.processes.rank * sum(g.numel() for g in columns)
+        return 0 if self.over_parameters else self.processes.rank * self.rows.size
 
     def of(self, values: Tensor, tasks: tuple[int, ...]) -> Tensor:
         """Entries of the (P,) ``values`` that belong to ``tasks``."""
@@ -120,15 +116,16 @@ def measure(
         direct: whether the merged gradient is one of the parameters, where there are such rows.
     """
     scale = torch.where(scale == 0, 1.0, scale).to(features.dtype)
-    example = features.example
     gram = torch.zeros(0, 0, dtype=features.dtype, device=scale.device)
-    gram = gram if example is None else features.gram()
+    gram = features.gram() if features.tasks else gram
     present, gram = _sum_over_processes(gram, features.tasks, tasks, processes)
     feature_gram = gram = gram / scale.square()
+    finite = torch.isfinite(gram).all()
     rows = features
     if parameter_rows is not None and present:
         rows = parameter_rows(present)
         gram = rows.gram() / scale.square()
+        finite = finite & torch.isfinite(gram).all()
     return Step(
         tasks=tasks,
         present=present,
@@ -137,7 +134,7 @@ def measure(
         delivered=rows if direct else features,
         gram=gram,
         feature_gram=feature_gram,
-        finite=torch.isfinite(gram).all() & torch.isfinite(feature_gram).all(),
+        finite=finite,
         scale=scale,
         losses=None if losses is None else _pick(losses, present),
         processes=processes,

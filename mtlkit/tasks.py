@@ -1,7 +1,7 @@
 """What a task is: a name, a loss, metrics, and which of its labels are missing.
 
-A label is missing where its target is None, NaN, or a negative class; each ready-made task says what it
-takes for "no label". What is missing counts neither in the loss nor in the metrics.
+A label is missing if its target is None, NaN, or a negative class; each ready-made task says how a
+missing label looks. Missing labels count neither in the loss nor in the metrics.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Labels: TypeAlias = Callable[[Tensor], Tensor]
 
 
 def task_names(tasks: int | Sequence[Any] | Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the tasks: ``3`` gives ``("0", "1", "2")``; names and objects with a name pass."""
+    """Names of the tasks: ``3`` gives ``("0", "1", "2")``; names, or objects with a name, are kept."""
     if isinstance(tasks, bool | str | bytes):
         raise SpecError(
             f"tasks must be a number or a sequence of names, not {tasks!r}; "
@@ -61,13 +61,13 @@ class Task:
             is given.
         metrics: by name, a ``torchmetrics`` metric, or a function that makes one. A metric whose
             ``compute`` returns a mapping stands for all names of that mapping.
-        higher_is_better: by name of the metric, or one truth for all; None asks the metrics. The
-            first name is the main metric; without metrics, the loss is.
+        higher_is_better: by name of the metric, or one value for all; None takes it from the metrics.
+            The first name is the main metric; without metrics, the loss is.
         outputs: size of the head's output, for :func:`mtlkit.create_architecture`.
         labels: function from a target to a mask of what is labelled: (B,) picks whole samples before
-            the loss is called; more dimensions mean that ``loss`` and ``metrics`` leave out what is
-            unlabelled themselves, and are averaged by the number of labels. Without it, a sample is
-            unlabelled where its target has a NaN, or is :data:`NO_LABEL` throughout.
+            the loss is called; with more dimensions, ``loss`` and ``metrics`` leave out missing labels
+            themselves, and are averaged by the number of labels. Without it, a sample is unlabelled if
+            its target has a NaN, or is :data:`NO_LABEL` throughout.
         link: function of the prediction that the metrics see, such as a sigmoid.
         kind: what sort of task this is, for people and for architectures.
     """
@@ -106,7 +106,7 @@ class Task:
         return next(iter(self.higher_is_better), "loss")
 
     def measure(self, prediction: Tensor, target: Tensor | None) -> tuple[Tensor | None, int]:
-        """Mean loss over the labels, and how many there are; (None, 0) where there is none."""
+        """Mean loss over the labels, and their number; (None, 0) without labels."""
         prediction, target, count = self.labelled(prediction, target)
         if target is None:
             return None, 0
@@ -122,7 +122,7 @@ class Task:
         return loss, count
 
     def labelled(self, prediction: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor | None, int]:
-        """The labelled samples, and how many labels they have; the target is None where none has."""
+        """The labelled samples, and their number of labels; without labels, the target is None."""
         if target is None:
             return prediction, None, 0
         if self.labels is None:
@@ -156,7 +156,7 @@ class Task:
         return made
 
     def update(self, metrics: Mapping[str, Any], prediction: Tensor, target: Tensor | None) -> None:
-        """Show a batch to ``metrics``, the labelled part of it."""
+        """Update ``metrics`` with the labelled part of a batch."""
         if not metrics:
             return
         prediction, target, _ = self.labelled(prediction, target)
@@ -378,7 +378,7 @@ def _is_class(thing: Any) -> bool:
 
 
 def _is_complete(target: Tensor) -> bool:
-    """Whether no label can be missing: one pass over the target."""
+    """Whether no label is missing, by one pass over the target."""
     if target.is_floating_point():
         return math.isfinite(target.sum().item())
     if target.dtype in (torch.bool, torch.uint8) or target.numel() == 0:
@@ -434,7 +434,7 @@ class _Masked:
         self.labels = labels
 
     def __call__(self, prediction: Tensor, target: Tensor, complete: bool = False) -> Tensor:
-        """The mean; ``complete`` says that no label is missing, so that none is looked for."""
+        """The mean; ``complete`` says that no label is missing, which saves computing the mask."""
         # equal numbers of elements only: broadcasting (B, 1) with (B,) would give (B, B)
         if prediction.shape != target.shape:
             if prediction.numel() != target.numel() or len(prediction) != len(target):
@@ -472,12 +472,11 @@ def _cosine_loss(prediction: Tensor, target: Tensor) -> Tensor:
 
 
 class _Flat:
-    """A torchmetrics metric of 0 and 1 that is shown flat tensors, NaN as :data:`NO_LABEL`."""
+    """A torchmetrics metric of 0 and 1 on flat tensors without missing labels."""
 
     def __init__(self, metric: Any, *, flatten: bool = True) -> None:
         self.metric = metric
         self.flatten = flatten
-        self.ignores = metric.ignore_index is not None
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         if not self.flatten:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
+from mtlkit.gram import precision
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator
 from mtlkit.weighting.host import Matrix, solve
@@ -37,8 +38,8 @@ class DualProj(GradientAggregator):
 
     def weights(self, gram: Tensor) -> Tensor:
         """The mean's weights and the correction's."""
-        return solve(_projected_mean, gram).to(gram.dtype)
+        return solve(_projected_mean, gram, precision(gram)).to(gram.dtype)
 
 
-def _projected_mean(gram: Matrix) -> Matrix:
-    return dual_cone_weights(gram, np.full(len(gram), 1 / len(gram)))
+def _projected_mean(gram: Matrix, rounding: float) -> Matrix:
+    return dual_cone_weights(gram, np.full(len(gram), 1 / len(gram)), rounding)

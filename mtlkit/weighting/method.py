@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mtlkit import losses as loss_terms
 from mtlkit.distributed import ALONE, Processes, processes_of
 from mtlkit.errors import SpecError, UsageError
-from mtlkit.gradients import Gradients
+from mtlkit.gradients import MatrixGradients
 from mtlkit.junction import flatten_features, fork, join_losses, report
 from mtlkit.misuse import Forks
 from mtlkit.spec import Part, format_spec
@@ -94,12 +94,10 @@ class Method(Stateful):
         device = self.last_step.gram.device
         weighed = loss_terms.weigh(given, self.parts, processes, device, recording=recording)
         terms = list(weighed.terms.values())
-        if recording and anchor is None and not self._sums:
+        if recording and anchor is None:
             if self.needs_fork:
-                error = self._forks.needs_fork(self)
-                if error is not None:
-                    raise error
-            elif given or not self.processes.alone:
+                self._forks.refuse_without_fork(self)
+            elif not self._sums and (given or not self.processes.alone):
                 in_order = [weighed.terms.get(task) for task in range(len(self.tasks))]
                 terms = [_join_untraced(self, in_order, weighed.values)]
         if anchor is not None:
@@ -127,7 +125,7 @@ class Method(Stateful):
         dtype = torch.float64 if grads.dtype == torch.float64 else torch.float32
         if "loss" in self.roles:
             grads = self.loss_factors(losses, grads, remember=True)[:, None] * grads
-        rows = Gradients({task: [row] for task, row in enumerate(grads)}, dtype)
+        rows = MatrixGradients(grads, dtype)
         step = measure(len(grads), rows, scale=torch.ones((), device=grads.device), losses=losses)
         (merged,) = self.merge_step(step)
         assert merged is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -40,7 +42,7 @@ class Stats(dict[str, Tensor]):
 
 
 class LastStep(nn.Module):
-    """The figures of the last step, in buffers: a compiled graph can write to nothing else."""
+    """The figures of the last step. A compiled graph can keep them in buffers alone."""
 
     gram: Tensor
     weights: Tensor
@@ -62,9 +64,10 @@ class LastStep(nn.Module):
                 name, torch.full(shape, torch.nan, dtype=torch.float64), persistent=False
             )
         self.register_buffer("steps", torch.zeros((), dtype=torch.long), persistent=False)
+        self._unwritten: tuple[Any, ...] | None = None
 
     def keep(self, step: Step, weights: Tensor | None, products: Tensor | None = None) -> None:
-        """Keep a step.
+        """Keep a step. Its figures are worked out when they are read, except in a compiled graph.
 
         Args:
             step: what was merged.
@@ -72,23 +75,38 @@ class LastStep(nn.Module):
             products: (P + 1,) inner products of the merged gradient with the task gradients and with
                 itself, for such a merge.
         """
-        gram = step.gram.double()
+        kept = (step.gram, step.losses, step.present, weights, products)
+        if torch.compiler.is_compiling():
+            self._write(*kept)
+        else:
+            self._unwritten = kept  # without the gradients, whose memory is needed
+
+    def _write(
+        self,
+        gram: Tensor,
+        losses: Tensor | None,
+        present: tuple[int, ...],
+        weights: Tensor | None,
+        products: Tensor | None,
+    ) -> None:
+        gram, tasks = gram.double(), self.tasks
         if weights is None:
             weights = torch.full_like(gram[0], torch.nan)
         if products is None:  # merged = sum_k w_k g_k
             inner = gram @ weights.double()
             products = torch.cat([inner, (weights.double() @ inner).clamp(min=0).reshape(1)])
-        tasks, present = self.tasks, step.present
-        pairs = spread(spread(gram, present, tasks).T, present, tasks).T
-        self.gram.copy_(pairs)
+        self.gram.copy_(spread(spread(gram, present, tasks).T, present, tasks).T)
         self.weights.copy_(spread(weights, present, tasks))
         self.products.copy_(torch.cat([spread(products[:-1], present, tasks), products[-1:]]))
-        if step.losses is not None:
-            self.losses.copy_(spread(step.losses, present, tasks))
+        if losses is not None:
+            self.losses.copy_(spread(losses, present, tasks))
         self.steps.add_(1)
 
     def stats(self) -> Stats | None:
         """The figures; None before the first step."""
+        if self._unwritten is not None:
+            self._write(*self._unwritten)
+            self._unwritten = None
         if int(self.steps) == 0:
             return None
         norms = norms_of(self.gram)

@@ -1,0 +1,196 @@
+"""RotoGrad's gradient-direction homogenization: a learnt rotation of the features for every task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from mtlkit.distributed import leave_without_gradient
+from mtlkit.errors import SpecError, UsageError
+from mtlkit.gram import norms_of, safe_divide
+from mtlkit.registry import register_method
+from mtlkit.rotations import Axis, GeotorchRotations, Rotations
+from mtlkit.weighting.base import GradientAggregator, Step, Tasks
+from mtlkit.weighting.method import Leaves
+
+__all__ = ["Rotate"]
+
+
+@register_method("rotate")
+class Rotate(GradientAggregator):
+    r"""Rotate the features for every task so that the task gradients come to point the same way.
+
+    Task k is given :math:`r_k = R_k z`. With :math:`G_k = R_k^\top \nabla_{r_k} L_k`, the unit gradients
+    :math:`U_k = G_k / \|G_k\|` and the target :math:`V = \frac1K \sum_k U_k`, the rotations minimise
+
+    .. math:: -\sum_n \langle R_k^\top \tilde g_{n,k},\ v_n \rangle, \qquad
+        \tilde g_{n,k} = \nabla_{r_k} L_k \text{ held constant}
+
+    on SO(m) (section 3.2 and Algorithm 1 of the paper). An optimizer moves the rotations along the skew
+    gradient :math:`V^\top G_k - G_k^\top V`, and the exponential map keeps them on the manifold
+    (:class:`mtlkit.rotations.Rotations`). What merges the :math:`G_k` is another part: ``rotate+scale``
+    is RotoGrad, ``rotate+imtl_g`` the paper's "RotoGrad + IMTL-G", and alone it is "Rotate Only".
+
+    K equal gradients g give K g, the sum; ``rotate+scale`` gives K g as well.
+
+    Cost: one (batch, m) x (m, m) product per task in the forward and two in the backward, and four
+    m x m products per task after each step of the optimizer.
+
+    Differences: the authors' code (rotograd 0.1.6) starts, in effect, from random rotations, because
+    geotorch replaces the identity that it is given; ``start=random`` does the same. Its gradient of the
+    rotations is this one times twice the norm of the mean gradient, a small number at feature level,
+    which matters against Adam's eps. Its burn-in comes one step later. Its base point stays where it
+    began, so that far from it the exponential map distorts the optimizer's steps. LibMTL and TorchJD
+    have no RotoGrad.
+
+    Args:
+        feature_dim: size of the rotated axis (given to ``create_method``).
+        size: rotate only the first ``size`` features and pass the others; default all.
+        blocks: block-diagonal rotations of this many equal blocks.
+        dim: which axis holds the features: -1 for (B, d) and (B, T, d), ``channel`` for (B, C, ...) with
+            every position rotated alike, ``flat`` for all but the batch axis, flattened.
+        start: ``identity``, or ``random`` for rotations drawn uniformly from SO(m).
+        seed: of the random start.
+        update_every: let the rotations learn at every such step only; reads the device once per step.
+        burn_in: the step at which ``scale`` reads its reference norms anew.
+        param: ``lie`` (fast), or ``geotorch``, the reference: autograd through geotorch's exponential.
+        leaf: which tensor is rotated where the features are a list or dict of tensors; default the last.
+    """
+
+    paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"
+    year = 2022
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        feature_dim: int | None = None,
+        size: int | None = None,
+        blocks: int = 1,
+        dim: int | Literal["channel", "flat"] = -1,
+        start: Literal["identity", "random"] = "identity",
+        seed: int = 0,
+        update_every: int = 1,
+        burn_in: int = 0,
+        param: Literal["lie", "geotorch"] = "lie",
+        leaf: int = -1,
+        **common: Any,
+    ) -> None:
+        super().__init__(tasks, **common)
+        self.size, self.blocks, self.dim, self.start, self.seed = size, blocks, dim, start, seed
+        self.update_every, self.burn_in, self.param, self.leaf = update_every, burn_in, param, leaf
+        if update_every < 1:
+            raise SpecError(f"update_every of rotate must be 1 or more, not {update_every}")
+        if burn_in < 0:
+            raise SpecError(f"burn_in of rotate must be 0 or more, not {burn_in}")
+        self.side = _checked_size(size, feature_dim, blocks)
+        self.axis = Axis(dim, self.side, whole=size is None)
+        kind = Rotations if param == "lie" else GeotorchRotations
+        self.rotation = kind(len(self.tasks), self.side, blocks, start, seed)
+        self.add_state("turns", 0, per="all")
+        # whether this step updates, and what geotorch does, depends on values
+        self.traceable = update_every == 1 and param == "lie"
+        self._prepared = False
+
+    @property
+    def rotations(self) -> Tensor:
+        """(K, m, m) current rotations."""
+        return self.rotation.matrices()
+
+    def join(self, parts: Sequence[GradientAggregator]) -> None:
+        """Hand ``burn_in`` to the part that has reference norms."""
+        if self.burn_in:
+            merge: Any = next((part for part in parts if "merge" in part.roles), None)
+            if not hasattr(merge, "burn_in"):
+                raise SpecError(
+                    f"burn_in re-reads the reference norms of 'scale', and {merge or 'the sum'} has "
+                    "none; write 'rotate+scale(burn_in=20)', or leave burn_in out"
+                )
+            merge.burn_in = merge.burn_in or self.burn_in
+
+    def prepare(self) -> None:
+        """Bring the rotations to where the optimizer moved them."""
+        self.rotation.fold()
+        self._prepared = True
+
+    def fork(self, features: list[Tensor]) -> list[list[Tensor]]:
+        """The features, rotated for every task."""
+        if not -len(features) <= self.leaf < len(features):
+            raise UsageError(
+                f"rotate(leaf={self.leaf}): the features are {len(features)} tensors; choose one of them"
+            )
+        index = self.leaf % len(features)
+        self.axis.check(features[index], self.name)
+        rotations = self.rotation.current() if self._prepared else self.rotation.fold()
+        self._prepared = False
+        views = self.axis.apply(rotations, features[index].unsqueeze(0))
+        return [[*features[:index], view, *features[index + 1 :]] for view in views]
+
+    def pull_back(self, grads: dict[int, Leaves]) -> dict[int, Leaves]:
+        """Turn the gradients back: :math:`G_k = R_k^T g_k`."""
+        reached = self._rotated(grads)
+        if not reached:
+            return grads
+        rotations = self.rotation.current()
+        if len(reached) < len(self.tasks):
+            rotations = torch.stack([rotations[task] for task in reached])
+        stack = torch.stack(list(reached.values()))
+        if stack.dtype in (torch.float16, torch.bfloat16):
+            stack = stack.float()
+        turned = dict(zip(reached, self.axis.apply(rotations.mT, stack), strict=True))
+        index = self.leaf % len(next(iter(grads.values())))
+        return {task: [*row[:index], turned.get(task), *row[index + 1 :]] for task, row in grads.items()}
+
+    def owned(self) -> tuple[Tensor, ...]:
+        """What the optimizer moves, or geotorch's rotations."""
+        return self.rotation.owned()
+
+    def own_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
+        r"""Gradients :math:`V^\top G_k - G_k^\top V`; None in the steps between updates."""
+        if self.update_every > 1:
+            state = self.read_state(step.present)
+            update = int(self.turns) % self.update_every == 0
+            self.commit_state(state, state.replace(turns=state.turns + 1), step.present, step.finite)
+            if not update:
+                leave_without_gradient(self.parameters())
+                return tuple(None for _ in self.owned())
+        gradients = self._gradients(step)
+        if step.processes.alone:
+            return tuple(gradients)
+        return tuple(step.processes.mean(torch.stack(gradients)))  # one message
+
+    def _gradients(self, step: Step) -> list[Tensor]:
+        reached = self._rotated(step.features.rows)
+        if not reached:
+            return [torch.zeros_like(parameter) for parameter in self.owned()]
+        rows = self.axis.rows(torch.stack(list(reached.values())), self.blocks)  # (P, b, N, n)
+        norms = step.of(norms_of(step.feature_gram), tuple(reached)) * step.scale.abs()
+        share = safe_divide(torch.ones_like(norms), norms * step.processes.world * len(step.present))
+        target = torch.einsum("p,pbni->bni", -share.to(rows.dtype), rows)  # (b, N, n): -V
+        return self.rotation.gradients(tuple(reached), rows, target)
+
+    def _rotated(self, rows: Mapping[int, Sequence[Tensor | None]]) -> dict[int, Tensor]:
+        """Gradients of the rotated tensor, of the tasks that reach it."""
+        found = {}
+        for task, row in rows.items():
+            gradient = row[self.leaf]
+            if gradient is not None:
+                found[task] = gradient
+        return found
+
+
+def _checked_size(size: int | None, feature_dim: int | None, blocks: int) -> int:
+    side = size if size is not None else feature_dim
+    if side is None:
+        raise SpecError(
+            "rotate needs to know how many features it rotates: pass feature_dim=... to create_method, "
+            "or write rotate(size=...)"
+        )
+    if side < 1 or (feature_dim is not None and side > feature_dim):
+        raise SpecError(f"size of rotate must be between 1 and feature_dim={feature_dim}, not {side}")
+    if blocks < 1 or side % blocks:
+        raise SpecError(f"blocks of rotate must divide the {side} rotated features, not {blocks}")
+    return side

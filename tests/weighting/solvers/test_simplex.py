@@ -1,0 +1,48 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mtlkit.weighting.solvers import project_onto_simplex
+
+points = st.lists(st.floats(-5, 5), min_size=1, max_size=8).map(np.array)
+
+
+@given(points)
+def test_optimality_conditions_hold(point):
+    found = project_onto_simplex(point)
+    assert found.sum() == pytest.approx(1)
+    assert (found >= 0).all()
+    # the gradient of the distance is constant where the entry is positive, and larger elsewhere
+    gradient = found - point
+    least = gradient[found > 0].max()
+    assert (gradient >= least - 1e-12).all()
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=4).map(np.array))
+def test_no_face_has_a_nearer_point(point):
+    candidates = []
+    for size in range(1, len(point) + 1):
+        for face in map(list, itertools.combinations(range(len(point)), size)):
+            candidate = np.zeros(len(point))
+            candidate[face] = point[face] - (point[face].sum() - 1) / size
+            if (candidate >= 0).all():
+                candidates.append(candidate)
+    best = min(candidates, key=lambda candidate: np.linalg.norm(candidate - point))
+    np.testing.assert_allclose(project_onto_simplex(point), best, atol=1e-12)
+
+
+@given(points)
+def test_a_point_of_the_simplex_stays(point):
+    inside = project_onto_simplex(point)
+    np.testing.assert_allclose(project_onto_simplex(inside), inside, atol=1e-15)
+
+
+@given(points, st.randoms(use_true_random=False))
+def test_order_of_the_entries_does_not_matter(point, random):
+    order = random.sample(range(len(point)), len(point))
+    np.testing.assert_allclose(
+        project_onto_simplex(point[order]), project_onto_simplex(point)[order], atol=1e-15
+    )
