@@ -74,7 +74,8 @@ class DBMTL(GradientAggregator):
         self.needs_whole_gradients = self.wrt == "parameters"
         if self.needs_whole_gradients:
             self.add_state("averages", per="coordinate")
-        self.add_state("norms", 0.0)
+        else:
+            self.add_state("norms", 0.0)
         self.add_state("seen", 0)
 
     def loss_weights(self, losses: Tensor) -> Tensor:

@@ -111,7 +111,7 @@ class Stateful(nn.Module):
                     f"{held.shape[1]}: the merged parameters have to be the same in every step; pass as "
                     "`shared` those that every task reaches"
                 )
-            fitted[name] = held if held.shape[1] else torch.zeros_like(grads)
+            fitted[name] = held.to(grads.dtype) if held.shape[1] else torch.zeros_like(grads)
         return state.replace(**fitted)
 
     @torch.no_grad()

@@ -8,9 +8,13 @@ import torch
 import mtlkit
 from mtlkit.registry import methods
 
-SUMS = ["sum", "vanilla", "scale", "pcgrad"]
+SUMS = [
+    "aligned_mtl", "aligned_mtl(scale_mode=median)", "aligned_mtl(scale_mode=rmse)", "config", "constant",
+    "cr_mogm(inner=pcgrad)", "db_mtl", "graddrop", "graddrop(leak=0.3)", "gradnorm", "gradvac", "pcgrad",
+    "scale", "sum", "vanilla",
+]  # fmt: skip
 MEANS = [
-    "imtl_g", "imtl", "krum", "krum(n_selected=2)", "mean", "mgda", "mgda(normalize=l2)", "moco", "modo",
+    "cr_mogm", "dualproj", "excess_mtl", "fairgrad(alpha=0.0)", "imtl_g", "imtl", "krum", "krum(n_selected=2)", "mean", "mgda", "mgda(normalize=l2)", "moco", "modo",
     "pcd", "random", "sdmgrad", "torchjd", "trimmed_mean", "upgrad",
 ]  # fmt: skip
 
@@ -38,11 +42,27 @@ class TestKEqualGradients:
     def test_get_half_their_length_at_moco_s_first_step_on_parameters(self, tasks, norm):
         assert length("moco(wrt=parameters)", tasks, norm) == pytest.approx(norm / 2)
 
+    def test_get_a_tenth_of_their_sum_at_db_mtl_s_first_step_on_parameters(self, tasks, norm):
+        assert length("db_mtl(wrt=parameters)", tasks, norm) == pytest.approx(0.1 * tasks * norm)
+
+    def test_get_the_radius_of_the_ball_more_than_the_mean_from_cagrad(self, tasks, norm):
+        assert length("cagrad(c=0.4)", tasks, norm) == pytest.approx(1.4 * norm)
+
+    @pytest.mark.parametrize("alpha", [0.5, 1.0, 2.0])
+    def test_get_a_power_of_k_and_of_their_norm_from_fairgrad(self, alpha, tasks, norm):
+        expected = tasks ** (1 / (1 + alpha)) * norm ** ((1 - alpha) / (1 + alpha))
+        assert length(f"fairgrad(alpha={alpha})", tasks, norm) == pytest.approx(expected)
+
     def test_get_the_root_of_k_from_bargaining(self, tasks, norm):
         assert length("nash_mtl", tasks, norm) == pytest.approx(math.sqrt(tasks))
 
 
 FACTORS = {
+    "constant": lambda tasks, loss: 1,
+    "cosmos": lambda tasks, loss: 1 / tasks,
+    "dwa": lambda tasks, loss: 1,
+    "famo": lambda tasks, loss: 1 / tasks,
+    "gls": lambda tasks, loss: 1 / tasks,
     "imtl_l": lambda tasks, loss: 1,
     "normalize": lambda tasks, loss: 1 / loss,
     "pbi": lambda tasks, loss: 1 / math.sqrt(tasks),
@@ -64,7 +84,14 @@ def test_equal_losses_have_the_factor_that_is_said(spec, tasks, loss):
 
 
 @pytest.mark.parametrize(
-    "name", [*sorted({spec.partition("(")[0] for spec in SUMS + MEANS}), *FACTORS, "nash_mtl"]
+    "name",
+    [
+        *sorted({spec.partition("(")[0] for spec in SUMS + MEANS}),
+        *FACTORS,
+        "cagrad",
+        "fairgrad",
+        "nash_mtl",
+    ],
 )
 def test_the_docstring_has_a_line_on_it(name):
     for part in methods.expand(name):
