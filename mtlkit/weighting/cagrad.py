@@ -56,7 +56,7 @@ class CAGrad(GradientAggregator):
     def __init__(self, tasks: Tasks, *, c: float = 0.4, **common: Any) -> None:
         super().__init__(tasks, **common)
         if not 0 <= c < math.inf:
-            raise SpecError(f"c of cagrad must be finite and 0 or more, not {c}")
+            raise SpecError(f"c of cagrad must be 0 or more and finite, not {c}")
         self.c = c
 
     def weights(self, gram: Tensor) -> Tensor:

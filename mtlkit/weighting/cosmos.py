@@ -52,7 +52,7 @@ class COSMOS(PreferredScalarization):
     def __init__(self, tasks: Tasks, *, penalty: float = 2.0, **common: Any) -> None:
         super().__init__(tasks, **common)
         if not 0 <= penalty < math.inf:
-            raise SpecError(f"penalty of cosmos must be finite and 0 or more, not {penalty}")
+            raise SpecError(f"penalty of cosmos must be 0 or more and finite, not {penalty}")
         self.penalty = penalty
 
     def scalarize(self, losses: Tensor, state: State) -> tuple[Tensor, Tensor]:

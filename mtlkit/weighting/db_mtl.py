@@ -68,7 +68,7 @@ class DBMTL(GradientAggregator):
         if not 0 <= beta < 1:
             raise SpecError(f"beta of db_mtl must be in [0, 1), not {beta}")
         if not 0 <= beta_sigma < torch.inf:
-            raise SpecError(f"beta_sigma of db_mtl must be finite and 0 or more, not {beta_sigma}")
+            raise SpecError(f"beta_sigma of db_mtl must be 0 or more and finite, not {beta_sigma}")
         self.beta = beta
         self.beta_sigma = beta_sigma
         self.needs_whole_gradients = self.wrt == "parameters"

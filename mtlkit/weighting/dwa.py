@@ -48,9 +48,9 @@ class DWA(GradientAggregator):
     ) -> None:
         super().__init__(tasks, **common)
         if not 0 < temperature < math.inf:
-            raise SpecError(f"temperature of dwa must be finite and positive, not {temperature}")
+            raise SpecError(f"temperature of dwa must be positive and finite, not {temperature}")
         if not 1 <= window < math.inf:
-            raise SpecError(f"window of dwa must be finite and 1 step or more, not {window}")
+            raise SpecError(f"window of dwa must be 1 step or more and finite, not {window}")
         self.temperature = temperature
         self.window = window
         self.add_state("loss_sum", 0.0)

@@ -51,9 +51,9 @@ class ExcessMTL(SimplexWeights):
     def __init__(self, tasks: Tasks, *, eta: float = 1.0, warmup: int = 1, **common: Any) -> None:
         super().__init__(tasks, **common)
         if not 0 < eta < math.inf:
-            raise SpecError(f"eta of excess_mtl must be finite and positive, not {eta}")
+            raise SpecError(f"eta of excess_mtl must be positive and finite, not {eta}")
         if not 1 <= warmup < math.inf:
-            raise SpecError(f"warmup of excess_mtl must be finite and 1 or more, not {warmup}")
+            raise SpecError(f"warmup of excess_mtl must be 1 or more and finite, not {warmup}")
         self.eta = eta
         self.warmup = warmup
         self.add_state("squares", 0.0)

@@ -56,7 +56,7 @@ class FairGrad(GradientAggregator):
     def __init__(self, tasks: Tasks, *, alpha: float = 1.0, **common: Any) -> None:
         super().__init__(tasks, **common)
         if not 0 <= alpha < math.inf:
-            raise SpecError(f"alpha of fairgrad must be finite and 0 or more, not {alpha}")
+            raise SpecError(f"alpha of fairgrad must be 0 or more and finite, not {alpha}")
         self.alpha = alpha
 
     def weights(self, gram: Tensor) -> Tensor:

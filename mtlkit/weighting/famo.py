@@ -73,7 +73,7 @@ class FAMO(GradientAggregator):
         super().__init__(tasks, **common)
         for option, value in (("lr", lr), ("gamma", gamma)):
             if not 0 <= value < math.inf:
-                raise SpecError(f"{option} of famo must be finite and 0 or more, not {value}")
+                raise SpecError(f"{option} of famo must be 0 or more and finite, not {value}")
         self.lr = lr
         self.gamma = gamma
         self.min_losses = min_losses

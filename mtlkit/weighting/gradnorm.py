@@ -58,7 +58,7 @@ class GradNorm(GradientAggregator):
     def __init__(self, tasks: Tasks, *, alpha: float = 1.5, **common: Any) -> None:
         super().__init__(tasks, **common)
         if not 0 <= alpha < torch.inf:
-            raise SpecError(f"alpha of gradnorm must be finite and 0 or more, not {alpha}")
+            raise SpecError(f"alpha of gradnorm must be 0 or more and finite, not {alpha}")
         self.alpha = alpha
         self.add_learnt("task_weights", 1.0)
         # the weights after all moves of the optimizer up to `applied`, brought to sum K each time

@@ -83,10 +83,10 @@ class MoCo(SimplexWeights):
         if not 0 < beta <= 1:
             raise SpecError(f"beta of moco must be in (0, 1], not {beta}")
         if not 0 < gamma < math.inf:
-            raise SpecError(f"gamma of moco must be finite and positive, not {gamma}")
+            raise SpecError(f"gamma of moco must be positive and finite, not {gamma}")
         for name, value in (("beta_sigma", beta_sigma), ("gamma_sigma", gamma_sigma), ("rho", rho)):
             if not 0 <= value < math.inf:
-                raise SpecError(f"{name} of moco must be finite and 0 or more, not {value}")
+                raise SpecError(f"{name} of moco must be 0 or more and finite, not {value}")
         self.beta = beta
         self.beta_sigma = beta_sigma
         self.gamma = gamma

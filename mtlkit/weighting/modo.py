@@ -65,9 +65,9 @@ class MoDo(SimplexWeights):
     ) -> None:
         super().__init__(tasks, **common)
         if not 0 < gamma < math.inf:
-            raise SpecError(f"gamma of modo must be finite and positive, not {gamma}")
+            raise SpecError(f"gamma of modo must be positive and finite, not {gamma}")
         if not 0 <= rho < math.inf:
-            raise SpecError(f"rho of modo must be finite and 0 or more, not {rho}")
+            raise SpecError(f"rho of modo must be 0 or more and finite, not {rho}")
         self.gamma = gamma
         self.rho = rho
         self.normalize = normalize

@@ -57,7 +57,7 @@ class PBI(PreferredScalarization):
     ) -> None:
         super().__init__(tasks, **common)
         if not 0 <= theta < math.inf:
-            raise SpecError(f"theta of pbi must be finite and 0 or more, not {theta}")
+            raise SpecError(f"theta of pbi must be 0 or more and finite, not {theta}")
         self.theta = theta
         self.ideal = ideal
         self.add_constant("ideal_point", per_task("ideal of pbi", ideal, self.tasks, 0.0))

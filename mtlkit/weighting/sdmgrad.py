@@ -75,9 +75,9 @@ class SDMGrad(SimplexWeights):
     ) -> None:
         super().__init__(tasks, **common)
         if not 0 <= lam < math.inf:
-            raise SpecError(f"lam of sdmgrad must be finite and 0 or more, not {lam}")
+            raise SpecError(f"lam of sdmgrad must be 0 or more and finite, not {lam}")
         if not 0 < lr < math.inf:
-            raise SpecError(f"lr of sdmgrad must be finite and positive, not {lr}")
+            raise SpecError(f"lr of sdmgrad must be positive and finite, not {lr}")
         if not 0 <= momentum < 1:
             raise SpecError(f"momentum of sdmgrad must be in [0, 1), not {momentum}")
         if n_iter < 1:

@@ -68,7 +68,7 @@ class STCH(PreferredScalarization):
     ) -> None:
         super().__init__(tasks, **common)
         if not 0 < mu < math.inf:
-            raise SpecError(f"mu of stch must be finite and positive, not {mu}")
+            raise SpecError(f"mu of stch must be positive and finite, not {mu}")
         if warmup < 0:
             raise SpecError(f"warmup of stch must be 0 steps or more, not {warmup}")
         if transform not in ("log", "none"):

@@ -62,5 +62,5 @@ def test_agrees_with_torchjd_on_drawn_matrices():
 
 @pytest.mark.parametrize("alpha", ["-1.0", "1e400", "nan"])
 def test_an_alpha_that_is_negative_or_not_finite_is_refused(alpha):
-    with pytest.raises(SpecError, match="alpha of fairgrad must be finite and 0 or more"):
+    with pytest.raises(SpecError, match="alpha of fairgrad must be 0 or more and finite"):
         mtlkit.create_method(f"fairgrad(alpha={alpha})", 2)
