@@ -1,0 +1,156 @@
+"""Laws of the merge alone: ``combine(grads)`` and ``weights(gram)``. A function's name is the law's."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from mtlkit.errors import MtlkitError
+from mtlkit.testing.cases import Case, require
+
+__all__ = [
+    "gram_path",
+    "half_precision",
+    "identical_rows",
+    "nonfinite",
+    "permutation",
+    "require_equal_state",
+    "scale",
+    "single_task",
+    "spec",
+    "zero_rows",
+]
+
+
+def permutation(case: Case) -> None:
+    """The order of the tasks does not change the merged gradient."""
+    for rows in case.gradients():
+        losses = torch.rand(len(rows), dtype=torch.float64).to(rows) + 0.1
+        order = torch.randperm(len(rows), device=rows.device)
+        found = case.create().combine(rows[order], losses[order])
+        case.require_same(found, case.create().combine(rows, losses), "the tasks were permuted")
+
+
+def scale(case: Case) -> None:
+    """Scaling all gradients by one factor, 1e-12 to 1e12, does not change the merged direction."""
+    for rows in case.gradients():
+        factor = 10 ** float(24 * torch.rand(()) - 12)
+        _require_same_direction(case, rows, factor)
+    single = next(case.gradients()).float()
+    for factor in (1e-12, 1e12):
+        _require_same_direction(case, single, factor, tolerance=1e-3)
+
+
+def _require_same_direction(
+    case: Case, rows: Tensor, factor: float, tolerance: float | None = None
+) -> None:
+    plain, scaled = case.create().combine(rows), case.create().combine(rows * factor)
+    require(bool(plain.norm() > 0) and bool(scaled.norm() > 0), "the merged gradient is zero")
+    what = f"{rows.dtype} gradients were scaled by {factor:.0e}"
+    case.require_same(scaled / scaled.norm(), plain / plain.norm(), what, tolerance)
+
+
+def single_task(case: Case) -> None:
+    """The gradient of a single task is left as it is."""
+    if not case.allows(1):
+        return
+    for rows in case.gradients(tasks=1):
+        case.require_same(case.create(1).combine(rows), rows[0], "there is one task")
+
+
+def zero_rows(case: Case) -> None:
+    """Zero gradients give a finite result, and zero if all of them are zero."""
+    for example, rows in enumerate(case.gradients()):
+        zeros = len(rows) - example % len(rows)
+        rows[:zeros] = 0
+        method = case.create()
+        for step in range(2):
+            merged = method.combine(rows)
+            what = f"{zeros} of {len(rows)} gradients are zero, step {step}"
+            require(bool(torch.isfinite(merged).all()), f"{what}: the merged gradient is not finite")
+            require(zeros < len(rows) or not merged.any(), f"{what}: the merged gradient is not zero")
+
+
+def identical_rows(case: Case) -> None:
+    """Identical gradients are merged into one of the same direction."""
+    for rows in case.gradients():
+        merged = case.create().combine(rows[:1].repeat(len(rows), 1))
+        require(bool(merged @ rows[0] > 0), "the merged gradient is zero, reversed or not finite")
+        factor = merged.norm() / rows[0].norm()
+        case.require_same(merged, factor * rows[0], "all gradients are the same")
+
+
+def nonfinite(case: Case) -> None:
+    """A gradient that is not finite gives such a merge, and neither it nor such a loss is remembered."""
+    for bad in (math.nan, math.inf, -math.inf):
+        rows = next(case.gradients())
+        method, twin = case.create(), case.create()
+        method.combine(rows)
+        before = copy.deepcopy(method.state_dict())
+        twin.load_state_dict(before)
+        poisoned = rows.clone()
+        poisoned[-1, 1] = bad
+        merged = method.combine(poisoned)
+        require(not torch.isfinite(merged).all(), f"a gradient holds {bad}: the merged one is finite")
+        require_equal_state(method.state_dict(), before, f"a gradient holds {bad}")
+        after = torch.equal(method.combine(rows), twin.combine(rows))
+        require(after, f"a gradient held {bad}: the next step is another one")
+    net = case.network()
+    (x,) = case.batches(1)
+    torch.autograd.backward(net(x))
+    before = copy.deepcopy(net.method.state_dict())
+    first, *others = net.losses(x)
+    assert first is not None
+    torch.autograd.backward(net.method.total([first * math.inf, *others]))
+    require_equal_state(net.method.state_dict(), before, "a loss is infinite")
+
+
+def gram_path(case: Case) -> None:
+    """``combine(grads)`` is the sum weighted by ``weights(gram)``, or there are no such weights."""
+    for rows in case.gradients():
+        method = case.create()
+        merge = method.merge_part
+        if merge is not None and merge.needs_whole_gradients:
+            try:
+                method.weights(rows @ rows.T)
+            except MtlkitError:
+                return
+            raise AssertionError("a merge of whole gradients has weights")
+        for _ in range(2):
+            weights = method.weights(rows @ rows.T)
+            shape = tuple(weights.shape)
+            require(shape == (len(rows),), f"weights has shape {shape}, not ({len(rows)},)")
+            case.require_same(method.combine(rows), weights @ rows, "combine and weights differ")
+
+
+def half_precision(case: Case) -> None:
+    """A bfloat16 model keeps the method's state in float32 or better and merges as float32 does."""
+    rows = next(case.gradients()).to(torch.bfloat16)
+    method, exact = case.create().to(torch.bfloat16), case.create()
+    for _ in range(2):
+        merged, expected = method.combine(rows), exact.combine(rows.float())
+        require(merged.dtype == torch.bfloat16, f"bfloat16 gradients gave {merged.dtype}")
+        case.require_same(merged, expected, "the gradients are bfloat16", tolerance=1e-2)
+    for name, value in method.state_dict().items():
+        wide = not value.is_floating_point() or value.dtype in (torch.float32, torch.float64)
+        require(wide, f"{name} became {value.dtype}")
+
+
+def spec(case: Case) -> None:
+    """The string of a method makes the same method again, options included."""
+    method = case.create()
+    again = case.create_again(method)
+    require(type(again) is type(method), f"{type(again).__name__} came back")
+    require(again.spec == method.spec, f"{method} came back as {again}")
+
+
+def require_equal_state(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], what: str) -> None:
+    """Raise unless two state dicts are equal bit for bit."""
+    require(found.keys() == expected.keys(), f"{what}: the state has other names")
+    for name, value in expected.items():
+        same = torch.equal(found[name].nan_to_num(), value.nan_to_num())
+        require(same, f"{what}: {name} is {found[name]}, not {value}")
