@@ -104,7 +104,7 @@ class Case:
             return create_method(method, tasks, feature_dim=WIDTH, **options).to(self.device)
         if self._registered(method):
             return create_method(method.name, tasks, feature_dim=WIDTH, **options).to(self.device)
-        sized = {"feature_dim": WIDTH} if takes_feature_dim(method) else {}
+        sized: dict[str, Any] = {"feature_dim": WIDTH} if takes_feature_dim(method) else {}
         made = method(tasks, **sized, **options)
         if not hasattr(made, "name"):  # the registry would have given it one
             vars(made)["name"] = method.__name__

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mtlkit.errors import MtlkitError
 from mtlkit.testing.cases import Case, require
+from mtlkit.testing.small_network import train
 
 __all__ = [
     "gram_path",
@@ -128,16 +129,23 @@ def gram_path(case: Case) -> None:
 
 
 def half_precision(case: Case) -> None:
-    """A bfloat16 model keeps the method's state in float32 or better and merges as float32 does."""
-    rows = next(case.gradients()).to(torch.bfloat16)
-    method, exact = case.create().to(torch.bfloat16), case.create()
-    for _ in range(2):
-        merged, expected = method.combine(rows), exact.combine(rows.float())
-        require(merged.dtype == torch.bfloat16, f"bfloat16 gradients gave {merged.dtype}")
-        case.require_same(merged, expected, "the gradients are bfloat16", tolerance=1e-2)
-    for name, value in method.state_dict().items():
-        wide = not value.is_floating_point() or value.dtype in (torch.float32, torch.float64)
-        require(wide, f"{name} became {value.dtype}")
+    """A model in bfloat16 or float32 trains, with the method's state in float32 or better."""
+    rows = next(case.gradients())
+    for dtype, tolerance in ((torch.float32, 1e-3), (torch.bfloat16, 1e-2)):
+        given = rows.to(dtype)
+        method, exact = case.create().to(dtype), case.create()
+        for _ in range(2):
+            merged = method.combine(given)
+            require(merged.dtype == dtype, f"{dtype} gradients gave {merged.dtype}")
+            expected = exact.combine(given.double())
+            case.require_same(merged, expected, f"the gradients are {dtype}", tolerance)
+        net = case.network().to(dtype)
+        train(net, [x.to(dtype) for x in case.batches(2)])
+        for name, value in net.method.state_dict().items():
+            wide = not value.is_floating_point() or value.dtype in (torch.float32, torch.float64)
+            require(wide, f"the model is {dtype}: {name} became {value.dtype}")
+        for name, value in net.state_dict().items():
+            require(bool(torch.isfinite(value).all()), f"the model is {dtype}: {name} is not finite")
 
 
 def spec(case: Case) -> None:

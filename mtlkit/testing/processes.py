@@ -11,17 +11,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor
 from torch.autograd import backward
+from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from mtlkit.errors import UsageError
 from mtlkit.registry import methods
 from mtlkit.testing.cases import BATCH, Case, require
 from mtlkit.testing.small_network import INPUTS, SmallNetwork
+from mtlkit.training.groups import param_groups
 
-__all__ = ["distributed", "run_processes", "train_alone", "train_on_two_processes"]
+__all__ = ["distributed", "require_same_end", "run_processes", "train_alone", "train_on_two_processes"]
 
 STEPS = 10
 States = list[dict[str, Tensor]]
@@ -34,7 +35,9 @@ def distributed(case: Case) -> None:
         require_same_end(alone, one, other)
 
 
-def require_same_end(alone: dict[str, Tensor], first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
+def require_same_end(
+    alone: dict[str, Tensor], first: dict[str, Tensor], second: dict[str, Tensor]
+) -> None:
     """Raise unless both processes have the same state, which is that of one process but for rounding."""
     for name, expected in alone.items():
         require(torch.equal(first[name], second[name]), f"the processes differ in {name}")
@@ -76,18 +79,13 @@ def _networks(case: Case) -> list[SmallNetwork]:
     return [case.network(), case.network(case.create(wrt="parameters"))]
 
 
-def _train(
-    net: SmallNetwork, module: torch.nn.Module, rank: int, world: int
-) -> dict[str, Tensor]:
+def _train(net: SmallNetwork, module: torch.nn.Module, rank: int, world: int) -> dict[str, Tensor]:
     tasks, share = len(net.heads), BATCH // world
-    own = {id(parameter) for parameter in net.method.parameters()}
-    others = [parameter for parameter in net.parameters() if id(parameter) not in own]
-    groups = [{"params": others}, {"params": list(net.method.parameters()), "lr": 0.01}]
-    optimizer = torch.optim.SGD(groups, lr=0.02, momentum=0.5)
+    optimizer = torch.optim.SGD(param_groups(net, lr=0.02, method_lr=0.01), momentum=0.5)
     generator = torch.Generator().manual_seed(3)
-    example = others[0]
     for step in range(STEPS):
-        x = torch.randn(BATCH, INPUTS, generator=generator, dtype=torch.float64).to(example)
+        x = torch.randn(BATCH, INPUTS, generator=generator, dtype=torch.float64)
+        x = x.to(next(net.parameters()))
         labels = torch.randint(2, (BATCH, tasks), generator=generator)
         labels[:, 0] = 1
         labels[BATCH // 2 :, 1:2] = 0  # the second process never has a label of the second task
@@ -109,7 +107,8 @@ def run_processes(function: Callable[..., Any], *args: Any, world: int = 2) -> l
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         try:
-            mp.spawn(_worker, (world, port, function, args, folder), nprocs=world, join=True)
+            given = (world, port, function, args, folder)
+            spawn(_worker, given, nprocs=world)  # type: ignore[no-untyped-call,unused-ignore]
         except (AttributeError, TypeError) as error:  # what pickle raises
             raise UsageError(
                 f"other processes cannot import the method or its options: {error}; define the class "

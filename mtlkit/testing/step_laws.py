@@ -91,14 +91,14 @@ def _head_gradients(net: SmallNetwork, x: Tensor) -> list[Tensor]:
     values = torch.stack(losses).detach()
     factors = net.method.loss_factors(values, values)
     return [
-        factor * torch.autograd.grad(loss, head.weight, retain_graph=True)[0]  # type: ignore[arg-type]
+        factor * torch.autograd.grad(loss, next(head.parameters()), retain_graph=True)[0]
         for factor, loss, head in zip(factors, losses, net.heads, strict=True)
     ]
 
 
 def _require_head_gradients(case: Case, net: SmallNetwork, own: list[Tensor]) -> None:
     for task, (head, expected) in enumerate(zip(net.heads, own, strict=True)):
-        case.require_same(_gradient(head.weight), expected, f"head {task}")
+        case.require_same(_gradient(next(head.parameters())), expected, f"head {task}")
 
 
 def scaled_loss(case: Case) -> None:
@@ -114,7 +114,7 @@ def scaled_loss(case: Case) -> None:
             what = f"step {step}, loss times {factor:g}: gradient of {name}"
             case.require_same(_gradient(other) / factor, _gradient(one), what)
             with torch.no_grad():
-                one -= 0.01 * _gradient(one)
+                one.sub_(_gradient(one), alpha=0.01)
                 other.copy_(one)
     kept = scaled.method.state_dict()
     for name, value in plain.method.state_dict().items():
@@ -140,7 +140,7 @@ def absent_task(case: Case) -> None:
         for one, other in zip(full.backbone.parameters(), smaller.backbone.parameters(), strict=True):
             case.require_same(_gradient(one), _gradient(other), f"step {step}, without task 1")
             with torch.no_grad():
-                one -= 0.01 * _gradient(one)
+                one.sub_(_gradient(one), alpha=0.01)
                 other.copy_(one)
 
 
