@@ -20,7 +20,6 @@ from mtlkit.errors import UsageError
 from mtlkit.registry import methods
 from mtlkit.testing.cases import BATCH, Case, require
 from mtlkit.testing.small_network import INPUTS, SmallNetwork
-from mtlkit.training.groups import param_groups
 
 __all__ = ["distributed", "require_same_end", "run_processes", "train_alone", "train_on_two_processes"]
 
@@ -81,7 +80,7 @@ def _networks(case: Case) -> list[SmallNetwork]:
 
 def _train(net: SmallNetwork, module: torch.nn.Module, rank: int, world: int) -> dict[str, Tensor]:
     tasks, share = len(net.heads), BATCH // world
-    optimizer = torch.optim.SGD(param_groups(net, lr=0.02, method_lr=0.01), momentum=0.5)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.5)
     generator = torch.Generator().manual_seed(3)
     for step in range(STEPS):
         x = torch.randn(BATCH, INPUTS, generator=generator, dtype=torch.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -65,9 +66,12 @@ class SmallNetwork(nn.Module):
         return self.method.total(self.losses(x, labels))
 
 
+Network = TypeVar("Network", bound=SmallNetwork)
+
+
 def train(
-    net: SmallNetwork, batches: Iterable[Batch], optimizer: torch.optim.Optimizer | None = None
-) -> None:
+    net: Network, batches: Iterable[Batch], optimizer: torch.optim.Optimizer | None = None
+) -> Network:
     """One step per batch; a batch is x, or (x, labels)."""
     optimizer = optimizer or torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.5)
     for batch in batches:
@@ -75,6 +79,7 @@ def train(
         optimizer.zero_grad()
         backward(net(x, labels))
         optimizer.step()
+    return net
 
 
 def task_gradients(net: SmallNetwork, x: Tensor, *, parameters: bool) -> tuple[Tensor, Tensor]:

@@ -159,7 +159,7 @@ def no_labels(case: Case) -> None:
 
 def state_dict(case: Case) -> None:
     """Training goes on bit for bit from a state dict that is loaded strictly."""
-    batches = case.batches(7)
+    batches = case.batches(6)
     net, other = case.network(), case.network()
     first, second = (torch.optim.Adam(each.parameters(), lr=0.01) for each in (net, other))
     train(net, batches[:4], first)
