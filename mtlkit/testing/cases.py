@@ -80,6 +80,13 @@ class Case:
                 rows[-1] = rows[:-1].sum(dim=0)
             yield rows.to(self.device, self.dtype)
 
+    def combine(self, method: GradientAggregator, rows: Tensor) -> Tensor:
+        """The merge alone; losses are given only where the merge asks for them."""
+        merge = method.merge_part
+        if merge is None or not merge.uses_losses:
+            return method.combine(rows)
+        return method.combine(rows, torch.linspace(1, 2, len(rows)).to(rows))
+
     def batches(self, count: int) -> list[Tensor]:
         """Inputs of the small network."""
         generator = torch.Generator().manual_seed(self.seed + 1)

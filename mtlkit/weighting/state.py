@@ -132,8 +132,9 @@ class Stateful(nn.Module):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         for name, per in self._declared.items():
             saved = state_dict.get(prefix + name)
-            if per == "coordinate" and saved is not None:  # its length is that of the gradients
-                setattr(self, name, getattr(self, name).new_zeros(saved.shape))
+            if per == "coordinate" and saved is not None:  # length and type are the gradients'
+                device = getattr(self, name).device
+                setattr(self, name, torch.zeros(saved.shape, dtype=saved.dtype, device=device))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _apply(self: Self, fn: Any, recurse: bool = True) -> Self:

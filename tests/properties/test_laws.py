@@ -14,6 +14,21 @@ from mtlkit.testing import LAWS, check_method, merge_laws
 from tests.knobs import DEVICE, DTYPE
 
 NAMES = mtlkit.list_methods()
+# options that lead through other code than the defaults do
+VARIANTS = [
+    "db_mtl(wrt=parameters)",
+    "dwa(window=2)",
+    "gradnorm(wrt=parameters)",
+    "graddrop(leak=0.2)",
+    "imtl_l+cagrad",
+    "mgda(normalize=loss)",
+    "moco(wrt=parameters)",
+    "nash_mtl(update_every=2)",
+    "normalize(burn_in=2)+uw",
+    "rlw(dist=bernoulli)+pcgrad",
+    "scale(burn_in=2)",
+    "stch(warmup=3)",
+]
 # tests/distributed runs all methods in one pair of processes, tests/test_junction.py compiles them
 ELSEWHERE = ("distributed", "compiled")
 OF_MERGES = [law for law in LAWS if hasattr(merge_laws, law)]
@@ -35,7 +50,7 @@ def test_law_of_merges(law, name, seed, tasks):
     check(law, name, seed, tasks)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *VARIANTS])
 @pytest.mark.parametrize("law", OF_STEPS)
 @settings(max_examples=2)
 @given(seed=st.integers(0, 2**31), tasks=st.integers(2, 4))
