@@ -151,13 +151,14 @@ class Stateful(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _apply(self: Self, fn: Any, recurse: bool = True) -> Self:
-        """Keep state in float32 or better when a model is cast to half precision."""
+        """Keep state in its own type when a model is cast, and all else in float32 or better."""
+        state = {id(getattr(self, name)) for name in self._declared if name not in self._learnt}
 
         def careful(tensor: Tensor) -> Tensor:
             result: Tensor = fn(tensor)
-            if tensor.is_floating_point() and result.dtype in (torch.float16, torch.bfloat16):
-                return tensor.to(result.device)
-            return result
+            half = tensor.is_floating_point() and result.dtype in (torch.float16, torch.bfloat16)
+            # the hooks compute with it in float64
+            return tensor.to(result.device) if half or id(tensor) in state else result
 
         return super()._apply(careful, recurse)
 
