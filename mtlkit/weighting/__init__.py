@@ -16,7 +16,7 @@ for _module in pkgutil.iter_modules(__path__):
 
 _methods.alias("vanilla", "sum")
 _methods.alias("scale_only", "scale")
-# _methods.alias("rotograd", "rotate+scale")
-# _methods.alias("rotate_only", "rotate+sum")
+_methods.alias("rotograd", "rotate+scale")
+_methods.alias("rotate_only", "rotate+sum")
 
 __all__ = ["Chain", "GradientAggregator", "Stats", "create_method"]
