@@ -14,12 +14,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.checkpoint import checkpoint
 
 import mtlkit
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.registry import methods
+from mtlkit.rotations.manifold import orthogonalize
 from tests.networks import SmallNet, train
 from tests.weighting.algorithm1 import Algorithm1
+from tests.weighting.authors_rotograd import AuthorsRotoGrad
 
 
 def rotate_part(method: mtlkit.GradientAggregator):
@@ -214,6 +218,113 @@ def test_the_merge_gets_gradients_that_are_turned_back() -> None:
         for loss in ((z @ rotations[0].T).pow(3).sum(), (z @ rotations[1].T - 1).pow(2).sum())
     ]
     assert torch.allclose(z.grad.flatten(), plain.combine(torch.stack(rows)), atol=1e-12)
+
+
+# the authors' code
+
+
+class Comparison:
+    """Equal networks, one trained with ``rotograd``, one as in the authors' code, by Adam with eps 1e-30."""
+
+    def __init__(self, rate: float, dtype: torch.dtype, burn_in: int, equal_scales: bool) -> None:
+        generator = torch.Generator().manual_seed(1)
+        tasks, inputs, features, ours = 3, 4, 6, f"rotate(start=random)+scale(burn_in={burn_in})"
+        torch.manual_seed(0)
+        backbone = nn.Sequential(nn.Linear(inputs, 9), nn.Tanh(), nn.Linear(9, features)).to(dtype)
+        heads = nn.ModuleList(nn.Linear(features, 1) for _ in range(tasks)).to(dtype)
+        method = mtlkit.create_method(ours, tasks, feature_dim=features).to(dtype)
+        method.fork_part.rotation.base.copy_(orthogonalize(method.rotations, iterations=2))
+        self.start = method.rotations
+        authors = AuthorsRotoGrad(self.start, burn_in=5)
+        nets = [(backbone, heads, method), (copy.deepcopy(backbone), copy.deepcopy(heads), authors)]
+        optimizers = [
+            torch.optim.Adam(
+                [
+                    {"params": [*net[0].parameters(), *net[1].parameters()], "lr": 0.01},
+                    {"params": list(net[2].parameters()), "lr": rate},
+                ],
+                eps=1e-30,
+            )
+            for net in nets
+        ]
+        self.rotations, self.backbones, self.ratios = [], [], []
+        for _ in range(21):
+            x = torch.randn(8, inputs, generator=generator).to(dtype)
+            y = torch.sin(x @ torch.randn(inputs, tasks, generator=generator).to(dtype))
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            views = method(backbone(x))
+            losses = [self.loss(*of)(z) for *of, z in zip(heads, y.T, views, strict=True)]
+            method.total(losses).backward()
+            authors.backward(nets[1][0](x), [self.loss(*of) for of in zip(nets[1][1], y.T, strict=True)])
+            factor = 2 * authors.mean_norm
+            gradients = [torch.cat([p.grad.flatten() for p in net[2].parameters()]) for net in nets]
+            self.ratios.append((gradients[1].norm() / gradients[0].norm() / factor).item())
+            if equal_scales:
+                for parameter in method.parameters():
+                    parameter.grad *= factor
+            for optimizer in optimizers:
+                optimizer.step()
+            self.rotations.append(largest_difference([method.rotations], [authors.rotations]))
+            self.backbones.append(largest_difference(backbone.parameters(), nets[1][0].parameters()))
+        self.moved = largest_difference([method.rotations], [self.start])
+
+    @staticmethod
+    def loss(head: nn.Module, target: Tensor):
+        return lambda features: (head(features)[:, 0] - target).square().mean()
+
+
+def largest_difference(some, others) -> float:
+    return max((a - b).detach().abs().max().item() for a, b in zip(some, others, strict=True))
+
+
+def test_from_equal_starts_the_authors_code_takes_nearly_the_same_steps() -> None:
+    """Measured: 1.8e-7 apart after one step and 8.9e-5 after 21, in which the rotations move by 1.3e-2."""
+    found = Comparison(1e-3, torch.float32, burn_in=6, equal_scales=True)
+    assert found.moved > 1e-2
+    assert found.rotations[0] < 3e-7
+    assert found.rotations[-1] < 1e-4
+    assert found.backbones[-1] < 1e-5
+
+
+def test_the_authors_gradient_is_larger_by_twice_the_norm_of_the_mean_gradient() -> None:
+    found = Comparison(1e-3, torch.float64, burn_in=6, equal_scales=False)
+    assert abs(found.ratios[0] - 1) < 1e-12
+    assert found.rotations[0] < 1e-14
+    # that norm varies from step to step, so Adam's averages differ: 1.6e-3 after 21 steps
+    assert found.rotations[-1] < 2e-3
+    equal = Comparison(1e-3, torch.float64, burn_in=6, equal_scales=True)
+    assert found.rotations[-1] > 10 * equal.rotations[-1]
+
+
+def test_the_authors_fixed_base_point_makes_a_difference_of_second_order() -> None:
+    slow, fast = (Comparison(rate, torch.float64, 6, equal_scales=True) for rate in (1e-3, 2e-3))
+    assert 3.5 < fast.rotations[-1] / slow.rotations[-1] < 4.5
+
+
+def test_the_authors_burn_in_is_one_step_later() -> None:
+    same, early = (Comparison(1e-3, torch.float64, b, equal_scales=True) for b in (6, 5))
+    assert same.backbones[-1] < 1e-5
+    assert early.backbones[-1] > 1e-3
+
+
+def test_rotations_may_start_at_random() -> None:
+    specs = ["rotate(start=random)+scale", "rotate(start=random, seed=0)+scale"]
+    specs += ["rotate(start=random, param=geotorch)+scale", "rotate(start=random, seed=1)+scale"]
+    state = torch.get_rng_state()
+    same, again, reference, other = (
+        mtlkit.create_method(spec, 3, feature_dim=6).rotations for spec in specs
+    )
+    assert torch.equal(state, torch.get_rng_state())
+    assert_rotations(same)
+    assert torch.equal(same, again)
+    assert torch.allclose(same, reference, atol=1e-5)
+    for one, two in ((same[0], torch.eye(6)), (same[0], same[1]), (same, other)):
+        assert (one - two).abs().max() > 0.1
+    net = train(SmallNet("rotate(start=random, blocks=2)+scale"), batches(5))
+    assert_rotations(net.method.rotations)
+    assert (net.method.rotations[:, :3, :3] - torch.eye(3)).abs().max() > 0.1
+    assert "start=random" in str(net.method)
 
 
 # the manifold
@@ -516,6 +627,7 @@ def test_a_rotation_of_an_absent_task_gets_no_gradient_and_stays() -> None:
         ("rotate(burn_in=3)+pcgrad", {"feature_dim": 4}, "burn_in"),
         ("rotate(burn_in=3)", {"feature_dim": 4}, "burn_in"),
         ("rotate(param=cayley)", {"feature_dim": 4}, "param"),
+        ("rotate(start=zero)", {"feature_dim": 4}, "start"),
         ("rotate(dim=width)", {"feature_dim": 4}, "dim"),
         ("rotate(sizes=3)", {"feature_dim": 4}, "size"),
         ("rotate+rotate", {"feature_dim": 4}, "rotate"),
@@ -580,6 +692,129 @@ def test_a_deep_copy_goes_its_own_way() -> None:
     before = net.method.rotations
     train(copy.deepcopy(net), batches(3, seed=1))
     assert torch.equal(before, net.method.rotations)
+
+
+class Forked(nn.Module):
+    """A network as it is deployed: predictions, not losses."""
+
+    def __init__(self, spec: str = "rotograd") -> None:
+        super().__init__()
+        self.net = SmallNet(spec)
+
+    def forward(self, x: Tensor) -> Tensor:
+        views = self.net.method(self.net.backbone(x))
+        return torch.cat([h(v) for h, v in zip(self.net.heads, views, strict=True)], dim=1)
+
+
+def timm_average(model: nn.Module) -> nn.Module:
+    timm = pytest.importorskip("timm")
+    return timm.utils.ModelEmaV3(model, decay=0.95)
+
+
+AVERAGES = {
+    "timm": timm_average,
+    "buffers": lambda m: AveragedModel(m, use_buffers=True, multi_avg_fn=get_ema_multi_avg_fn(0.95)),
+    "parameters": lambda m: AveragedModel(m, multi_avg_fn=get_ema_multi_avg_fn(0.95)),
+}
+
+
+@pytest.mark.parametrize("kind", AVERAGES)
+@pytest.mark.parametrize("spec", ["rotograd", "rotate(blocks=2, start=random)+scale"])
+def test_an_averaged_network_predicts_with_rotations(kind: str, spec: str) -> None:
+    model = Forked(spec)
+    average = AVERAGES[kind](model)
+    optimizer = torch.optim.SGD(mtlkit.param_groups(model, lr=0.1, method_lr=0.1), momentum=0.5)
+    x, mean = torch.randn(16, 4), None
+    for batch in batches(60):
+        optimizer.zero_grad()
+        model.net(batch).backward()
+        optimizer.step()
+        average.update(model) if kind == "timm" else average.update_parameters(model)
+        with torch.no_grad():
+            found = model.eval()(x)
+            mean = found if mean is None else 0.95 * mean + 0.05 * found
+        model.train()
+    copied = average.module
+    assert_rotations(copied.eval().net.method.rotations)
+    with torch.no_grad():
+        predicted, last = average(x), model.eval()(x)
+    assert torch.isfinite(predicted).all()
+    # measured: at most 0.13 of the distance of the last weights
+    assert (predicted - mean).abs().max() < 0.25 * (last - mean).abs().max()
+    assert (copied.net.method.rotations - model.net.method.rotations).abs().max() > 0.03
+    # training may go on from the average
+    train(copied.train().net, batches(5))
+    assert_rotations(copied.net.method.rotations)
+
+
+def test_a_grad_scaler_changes_no_step_and_an_overflow_leaves_the_rotations() -> None:
+    plain, scaled = SmallNet("rotograd"), SmallNet("rotograd")
+    scaled.load_state_dict(plain.state_dict())
+    optimizers = [split_sgd(net) for net in (plain, scaled)]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    for step, x in enumerate(batches(6)):
+        before = scaled.method.rotations
+        overflow = step == 3
+        optimizers[1].zero_grad()
+        scaler.scale(scaled(x * torch.inf if overflow else x)).backward()
+        scaler.step(optimizers[1])
+        scaler.update()
+        if overflow:
+            assert torch.allclose(before, scaled.method.rotations, atol=1e-6)
+            continue
+        optimizers[0].zero_grad()
+        plain(x).backward()
+        optimizers[0].step()
+    assert (plain.method.rotations - torch.eye(6)).abs().max() > 1e-3
+    assert torch.allclose(plain.method.rotations, scaled.method.rotations, atol=1e-5)
+
+
+def test_accumulated_gradients_of_the_rotations_are_the_sum_of_the_steps() -> None:
+    net = train(SmallNet("rotate+pcgrad"), batches(3))
+    single = []
+    for x in batches(2, seed=1):
+        net.zero_grad()
+        net(x).backward()
+        single.append([p.grad.clone() for p in net.method.parameters()])
+    rotations = net.method.rotations
+    net.zero_grad()
+    for x in batches(2, seed=1):
+        net(x).backward()
+    assert torch.allclose(net.method.rotations, rotations, atol=1e-6)
+    for parameter, *parts in zip(net.method.parameters(), *single, strict=True):
+        assert torch.allclose(parameter.grad, sum(parts), atol=1e-6)
+
+
+def test_checkpointing_around_the_rotations_changes_nothing() -> None:
+    plain, stored = SmallNet("rotograd"), SmallNet("rotograd")
+    stored.load_state_dict(plain.state_dict())
+    for net, checkpointed in ((plain, False), (stored, True)):
+        optimizer = split_sgd(net)
+        for x in batches(5):
+            optimizer.zero_grad()
+            losses = checkpoint(net.losses, x, use_reentrant=False) if checkpointed else net.losses(x)
+            net.method.total(losses).backward()
+            optimizer.step()
+    assert (plain.method.rotations - torch.eye(6)).abs().max() > 1e-3
+    assert torch.equal(plain.method.rotations, stored.method.rotations)
+
+
+def test_maps_in_channels_last_give_the_same_rotations() -> None:
+    found = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(3, 6, 3)).to(memory_format=layout)
+        method = mtlkit.create_method("rotate(dim=channel)+scale", 2, feature_dim=6)
+        method.to(memory_format=layout)
+        optimizer = torch.optim.SGD([*net.parameters(), *method.parameters()], lr=3.0)
+        for _ in range(4):
+            views = method(net(torch.randn(2, 3, 6, 6).to(memory_format=layout)))
+            optimizer.zero_grad()
+            method.total([views[0].sin().mean(), views[1].square().mean()]).backward()
+            optimizer.step()
+        found.append(method.rotations)
+    assert (found[0] - torch.eye(6)).abs().max() > 1e-2
+    assert torch.allclose(*found, atol=1e-6)
 
 
 # random lives
