@@ -135,7 +135,7 @@ def test_an_sgd_step_is_the_exponential_of_the_skew_gradient(blocks, batch: int,
 def run_param(param: str, rate: float, steps: int, move_base: bool) -> Tensor:
     torch.manual_seed(5)
     net = SmallNet(f"rotate(param={param})+scale").double()
-    optimizer = split_sgd(net, lr=0.05, method_lr=rate)
+    optimizer = split_sgd(net, lr=0.02, method_lr=rate)
     for x in batches(steps):
         if move_base:
             for frame in rotate_part(net.method).rotation.frames:
@@ -146,6 +146,7 @@ def run_param(param: str, rate: float, steps: int, move_base: bool) -> Tensor:
     return net.method.rotations
 
 
+@pytest.mark.filterwarnings("ignore:the rotations' learning rate")
 def test_lie_is_geotorch_whose_base_point_moves_before_every_step() -> None:
     ours = run_param("lie", 0.05, 50, move_base=False)
     theirs = run_param("geotorch", 0.05, 50, move_base=True)
@@ -665,6 +666,7 @@ def test_options_survive_the_round_trip_through_the_string() -> None:
     assert rotate_part(again).blocks == 2
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo's own access
 @pytest.mark.parametrize(
     "spec",
     [
