@@ -11,16 +11,26 @@ from tests.distributed.launch import run_processes
 from tests.networks import SmallNet
 
 STEPS, BATCH = 8, 8
-# Adam's steps hardly depend on the scale of the gradients; SGD's show whether they are averaged
+# SGD shows whether gradients are averaged; Adam would move a parameter whose gradient is zero
 CASES = [
-    (spec, root, optimizer)
+    (spec, root, optimizer, inside)
     for spec in ("rotograd", "gradnorm", "uw", "imtl_l+rotate(update_every=2)+scale")
     for root in (True, False)
-    for optimizer in ("sgd", "adam")
+    for optimizer, inside in (("sgd", False), ("adam", True))
 ]
 
 
-def shard(net: SmallNet, root: bool) -> None:
+class Net(SmallNet):
+    """The total is computed ``inside`` the forward that FSDP wraps, or after it."""
+
+    inside = True
+
+    def forward(self, x: Tensor) -> Tensor | list[Tensor | None]:
+        losses = self.losses(x)
+        return self.method.total(losses) if self.inside else losses
+
+
+def shard(net: Net, root: bool) -> None:
     """The backbone, each head and, if ``root``, all that is left: the method's parameters."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -30,12 +40,16 @@ def shard(net: SmallNet, root: bool) -> None:
         fully_shard(module, mesh=mesh)
     if root:
         fully_shard(net, mesh=mesh)
-        assert all(hasattr(parameter, "full_tensor") for parameter in net.method.parameters())
+    sharded = [hasattr(parameter, "full_tensor") for parameter in net.method.parameters()]
+    assert all(sharded) if root else not any(sharded)
 
 
-def train(spec: str, root: bool, kind: str, rank: int = 0, world: int = 1) -> dict[str, Tensor]:
+def train(
+    spec: str, root: bool, kind: str, inside: bool, rank: int = 0, world: int = 1
+) -> dict[str, Tensor]:
     torch.manual_seed(7)
-    net = SmallNet(spec).double()
+    net = Net(spec).double()
+    net.inside = inside
     if world > 1:
         shard(net, root)
     groups = mtlkit.param_groups(net, lr=0.02, method_lr=0.01)
@@ -45,18 +59,15 @@ def train(spec: str, root: bool, kind: str, rank: int = 0, world: int = 1) -> di
     for _ in range(STEPS):
         x = torch.randn(BATCH, 4, generator=generator, dtype=torch.float64)
         optimizer.zero_grad()
-        net(x[rank * share : (rank + 1) * share]).backward()
+        found = net(x[rank * share : (rank + 1) * share])
+        (found if inside else net.method.total(found)).backward()
         optimizer.step()
     # whether a fold is pending is not known of a sharded parameter, so it is then folded once more
     state = {k: v for k, v in net.state_dict().items() if not k.endswith("_extra_state")}
-    found = {key: _whole(value) for key, value in state.items()}
+    ends = {k: (v.full_tensor() if hasattr(v, "full_tensor") else v).clone() for k, v in state.items()}
     with torch.no_grad():
-        found["evaluated"] = torch.stack(net.eval().losses(x))  # of the whole batch on every process
-    return found
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).clone()
+        ends["evaluated"] = torch.stack(net.eval().losses(x))  # of the whole batch on every process
+    return ends
 
 
 def on_rank(rank: int, world: int) -> list[dict[str, Tensor]]:
@@ -68,7 +79,12 @@ def ranks() -> list[list[dict[str, Tensor]]]:
     return run_processes(on_rank)
 
 
-@pytest.mark.parametrize("index", range(len(CASES)), ids=[f"{s}-{r}-{o}" for s, r, o in CASES])
+def label(case: tuple[str, bool, str, bool]) -> str:
+    spec, root, optimizer, _ = case
+    return f"{spec}-{'root' if root else 'submodules'}-{optimizer}"
+
+
+@pytest.mark.parametrize("index", range(len(CASES)), ids=map(label, CASES))
 def test_a_sharded_network_ends_where_one_process_does(ranks, index: int) -> None:
     alone = train(*CASES[index])
     first, second = ranks[0][index], ranks[1][index]
