@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mtlkit.distributed import check_wrapper, inside_wrapper
+from mtlkit.distributed import ALONE, Processes, inside_wrapper, waits_for_all_parameters
 from mtlkit.errors import UsageError
 from mtlkit.graph import in_backward, nodes_below
 
@@ -27,6 +27,8 @@ _NO_FORK = (
 class Fork:
     """One fork of the features, from ``method(features)`` to its backward."""
 
+    processes: Processes
+    """The processes that share the step."""
     given: tuple[int, ...] = ()
     """Tasks whose loss needs a gradient on this process, once ``total`` has been called."""
     waits: bool = False
@@ -38,21 +40,16 @@ class Forks:
 
     def __init__(self) -> None:
         self.anchor: Tensor | None = None
-        self.latest = Fork()
+        self.latest = Fork(ALONE)
         self._nodes: list[weakref.ref[Any]] = []
         self._unrecorded = ""
-
-    def new(self) -> Fork:
-        """A record of the fork that is about to be made."""
-        wrapper = inside_wrapper()
-        check_wrapper(wrapper)
-        strict = wrapper is not None and not wrapper.find_unused_parameters
-        return Fork(waits=strict and not wrapper.static_graph)
 
     def open(self, fork: Fork, anchor: Tensor | None) -> None:
         """Note a fork. It counts as long as something still refers to its graph."""
         if in_backward():  # a checkpoint computes the forward again; its first fork is the one
             return
+        if not fork.processes.alone:
+            fork.waits = waits_for_all_parameters()
         self.anchor, self.latest = anchor, fork
         self._unrecorded = "frozen" if anchor is None else ""
         if anchor is not None and not torch.compiler.is_compiling():

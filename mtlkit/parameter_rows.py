@@ -50,22 +50,20 @@ def parameters_below(
 
 
 def rows_through_features(
-    grads: Gradients,
-    features: Sequence[Tensor],
-    parameters: Sequence[Tensor],
-    processes: Processes,
-) -> Callable[[tuple[int, ...]], Gradients]:
+    features: Sequence[Tensor], parameters: Sequence[Tensor], processes: Processes
+) -> Callable[[Gradients, tuple[int, ...]], Gradients]:
     """A function that walks from the features to the parameters, once for each present task.
 
+    It takes the gradients with respect to the features, of this process's tasks, and the present tasks.
+
     Args:
-        grads: gradients with respect to the features, of this process's tasks.
         features: the tensors that were forked.
         parameters: the shared parameters.
         processes: processes whose rows are averaged.
     """
 
-    def walk(task: int) -> Row:
-        pairs = [(z, g) for z, g in zip(features, grads.rows[task], strict=True) if g is not None]
+    def walk(row: Row) -> Row:
+        pairs = [(z, g) for z, g in zip(features, row, strict=True) if g is not None]
         return torch.autograd.grad(
             [z for z, _ in pairs],
             parameters,
@@ -74,8 +72,8 @@ def rows_through_features(
             allow_unused=True,
         )
 
-    def rows(present: tuple[int, ...]) -> Gradients:
-        found = {task: walk(task) for task in grads.tasks}
+    def rows(grads: Gradients, present: tuple[int, ...]) -> Gradients:
+        found = {task: walk(row) for task, row in grads.rows.items()}
         return Gradients(_average(found, present, parameters, processes), grads.dtype)
 
     return rows

@@ -95,20 +95,20 @@ class Step:
 
 
 def measure(
-    tasks: int,
     features: Gradients,
     *,
+    tasks: int,
     scale: Tensor,
     losses: Tensor | None = None,
     processes: Processes = ALONE,
-    parameter_rows: Callable[[tuple[int, ...]], Gradients] | None = None,
+    parameter_rows: Callable[[Gradients, tuple[int, ...]], Gradients] | None = None,
     direct: bool = True,
 ) -> Step:
     """Measure the gradients of one step.
 
     Args:
-        tasks: number of tasks.
         features: gradients with respect to the features, of this process's tasks.
+        tasks: number of tasks.
         scale: factor of the loss.
         losses: (K,) losses of the step.
         processes: processes that share the step.
@@ -118,12 +118,14 @@ def measure(
     scale = torch.where(scale == 0, 1.0, scale).to(features.dtype)
     gram = torch.zeros(0, 0, dtype=features.dtype, device=scale.device)
     gram = features.gram() if features.tasks else gram
-    present, gram = _sum_over_processes(gram, features.tasks, tasks, processes)
+    present = features.tasks
+    if not processes.alone:
+        present, gram = _sum_over_processes(gram, present, tasks, processes)
     feature_gram = gram = gram / scale.square()
     finite = torch.isfinite(gram).all()
     rows = features
     if parameter_rows is not None and present:
-        rows = parameter_rows(present)
+        rows = parameter_rows(features, present)
         gram = rows.gram() / scale.square()
         finite = finite & torch.isfinite(gram).all()
     return Step(
@@ -136,7 +138,7 @@ def measure(
         feature_gram=feature_gram,
         finite=finite,
         scale=scale,
-        losses=None if losses is None else _pick(losses, present),
+        losses=losses if losses is None or len(present) == tasks else _pick(losses, present),
         processes=processes,
     )
 
@@ -194,8 +196,6 @@ def _sum_over_processes(
     DDP averages gradients, so a feature's gradient of the common loss is 1/world of the local one.
     Which tasks are present is read from the device only where one is missing on this process.
     """
-    if processes.alone:
-        return local, gram
     everyone = tuple(range(tasks))
     message = gram.new_zeros(tasks + 1, tasks)
     if local:

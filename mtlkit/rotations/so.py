@@ -33,7 +33,8 @@ class Rotations(nn.Module):
 
     A fold takes two to four n x n products per rotation, by the degree of the exponential. The degree
     is chosen every sixteenth fold, for four times the move that is seen then; what a larger move leaves
-    over comes with the next folds. A move that is not finite is not folded. The state is 2 K b n x n numbers.
+    over comes with the next folds. A move that is not finite is not folded. The state is 2 K b n x n
+    numbers.
 
     Args:
         count: how many rotations, K.

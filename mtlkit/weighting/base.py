@@ -87,16 +87,12 @@ class GradientAggregator(Method, ABC):
         super().__init__(tasks)
         self.wrt = wrt
         self.sync = sync
+        self.assemble((self,))
 
     @classmethod
     def overrides(cls, hook: str) -> bool:
         """Whether the class has a ``hook`` of its own."""
         return getattr(cls, hook) is not getattr(GradientAggregator, hook)
-
-    @property
-    def parts(self) -> tuple[GradientAggregator, ...]:
-        """The parts of this method, left to right."""
-        return (self,)
 
     # Weigh the losses
 
@@ -167,10 +163,6 @@ class GradientAggregator(Method, ABC):
     def learn(self, gram: Tensor, state: State) -> Mapping[str, Tensor]:
         """(P,) gradients of learnt parameters that the total does not give them."""
         return {}
-
-    def owned(self) -> tuple[Tensor, ...]:
-        """Parameters that are inputs of the junction."""
-        return tuple(self.learnt.values())
 
     def own_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
         """Gradients of the :meth:`owned` parameters, times ``step.scale``; None for no gradient."""
