@@ -77,7 +77,7 @@ class Gradients:
 
     def split(self, vector: Tensor) -> list[Tensor | None]:
         """(N,) back into the shapes of the list."""
-        pieces = iter(vector.split([_example(column).numel() for column in self._reached()]))
+        pieces = iter(torch.split(vector, [_example(column).numel() for column in self._reached()]))
         return [
             None if _is_empty(column) else next(pieces).reshape(_example(column).shape)
             for column in self._columns
@@ -91,7 +91,7 @@ class Gradients:
         if _is_empty(column):
             return
         zero = _example(column).new_zeros(()).expand_as(_example(column))
-        flat = [(zero if g is None else g).reshape(-1).split(_CHUNK) for g in column]
+        flat = [torch.split((zero if g is None else g).reshape(-1), _CHUNK) for g in column]
         for chunk in zip(*flat, strict=True):
             yield torch.stack(chunk).to(self.dtype)
 
