@@ -14,6 +14,7 @@ run on a process without any label in this batch, where its peers would wait for
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,7 +25,8 @@ from torch import Tensor
 from mtlkit.distributed import Processes
 from mtlkit.errors import UsageError
 from mtlkit.gradients import Gradients
-from mtlkit.misuse import Fork, check_arrivals
+from mtlkit.graph import retains_graph, visits
+from mtlkit.misuse import Fork, check_arrivals, check_walk
 from mtlkit.nesting import flatten_features
 from mtlkit.parameter_rows import (
     LossParameters,
@@ -195,6 +197,11 @@ class _Report(torch.autograd.Function):
         return torch.cat([scale.reshape(1), losses]), None
 
 
+# Junctions whose losses still have their graphs. Two in one backward may share a graph, which the
+# first must not free.
+_unwalked: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
 class _LossJunction(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -207,22 +214,21 @@ class _LossJunction(torch.autograd.Function):
     ) -> Tensor:
         # the losses keep their graphs for the backward to walk; the node itself is no part of these
         ctx.method, ctx.losses, ctx.values, ctx.parameters = method, losses, values, parameters
+        _unwalked.add(ctx)
         given = [loss.detach() for loss in losses if loss is not None]
-        return torch.stack(given).sum() if given else torch.zeros((), device=values.device)
+        return sum(given, values.new_zeros(()))
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> Any:
         method, losses = ctx.method, ctx.losses
-        if losses is None:
-            raise UsageError("this total has been differentiated before; compute the losses again")
-        ctx.losses = None  # the last walk frees their graphs
-        rows = LossRows(losses, ctx.parameters, scale, method.processes)
-        owned: tuple[Tensor | None, ...] = (None,) * len(method.owned())
-        merged: Leaves = []
-        if rows.conflicting:
-            step = measure_rows(
-                len(losses), rows.shared, scale=scale, losses=ctx.values, processes=method.processes
-            )
-            owned = method.own_gradients(step)
-            merged = method.merge_step(step)
-        return (None, None, None, None, *owned, *rows.deliver(merged))
+        check_walk(losses)
+        if not retains_graph():  # then the walks free the graphs
+            ctx.losses = None
+            _unwalked.discard(ctx)
+        later = [loss for node in _unwalked if visits(node) for loss in node.losses if loss is not None]
+        rows = LossRows(losses, later, ctx.parameters, scale, method.processes)
+        step = measure_rows(
+            len(losses), rows.shared, scale=scale, losses=ctx.values, processes=method.processes
+        )
+        owned = method.own_gradients(step)
+        return (None, None, None, None, *owned, *rows.deliver(method.merge_step(step)))

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -75,7 +75,7 @@ class Method(Stateful):
         for part in self.parts:
             part.prepare()
         record = self._forks.new()
-        views, anchor = fork(self, features, record)
+        views, anchor = fork(cast("GradientAggregator", self), features, record)
         self._forks.open(record, anchor)
         return views
 
@@ -94,12 +94,12 @@ class Method(Stateful):
         device = self.last_step.gram.device
         weighed = loss_terms.weigh(given, self.parts, processes, device, recording=recording)
         terms = list(weighed.terms.values())
-        if recording and anchor is None and not self._sums:
+        if recording and anchor is None:
             if self.needs_fork:
                 error = self._forks.needs_fork(self)
                 if error is not None:
                     raise error
-            elif given or not self.processes.alone:
+            elif not self._sums and (given or not self.processes.alone):
                 in_order = [weighed.terms.get(task) for task in range(len(self.tasks))]
                 terms = [_join_untraced(self, in_order, weighed.values)]
         if anchor is not None:
@@ -235,6 +235,7 @@ class Method(Stateful):
                 "features must be in `shared`; pass the whole backbone as shared, or wrt=features"
             )
         matrix, state = step.matrix(), part.state_of(step)
+        part.check_coordinates(matrix.shape[1])
         merged, new = part.merge_rows(matrix, state)
         part.commit_state(state, new, step.present, step.finite)
         merged = torch.where(step.finite, merged, torch.nan)
@@ -263,11 +264,6 @@ class Method(Stateful):
         return self.merge_part is None or self.merge_part.is_plain_sum
 
 
-@torch.compiler.disable
-def _fork_untraced(method: GradientAggregator, features: Any) -> list[Any]:
-    return method.fork_features(features)
-
-
-@torch.compiler.disable
-def _join_untraced(method: GradientAggregator, losses: list[Tensor | None], values: Tensor) -> Tensor:
-    return join_losses(method, losses, values)
+_untraced: Any = torch.compiler.disable  # torch gives it no type
+_fork_untraced: Callable[[Method, Any], list[Any]] = _untraced(Method.fork_features)
+_join_untraced: Callable[[Method, list[Tensor | None], Tensor], Tensor] = _untraced(join_losses)

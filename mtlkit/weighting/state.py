@@ -100,6 +100,17 @@ class Stateful(nn.Module):
         }
         return State({**values, **extras})
 
+    def check_coordinates(self, count: int) -> None:
+        """Refuse to merge ``count`` coordinates where another number of them is remembered."""
+        for name, per in self._declared.items():
+            known = getattr(self, name).shape[1] if per == "coordinate" else 0
+            if known not in (0, count):
+                raise UsageError(
+                    f"{self} remembers one number per coordinate of the gradients, {known} so far, and "
+                    f"this step has {count}: merge the same parameters in every step, for example by "
+                    "naming those that every task reaches as `shared`"
+                )
+
     @torch.no_grad()
     def commit_state(self, old: State, new: State, present: tuple[int, ...], finite: Tensor) -> None:
         """Keep the ``new`` state of the present tasks, if the step was finite."""
@@ -108,7 +119,7 @@ class Stateful(nn.Module):
             if value is old.values[name] or name in self._learnt or name in self._constants:
                 continue
             buffer: Tensor = getattr(self, name)
-            if per == "coordinate" and buffer.shape[1] != value.shape[1]:
+            if per == "coordinate" and not buffer.shape[1]:
                 buffer = value.new_zeros(self._count, value.shape[1])
                 setattr(self, name, buffer)
             full = self._scatter(buffer, value.to(buffer.dtype), per, present)
@@ -145,7 +156,8 @@ class Stateful(nn.Module):
                 return tensor.to(result.device)
             return result
 
-        return super()._apply(careful, recurse)
+        nn.Module._apply(self, careful, recurse)  # type: ignore[no-untyped-call,unused-ignore]
+        return self
 
 
 _indices: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
