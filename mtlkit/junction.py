@@ -24,7 +24,8 @@ from torch import Tensor
 from mtlkit.distributed import Processes
 from mtlkit.errors import UsageError
 from mtlkit.gradients import Gradients
-from mtlkit.misuse import Fork, check_arrivals
+from mtlkit.graph import retains_graph
+from mtlkit.misuse import Fork, check_arrivals, check_walk
 from mtlkit.nesting import flatten_features
 from mtlkit.parameter_rows import (
     LossParameters,
@@ -229,21 +230,18 @@ class _LossJunction(torch.autograd.Function):
         # the losses keep their graphs for the backward to walk; the node itself is no part of these
         ctx.method, ctx.losses, ctx.values, ctx.parameters = method, losses, values, parameters
         given = [loss.detach() for loss in losses if loss is not None]
-        return torch.stack(given).sum() if given else torch.zeros((), device=values.device)
+        return sum(given, values.new_zeros(()))
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> Any:
         method, losses = ctx.method, ctx.losses
-        if losses is None:
-            raise UsageError("this total has been differentiated before; compute the losses again")
-        ctx.losses = None  # the last walk frees their graphs
-        rows = LossRows(losses, ctx.parameters, scale, method.processes)
-        owned: tuple[Tensor | None, ...] = (None,) * len(method.owned())
-        merged: Leaves = []
-        if rows.conflicting:
-            step = measure_rows(
-                len(losses), rows.shared, scale=scale, losses=ctx.values, processes=method.processes
-            )
-            owned = method.own_gradients(step)
-            merged = method.merge_step(step)
-        return (None, None, None, None, *owned, *rows.deliver(merged))
+        check_walk(losses)
+        if not retains_graph():  # then the walks free the graphs
+            ctx.losses = None
+        processes = method.processes
+        rows = LossRows(losses, ctx.parameters, scale, processes)
+        step = measure_rows(
+            len(losses), rows.shared, scale=scale, losses=ctx.values, processes=processes
+        )
+        owned = method.own_gradients(step)
+        return (None, None, None, None, *owned, *rows.deliver(method.merge_step(step)))

@@ -116,8 +116,7 @@ def measure(
         direct: whether the merged gradient is one of the parameters, where there are such rows.
     """
     scale = torch.where(scale == 0, 1.0, scale).to(features.dtype)
-    gram = torch.zeros(0, 0, dtype=features.dtype, device=scale.device)
-    gram = features.gram() if features.tasks else gram
+    gram = _gram_of(features, scale.device)
     present = features.tasks
     if not processes.alone:
         present, gram = _sum_over_processes(gram, present, tasks, processes)
@@ -148,7 +147,7 @@ def measure_rows(
 ) -> Step:
     """Measure gradients of the parameters that were taken straight from the losses."""
     scale = torch.where(scale == 0, 1.0, scale).to(rows.dtype)
-    gram = rows.gram() / scale.square()
+    gram = _gram_of(rows, scale.device) / scale.square()
     return Step(
         tasks=tasks,
         present=rows.tasks,
@@ -171,6 +170,11 @@ def spread(values: Tensor, present: tuple[int, ...], tasks: int, fill: float = t
     empty = torch.full_like(values[:1].sum(dim=0), fill)
     rows = dict(zip(present, values, strict=True))
     return torch.stack([rows.get(task, empty) for task in range(tasks)])
+
+
+def _gram_of(grads: Gradients, device: torch.device) -> Tensor:
+    empty = torch.zeros(0, 0, dtype=grads.dtype, device=device)
+    return grads.gram() if grads.tasks else empty
 
 
 def _pick(values: Tensor, present: tuple[int, ...]) -> Tensor:

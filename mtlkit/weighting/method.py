@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -262,11 +262,6 @@ class Method(Stateful):
         return self.merge_part is None or self.merge_part.is_plain_sum
 
 
-@torch.compiler.disable
-def _fork_untraced(method: GradientAggregator, features: Any) -> list[Any]:
-    return method.fork_features(features)
-
-
-@torch.compiler.disable
-def _join_untraced(method: GradientAggregator, losses: list[Tensor | None], values: Tensor) -> Tensor:
-    return join_losses(method, losses, values)
+_untraced: Any = torch.compiler.disable  # torch gives it no type
+_fork_untraced: Callable[[Method, Any], list[Any]] = _untraced(Method.fork_features)
+_join_untraced: Callable[[Method, list[Tensor | None], Tensor], Tensor] = _untraced(join_losses)

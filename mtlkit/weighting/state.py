@@ -131,7 +131,7 @@ class Stateful(nn.Module):
             if value is old.values[name] or name in self._learnt or name in self._constants:
                 continue
             buffer: Tensor = getattr(self, name)
-            if per == "coordinate" and buffer.shape[1] != value.shape[1]:
+            if per == "coordinate" and not buffer.shape[1]:
                 buffer = value.new_zeros(self._count, value.shape[1])
                 setattr(self, name, buffer)
             value = value.to(buffer.dtype)
@@ -160,7 +160,8 @@ class Stateful(nn.Module):
             # the hooks compute with it in float64
             return tensor.to(result.device) if half or id(tensor) in state else result
 
-        return super()._apply(careful, recurse)
+        nn.Module._apply(self, careful, recurse)  # type: ignore[no-untyped-call,unused-ignore]
+        return self
 
 
 _indices: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
