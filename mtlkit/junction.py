@@ -57,10 +57,7 @@ class Merger(Protocol):
     tasks: tuple[str, ...]
     shared: list[Tensor] | None
     fork_part: Forker | None
-
-    @property
-    def wrt_parameters(self) -> bool:
-        """Whether the gradients of the shared parameters are merged."""
+    wrt_parameters: bool
 
     @property
     def processes(self) -> Processes:

@@ -104,7 +104,9 @@ def weigh(
     if factors is not None:
         by_task = dict(zip(present, factors, strict=True))
         terms = {task: by_task[task].to(loss.dtype) * loss for task, loss in losses.items()}
-    return WeighedLosses(terms, extra, spread(values, present, tasks))
+    if len(present) < tasks:
+        values = spread(values, present, tasks)
+    return WeighedLosses(terms, extra, values)
 
 
 def _add(total: Tensor | None, term: Tensor) -> Tensor:

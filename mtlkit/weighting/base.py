@@ -53,12 +53,6 @@ class GradientAggregator(Method, ABC):
     paper: ClassVar[str] = ""
     """Authors, title and venue."""
     year: ClassVar[int | None] = None
-    uses_losses: bool = False
-    """Whether values of the losses enter; a merge finds them in ``state.losses``."""
-    uses_cross_gram: bool = False
-    """Whether a merge needs ``state.cross_gram``, products of gradients from independent samples."""
-    needs_whole_gradients: bool = False
-    """Whether a merge needs more than the Gram matrix."""
     reads_gram: ClassVar[bool] = True
     """Whether the weights depend on the Gram matrix, and not on the number of tasks alone."""
     is_plain_sum: ClassVar[bool] = False
@@ -148,15 +142,6 @@ class GradientAggregator(Method, ABC):
     def merge_rows(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
         """(N,) merged gradient from (P, N) task gradients, and the new state."""
         return self.merge(grads), state
-
-    def state_of(self, step: Step) -> State:
-        """State of the step's tasks, and what else the hooks of this part asked for."""
-        extras: dict[str, Any] = {"offset": step.offset} if self.needs_whole_gradients else {}
-        if self.uses_losses and step.losses is not None:
-            extras["losses"] = step.losses
-        if self.uses_cross_gram:
-            extras["cross_gram"] = step.cross_gram()
-        return self.read_state(step.present, **extras)
 
     # Learn own parameters
 

@@ -46,6 +46,8 @@ class Method(Stateful):
     """The part that merges; None means the plain sum."""
     fork_part: GradientAggregator | None
     """The part that forks; None means that every task is given the features as they are."""
+    wrt_parameters: bool
+    """Whether the gradients of the shared parameters are merged."""
 
     def __init__(self, tasks: Tasks) -> None:
         self.tasks = task_names(tasks)
@@ -59,7 +61,9 @@ class Method(Stateful):
         """Say what the method is made of, left to right."""
         by_role = {role: part for part in parts for role in part.roles}
         # a method may be its own part, so these are no submodules
-        vars(self).update(parts=parts, merge_part=by_role.get("merge"), fork_part=by_role.get("fork"))
+        merge = by_role.get("merge")
+        vars(self).update(parts=parts, merge_part=merge, fork_part=by_role.get("fork"))
+        self.wrt_parameters = merge is not None and merge.wrt == "parameters"
 
     # What a user calls
 
@@ -180,11 +184,6 @@ class Method(Stateful):
     def needs_fork(self) -> bool:
         """Whether the features must be forked by ``method(features)`` in every step."""
         return self.fork_part is not None or not (self._sums or self.wrt_parameters)
-
-    @property
-    def wrt_parameters(self) -> bool:
-        """Whether the gradients of the shared parameters are merged."""
-        return self.merge_part is not None and self.merge_part.wrt == "parameters"
 
     @property
     def processes(self) -> Processes:

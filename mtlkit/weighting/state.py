@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mtlkit.errors import UsageError
+from mtlkit.step import Step
 
 __all__ = ["State", "Stateful"]
 
@@ -41,6 +42,13 @@ class State:
 
 class Stateful(nn.Module):
     """A module with declared state over ``count`` tasks."""
+
+    uses_losses: bool = False
+    """Whether values of the losses enter; a merge finds them in ``state.losses``."""
+    uses_cross_gram: bool = False
+    """Whether a merge needs ``state.cross_gram``, products of gradients from independent samples."""
+    needs_whole_gradients: bool = False
+    """Whether a merge needs more than the Gram matrix."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -108,6 +116,15 @@ class Stateful(nn.Module):
                 value = value.index_select(1, index) if per == "pair" else value
             values[name] = value
         return State({**values, **extras})
+
+    def state_of(self, step: Step) -> State:
+        """State of the step's tasks, and what else the hooks of this part asked for."""
+        extras: dict[str, Any] = {"offset": step.offset} if self.needs_whole_gradients else {}
+        if self.uses_losses and step.losses is not None:
+            extras["losses"] = step.losses
+        if self.uses_cross_gram:
+            extras["cross_gram"] = step.cross_gram()
+        return self.read_state(step.present, **extras)
 
     def fit_coordinates(self, state: State, grads: Tensor) -> State:
         """The state with what it has per ``coordinate`` as (P, N), as the gradients; zeros at first."""
