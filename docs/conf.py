@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent / "_ext")]
 
 from mtlkit import __version__  # noqa: E402
-from mtlkit.weighting import catalogue  # noqa: E402
+from mtlkit.cli import catalogue  # noqa: E402
 
 project = "mtlkit"
 release = version = __version__

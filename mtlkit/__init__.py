@@ -46,10 +46,12 @@ _LAZY: dict[str, str] = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        import importlib
+    import importlib
 
+    if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
+    if name == "testing":
+        return importlib.import_module("mtlkit.testing")
     raise AttributeError(f"module 'mtlkit' has no attribute {name!r}")
 
 

@@ -1,4 +1,4 @@
-"""What mtlkit raises. Every message says what was given, what is accepted and what to do."""
+"""The errors that mtlkit raises. Every message says what was given, what is accepted and what to do."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ __all__ = [
     "SpecError",
     "UnknownNameError",
     "UsageError",
+    "shorten",
+    "unknown_key",
+    "unknown_name",
 ]
 
 
@@ -29,7 +32,7 @@ class UnknownNameError(SpecError, LookupError):
 
 
 class UsageError(MtlkitError, RuntimeError):
-    """Calls that do not make a training step, such as a backward without a fork."""
+    """Calls in an order that makes no training step, such as a backward without a fork."""
 
 
 class ConfigError(SpecError):
@@ -50,10 +53,27 @@ class MissingExtraError(MtlkitError, ImportError):
         )
 
 
+def unknown_key(source: str, key: object, known: Iterable[str]) -> ConfigError:
+    """The error for a wrong key of a configuration."""
+    return ConfigError(f"{source}: unknown key {shorten(key)}{_nearest(str(key), known)}")
+
+
 def unknown_name(kind: str, given: str, known: Iterable[str]) -> UnknownNameError:
     """The error for a wrong name: nearest names first, then the full list."""
+    return UnknownNameError(f"unknown {kind} {given!r}{_nearest(given, known)}")
+
+
+def shorten(value: object) -> str:
+    """A value as a message shows it, in 120 characters at most."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):
+        text = type(value).__name__
+    return text if len(text) <= 120 else text[:117] + "..."
+
+
+def _nearest(given: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = get_close_matches(given, names, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ";"
-    listing = ", ".join(names) if names else "(none)"
-    return UnknownNameError(f"unknown {kind} {given!r}{hint} known: {listing}")
+    return f"{hint} known: {', '.join(names) or '(none)'}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-import operator
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.nn.utils import parametrize
 
 from mtlkit.errors import UsageError
 from mtlkit.junction import flatten_features
+from mtlkit.tracing import is_own_class, traced
 from mtlkit.weighting.base import GradientAggregator
 
 __all__ = ["fuse"]
@@ -28,135 +30,219 @@ def fuse(model: nn.Module, example: Any = None, *, tolerance: float = 1e-5) -> n
     The method is replaced by a plain fork, and each rotation is multiplied into the weight of its
     head's first layer where that is exact: a ``Linear`` on the rotated axis, or a convolution on rotated
     channels (a rotation of channels acts at every position alike, so it passes through any kernel and
-    padding). Where it is not, the fork itself rotates, by an explicit product.
+    padding). Elsewhere the fork rotates by an explicit product, and a warning says for which task and
+    why.
 
-    The heads are found by a rule: the module that holds the method also holds a ``ModuleDict`` whose
-    keys are the tasks, or a ``ModuleList`` of one module per task (if there are several, that named
-    ``heads``), and head k is given the k-th of what ``method(features)`` returned. A head's first layer
-    is its attribute ``first_layer``, or is found by ``torch.fx``; a head that cannot be traced, or
-    shares its layer with another, is left as it is. With an ``example`` the rule is checked: heads for
-    which folding changes the output are not folded.
+    With an ``example``, a head is the module that is given what ``method(features)`` returns for its
+    task, and the outputs are compared: a head whose output changes is not folded. Without one, heads are
+    found by name in the module that holds the method: a ``ModuleDict`` whose keys are the tasks, a
+    ``ModuleList`` of one module per task (if there are several, the one named ``heads``), or attributes
+    named ``<task>``, ``<task>_head`` or ``head_<task>``. A head's first layer is its attribute
+    ``first_layer``, or is found by ``torch.fx``.
 
     Args:
         model: a network that holds a method; it is not changed.
         example: an input of the model, or a tuple of its inputs, of at least two samples. Needed if
-            the features are a list or dict of tensors; useful otherwise: the outputs are compared. An
-            architecture of mtlkit that has run before makes one itself.
+            the features are a list or dict of tensors. An architecture of mtlkit that has run before
+            makes one itself.
         tolerance: largest difference of outputs that is allowed, relative to the largest output.
 
     Returns:
-        A module in eval mode without any object of mtlkit. It is ready for ``torch.export`` and ONNX.
+        A module in eval mode without any object of mtlkit. It can be saved with ``torch.save``, takes
+        inputs of other sizes wherever the model does, and is ready for ``torch.export`` and ONNX.
 
     Raises:
         UsageError: if the model holds no method, or outputs differ.
     """
+    if isinstance(model, GradientAggregator):
+        raise UsageError("fuse takes the model that holds the method, not the method itself")
     if example is None:
         example = getattr(model, "example_input", None)  # an architecture remembers what it has seen
-    inputs = example if isinstance(example, tuple) else (example,)
-    folded = _fused(model, None if example is None else inputs, fold=True)
     if example is None:
-        return folded
+        fused = _fused(model, None)
+        fused.warn()
+        return fused.model
+    inputs = example if isinstance(example, tuple) else (example,)
     expected = _outputs(copy.deepcopy(model).eval(), inputs)
-    if _difference(expected, _outputs(folded, inputs)) <= tolerance:
-        return folded
-    unfolded = _fused(model, inputs, fold=False)
-    difference = _difference(expected, _outputs(unfolded, inputs))
-    if difference > tolerance:
+
+    def difference(fused: _Fused) -> float:
+        return _difference(expected, _outputs(fused.model, inputs))
+
+    fused = _fused(model, inputs)
+    if difference(fused) > tolerance:
+        exact = [p for p in fused.folded if difference(_fused(model, inputs, [p])) <= tolerance]
+        fused = _fused(model, inputs, exact)
+    if (found := difference(fused)) > tolerance:
         raise UsageError(
-            f"the fused model's outputs differ by {difference:.1e} from the model's on the example; "
+            f"the fused model's outputs differ by {found:.1e} from the model's on the example; "
             "fuse needs a forward pass that is the same each time and that gives the heads what "
             "method(features) returns"
         )
-    return unfolded
+    fused.warn()
+    return fused.model
 
 
-def _fused(model: nn.Module, inputs: tuple[Any, ...] | None, *, fold: bool) -> nn.Module:
+@dataclass
+class _Fused:
+    """A fused model, and for which task of which method the rotation was folded into the head."""
+
+    model: nn.Module
+    folded: list[tuple[int, int]] = field(default_factory=list)
+    explicit: dict[str, str] = field(default_factory=dict)
+
+    def warn(self) -> None:
+        """Say which rotations are left, and why."""
+        if self.explicit:
+            reasons = "; ".join(f"{task}: {reason}" for task, reason in self.explicit.items())
+            warnings.warn(
+                f"fuse leaves {len(self.explicit)} rotation(s) as explicit products ({reasons})",
+                UserWarning,
+                stacklevel=4,
+            )
+
+
+def _fused(
+    model: nn.Module, inputs: tuple[Any, ...] | None, allowed: Sequence[tuple[int, int]] | None = None
+) -> _Fused:
+    """Fold what can be folded; ``allowed`` limits it to these pairs of method and task."""
     model = copy.deepcopy(model).eval()
-    if isinstance(model, GradientAggregator):
-        raise UsageError("fuse takes the model that holds the method, not the method itself")
     holders = _holders(model)
     if not holders:
         raise UsageError("the model holds no method; there is nothing to fuse")
-    features = _recorded_features(model, inputs)
-    for method, places in holders:
+    record = None if inputs is None else _Record(model, inputs)
+    fused = _Fused(model)
+    for index, (method, places) in enumerate(holders):
         owner, _ = places[0]
-        fork = _fork_in_place_of(method, owner, model, features.get(id(method)), fold)
+        features = None if record is None else record.features(method)
+        rotations: dict[int, Tensor] = {}
+        rotate: Any = method.fork_part
+        if rotate is not None:
+            rotations = dict(enumerate(_rotations(rotate)))
+            heads = _named_heads(owner, method.tasks) if record is None else record.heads(method)
+            for task, name in enumerate(method.tasks):
+                reason = "folding it changes the output"
+                if allowed is None or (index, task) in allowed:
+                    layer = _foldable_layer(heads.get(task), rotate, features, model)
+                    if isinstance(layer, nn.Module):
+                        _fold(layer, rotations.pop(task))
+                        fused.folded.append((index, task))
+                        continue
+                    reason = layer
+                fused.explicit[name] = reason
+        fork = traced(_Fork(len(method.tasks), rotations, rotate, features), None)
         for holder, name in places:
             setattr(holder, name, fork)
-    return _without_own_classes(model, inputs)
+    fused.model = _without_own_classes(model, inputs, record)
+    return fused
+
+
+def _rotations(part: GradientAggregator) -> Tensor:
+    try:
+        return part.rotations
+    except UsageError:
+        raise UsageError(
+            f"fuse can replace the fork of 'rotate' only, and {part} forks the features otherwise"
+        ) from None
 
 
 def _holders(model: nn.Module) -> list[tuple[GradientAggregator, list[tuple[nn.Module, str]]]]:
     """Every method of the model, with the modules and attribute names that hold it."""
     found: dict[int, tuple[GradientAggregator, list[tuple[nn.Module, str]]]] = {}
-    waiting, seen = [model], {id(model)}
-    while waiting:
-        module = waiting.pop()
-        for name, child in module._modules.items():
-            if isinstance(child, GradientAggregator):
-                if isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential):
-                    raise UsageError(
-                        f"the method is in a {type(module).__name__}; keep it in an attribute of the "
-                        "module whose forward calls it, for example self.method"
-                    )
-                found.setdefault(id(child), (child, []))[1].append((module, name))
-            elif child is not None and id(child) not in seen:
-                seen.add(id(child))
-                waiting.append(child)
+    methods: list[str] = []
+    for path, module in model.named_modules(remove_duplicate=False):
+        is_part = any(path.startswith(f"{method}.") for method in methods)
+        if is_part or not isinstance(module, GradientAggregator):
+            continue
+        methods.append(path)
+        parent, _, name = path.rpartition(".")
+        holder = model.get_submodule(parent)
+        if isinstance(holder, nn.ModuleList | nn.ModuleDict | nn.Sequential):
+            raise UsageError(
+                f"the method is in a {type(holder).__name__}; keep it in an attribute of the "
+                "module whose forward calls it, for example self.method"
+            )
+        found.setdefault(id(module), (module, []))[1].append((holder, name))
     return list(found.values())
 
 
-def _recorded_features(model: nn.Module, inputs: tuple[Any, ...] | None) -> dict[int, Any]:
-    """What each method is given when the model sees the example."""
-    if inputs is None:
-        return {}
-    features: dict[int, Any] = {}
+class _Record:
+    """Which modules ran on the example, and what they were given."""
 
-    def record(module: nn.Module, given: tuple[Any, ...]) -> None:
-        features[id(module)] = given[0]
+    def __init__(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
+        self._calls: list[tuple[nn.Module, tuple[Any, ...]]] = []
+        self._views: dict[nn.Module, Any] = {}
 
-    handles = [
-        module.register_forward_pre_hook(record)
-        for module in model.modules()
-        if isinstance(module, GradientAggregator)
-    ]
-    model(*inputs)
-    for handle in handles:
-        handle.remove()
-    return features
+        def before(module: nn.Module, given: tuple[Any, ...]) -> None:
+            self._calls.append((module, given))
+
+        def after(module: nn.Module, given: tuple[Any, ...], views: Any) -> None:
+            self._views[module] = views
+
+        handles = [module.register_forward_pre_hook(before) for module in model.modules()]
+        for module in model.modules():
+            if isinstance(module, GradientAggregator):
+                handles.append(module.register_forward_hook(after))
+        model(*inputs)
+        for handle in handles:
+            handle.remove()
+
+    def inputs(self, module: nn.Module) -> tuple[Any, ...] | None:
+        """Arguments of the module's first call; None if it was not called."""
+        return next((given for called, given in self._calls if called is module), None)
+
+    def features(self, method: GradientAggregator) -> Any:
+        """What the method forked."""
+        given = self.inputs(method)
+        return None if given is None else given[0]
+
+    def heads(self, method: GradientAggregator) -> dict[int, nn.Module]:
+        """By task, the only module that was given the task's view of the features."""
+        heads = {}
+        for task, view in enumerate(self._views.get(method, ())):
+            readers: list[nn.Module] = []
+            for module, given in self._calls:
+                inside = any(module in reader.modules() for reader in readers)
+                if given and given[0] is view and not inside:
+                    readers.append(module)
+            if len(readers) == 1:
+                heads[task] = readers[0]
+        return heads
 
 
-def _fork_in_place_of(
-    method: GradientAggregator, owner: nn.Module, model: nn.Module, features: Any, fold: bool
-) -> nn.Module:
-    """A module that gives every task its features, rotated unless the rotation went into the head."""
-    rotate: Any = next((part for part in method.parts if part._rotates), None)
-    if rotate is None:
-        return _fork(len(method.tasks), {}, None, features)
-    rotations = dict(enumerate(rotate.rotations))
-    if fold and (features is None or isinstance(features, Tensor)):
-        heads = _heads(owner, method.tasks)
-        for task, head in heads.items():
-            layer = _first_layer(head)
-            pools = layer is not None and layer is getattr(head, "first_layer", None)
-            if layer is None or not _is_own(layer, model):
-                continue
-            if _acts_on(layer, rotate, features) or (pools and rotate.dim in (1, "channel")):
-                _fold(layer, rotations.pop(task))
-    return _fork(len(method.tasks), rotations, rotate, features)
-
-
-def _heads(owner: nn.Module, tasks: Sequence[str]) -> dict[int, nn.Module]:
-    """The head of every task, by the rule of :func:`fuse`; none if the rule does not apply."""
+def _named_heads(owner: nn.Module, tasks: Sequence[str]) -> dict[int, nn.Module]:
+    """The head of every task by the names of modules; none if no rule of :func:`fuse` applies."""
     candidates: dict[str, dict[int, nn.Module]] = {}
-    for name, child in owner.named_children():
+    children = dict(owner.named_children())
+    for name, child in children.items():
         if isinstance(child, nn.ModuleDict) and set(child.keys()) == set(tasks):
             candidates[name] = {k: child[task] for k, task in enumerate(tasks)}
         elif isinstance(child, nn.ModuleList) and len(child) == len(tasks):
             candidates[name] = dict(enumerate(child))
+    for pattern in ("{}", "{}_head", "head_{}"):
+        named = [children.get(pattern.format(task)) for task in tasks]
+        if None not in named:
+            candidates[pattern] = {k: head for k, head in enumerate(named) if head is not None}
     if len(candidates) == 1:
         return next(iter(candidates.values()))
     return candidates.get("heads", {})
+
+
+def _foldable_layer(
+    head: nn.Module | None, rotate: Any, features: Any, model: nn.Module
+) -> nn.Module | str:
+    """The layer that takes up the rotation, or the reason why there is none."""
+    if not (features is None or isinstance(features, Tensor)):
+        return "the features are several tensors"
+    if head is None:
+        return "no module was found that alone reads its features"
+    layer = _first_layer(head)
+    if layer is None:
+        return f"the first layer of {type(head).__name__} was not found"
+    if not _is_own(layer, model):
+        return f"its first layer, {type(layer).__name__}, is parametrized or shared, or has no weight"
+    if not _acts_on(layer, rotate, features, pools=layer is getattr(head, "first_layer", None)):
+        return f"its first layer, {type(layer).__name__}, does not act on the rotated axis alone"
+    return layer
 
 
 def _first_layer(head: nn.Module) -> nn.Module | None:
@@ -193,16 +279,14 @@ def _is_own(layer: nn.Module, model: nn.Module) -> bool:
     return modules == 1 and weights == 1
 
 
-def _acts_on(layer: nn.Module, rotate: Any, features: Tensor | None) -> bool:
-    """Whether the layer is linear in the axis that is rotated."""
-    plain = features is not None and features.dim() == 2
-    last = rotate.dim == -1 or (plain and rotate.dim in (1, "channel", "flat"))
+def _acts_on(layer: nn.Module, rotate: Any, features: Tensor | None, *, pools: bool) -> bool:
+    """Whether the layer is linear in the axis that is rotated; ``pools``: other axes may be averaged."""
+    channels = rotate.dim in (1, "channel")
     if type(layer) is nn.Linear:
+        plain = features is not None and features.dim() == 2
+        last = rotate.dim == -1 or (plain and (channels or rotate.dim == "flat")) or (pools and channels)
         return last and layer.in_features >= rotate.side
-    if type(layer) in _CONVOLUTIONS:
-        groups: Any = layer.groups
-        return rotate.dim in (1, "channel") and groups == 1
-    return False
+    return isinstance(layer, _CONVOLUTIONS) and channels and layer.groups == 1
 
 
 def _fold(layer: nn.Module, rotation: Tensor) -> None:
@@ -213,46 +297,47 @@ def _fold(layer: nn.Module, rotation: Tensor) -> None:
     weight[:, :side] = torch.einsum("oi...,ij->oj...", head, rotation.to(head)).to(weight.dtype)
 
 
-def _fork(tasks: int, rotations: Mapping[int, Tensor], rotate: Any, features: Any) -> nn.Module:
-    """A graph module: its class is made by torch.fx, so that nothing of mtlkit stays in the model."""
-    root = nn.Module()
-    graph = fx.Graph()
-    given = graph.placeholder("features")
-    path = _path_to_leaf(features, rotate.leaf) if rotations and features is not None else []
-    leaf = given
-    for key in path:
-        leaf = graph.call_function(operator.getitem, (leaf, key))
-    views: list[Any] = [given] * tasks
-    for task, rotation in rotations.items():
-        name = f"rotation_{task}"
-        root.register_buffer(name, rotation.clone())
-        turned = _rotated(graph, leaf, graph.get_attr(name), rotate, len(rotation))
-        views[task] = _put(graph, given, features, path, turned)
-    graph.output(views)
-    return fx.GraphModule(root, graph, "Fork")
+class _Fork(nn.Module):
+    """The features of every task, rotated unless the rotation went into the head."""
+
+    def __init__(self, tasks: int, rotations: Mapping[int, Tensor], rotate: Any, example: Any) -> None:
+        super().__init__()
+        self.tasks, self.rotate, self.example = tasks, rotate, example
+        for task, rotation in rotations.items():
+            self.register_buffer(f"rotation_{task}", rotation.clone())
+
+    def forward(self, features: Any) -> list[Any]:
+        views = []
+        for task in range(self.tasks):
+            rotation = getattr(self, f"rotation_{task}", None)
+            views.append(features if rotation is None else self._view(features, rotation))
+        return views
+
+    def _view(self, features: Any, rotation: Tensor) -> Any:
+        """The features with one of their tensors rotated."""
+
+        def turned(given: Any, like: Any, path: list[Any]) -> Any:
+            if not path:
+                side = self.rotate.side if self.rotate.size is not None else None
+                return _rotated(given, rotation, self.rotate.dim, side)
+            # the example tells the structure, because what is traced has none
+            keys = list(like) if isinstance(like, Mapping) else range(len(like))
+            items = {key: given[key] for key in keys}
+            items[path[0]] = turned(given[path[0]], like[path[0]], path[1:])
+            return items if isinstance(like, Mapping) else type(like)(items.values())
+
+        path = [] if self.example is None else _path_to_leaf(self.example, self.rotate.leaf)
+        return turned(features, self.example, path)
 
 
-def _rotated(graph: fx.Graph, leaf: fx.Node, rotation: fx.Node, rotate: Any, side: int) -> fx.Node:
-    def call(name: str, *args: Any) -> fx.Node:
-        return graph.call_method(name, args)
-
-    axis = 1 if rotate.dim == "channel" else rotate.dim
-    if rotate.dim == "flat":
-        flat = call("flatten", leaf, 1)
-    else:
-        flat = leaf if axis == -1 else call("movedim", leaf, axis, -1)
-    dtype = graph.call_function(getattr, (leaf, "dtype"))
-    matrix = call("to", call("transpose", rotation, 0, 1), dtype)
-    first: Any = (Ellipsis, slice(None, side))
-    head = graph.call_function(operator.getitem, (flat, first))
-    turned = graph.call_function(torch.matmul, (head, matrix))
-    if rotate.size is not None:
-        others: Any = (Ellipsis, slice(side, None))
-        rest = graph.call_function(operator.getitem, (flat, others))
-        turned = graph.call_function(torch.cat, ([turned, rest], -1))
-    if rotate.dim == "flat":
-        return call("view_as", turned, leaf)
-    return turned if axis == -1 else call("movedim", turned, -1, axis)
+def _rotated(x: Tensor, rotation: Tensor, dim: int | str, side: int | None) -> Tensor:
+    """``x`` with its features, or the first ``side`` of them, multiplied by a matrix."""
+    axis = 1 if dim in ("channel", "flat") else int(dim)
+    moved = x.flatten(1) if dim == "flat" else x.movedim(axis, -1)
+    turned = moved[..., :side] @ rotation.T.to(x.dtype)
+    if side is not None:
+        turned = torch.cat([turned, moved[..., side:]], dim=-1)
+    return turned.view_as(x) if dim == "flat" else turned.movedim(-1, axis)
 
 
 def _path_to_leaf(features: Any, leaf: int) -> list[Any]:
@@ -269,71 +354,17 @@ def _path_to_leaf(features: Any, leaf: int) -> list[Any]:
     raise AssertionError("the leaf is one of the tensors")
 
 
-def _put(graph: fx.Graph, node: fx.Node, features: Any, path: Sequence[Any], value: fx.Node) -> Any:
-    """The features with the tensor at ``path`` exchanged."""
-    if not path:
-        return value
-    keys = list(features) if isinstance(features, Mapping) else list(range(len(features)))
-    items = {}
-    for key in keys:
-        item = graph.call_function(operator.getitem, (node, key))
-        items[key] = _put(graph, item, features[key], path[1:], value) if key == path[0] else item
-    if isinstance(features, Mapping):
-        return items
-    return tuple(items.values()) if isinstance(features, tuple) else list(items.values())
-
-
-class _Tracer(fx.Tracer):
-    """Goes through mtlkit's own modules and leaves all others whole."""
-
-    def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
-        # the fork is gone through too, so that the network's forward may unpack what it returns
-        return not (_is_ours(module) or isinstance(module, fx.GraphModule))
-
-
-def _is_ours(module: nn.Module) -> bool:
-    return type(module).__module__.partition(".")[0] == "mtlkit"
-
-
-def _without_own_classes(model: nn.Module, inputs: tuple[Any, ...] | None) -> nn.Module:
-    """The same network as a graph of torch's modules, if it is made of mtlkit's."""
-    if _is_ours(model):
-        return _traced(model, inputs)
+def _without_own_classes(
+    model: nn.Module, inputs: tuple[Any, ...] | None, record: _Record | None
+) -> nn.Module:
+    """The same network with mtlkit's modules written as graphs of torch's."""
+    if is_own_class(model):
+        return traced(model, inputs)
     for name, child in list(model.named_children()):
-        if any(map(_is_ours, child.modules())):
-            setattr(model, name, _without_own_classes(child, None))
+        if any(map(is_own_class, child.modules())):
+            given = None if record is None else record.inputs(child)
+            setattr(model, name, _without_own_classes(child, given, record))
     return model.eval()
-
-
-def _traced(model: nn.Module, inputs: tuple[Any, ...] | None) -> nn.Module:
-    """By torch.fx, which needs no input; where a forward looks at shapes, by torch.export."""
-    name = type(model).__name__
-    try:
-        return fx.GraphModule(model, _Tracer().trace(model), name).eval()
-    except Exception as error:  # whatever a forward does with a proxy
-        if inputs is None:
-            raise UsageError(
-                f"{name} looks at the shapes of its input, so fuse needs one: fuse(model, example) with "
-                "an example of at least two samples, or run the model once before"
-            ) from error
-    batches = tuple(_dynamic_batch(given) for given in inputs)
-    try:
-        graph = torch.export.export(model, inputs, dynamic_shapes=batches).module()
-    except Exception as error:
-        raise UsageError(f"{name} cannot be written as a graph of torch modules: {error}") from error
-    graph.training = False
-    return graph
-
-
-def _dynamic_batch(given: Any) -> Any:
-    """The first axis of every tensor may have another length than in the example."""
-    if isinstance(given, Tensor):
-        return {0: torch.export.Dim.AUTO}
-    if isinstance(given, Mapping):
-        return {key: _dynamic_batch(item) for key, item in given.items()}
-    if isinstance(given, list | tuple):
-        return type(given)(_dynamic_batch(item) for item in given)
-    return None
 
 
 def _outputs(model: nn.Module, inputs: tuple[Any, ...]) -> list[Tensor]:

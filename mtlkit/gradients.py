@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["Gradients"]
+__all__ = ["Gradients", "MatrixGradients"]
 
 # Rows are processed in chunks that stay in the cache, so that stacking them costs no memory traffic.
 _CHUNK = 2**18
+
+Column = Sequence[Tensor | None]
 
 
 class Gradients:
@@ -26,22 +28,22 @@ class Gradients:
     def __init__(self, rows: Mapping[int, Sequence[Tensor | None]], dtype: torch.dtype) -> None:
         self.tasks = tuple(rows)
         self.dtype = dtype
-        self.rows = dict(rows)
-        self._columns = [list(column) for column in zip(*rows.values(), strict=True)]
+        self.rows = rows
+        self._columns: list[Column] = list(zip(*rows.values(), strict=True))
 
     @property
-    def example(self) -> Tensor | None:
-        """Some gradient, for its device; None if there is none."""
-        return next((g for column in self._columns for g in column if g is not None), None)
+    def size(self) -> int:
+        """N, without the tensors that no task reaches."""
+        return sum(example.numel() for example in map(_example, self._columns) if example is not None)
 
     def gram(self) -> Tensor:
         """(P, P) inner products, accumulated in ``dtype``."""
-        example = self.example
-        assert example is not None
-        gram = torch.zeros(len(self.tasks), len(self.tasks), dtype=self.dtype, device=example.device)
+        gram: Tensor | None = None
         for column in self._columns:
             for matrix in self._matrices(column):
-                gram = gram + matrix @ matrix.T
+                product = matrix @ matrix.T
+                gram = product if gram is None else gram + product
+        assert gram is not None
         return gram
 
     def cross_gram(self) -> tuple[Tensor, int]:
@@ -52,14 +54,12 @@ class Gradients:
         is that of the samples, and a contiguous split of an even-sized batch has the same pairs. The
         products are scaled so that without noise they are the Gram matrix.
         """
-        example = self.example
-        assert example is not None
-        products = torch.zeros(len(self.tasks), len(self.tasks), dtype=self.dtype, device=example.device)
-        pairs = 0
-        for column in self._reached():
-            count = len(_example(column)) // 2 if _example(column).dim() > 1 else 0
-            if count:
-                zero = torch.zeros_like(_example(column))
+        products, pairs = torch.zeros_like(self.gram()), 0
+        for column in self._columns:
+            example = _example(column)
+            count = 0 if example is None or example.dim() < 2 else len(example) // 2
+            if example is not None and count:
+                zero = torch.zeros_like(example)
                 rows = torch.stack([zero if g is None else g for g in column]).to(self.dtype)
                 even, odd = rows[:, 0 : 2 * count : 2].flatten(1), rows[:, 1 : 2 * count : 2].flatten(1)
                 products = products + even @ odd.T * (rows.shape[1] / count)
@@ -68,45 +68,79 @@ class Gradients:
 
     def weighted(self, weights: Tensor) -> list[Tensor | None]:
         """``sum_k w_k g_k`` for every tensor of the list; None where no task reaches it."""
-        return [self._weighted(column, weights.to(self.dtype)) for column in self._columns]
+        factors = weights.to(self.dtype).unbind()
+        merged = []
+        for column in self._columns:
+            total: Tensor | None = None
+            for weight, gradient in zip(factors, column, strict=True):
+                if gradient is not None:
+                    term = gradient.to(self.dtype)
+                    total = term * weight if total is None else torch.addcmul(total, term, weight)
+            merged.append(total)
+        return merged
 
     def matrix(self) -> Tensor:
         """(P, N), copied together; tensors that no task reaches are left out."""
-        flat = [torch.cat(list(self._matrices(column)), dim=1) for column in self._reached()]
-        return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
+        return torch.cat([m for column in self._columns for m in self._matrices(column)], dim=1)
 
     def split(self, vector: Tensor) -> list[Tensor | None]:
         """(N,) back into the shapes of the list."""
-        pieces = iter(vector.split([_example(column).numel() for column in self._reached()]))
-        return [
-            None if _is_empty(column) else next(pieces).reshape(_example(column).shape)
-            for column in self._columns
-        ]
+        pieces: list[Tensor | None] = []
+        start = 0
+        for example in map(_example, self._columns):
+            if example is None:
+                pieces.append(None)
+            else:
+                pieces.append(vector[start : start + example.numel()].reshape(example.shape))
+                start += example.numel()
+        return pieces
 
-    def _reached(self) -> list[list[Tensor | None]]:
-        return [column for column in self._columns if not _is_empty(column)]
-
-    def _matrices(self, column: Sequence[Tensor | None]) -> Iterator[Tensor]:
-        """The (P, n) matrix of one tensor, in chunks of columns."""
-        if _is_empty(column):
-            return
-        zero = _example(column).new_zeros(()).expand_as(_example(column))
-        flat = [(zero if g is None else g).reshape(-1).split(_CHUNK) for g in column]
-        for chunk in zip(*flat, strict=True):
-            yield torch.stack(chunk).to(self.dtype)
-
-    def _weighted(self, column: Sequence[Tensor | None], weights: Tensor) -> Tensor | None:
-        total: Tensor | None = None
-        for weight, gradient in zip(weights, column, strict=True):
-            if gradient is not None:
-                term = gradient.to(self.dtype)
-                total = term * weight if total is None else torch.addcmul(total, term, weight)
-        return total
+    def _matrices(self, column: Column) -> Iterator[Tensor]:
+        """The (P, n) matrix of one tensor, in chunks of columns; nothing if no task reaches it."""
+        example = _example(column)
+        if example is not None:
+            zero = example.new_zeros(()).expand_as(example)  # takes no memory
+            flat = [(zero if g is None else g).reshape(-1).split(_CHUNK) for g in column]
+            for chunk in zip(*flat, strict=True):
+                yield torch.stack(chunk).to(self.dtype)
 
 
-def _is_empty(column: Sequence[Tensor | None]) -> bool:
-    return all(gradient is None for gradient in column)
+class MatrixGradients(Gradients):
+    """The same for rows that are a matrix already, as in ``combine``."""
+
+    def __init__(self, matrix: Tensor, dtype: torch.dtype) -> None:
+        super().__init__({}, dtype)
+        self.tasks = tuple(range(len(matrix)))
+        self._matrix = matrix.to(dtype)
+
+    @property
+    def size(self) -> int:
+        """N."""
+        return self._matrix.shape[1]
+
+    def gram(self) -> Tensor:
+        """(P, P) inner products."""
+        return self._matrix @ self._matrix.T
+
+    def cross_gram(self) -> tuple[Tensor, int]:
+        """No pairs: there is no axis of samples."""
+        return self.gram(), 0
+
+    def weighted(self, weights: Tensor) -> list[Tensor | None]:
+        """``sum_k w_k g_k``."""
+        return [weights.to(self.dtype) @ self._matrix]
+
+    def matrix(self) -> Tensor:
+        """(P, N)."""
+        return self._matrix
+
+    def split(self, vector: Tensor) -> list[Tensor | None]:
+        """The vector itself."""
+        return [vector]
 
 
-def _example(column: Sequence[Tensor | None]) -> Tensor:
-    return next(gradient for gradient in column if gradient is not None)
+def _example(column: Column) -> Tensor | None:
+    for gradient in column:
+        if gradient is not None:
+            return gradient
+    return None

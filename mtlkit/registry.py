@@ -1,7 +1,7 @@
-"""Names to factories, for methods and for architectures; third-party packages add theirs.
+"""Registries of methods and architectures, which third-party packages can extend.
 
 A package registers by an entry point in the group ``mtlkit.weighting`` or ``mtlkit.architectures``.
-Entry points are read when a name is first looked up, so ``import mtlkit`` runs nobody else's code.
+Entry points are read when a name is first looked up, so ``import mtlkit`` runs no third-party code.
 """
 
 from __future__ import annotations
@@ -23,11 +23,16 @@ from mtlkit.spec import Part, SpecLike, parse_spec
 
 __all__ = [
     "architectures",
+    "describe_type",
+    "fits_type",
     "list_architectures",
     "list_methods",
     "methods",
+    "option_defaults",
+    "option_names",
     "register_architecture",
     "register_method",
+    "takes_feature_dim",
 ]
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -118,10 +123,9 @@ class Registry(Generic[T]):
         for key, value in part.options.items():
             if key not in accepted:
                 raise unknown_name(f"option of {part.name}", key, accepted)
-            if key in annotations and not _fits(value, annotations[key]):
-                raise SpecError(
-                    f"option {key!r} of {part.name} must be {_describe(annotations[key])}, not {value!r}"
-                )
+            if key in annotations and not fits_type(value, annotations[key]):
+                wanted = describe_type(annotations[key])
+                raise SpecError(f"option {key!r} of {part.name} must be {wanted}, not {value!r}")
         return factory
 
     def _load(self) -> None:
@@ -134,7 +138,7 @@ class Registry(Generic[T]):
                 found = entry.load()
                 if entry.name not in self._factories and callable(found):
                     self.register(entry.name)(found)
-            except Exception as error:  # a plugin may fail in any way; ours must still work
+            except Exception as error:  # a broken plugin must not break mtlkit
                 warnings.warn(
                     f"mtlkit plugin {entry.name!r} ({entry.value}) could not be loaded and is left "
                     f"out: {type(error).__name__}: {error}",
@@ -149,7 +153,7 @@ def _origin(factory: Any) -> str:
 
 @cache
 def takes_feature_dim(factory: Callable[..., Any]) -> bool:
-    """Whether the factory wants to know the size of the features."""
+    """Whether the factory takes ``feature_dim``."""
     return "feature_dim" in inspect.signature(factory).parameters
 
 
@@ -166,13 +170,13 @@ def _option_types(factory: Callable[..., Any]) -> Mapping[str, Any]:
     return hints
 
 
-def _fits(value: Any, annotation: Any) -> bool:
+def fits_type(value: Any, annotation: Any) -> bool:
     """Whether ``value`` is of the annotated type; a type that is not known here always fits."""
     origin = typing.get_origin(annotation)
     if origin is typing.Literal:
         return value in typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, choice) for choice in typing.get_args(annotation))
+        return any(fits_type(value, choice) for choice in typing.get_args(annotation))
     if annotation is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if annotation is int:
@@ -185,13 +189,14 @@ def _fits(value: Any, annotation: Any) -> bool:
     return True
 
 
-def _describe(annotation: Any) -> str:
+def describe_type(annotation: Any) -> str:
+    """An annotated type in the words of an error message."""
     names = {float: "a number", int: "a whole number", bool: "True or False", str: "a word"}
     origin = typing.get_origin(annotation)
     if origin is typing.Literal:
         return "one of " + ", ".join(map(repr, typing.get_args(annotation)))
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_describe(choice) for choice in typing.get_args(annotation))
+        return " or ".join(describe_type(choice) for choice in typing.get_args(annotation))
     if annotation is type(None):
         return "None"
     if origin in (abc.Sequence, list, tuple):

@@ -95,7 +95,7 @@ def _parse_string(text: str, nested: bool = False) -> list[Part]:
         raise SpecError(f"spec of {len(text)} characters is too long; at most {_MAX_LENGTH}")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # Python's advice on Python, such as '1a'
+            warnings.simplefilter("ignore", SyntaxWarning)  # about Python's syntax, as for '1a'
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         reason = getattr(error, "msg", None) or str(error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,13 +17,21 @@ from torch.nn import functional
 
 from mtlkit.errors import SpecError, unknown_name
 
-__all__ = ["NO_LABEL", "Task", "task_names"]
+__all__ = ["NO_LABEL", "LabelCount", "Task", "task_names"]
 
 NO_LABEL = -100
 """Integer target of a sample without a label; torch's own ``ignore_index``."""
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Labels: TypeAlias = Callable[[Tensor], Tensor]
+
+
+class LabelCount(NamedTuple):
+    """Which labels of one task a batch has."""
+
+    number: int
+    rows: Tensor | None = None
+    """Indices of the labelled samples, if the loss and the metrics see only those; None for all."""
 
 
 def task_names(tasks: int | Sequence[Any] | Mapping[str, Any]) -> tuple[str, ...]:
@@ -105,13 +113,41 @@ class Task:
         """Name of the first metric, or ``"loss"``."""
         return next(iter(self.higher_is_better), "loss")
 
-    def measure(self, prediction: Tensor, target: Tensor | None) -> tuple[Tensor | None, int]:
-        """Mean loss over the labels, and how many there are; (None, 0) where there is none."""
-        prediction, target, count = self.labelled(prediction, target)
+    def count_labels(self, target: Tensor | None) -> LabelCount:
+        """Count the labels of a batch. This reads the target: do it before the target goes to a GPU."""
         if target is None:
+            return LabelCount(0)
+        if self.labels is None:
+            if _is_complete(target):
+                return LabelCount(len(target))
+            mask = _labelled_rows(target)
+        else:
+            complete = (self.labels is _not_nan and _is_complete(target)) or (
+                self.labels is _not_negative and _all_classes_known(target)
+            )
+            if complete:
+                return LabelCount(target.numel())
+            mask = self.labels(target)
+        count = int(mask.sum())
+        some = mask.dim() == 1 and 0 < count < len(mask)
+        return LabelCount(count, mask.nonzero().flatten() if some else None)
+
+    def measure(
+        self, prediction: Tensor, target: Tensor | None, labels: LabelCount | None = None
+    ) -> tuple[Tensor | None, int]:
+        """Mean loss over the labels, and how many there are; (None, 0) where there is none.
+
+        Args:
+            prediction: of a batch.
+            target: of the same batch.
+            labels: what :meth:`count_labels` said of the target; None counts here.
+        """
+        labels = self.count_labels(target) if labels is None else labels
+        if target is None or labels.number == 0:
             return None, 0
+        prediction, target = _labelled(prediction, target, labels)
         if isinstance(self.loss, _Masked):
-            loss = self.loss(prediction, target, complete=count == target.numel())
+            loss = self.loss(prediction, target, complete=labels.number == target.numel())
         else:
             loss = self.loss(prediction, target)
         if not isinstance(loss, Tensor) or loss.dim() != 0:
@@ -119,28 +155,7 @@ class Task:
             raise SpecError(
                 f"the loss of task {self.name!r} must be a scalar, the mean over the labels; got {found}"
             )
-        return loss, count
-
-    def labelled(self, prediction: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor | None, int]:
-        """The labelled samples, and how many labels they have; the target is None where none has."""
-        if target is None:
-            return prediction, None, 0
-        if self.labels is None:
-            if _is_complete(target):
-                return prediction, target, len(target)
-            mask = _labelled_rows(target)
-        else:
-            if self.labels is _not_nan and _is_complete(target):
-                return prediction, target, target.numel()
-            if self.labels is _not_negative and _all_classes_known(target):
-                return prediction, target, target.numel()
-            mask = self.labels(target)
-        count = int(mask.sum())
-        if count == 0:
-            return prediction, None, 0
-        if mask.dim() == 1 and count < len(mask):
-            return prediction[mask], target[mask], count
-        return prediction, target, count
+        return loss, labels.number
 
     def make_metrics(self, device: torch.device | str = "cpu") -> dict[str, Any]:
         """Fresh metrics, by the name they were given under."""
@@ -155,13 +170,20 @@ class Task:
             made[name] = fresh.to(device)
         return made
 
-    def update(self, metrics: Mapping[str, Any], prediction: Tensor, target: Tensor | None) -> None:
-        """Show a batch to ``metrics``, the labelled part of it."""
+    def update(
+        self,
+        metrics: Mapping[str, Any],
+        prediction: Tensor,
+        target: Tensor | None,
+        labels: LabelCount | None = None,
+    ) -> None:
+        """Show the labelled part of a batch to ``metrics``; ``labels`` as for :meth:`measure`."""
         if not metrics:
             return
-        prediction, target, _ = self.labelled(prediction, target)
-        if target is None:
+        labels = self.count_labels(target) if labels is None else labels
+        if target is None or labels.number == 0:
             return
+        prediction, target = _labelled(prediction, target, labels)
         if self.link is not None:
             prediction = self.link(prediction)
         for metric in metrics.values():
@@ -377,6 +399,11 @@ def _is_class(thing: Any) -> bool:
     return isinstance(thing, type)
 
 
+def _labelled(prediction: Tensor, target: Tensor, labels: LabelCount) -> tuple[Tensor, Tensor]:
+    rows = labels.rows
+    return (prediction, target) if rows is None else (prediction[rows], target[rows])
+
+
 def _is_complete(target: Tensor) -> bool:
     """Whether no label can be missing: one pass over the target."""
     if target.is_floating_point():
@@ -433,8 +460,8 @@ class _Masked:
         self.loss = loss
         self.labels = labels
 
-    def __call__(self, prediction: Tensor, target: Tensor, complete: bool = False) -> Tensor:
-        """The mean; ``complete`` says that no label is missing, so that none is looked for."""
+    def __call__(self, prediction: Tensor, target: Tensor, complete: bool | None = None) -> Tensor:
+        """The mean; ``complete`` says whether all labels are known, None reads the target for it."""
         # equal numbers of elements only: broadcasting (B, 1) with (B,) would give (B, B)
         if prediction.shape != target.shape:
             if prediction.numel() != target.numel() or len(prediction) != len(target):
@@ -444,11 +471,11 @@ class _Masked:
                 )
             target = target.reshape(prediction.shape)
         target = target.to(prediction.dtype)
-        if complete or (self.labels is _not_nan and _is_complete(target)):
+        if complete:
             return self.loss(prediction, target)
         mask = self.labels(target).reshape(prediction.shape)
         count = mask.sum()
-        if int(count) == mask.numel():
+        if complete is None and int(count) == mask.numel():
             return self.loss(prediction, target)
         zero = torch.zeros((), dtype=target.dtype, device=target.device)
         each = self.loss(prediction, torch.where(mask, target, zero), reduction="none")

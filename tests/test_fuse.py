@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -42,7 +43,10 @@ def turned(spec: str, feature_dim: int, tasks=("a", "b")) -> mtlkit.GradientAggr
 
 def assert_fused(net: nn.Module, x: torch.Tensor, folded: bool | None = None, example=None):
     before = copy.deepcopy(net.state_dict())
-    fused = mtlkit.fuse(net, example)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fused = mtlkit.fuse(net, example)
+    said = any("explicit products" in str(warning.message) for warning in caught)
     for key, value in net.state_dict().items():
         assert torch.equal(value, before[key]), "fuse changed the model"
     net.eval()
@@ -58,6 +62,7 @@ def assert_fused(net: nn.Module, x: torch.Tensor, folded: bool | None = None, ex
     assert not fused.training
     if folded is not None:
         assert (not any("rotation" in name for name, _ in fused.named_buffers())) == folded
+        assert said == (not folded)
     exported = torch.export.export(fused, (x,))
     for one, other in zip(found, torch.utils._pytree.tree_leaves(exported.module()(x)), strict=True):
         assert torch.allclose(one, other, atol=1e-5)
@@ -167,11 +172,78 @@ class Swapped(Net):
         return [self.heads[1](first), self.heads[0](second)]
 
 
-def test_with_an_example_heads_that_break_the_rule_are_found_and_left():
+def test_with_an_example_heads_are_found_by_what_they_read():
     x = torch.randn(7, 5)
     heads = nn.ModuleList([nn.Linear(6, 3), nn.Linear(6, 3)])
     net = Swapped(nn.Linear(5, 6), heads, turned("rotograd", 6))
-    assert_fused(net, x, folded=False, example=x)
+    assert_fused(net, x, folded=True, example=x)
+
+
+class Attributes(nn.Module):
+    """Heads that are plain attributes."""
+
+    def __init__(self, pattern: str, method: mtlkit.GradientAggregator):
+        super().__init__()
+        self.backbone, self.method, self.pattern = nn.Linear(5, 6), method, pattern
+        for task in method.tasks:
+            setattr(self, pattern.format(task), nn.Linear(6, 2))
+
+    def forward(self, x):
+        views = self.method(self.backbone(x))
+        names = [self.pattern.format(task) for task in ("a", "b")]
+        return [getattr(self, name)(view) for name, view in zip(names, views, strict=True)]
+
+
+@pytest.mark.parametrize("pattern", ["{}", "{}_head", "head_{}", "to_{}"])
+def test_heads_that_are_plain_attributes_are_folded(pattern):
+    x = torch.randn(7, 5)
+    net = Attributes(pattern, turned("rotograd", 6))
+    assert_fused(net, x, folded=True, example=x)
+    assert_fused(net, x, folded=pattern != "to_{}")
+
+
+class ReadsTwice(Net):
+    """Head b is not the only one that reads its features."""
+
+    def forward(self, x):
+        first, second = self.method(self.backbone(x))
+        return [self.heads[0](first), self.heads[1](second) + second.sum()]
+
+
+def test_only_heads_that_can_be_folded_are_and_the_reason_is_said():
+    x = torch.randn(7, 5)
+    net = ReadsTwice(nn.Linear(5, 6), linear_heads(), turned("rotograd", 6))
+    with pytest.warns(UserWarning, match=r"1 rotation\(s\) as .* \(b: folding it changes the output\)"):
+        fused = mtlkit.fuse(net, x)
+    assert [name for name, _ in fused.named_buffers()] == ["method.rotation_1"]
+    for found, wanted in zip(fused(x), net.eval()(x), strict=True):
+        assert torch.allclose(found, wanted, atol=1e-5)
+
+
+def test_a_view_with_two_readers_is_not_folded():
+    class Pair(Net):
+        def forward(self, x):
+            first, second = self.method(self.backbone(x))
+            return [self.heads[0](first), self.heads[1](second), self.heads[2](second)]
+
+    x, heads = torch.randn(7, 5), nn.ModuleList(nn.Linear(6, 2) for _ in range(3))
+    net = Pair(nn.Linear(5, 6), heads, turned("rotograd", 6))
+    with pytest.warns(UserWarning, match=r"\(b: no module was found that alone reads"):
+        fused = mtlkit.fuse(net, x)
+    for found, wanted in zip(fused(x), net.eval()(x), strict=True):
+        assert torch.allclose(found, wanted, atol=1e-5)
+
+
+def test_a_fork_that_is_no_rotation_is_refused():
+    class Doubled(mtlkit.GradientAggregator):
+        name = "doubled"
+
+        def fork(self, features):
+            return [[2 * leaf for leaf in features] for _ in self.tasks]
+
+    net = Net(nn.Linear(5, 6), linear_heads(), Doubled(("a", "b")))
+    with pytest.raises(UsageError, match="'rotate' only, and doubled"):
+        mtlkit.fuse(net)
 
 
 class Skips(Net):

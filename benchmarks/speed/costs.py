@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from benchmarks.speed.timing import Row
-from mtlkit.weighting.costs import COSTS, Costs, measure_costs, write_costs
+from mtlkit.cli.costs import COSTS, Costs, measure_costs, write_costs
 
 
 def run() -> list[Row]:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from mtlkit.architectures.features import Features, declared_features, last_leaf, measure
-from mtlkit.architectures.heads import make_mlp
+from mtlkit.architectures.heads import layer_sizes, make_mlp
 from mtlkit.errors import MissingExtraError, MtlkitError, SpecError, UnknownNameError, unknown_name
 from mtlkit.registry import option_names
 from mtlkit.spec import Part, parse_call
@@ -31,8 +31,8 @@ _BACKBONES: dict[str, Callable[..., nn.Module]] = {}
 def register_backbone(name: str) -> Callable[[T], T]:
     """Make a factory known as ``backbone=name(...)``; its keyword-only arguments are the options.
 
-    The module tells its number of features by an attribute ``num_features``, and that it gives maps by
-    ``feature_kind = "map"``.
+    The module declares its number of features in an attribute ``num_features``, and has
+    ``feature_kind = "map"`` if it returns maps.
     """
 
     def decorate(factory: T) -> T:
@@ -54,12 +54,12 @@ def build_backbone(
     input_size: int | Sequence[int] | None = None,
     **forced: Any,
 ) -> tuple[nn.Module, Features | None]:
-    """The backbone of a spec, or a module as it is, and what it gives.
+    """Build a backbone from its spec, or take a module; also return the kind and size of its features.
 
     Args:
         backbone: for example ``"timm.resnet18(in_chans=1)"``, or a module.
-        features: number of features, where the backbone does not tell.
-        input_size: shape of one sample, to find the features by one pass.
+        features: number of features, if the backbone does not declare it.
+        input_size: shape of one sample, to find the features by one forward pass.
         forced: options of timm that the architecture needs, such as ``features_only``.
     """
     if isinstance(backbone, nn.Module):
@@ -109,7 +109,7 @@ def _mlp(
     dropout: float = 0.0,
     activate_last: bool = True,
 ) -> nn.Module:
-    sizes = [*hidden_sizes, *([hidden] if isinstance(hidden, int) else hidden)]
+    sizes = layer_sizes(hidden_sizes, hidden)
     if inputs is None and input_size is not None:
         inputs = input_size if isinstance(input_size, int) else input_size[0]
     if inputs is None or not sizes:
@@ -119,8 +119,8 @@ def _mlp(
     return make_mlp([inputs, *sizes], norm=norm, dropout=dropout, last=activate_last)
 
 
-class _ChannelsFirst(nn.Module):
-    """A timm model that gives (B, H, W, d), made to give (B, d, H, W)."""
+class ChannelsFirst(nn.Module):
+    """A timm model that returns (B, H, W, d), with its output permuted to (B, d, H, W)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -128,9 +128,9 @@ class _ChannelsFirst(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         output = self.model(x)
-        if isinstance(output, Tensor):
-            return output.permute(0, 3, 1, 2)
-        return [level.permute(0, 3, 1, 2) for level in output]
+        if isinstance(output, list | tuple):
+            return [level.permute(0, 3, 1, 2) for level in output]
+        return output.permute(0, 3, 1, 2)
 
 
 def _build_timm(part: Part, forced: Mapping[str, Any]) -> tuple[nn.Module, Features]:
@@ -150,9 +150,9 @@ def _build_timm(part: Part, forced: Mapping[str, Any]) -> tuple[nn.Module, Featu
     found = _measure_timm(model, options)
     expected = _expected_channels(model)
     if found.kind == "map" and found.shape is not None and found.dim != expected == found.shape[-1]:
-        model = _ChannelsFirst(model)
+        model = ChannelsFirst(model)
         found = _measure_timm(model, options)
-    # of a map, only the channels are independent of the size of the image that was tried
+    # the other axes of a map depend on the size of the image that was tried
     return model, found if found.kind == "vector" else replace(found, shape=None)
 
 
@@ -189,7 +189,7 @@ def _create_timm(timm: Any, name: str, options: dict[str, Any]) -> nn.Module:
             raise SpecError(f"checkpoint_path of timm.{name}: there is no file {str(path)!r}")
     pretrained = bool(options.get("pretrained"))
     try:
-        model = timm.create_model(name, **options)
+        model: nn.Module = timm.create_model(name, **options)
     except TypeError as error:
         raise SpecError(f"timm.{name} does not take these options: {error}") from None
     except Exception as error:  # downloads fail in as many ways as there are libraries
@@ -225,7 +225,7 @@ def _measure_timm(model: nn.Module, options: Mapping[str, Any]) -> Features:
     given = options.get("img_size")
     if given is not None:
         default = (given, given) if isinstance(given, int) else tuple(given)
-    # a small image is enough where the size is free; what comes out is told by its channels
+    # a small image is enough for models that take images of any size
     if given is None and not config.get("fixed_input_size"):
         try:
             return measure(model, (channels, 64, 64))
@@ -235,16 +235,16 @@ def _measure_timm(model: nn.Module, options: Mapping[str, Any]) -> Features:
 
 
 def vector_size(found: Features | None, of: str) -> int:
-    """Number of features, or the error that asks for it."""
+    """Number of features; an error if it is unknown."""
     if found is None:
         raise SpecError(
-            f"{of} must know the number of features and the backbone does not tell; give the option "
+            f"{of} needs the number of features, which the backbone does not declare; give the option "
             "features=d or input_size=(C, H, W), or give the backbone an attribute num_features"
         )
     return found.dim
 
 
 def as_vector(features: Any) -> Tensor:
-    """(B, d): tokens and maps averaged, of a pyramid the last level."""
+    """(B, d): tokens and maps are averaged; of a pyramid, the last level."""
     leaf = last_leaf(features)
     return leaf if leaf.dim() == 2 else leaf.mean(1) if leaf.dim() == 3 else leaf.mean((2, 3))

@@ -31,7 +31,7 @@ def task_outputs(
 
     A task's own size comes first: the value of a mapping ``{"seg": 13, "depth": 1}``, or the attribute
     ``outputs`` of a task object. ``outputs`` gives the size of the others: one for all, a list in
-    task order, or a mapping by name. What nobody sizes has one output.
+    task order, or a mapping by name. The default is one output.
     """
     names = task_names(tasks)
     items: Iterable[Any] = tasks.values() if isinstance(tasks, Mapping) else names
@@ -65,9 +65,9 @@ def _own_outputs(name: str, item: Any) -> Any:
 
 
 class Architecture(nn.Module, ABC):
-    """A network with a shared part and one part per task, which may be trained by any method.
+    """A network with a shared part and one part per task, to be trained by any method.
 
-    A subclass has two hooks: :meth:`encode` computes what the tasks share, :meth:`predict` computes one
+    A subclass has two hooks: :meth:`encode` computes what the tasks share, and :meth:`predict` one
     task's prediction from its view of that. Between the two, :meth:`forward` calls the method once.
     Keyword-only arguments of ``__init__`` are the options of the config string.
 
@@ -78,16 +78,24 @@ class Architecture(nn.Module, ABC):
         multi_input: every task has its own batch; ``forward`` takes ``{task: inputs}``.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str] = "this architecture"
     """Name in the registry."""
     paper: ClassVar[str] = ""
     """Authors, title and venue."""
     year: ClassVar[int | None] = None
+    fork_hint: ClassVar[str] = ""
+    """Where there is no fork unless an option asks for one: what to write."""
+    waived_laws: ClassVar[Mapping[str, str]] = {}
+    """Laws of :func:`mtlkit.testing.check_architecture` that do not apply, with the reason."""
 
     method: GradientAggregator
-    """How the tasks' gradients are merged at the features."""
+    """How the tasks' gradients are merged."""
+    forks: bool = True
+    """Whether all tasks read one set of shared features, which the method forks."""
     features: Features | None = None
-    """Kind and size of what is forked, where it is known."""
+    """Kind and size of the shared features, if known."""
+    heads: nn.ModuleDict
+    """Last module of every task, made by :meth:`by_task`."""
     spec: str = ""
     """The config string that it was made from."""
 
@@ -103,8 +111,7 @@ class Architecture(nn.Module, ABC):
         self.tasks = tuple(self.outputs)
         self.multi_input = multi_input
         self._keys = _module_keys(self.tasks)
-        self._forks = True
-        self._auxiliary = _Terms()
+        self._auxiliary = _AuxiliaryTerm()
         self._seen: tuple[torch.Size, torch.dtype] | None = None
 
     # What a subclass overrides
@@ -118,20 +125,29 @@ class Architecture(nn.Module, ABC):
         """Prediction of one task from its view of the shared features."""
 
     def task_modules(self, task: str) -> Iterable[nn.Module | nn.Parameter]:
-        """Modules and parameters that stand between the fork and the prediction of ``task``."""
-        heads = self.heads
-        assert isinstance(heads, nn.ModuleDict)
-        return [heads[self._keys[task]]]
+        """Modules and parameters that :meth:`predict` uses for ``task`` and for no other."""
+        return [self.head(task)]
 
     # What a subclass calls
 
     def by_task(self, modules: Mapping[str, nn.Module]) -> nn.ModuleDict:
-        """Modules by task, under names that PyTorch accepts."""
+        """Modules by task, under names that PyTorch accepts; :meth:`of_task` finds them."""
         return nn.ModuleDict({self._keys[task]: module for task, module in modules.items()})
+
+    def of_task(self, modules: nn.Module, task: str) -> nn.Module:
+        """The module of ``task`` among those that :meth:`by_task` put together."""
+        assert isinstance(modules, nn.ModuleDict)
+        return modules[self._keys[self.check_task(task)]]
+
+    def check_task(self, task: str) -> str:
+        """``task`` itself, or an error that names the known tasks."""
+        if task not in self.tasks:
+            raise unknown_name("task", str(task), self.tasks)
+        return task
 
     @staticmethod
     def vector_features(size: int) -> Features:
-        """What to put into ``features`` where (B, size) vectors are forked."""
+        """Value of ``features`` for shared vectors (B, size)."""
         return Features("vector", size)
 
     def add_auxiliary(self, term: Tensor) -> None:
@@ -139,7 +155,7 @@ class Architecture(nn.Module, ABC):
         self._auxiliary.add(term)
 
     def set_method(self, method: MethodLike) -> None:
-        """Use another method; a method that rotates is told the size of the features.
+        """Use another method; one that rotates is told the size of the features.
 
         Raises:
             SpecError: if the method needs shared features and this network has none.
@@ -147,17 +163,16 @@ class Architecture(nn.Module, ABC):
         dim = None if self.features is None else self.features.dim
         if not isinstance(method, GradientAggregator):
             parts = methods.expand(method)
-            if not self._forks and _need_features(parts):
-                raise SpecError(self._no_features_message(format_spec(parts)))
+            if not self.forks and any(map(_needs_fork, parts)):
+                raise SpecError(self._no_fork_message(parts))
             if self.features is not None and self.features.kind == "map":
                 parts = [_by_channel(part) for part in parts]
             if self.features is not None and any(part.options.get("dim") == "flat" for part in parts):
                 dim = self.features.flat_size
             method = list[Any](parts)
-        built = create_method(method, self.tasks, feature_dim=dim)
-        if built.needs_features and not self._forks:
-            raise SpecError(self._no_features_message(str(built)))
-        self.method = built
+        elif not self.forks and method.needs_fork:
+            raise SpecError(self._no_fork_message(method.spec))
+        self.method = create_method(method, self.tasks, feature_dim=dim)
 
     # What a user calls
 
@@ -173,29 +188,35 @@ class Architecture(nn.Module, ABC):
             task: self.predict(task, view, inputs) for task, view in zip(self.tasks, views, strict=True)
         }
 
-    @property
-    def example_input(self) -> Tensor | None:
-        """Two samples of noise in the shape of the last input; None before the first forward."""
-        if self._seen is None:
-            return None
-        shape, dtype = self._seen
-        device = next((p.device for p in self.parameters()), None)
-        drawn = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
-        return drawn.to(device, dtype)
+    def forward_only(self, task: str, inputs: Any) -> Any:
+        """Prediction of one task; gradients pass the fork as through any other layer."""
+        self.check_task(task)
+        self._auxiliary.begin(False)
+        training = self.method.training
+        self.method.training = False
+        try:
+            view = self._fork(self.encode(inputs))[self.tasks.index(task)]
+        finally:
+            self.method.training = training
+        return self.predict(task, view, inputs)
 
     def only(self, task: str) -> SingleTask:
         """A module that computes the prediction of one task alone; the weights are shared with it."""
-        return SingleTask(self, self._known(task))
+        return SingleTask(self, self.check_task(task))
 
     def head(self, task: str) -> nn.Module:
-        """The module that computes the prediction of ``task``."""
-        assert isinstance(self.heads, nn.ModuleDict)
-        return self.heads[self._keys[self._known(task)]]
+        """The last module of ``task``."""
+        if not isinstance(getattr(self, "heads", None), nn.ModuleDict):
+            raise UsageError(
+                f"{type(self).__name__} keeps no heads: set self.heads = self.by_task({{...}}), or "
+                "override task_modules(task)"
+            )
+        return self.of_task(self.heads, task)
 
     def task_parameters(self, task: str) -> Iterator[nn.Parameter]:
         """Parameters above the fork that compute the prediction of ``task`` and of no other."""
         seen: set[int] = set()
-        for item in self.task_modules(self._known(task)):
+        for item in self.task_modules(self.check_task(task)):
             for parameter in [item] if isinstance(item, nn.Parameter) else item.parameters():
                 if id(parameter) not in seen:
                     seen.add(id(parameter))
@@ -208,26 +229,36 @@ class Architecture(nn.Module, ABC):
         return (parameter for parameter in self.parameters() if id(parameter) not in apart)
 
     def auxiliary_loss(self) -> Tensor | None:
-        """Term of the last forward pass to add to ``method.total(losses)``; None where there is none.
+        """Term of the last forward pass to add to ``method.total(losses)``, or None.
 
-        A term is handed out once: a second call gives None until the next forward pass.
+        Each term is returned once: a second call gives None until the next forward pass.
         """
         return self._auxiliary.take()
+
+    @property
+    def example_input(self) -> Tensor | None:
+        """Two samples of noise in the shape of the last input; None before the first forward."""
+        if self._seen is None:
+            return None
+        shape, dtype = self._seen
+        device = next((p.device for p in self.parameters()), None)
+        drawn = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
+        return drawn.to(device, dtype)
 
     # How a pass is made
 
     def _fork(self, shared: Any) -> Sequence[Any]:
-        return self.method(shared) if self._forks else [shared] * len(self.tasks)
+        return self.method(shared) if self.forks else [shared] * len(self.tasks)
 
     def _forward_each(self, inputs: Any) -> dict[str, Any]:
-        """Own batch of every task: one pass of the shared part over all, then own rows."""
+        """One pass of the shared part over the batches of all tasks; then each task reads its rows."""
         if not isinstance(inputs, Mapping) or not inputs:
             raise UsageError(
                 f"multi_input takes a mapping from task to inputs, not {type(inputs).__name__}; "
                 f"for example {{{self.tasks[0]!r}: x}}"
             )
         for task in inputs:
-            self._known(task)
+            self.check_task(task)
         present = [task for task in self.tasks if task in inputs]
         sizes = [len(flatten_features(inputs[task])[0][0]) for task in present]
         views = self._fork(self.encode(_concatenate([inputs[task] for task in present], present)))
@@ -238,28 +269,11 @@ class Architecture(nn.Module, ABC):
             start += size
         return predictions
 
-    def _forward_only(self, task: str, inputs: Any) -> Any:
-        # not a training step of all tasks: gradients pass the fork as through any other layer
-        self._auxiliary.begin(False)
-        recording = self.method.training
-        if recording:
-            self.method.training = False
-        try:
-            view = self._fork(self.encode(inputs))[self.tasks.index(task)]
-        finally:
-            if recording:
-                self.method.training = True
-        return self.predict(task, view, inputs)
-
-    def _known(self, task: str) -> str:
-        if task not in self._keys:
-            raise unknown_name("task", str(task), self.tasks)
-        return task
-
-    def _no_features_message(self, method: str) -> str:
+    def _no_fork_message(self, parts: Sequence[Part]) -> str:
+        hint = f"; or {self.fork_hint}" if self.fork_hint else ""
         return (
-            f"method {method!r} merges gradients at features that all tasks share, and {self.name} "
-            f"has no such features; methods that work here: {', '.join(_methods_without_features())}"
+            f"method {format_spec(parts)!r} works at features that all tasks share, and {self.name} has "
+            f"none; write {format_spec(_without_fork(parts))!r}{hint}"
         )
 
 
@@ -274,11 +288,11 @@ class SingleTask(nn.Module):
 
     def forward(self, inputs: Any) -> Any:
         """The prediction of the task."""
-        return self.architecture._forward_only(self.task, inputs)
+        return self.architecture.forward_only(self.task, inputs)
 
 
-class _Terms:
-    """Auxiliary terms between a forward and its loss. They are not copied or saved with the module."""
+class _AuxiliaryTerm:
+    """Sum of the auxiliary terms of one forward pass. It is not copied or saved with the module."""
 
     def __init__(self) -> None:
         self._recording = False
@@ -296,30 +310,40 @@ class _Terms:
         term, self._term = self._term, None
         return term
 
-    def __deepcopy__(self, memo: Any) -> _Terms:
-        return _Terms()
+    def __deepcopy__(self, memo: Any) -> _AuxiliaryTerm:
+        return _AuxiliaryTerm()
 
     def __reduce__(self) -> Any:
-        return _Terms, ()
+        return _AuxiliaryTerm, ()
 
 
 def _by_channel(part: Part) -> Part:
-    """``rotate`` for maps, where it does not say otherwise."""
+    """``rotate`` turns the channels of maps, unless its options say otherwise."""
     return Part("rotate", {"dim": "channel", **part.options}) if part.name == "rotate" else part
 
 
-def _need_features(parts: Iterable[Part]) -> bool:
-    """Whether one of the parts forks the features or merges gradients other than by their sum."""
-    classes = [methods.get(part.name) for part in parts]
-    return any(
-        "fork" in getattr(c, "_plays", ())
-        or ("merge" in getattr(c, "_plays", ()) and not getattr(c, "is_plain_sum", False))
-        for c in classes
-    )
+def _roles(part: Part) -> frozenset[str]:
+    roles: frozenset[str] = getattr(methods.get(part.name), "roles", frozenset())
+    return roles
 
 
-def _methods_without_features() -> list[str]:
-    return [name for name in methods.names() if not _need_features(methods.expand(name))]
+def _merges(part: Part) -> bool:
+    """Whether the part merges gradients otherwise than by their sum."""
+    return "merge" in _roles(part) and not getattr(methods.get(part.name), "is_plain_sum", False)
+
+
+def _needs_fork(part: Part) -> bool:
+    return "fork" in _roles(part) or (_merges(part) and part.options.get("wrt") != "parameters")
+
+
+def _without_fork(parts: Iterable[Part]) -> list[Part]:
+    """The nearest method that needs no fork: no rotations, gradients of the parameters."""
+    kept = [
+        Part(part.name, {**part.options, "wrt": "parameters"}) if _merges(part) else part
+        for part in parts
+        if "fork" not in _roles(part)
+    ]
+    return kept or [Part("sum", {})]
 
 
 def _module_keys(tasks: Sequence[str]) -> dict[str, str]:

@@ -15,8 +15,8 @@ __all__ = ["Cgc"]
 class Cgc(Ple):
     """Shared experts and experts of each task; a task mixes its own and the shared ones by its gate.
 
-    One level of PLE. Forked are the outputs of the shared experts, together with the features of the
-    backbone that the tasks' own experts and gates read.
+    One level of PLE. The fork is at the outputs of the shared experts and the features of the backbone,
+    which the tasks' own experts and gates read.
 
     Args:
         shared_experts: number of shared experts.

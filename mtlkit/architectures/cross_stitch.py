@@ -18,7 +18,7 @@ __all__ = ["CrossStitch"]
 
 
 class _Stitch(nn.Module):
-    """What one task's network goes on with: a linear combination of the features of all."""
+    """Input of one task's next stage: a linear combination of the features of all networks."""
 
     def __init__(self, tasks: int, own: int, same: float) -> None:
         super().__init__()
@@ -36,16 +36,16 @@ class _Stitch(nn.Module):
 
 @register_architecture("cross_stitch")
 class CrossStitch(Architecture):
-    r"""A network per task; after every stage each goes on with a learned mixture of the features of all.
+    r"""A network per task; after every stage each reads a learned mixture of the features of all.
 
     :math:`x_k \leftarrow \sum_j \alpha_{kj} x_j`, with :math:`\alpha_{kk}` starting at ``same`` and the
     others sharing the rest.
 
-    No single representation is shared: every task has a network of its own. So methods that merge
-    gradients at shared features are refused, unless ``fork=streams`` is given: then what all tasks read
-    are the features of all K networks before the last unit, of which each task takes its own mixture,
-    and gradients are merged there, jointly. Except for this last unit and the heads, all weights serve
-    all tasks, and count as shared.
+    Every task has a network of its own, so there are no shared features at which gradients could be
+    merged. Methods merge the gradients of the parameters instead (``wrt=parameters``), or
+    ``fork=streams`` forks the features of all K networks before the last unit, of which each task takes
+    its own mixture. All weights but those of this last unit and of the heads serve all tasks, and count
+    as shared.
 
     Args:
         backbone: ``timm.<model>(...)``, ``mlp(64, 32, inputs=10)``, or an ``nn.Sequential`` of stages.
@@ -53,11 +53,14 @@ class CrossStitch(Architecture):
             these.
         same: first weight of a task's own network in its mixture.
         fork: ``none``, or ``streams``.
-        input_size: shape of one sample, where the backbone does not tell its features.
+        input_size: shape of one sample, if the backbone does not declare its features.
     """
 
     paper = "Misra et al., Cross-stitch Networks for Multi-task Learning, CVPR 2016"
     year = 2016
+    fork_hint = (
+        "cross_stitch(fork=streams), which merges at the features of all networks before the last unit"
+    )
 
     def __init__(
         self,
@@ -82,8 +85,8 @@ class CrossStitch(Architecture):
         )
         self.heads = self.by_task(build_heads(heads, found.dim, self.outputs, default="linear"))
         self._kind = found.kind
-        self._forks = fork == "streams"
-        self.features = joint_features(found) if self._forks else None
+        self.forks = fork == "streams"
+        self.features = joint_features(found) if self.forks else None
         self.set_method(method)
 
     def encode(self, inputs: Any) -> Any:
@@ -98,21 +101,15 @@ class CrossStitch(Architecture):
             ]
             if level < depth - 1:
                 streams = [stitch(streams) for stitch in self.stitches[level]]  # type: ignore[attr-defined]
-        return join_streams(streams) if self._forks else streams
+        return join_streams(streams) if self.forks else streams
 
     def predict(self, task: str, shared: Any, inputs: Any) -> Any:
         """The head's output on the task's last mixture."""
-        streams = split_streams(shared, len(self.tasks), self._kind) if self._forks else shared
+        streams = split_streams(shared, len(self.tasks), self._kind) if self.forks else shared
         mixed = self.stitches[-1][self.tasks.index(task)](streams)  # type: ignore[index]
-        return self.heads[self._keys[task]](mixed)
+        return self.head(task)(mixed)
 
     def task_modules(self, task: str) -> list[nn.Module]:
         """The task's row of the last unit, and the head."""
         row = self.stitches[-1][self.tasks.index(task)]  # type: ignore[index]
-        return [row, self.heads[self._keys[task]]]
-
-    def _no_features_message(self, method: str) -> str:
-        return (
-            f"{super()._no_features_message(method)}; or give cross_stitch(fork=streams) to merge at "
-            "the features of all networks, before the last unit"
-        )
+        return [row, self.head(task)]

@@ -25,8 +25,8 @@ class DSelectGate(nn.Module):
         \quad (|t| \le \gamma/2), \qquad 0 \text{ below}, 1 \text{ above}
 
     makes bits of them; selector i gives expert j the product of its bits, or of one minus the bit, along
-    j's binary code. The selectors' results are averaged with softmax weights. The entropy of every
-    selector, which is zero when its bits are binary, is to be minimised along with the loss.
+    j's binary code. The selectors' results are averaged with softmax weights. The entropy of a selector
+    is zero when its bits are binary; :meth:`penalty` is minimised along with the loss.
     """
 
     codes: Tensor
@@ -48,7 +48,7 @@ class DSelectGate(nn.Module):
             nn.init.uniform_(self.selectors.weight, -gamma / 100, gamma / 100)
 
     def forward(self, x: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Weights (n,) or (B, n), and the penalty that drives the selectors to binary values."""
+        """Weights (n,) or (B, n), and the selectors' results (k, n) or (B, k, n)."""
         if self.selectors is None or self.mixture is None:
             z, alpha = self.z, self.alpha
         else:
@@ -57,17 +57,18 @@ class DSelectGate(nn.Module):
         on = self._smooth_step(z).unsqueeze(-2)  # (..., k, 1, m)
         selected = torch.where(self.codes, on, 1 - on).prod(dim=-1)  # (..., k, n)
         weights = (alpha.softmax(dim=-1).unsqueeze(-1) * selected).sum(dim=-2)
-        return weights, self._penalty(selected)
+        return weights, selected
 
     def _smooth_step(self, t: Tensor) -> Tensor:
         gamma = self.gamma
         inside = t.clamp(-gamma / 2, gamma / 2)
         return -2 / gamma**3 * inside**3 + 3 / (2 * gamma) * inside + 0.5
 
-    def _penalty(self, selected: Tensor) -> Tensor:
-        # below this, entropy is nil and its slope, infinite at zero, would make a NaN of zero
+    def penalty(self, selected: Tensor) -> Tensor:
+        """What is minimised along with the loss, to drive the selectors to binary values."""
+        # the slope of the entropy is infinite at zero, which would make the gradient NaN
         floor = torch.finfo(selected.dtype).tiny
-        penalty = torch.special.entr(selected.clamp_min(floor)).sum(dim=(-2, -1))
+        penalty: Tensor = torch.special.entr(selected.clamp_min(floor)).sum(dim=(-2, -1))
         if self.experts < 2**self.bits:
             # codes of experts that do not exist: keep the selectors' mass on those that do
             penalty = penalty + selected.sum(dim=-1).clamp_min(1e-6).reciprocal().sum(dim=-1)
@@ -79,7 +80,7 @@ class DSelectK(MixtureOfExperts):
     """MMoE with gates that learn which k experts a task uses.
 
     The entropy term is an auxiliary loss: add ``model.auxiliary_loss()`` to the total, as the Trainer
-    does. Forked are the experts' outputs, as for MMoE.
+    does. The experts' outputs are forked, as in MMoE.
 
     Args:
         experts: number of experts.
@@ -119,15 +120,15 @@ class DSelectK(MixtureOfExperts):
             )
         self.entropy = entropy
         self.gate_kind = gate
-        self.experts = self._make_experts(experts)
+        self.experts = self.make_experts(experts)
         inputs = self.input_dim if gate == "input" else None
         self.gates = self.by_task({task: DSelectGate(experts, k, gamma, inputs) for task in self.tasks})
-        self._make_heads()
+        self.make_heads()
         self.features = Features("tokens", self.expert_dim)
         self.set_method(method)
 
     def encode(self, inputs: Any) -> tuple[Tensor | None, Tensor]:
-        """What the gates read of the backbone, if anything, and the experts' outputs (B, n, d)."""
+        """Features of the backbone, if the gates read them, and the experts' outputs (B, n, d)."""
         below = self.bottom(inputs)
         outputs = run_experts(self.experts, inputs if below is None else below)
         return (below if self.gate_kind == "input" else None), outputs
@@ -135,14 +136,15 @@ class DSelectK(MixtureOfExperts):
     def predict(self, task: str, shared: tuple[Tensor | None, Tensor], inputs: Any) -> Any:
         """The head's output on the task's selection; its entropy becomes an auxiliary loss."""
         below, outputs = shared
-        key = self._keys[task]
         given = None
         if self.gate_kind == "input":
             given = inputs.flatten(1) if below is None else below
-        weights, penalty = self.gates[key](given)
-        self.add_auxiliary(self.entropy * penalty)
-        return self.heads[key](mix(weights, outputs))
+        gate: Any = self.of_task(self.gates, task)
+        weights, selected = gate(given)
+        if self.training:
+            self.add_auxiliary(self.entropy * gate.penalty(selected))
+        return self.head(task)(mix(weights, outputs))
 
     def task_modules(self, task: str) -> list[nn.Module]:
         """Gate and head."""
-        return [self.gates[self._keys[task]], self.heads[self._keys[task]]]
+        return [self.of_task(self.gates, task), self.head(task)]

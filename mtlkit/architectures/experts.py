@@ -1,4 +1,4 @@
-"""What mixtures of experts have in common: a bottom, experts, and gates."""
+"""Common parts of mixtures of experts: backbone, experts, mixing."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from mtlkit.architectures.backbones import as_vector, build_backbone, vector_size
 from mtlkit.architectures.base import Architecture, Tasks
-from mtlkit.architectures.heads import build_heads, make_mlp
+from mtlkit.architectures.heads import build_heads, layer_sizes, make_mlp
 from mtlkit.errors import SpecError
 from mtlkit.spec import parse_call
 
-__all__ = ["Expert", "MixtureOfExperts"]
+__all__ = ["Expert", "MixtureOfExperts", "check_count", "mix", "mix_all", "run_experts"]
 
 
 class Expert(nn.Module):
@@ -32,9 +32,9 @@ class Expert(nn.Module):
 
 
 class MixtureOfExperts(Architecture):
-    """Base of the architectures whose tasks mix the outputs of experts by gates of their own.
+    """Base of architectures whose tasks mix the outputs of experts, each by gates of its own.
 
-    Experts and gates read the features of ``backbone`` where there is one, else the inputs themselves.
+    Experts and gates read the features of ``backbone``, or the inputs if there is no backbone.
     """
 
     def __init__(
@@ -64,18 +64,28 @@ class MixtureOfExperts(Architecture):
         self._input_size = input_size
         self._heads_spec = heads
 
-    def _make_expert(self, inputs: int | None = None) -> tuple[Expert, int]:
-        """A new expert and the number of its outputs; ``inputs``: size of a vector that it reads."""
+    def make_experts(self, count: int, inputs: int | None = None) -> nn.ModuleList:
+        """New experts; ``inputs`` is the size of the vectors they read, if not the network's input."""
+        experts = [self._make_expert(inputs) for _ in range(count)]
+        for _, size in experts:
+            self.expert_dim = size
+        return nn.ModuleList(expert for expert, _ in experts)
+
+    def make_heads(self) -> None:
+        """Heads on the mixtures of the experts made last."""
+        heads = build_heads(self._heads_spec, self.expert_dim, self.outputs, default="linear")
+        self.heads = self.by_task(heads)
+
+    def _make_expert(self, inputs: int | None) -> tuple[Expert, int]:
+        """A new expert and the number of its outputs."""
         spec = self._expert_spec
         reads_vectors = inputs is not None or self.backbone is not None
         if isinstance(spec, nn.Module):
-            raise SpecError("expert must be a spec such as mlp(64) or timm.resnet18, to be made anew")
+            raise SpecError("expert must be a spec such as mlp(64) or timm.resnet18, not a module")
         part = parse_call(spec)
         if part.name == "mlp":
-            sizes = [*part.arguments]
             options = dict(part.options)
-            hidden = options.pop("hidden", ())
-            sizes += [hidden] if isinstance(hidden, int) else list(hidden)
+            sizes = layer_sizes(part.arguments, options.pop("hidden", ()))
             if not sizes or not set(options) <= {"norm", "dropout"}:
                 raise SpecError(
                     f"cannot read expert {str(part)!r}; expected mlp(64), or mlp(64, 32) with the "
@@ -91,18 +101,8 @@ class MixtureOfExperts(Architecture):
         net, found = build_backbone(spec, input_size=self._input_size)
         return Expert(net, flattens=False), vector_size(found, self.name)
 
-    def _make_experts(self, count: int, inputs: int | None = None) -> nn.ModuleList:
-        experts = [self._make_expert(inputs) for _ in range(count)]
-        for _, size in experts:
-            self.expert_dim = size
-        return nn.ModuleList(expert for expert, _ in experts)
-
-    def _make_heads(self) -> None:
-        heads = build_heads(self._heads_spec, self.expert_dim, self.outputs, default="linear")
-        self.heads = self.by_task(heads)
-
     def bottom(self, inputs: Any) -> Tensor | None:
-        """(B, d) features of the backbone; None where there is none."""
+        """(B, d) features of the backbone; None without a backbone."""
         return None if self.backbone is None else as_vector(self.backbone(inputs))
 
 
@@ -120,8 +120,8 @@ def mix(weights: Tensor, outputs: Tensor) -> Tensor:
 
 def mix_all(weights: Tensor, groups: Sequence[Tensor]) -> Tensor:
     """(B, d) from weights (B, n) of n experts in several groups (B, n_i, d), which are not copied."""
-    sizes = [group.shape[1] for group in groups]
-    first, *others = (mix(w, g) for w, g in zip(weights.split(sizes, dim=1), groups, strict=True))
+    pieces = torch.split(weights, [group.shape[1] for group in groups], dim=1)
+    first, *others = (mix(w, g) for w, g in zip(pieces, groups, strict=True))
     return sum(others, first)
 
 

@@ -1,9 +1,9 @@
-"""What a backbone gives: vectors, tokens, maps, or several of these."""
+"""Kinds of shared features: vectors, tokens, maps, or several of these."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,9 +47,9 @@ class Features:
     dim: int
     """Size of the feature axis."""
     channels: tuple[int, ...] = ()
-    """Size of the feature axis of every tensor, where there are several."""
+    """Size of the feature axis of every tensor, if there are several."""
     shape: tuple[int, ...] | None = None
-    """Shape of one sample, where it is known."""
+    """Shape of one sample, if known."""
 
     @property
     def pyramid(self) -> bool:
@@ -58,17 +58,21 @@ class Features:
 
     @property
     def flat_size(self) -> int | None:
-        """Numbers per sample, where that is known."""
+        """Number of values per sample, if known."""
         return None if self.shape is None else math.prod(self.shape)
 
 
 def last_leaf(features: Any) -> Tensor:
     """The last tensor of a nested list, tuple or dict: the deepest level of a pyramid."""
-    return features if isinstance(features, Tensor) else flatten_features(features)[0][-1]
+    while isinstance(features, Mapping | list | tuple):  # a proxy of torch.fx is no tensor
+        items = features.values() if isinstance(features, Mapping) else features
+        features = [item for item in items if item is not None][-1]
+    leaf: Tensor = features
+    return leaf
 
 
 def describe(output: Any) -> Features:
-    """Kind and size of features that are at hand."""
+    """Kind and size of given features."""
     leaves, _ = flatten_features(output)
     if not leaves:
         raise SpecError("the backbone returns no tensor")
@@ -109,15 +113,15 @@ def measure(module: nn.Module, input_size: int | Sequence[int]) -> Features:
 
 
 def declared_features(module: nn.Module) -> Features | None:
-    """Features that a module declares, or that its last layer tells; None where neither is so."""
+    """Features that a module declares or that follow from its last layer; None if unknown."""
     for attribute in ("num_features", "feature_dim"):
         value = getattr(module, attribute, None)
         if isinstance(value, int) and not isinstance(module, _KEEPS_SIZE):
             return Features("vector", value)
-    return _told_by_last_layer(module)
+    return _from_last_layer(module)
 
 
-def _told_by_last_layer(module: nn.Module) -> Features | None:
+def _from_last_layer(module: nn.Module) -> Features | None:
     if isinstance(module, nn.Linear):
         return Features("vector", module.out_features)
     if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
@@ -125,7 +129,7 @@ def _told_by_last_layer(module: nn.Module) -> Features | None:
     if not isinstance(module, nn.Sequential):
         return None
     for layer in reversed(module):
-        found = _told_by_last_layer(layer)
+        found = _from_last_layer(layer)
         if found is not None:
             return found
         if isinstance(layer, nn.Unflatten | nn.Flatten) or not isinstance(layer, _KEEPS_SIZE):

@@ -24,8 +24,8 @@ class HardSharing(Architecture):
             ``lenet_svhn``, ``celeba_conv``, ``resnet18_flat``), or a module.
         heads: ``linear``, ``mlp(50)``, ``conv(64)``, ``identity``, a module, a factory, or a mapping
             from task to these (see :mod:`mtlkit.architectures.heads`).
-        features: number of features of a backbone module that does not tell.
-        input_size: shape of one sample; the features are then found by one pass.
+        features: number of features, for a backbone module that does not declare it.
+        input_size: shape of one sample; the number of features is then found by one pass.
     """
 
     paper = "Caruana, Multitask learning, Machine Learning 28, 1997"
@@ -54,4 +54,4 @@ class HardSharing(Architecture):
 
     def predict(self, task: str, shared: Any, inputs: Any) -> Any:
         """The head's output."""
-        return self.heads[self._keys[task]](shared)
+        return self.head(task)(shared)

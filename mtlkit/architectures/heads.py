@@ -30,7 +30,7 @@ from mtlkit.errors import SpecError, unknown_name
 from mtlkit.registry import option_names
 from mtlkit.spec import Part, parse_call
 
-__all__ = ["Head", "build_heads", "make_mlp", "pooled"]
+__all__ = ["Head", "build_heads", "layer_sizes", "make_mlp", "pooled"]
 
 Pool = Literal["avg", "max", "first", "none"]
 
@@ -68,11 +68,11 @@ class Head(nn.Module):
 
     @property
     def first_layer(self) -> nn.Module | None:
-        """The layer that a rotation of the features passes on to; a maximum lets none pass."""
+        """The layer into which a rotation of the features can be folded; None after max-pooling."""
         return None if self.pool == "max" else self.layers[0]
 
     def extra_repr(self) -> str:
-        """What is not seen in the layers."""
+        """Options that the layers do not show."""
         return f"pool={self.pool}, output={self.output}"
 
 
@@ -84,6 +84,11 @@ def pooled(x: Tensor, how: str) -> Tensor:
         return x[:, 0] if x.dim() == 3 else x[:, :, 0, 0]
     axes = (1,) if x.dim() == 3 else tuple(range(2, x.dim()))
     return x.mean(axes) if how == "avg" else x.amax(axes)
+
+
+def layer_sizes(sizes: Sequence[int], hidden: int | Sequence[int]) -> list[int]:
+    """Sizes given by position, as in ``mlp(64, 32)``, and by name, as in ``mlp(hidden=[64, 32])``."""
+    return [*sizes, *([hidden] if isinstance(hidden, int) else hidden)]
 
 
 def make_mlp(
@@ -120,7 +125,7 @@ def _mlp(
     pool: Pool = "avg",
     output: str = "none",
 ) -> Head:
-    sizes = [*hidden_sizes, *([hidden] if isinstance(hidden, int) else hidden)]
+    sizes = layer_sizes(hidden_sizes, hidden)
     if not sizes:
         raise SpecError("head mlp needs the size of its hidden layer, for example mlp(50)")
     layers = make_mlp([features, *sizes, outputs], norm=norm, dropout=dropout)
@@ -135,7 +140,7 @@ def _conv(
     upsample: int = 1,
     output: str = "none",
 ) -> Head:
-    sizes = [features, *hidden_sizes, *([hidden] if isinstance(hidden, int) else hidden)]
+    sizes = [features, *layer_sizes(hidden_sizes, hidden)]
     layers: list[nn.Module] = []
     for inputs, size in pairwise(sizes):
         layers += [nn.Conv2d(inputs, size, 3, padding=1), nn.ReLU()]
@@ -198,8 +203,8 @@ def _build(head: Any, features: int | None, outputs: int, *, copies: bool) -> nn
             raise SpecError(f"sizes of head {part} must be whole numbers, 1 or more")
         if features is None and part.name != "identity":
             raise SpecError(
-                f"head {part} must know the number of features and the backbone does not tell; give the "
-                "backbone an attribute num_features, or the option features=d or input_size=(C, H, W)"
+                f"head {part} needs the number of features, which the backbone does not declare; give "
+                "it an attribute num_features, or give the option features=d or input_size=(C, H, W)"
             )
         return factory(features or 0, outputs, *part.arguments, **part.options)
     if callable(head):

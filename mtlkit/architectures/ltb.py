@@ -12,15 +12,14 @@ from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.heads import build_heads
 from mtlkit.architectures.stages import build_stages, join_streams, joint_features, split_streams
 from mtlkit.errors import SpecError
+from mtlkit.randomness import uniform
 from mtlkit.registry import register_architecture
-
-SharedRandom = None
 
 __all__ = ["LearningToBranch"]
 
 
 class _Choice(nn.Module):
-    """Which of ``parents`` nodes one node, or one task, takes its input from."""
+    """The choice of one node, or one task, between ``parents`` nodes to read."""
 
     logits: Tensor
 
@@ -36,17 +35,11 @@ class _Choice(nn.Module):
         return int(self.logits.argmax())
 
     def forward(
-        self,
-        outputs: Sequence[Tensor],
-        noise: Tensor,
-        temperature: Tensor | float,
-        warm: Tensor | bool,
+        self, outputs: Sequence[Tensor], noise: Tensor, temperature: Tensor, warm: Tensor
     ) -> Tensor:
         """Outputs of the parents, mixed by a draw of the Gumbel-softmax distribution."""
-        weights = ((self.logits.log_softmax(dim=0) + noise) / temperature).softmax(dim=0)
-        if warm is not False:
-            even = torch.full_like(weights, 1 / len(outputs))
-            weights = torch.where(torch.as_tensor(warm), even, weights)
+        drawn = ((self.logits.log_softmax(dim=0) + noise) / temperature).softmax(dim=0)
+        weights = torch.where(warm, 1 / len(outputs), drawn)
         mixed = weights[0].to(outputs[0].dtype) * outputs[0]
         for weight, output in zip(weights[1:], outputs[1:], strict=True):
             mixed = mixed + weight.to(output.dtype) * output
@@ -60,31 +53,32 @@ class LearningToBranch(Architecture):
     Every stage of the backbone but the first has several candidate nodes. In training a node reads a
     mixture of all nodes one stage before, drawn from a Gumbel-softmax distribution over its parents
     whose temperature falls with every step; in evaluation it reads its most probable parent alone, and
-    nodes on no task's path are not computed. Draws are equal on all processes, and their state is saved
-    with the network.
+    nodes on no task's path are not computed. Draws are equal on all processes, and their counter is
+    saved with the network.
 
-    No single representation is shared: where the tasks part is what is being learned. So methods that
-    merge gradients at shared features are refused, unless ``fork=nodes`` is given: then what all tasks
-    read are the outputs of all nodes of the last stage, of which each takes its own draw, and gradients
-    are merged there, jointly. All nodes and their choices count as shared; a task's last choice and head
-    are its own.
+    Where the tasks branch off is learned, so there are no shared features at which gradients could be
+    merged. Methods merge the gradients of the parameters instead (``wrt=parameters``), or ``fork=nodes``
+    forks the outputs of all nodes of the last stage, of which each task takes its own draw. All nodes
+    and their choices count as shared; a task's last choice and head are its own.
 
     Args:
         backbone: ``timm.<model>(...)``, ``mlp(64, 32, inputs=10)``, or an ``nn.Sequential`` of stages.
         heads: ``linear``, ``mlp(50)``, ``conv(64)``, a module, a factory, or a mapping from task to
             these.
         nodes: candidates at every stage but the first; as many as tasks unless given.
-        temperature: that of the first step.
+        temperature: temperature of the first step.
         decay: factor of the temperature per step.
-        lowest: the temperature falls no lower.
+        lowest: lower bound of the temperature.
         warmup: steps in which every node reads the mean of its parents.
         fork: ``none``, or ``nodes``.
-        seed: of the draws.
-        input_size: shape of one sample, where the backbone does not tell its features.
+        seed: seed of the draws.
+        input_size: shape of one sample, if the backbone does not declare its features.
     """
 
     paper = "Guo, Lee and Ulbricht, Learning to Branch for Multi-Task Learning, ICML 2020"
     year = 2020
+    fork_hint = "ltb(fork=nodes), which merges at the outputs of all nodes of the last stage"
+    steps: Tensor
 
     def __init__(
         self,
@@ -124,46 +118,47 @@ class LearningToBranch(Architecture):
         )
         self.task_choices = self.by_task({task: _Choice(sizes[-1]) for task in self.tasks})
         self.heads = self.by_task(build_heads(heads, found.dim, self.outputs, default="linear"))
-        self.random = SharedRandom(seed)
+        self.seed = seed
+        self.register_buffer("steps", torch.tensor(0))
         self._last = sizes[-1]
         self._kind = found.kind
-        self._forks = fork == "nodes"
-        self.features = joint_features(found) if self._forks else None
+        self.forks = fork == "nodes"
+        self.features = joint_features(found) if self.forks else None
         self.set_method(method)
 
     def encode(self, inputs: Any) -> Any:
         """Outputs of the last stage's nodes; in evaluation None for those on no path."""
         if not self.training:
             return self._encode_tree(inputs)
-        self.random.counter.add_(1)
+        self.steps.add_(1)
         outputs = [self.levels[0][0](inputs)]  # type: ignore[index]
         for level, choices in enumerate(self.choices, start=1):
             nodes: Any = self.levels[level]
             outputs = [
-                nodes[index](self._draw(choice, outputs, stream=1000 * level + index))
+                nodes[index](self._draw(choice, outputs, level, index))
                 for index, choice in enumerate(choices.children())
             ]
-        return join_streams(outputs) if self._forks else outputs
+        return join_streams(outputs) if self.forks else outputs
 
     def predict(self, task: str, shared: Any, inputs: Any) -> Any:
         """The head's output on the node that the task reads, or on a draw of them in training."""
-        outputs = split_streams(shared, self._last, self._kind) if self._forks else shared
-        choice = self.task_choices[self._keys[task]]
+        outputs = split_streams(shared, self._last, self._kind) if self.forks else shared
+        choice = self._choice(task)
         if self.training:
-            read = self._draw(choice, outputs, stream=self.tasks.index(task))
+            read = self._draw(choice, outputs, len(self.levels), self.tasks.index(task))
         else:
-            read = outputs[choice.parent()]  # type: ignore[operator]
-        return self.heads[self._keys[task]](read)
+            read = outputs[choice.parent()]
+        return self.head(task)(read)
 
     def task_modules(self, task: str) -> list[nn.Module]:
         """The task's choice among the last nodes, and the head."""
-        return [self.task_choices[self._keys[task]], self.heads[self._keys[task]]]
+        return [self._choice(task), self.head(task)]
 
     def branches(self) -> dict[str, tuple[int, ...]]:
         """The path of every task: the node that it uses at each stage."""
         paths = {}
         for task in self.tasks:
-            node = self.task_choices[self._keys[task]].parent()  # type: ignore[operator]
+            node = self._choice(task).parent()
             path = [node]
             for choices in reversed(self.choices):
                 node = choices[node].parent()  # type: ignore[index]
@@ -180,29 +175,23 @@ class LearningToBranch(Architecture):
                 node: self.levels[level][node](outputs[parent])  # type: ignore[index]
                 for node, parent in parents.items()
             }
-        if not self._forks:
+        if not self.forks:
             return [outputs.get(node) for node in range(self._last)]
         filler = torch.zeros_like(next(iter(outputs.values())))
         return join_streams([outputs.get(node, filler) for node in range(self._last)])
 
-    def _draw(self, choice: Any, outputs: Sequence[Tensor], stream: int) -> Tensor:
-        if len(outputs) == 1:
+    def _choice(self, task: str) -> _Choice:
+        choice = self.of_task(self.task_choices, task)
+        assert isinstance(choice, _Choice)
+        return choice
+
+    def _draw(self, choice: Any, outputs: Sequence[Tensor], level: int, index: int) -> Tensor:
+        """What the ``index``-th node of a level reads: a draw of the outputs one level below."""
+        parents = len(outputs)
+        if parents == 1:
             return outputs[0]
-        uniform = self.random.uniform(len(outputs), stream=stream).clamp(2.0**-25, 1 - 2.0**-24)
-        noise = uniform.log().neg().log().neg()
-        return choice(outputs, noise, *self._phase())
-
-    def _phase(self) -> tuple[Tensor | float, Tensor | bool]:
-        """The temperature of this step, and whether it belongs to the warm-up."""
-        counter = self.random.counter
-        if readable(counter):
-            taken = int(counter)
-            return max(self.lowest, self.temperature * self.decay ** (taken - 1)), taken <= self.warmup
-        falling = self.temperature * self.decay ** (counter - 1).to(torch.float32)
-        return falling.clamp_min(self.lowest), counter <= self.warmup
-
-    def _no_features_message(self, method: str) -> str:
-        return (
-            f"{super()._no_features_message(method)}; or give ltb(fork=nodes) to merge at the outputs "
-            "of all nodes of the last stage"
-        )
+        drawn = uniform(self.seed, self.steps, parents, stream=level, offset=index * parents)
+        noise = -(-drawn.clamp(2.0**-25, 1 - 2.0**-24).log()).log()
+        cooled = self.temperature * self.decay ** (self.steps - 1).to(torch.float32)
+        mixed: Tensor = choice(outputs, noise, cooled.clamp_min(self.lowest), self.steps <= self.warmup)
+        return mixed

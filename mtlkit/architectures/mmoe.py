@@ -18,9 +18,9 @@ __all__ = ["MMoE"]
 class MMoE(MixtureOfExperts):
     r"""Every task mixes the same experts by a softmax gate of its own.
 
-    Task :math:`k` reads :math:`\sum_i \mathrm{softmax}(W_k x)_i\, f_i(x)`. What all tasks share are the
-    experts' outputs, (B, n, d); these are forked, together with the features of the backbone that the
-    gates read. A rotation of the last axis is the same before the mixing as after it.
+    Task :math:`k` reads :math:`\sum_i \mathrm{softmax}(W_k x)_i\, f_i(x)`. The fork is at the experts'
+    outputs (B, n, d) and the features of the backbone, which the gates read. Rotating the experts'
+    outputs is the same as rotating their mixture.
 
     Args:
         experts: number of experts.
@@ -39,12 +39,12 @@ class MMoE(MixtureOfExperts):
     ) -> None:
         super().__init__(tasks, **common)
         check_count(self.name, "experts", experts)
-        self.experts = self._make_experts(experts)
+        self.experts = self.make_experts(experts)
         gates: dict[str, nn.Module] = {
             task: nn.Linear(self.input_dim, experts, bias=False) for task in self.tasks
         }
         self.gates = self.by_task(gates)
-        self._make_heads()
+        self.make_heads()
         self.features = Features("tokens", self.expert_dim)
         self.set_method(method)
 
@@ -56,10 +56,10 @@ class MMoE(MixtureOfExperts):
     def predict(self, task: str, shared: tuple[Tensor | None, Tensor], inputs: Any) -> Any:
         """The head's output on the task's mixture."""
         below, outputs = shared
-        key = self._keys[task]
         given = inputs.flatten(1) if below is None else below
-        return self.heads[key](mix(self.gates[key](given).softmax(dim=1), outputs))
+        weights = self.of_task(self.gates, task)(given).softmax(dim=1)
+        return self.head(task)(mix(weights, outputs))
 
     def task_modules(self, task: str) -> list[nn.Module]:
         """Gate and head."""
-        return [self.gates[self._keys[task]], self.heads[self._keys[task]]]
+        return [self.of_task(self.gates, task), self.head(task)]

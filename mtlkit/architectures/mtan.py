@@ -60,7 +60,7 @@ class _Attention(nn.Module):
                 )
 
     def forward(self, pyramid: Sequence[Tensor]) -> Tensor:
-        attended = self.masks[0](pyramid[0]) * pyramid[0]
+        attended: Tensor = self.masks[0](pyramid[0]) * pyramid[0]
         for level in range(1, len(pyramid)):
             shared = pyramid[level]
             carried = self.carries[level - 1](attended)
@@ -77,8 +77,8 @@ class Mtan(Architecture):
 
     Every task selects from the shared map of each level by a soft mask, which it computes from that map
     and from what it selected one level before. The levels are those of timm's ``features_only``; the
-    original reads two maps within each block of its SegNet or ResNet, here a level's output plays both
-    roles. The pyramid is what all tasks share, and its gradients are merged jointly.
+    original reads two maps within each block of its SegNet or ResNet; here a level's output plays both
+    roles. The whole pyramid is forked, and its gradients are merged jointly.
 
     Args:
         backbone: ``timm.<model>(...)``, or a module that returns a list of maps, finest first.
@@ -128,9 +128,8 @@ class Mtan(Architecture):
 
     def predict(self, task: str, shared: list[Tensor], inputs: Any) -> Any:
         """The head's output on what the task selects."""
-        key = self._keys[task]
-        return self.heads[key](self.attention[key](shared))
+        return self.head(task)(self.of_task(self.attention, task)(shared))
 
     def task_modules(self, task: str) -> list[nn.Module]:
         """Attention and head."""
-        return [self.attention[self._keys[task]], self.heads[self._keys[task]]]
+        return [self.of_task(self.attention, task), self.head(task)]

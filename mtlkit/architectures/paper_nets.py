@@ -1,8 +1,8 @@
 """The networks of the RotoGrad paper's experiments (appendix C.1), layer by layer.
 
 ``Conv-F-C`` there is a convolution of size F with C channels; sizes only fit without padding (a 32 x 64
-image of SVHN leaves the third 5 x 5 convolution as 1 x 9), so there is none here. Of the CelebA net the
-paper lists no activation between its layers, and there is none here unless ``activation=relu`` is given.
+image of SVHN leaves the third 5 x 5 convolution as 1 x 9), so there is none here. The paper lists no
+activations in the CelebA net; ``activation=relu`` adds them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _PAPER = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Lea
 
 
 def _pixels(layers: nn.Module, input_size: Sequence[int]) -> int:
-    """Numbers per sample that ``layers`` leave of an image."""
+    """Number of values per sample after ``layers``."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         training, layers.training = layers.training, False
         layers.eval()
         try:
-            return layers(torch.zeros(1, *input_size)).flatten(1).shape[1]
+            return int(layers(torch.zeros(1, *input_size)).flatten(1).shape[1])
         except RuntimeError as error:
             raise SpecError(f"images of size {tuple(input_size)} do not fit the net: {error}") from None
         finally:
@@ -42,31 +42,28 @@ def _dense(layers: list[nn.Module], size: int, input_size: Sequence[int]) -> lis
     return [*layers, nn.Flatten(), nn.Linear(inputs, size)]
 
 
-@register_backbone("lenet")
-def lenet(*, input_size: Sequence[int] = (1, 28, 28)) -> nn.Sequential:
-    """The reduced LeNet of the MNIST experiments; 50 features."""
-    layers: list[nn.Module] = [
+def _lenet(input_size: Sequence[int], *more: nn.Module) -> nn.Sequential:
+    layers = [
         nn.Conv2d(input_size[0], 10, 5),
         nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Conv2d(10, 20, 5),
         nn.MaxPool2d(2),
+        *more,
     ]
     return nn.Sequential(*_dense(layers, 50, input_size), nn.ReLU(), nn.BatchNorm1d(50))
+
+
+@register_backbone("lenet")
+def lenet(*, input_size: Sequence[int] = (1, 28, 28)) -> nn.Sequential:
+    """The reduced LeNet of the MNIST experiments; 50 features."""
+    return _lenet(input_size)
 
 
 @register_backbone("lenet_svhn")
 def lenet_svhn(*, input_size: Sequence[int] = (1, 32, 64)) -> nn.Sequential:
     """The LeNet of the SVHN experiments, with a third convolution; 50 features."""
-    layers: list[nn.Module] = [
-        nn.Conv2d(input_size[0], 10, 5),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Conv2d(10, 20, 5),
-        nn.MaxPool2d(2),
-        nn.Conv2d(20, 20, 5),
-    ]
-    return nn.Sequential(*_dense(layers, 50, input_size), nn.ReLU(), nn.BatchNorm1d(50))
+    return _lenet(input_size, nn.Conv2d(20, 20, 5))
 
 
 @register_backbone("celeba_conv")
@@ -119,7 +116,7 @@ class _Norm1dHead(nn.Module):
         self.output = output
 
     def forward(self, features: Tensor) -> Tensor:
-        prediction = self.layers(features)
+        prediction: Tensor = self.layers(features)
         return prediction.sigmoid() if self.output == "sigmoid" else prediction
 
 
@@ -136,45 +133,21 @@ class _PaperNet(Architecture):
         self.heads = self.by_task(build_heads(heads, size, self.outputs))
         self.set_method(method)
 
-    def encode(self, inputs: Tensor) -> Tensor:
+    def encode(self, inputs: Tensor) -> Any:
         """The backbone's features."""
         return self.backbone(inputs)
 
-    def predict(self, task: str, shared: Tensor, inputs: Tensor) -> Tensor:
+    def predict(self, task: str, shared: Tensor, inputs: Tensor) -> Any:
         """The head's output."""
-        return self.heads[self._keys[task]](shared)
-
-
-class _DigitNet(_PaperNet):
-    def __init__(
-        self,
-        tasks: Tasks,
-        backbone: nn.Module,
-        method: MethodLike,
-        binary: Sequence[str],
-        logits: bool,
-        **common: Any,
-    ) -> None:
-        super().__init__(tasks, **common)
-        for task in binary:
-            self._known(task)
-        heads = {}
-        for task, size in self.outputs.items():
-            if task in binary:
-                heads[task] = "linear" if logits else "linear(output=sigmoid)"
-            elif size > 1:
-                heads[task] = "mlp(50)" if logits else "mlp(50, output=log_softmax)"
-            else:
-                heads[task] = "mlp(50)"
-        self._build(backbone, 50, heads, method)
+        return self.head(task)(shared)
 
 
 @register_architecture("paper_mnist")
-class MnistNet(_DigitNet):
+class MnistNet(_PaperNet):
     """The paper's net for multi-MNIST: reduced LeNet, and a head by the kind of task.
 
     A task of several outputs is a classification, ``Dense-50, ReLU, Dense-10, LogSoftmax``; of one
-    output a regression, ``Dense-50, ReLU, Dense-1``; or, where it is named in ``binary``,
+    output a regression, ``Dense-50, ReLU, Dense-1``; or, if it is named in ``binary``,
     ``Dense-1, Sigmoid``.
 
     Args:
@@ -182,6 +155,8 @@ class MnistNet(_DigitNet):
         binary: names of the tasks that are a binary classification.
         logits: leave out LogSoftmax and Sigmoid, for losses that take logits.
     """
+
+    make_backbone = staticmethod(lenet)
 
     def __init__(
         self,
@@ -193,11 +168,22 @@ class MnistNet(_DigitNet):
         method: MethodLike = "sum",
         **common: Any,
     ) -> None:
-        super().__init__(tasks, lenet(input_size=input_size), method, binary, logits, **common)
+        super().__init__(tasks, **common)
+        for task in binary:
+            self.check_task(task)
+        heads = {}
+        for task, size in self.outputs.items():
+            if task in binary:
+                heads[task] = "linear" if logits else "linear(output=sigmoid)"
+            elif size > 1:
+                heads[task] = "mlp(50)" if logits else "mlp(50, output=log_softmax)"
+            else:
+                heads[task] = "mlp(50)"
+        self._build(self.make_backbone(input_size=input_size), 50, heads, method)
 
 
 @register_architecture("paper_svhn")
-class SvhnNet(_DigitNet):
+class SvhnNet(MnistNet):
     """The paper's net for multi-SVHN: as for MNIST, with a third convolution.
 
     Args:
@@ -206,17 +192,10 @@ class SvhnNet(_DigitNet):
         logits: leave out LogSoftmax and Sigmoid, for losses that take logits.
     """
 
-    def __init__(
-        self,
-        tasks: Tasks,
-        *,
-        input_size: Sequence[int] = (1, 32, 64),
-        binary: Sequence[str] = (),
-        logits: bool = False,
-        method: MethodLike = "sum",
-        **common: Any,
-    ) -> None:
-        super().__init__(tasks, lenet_svhn(input_size=input_size), method, binary, logits, **common)
+    make_backbone = staticmethod(lenet_svhn)
+
+    def __init__(self, tasks: Tasks, *, input_size: Sequence[int] = (1, 32, 64), **options: Any) -> None:
+        super().__init__(tasks, input_size=input_size, **options)
 
 
 @register_architecture("paper_cifar10")

@@ -23,8 +23,8 @@ class Ple(MixtureOfExperts):
     level has no shared gate). So the experts of a task on a lower level serve all tasks, and are trained
     by all.
 
-    Forked are the outputs of the last level's shared experts and the mixtures that enter this level,
-    jointly; a task reads the former and, of the latter, its own. With one level this is CGC.
+    The fork is at the outputs of the last level's shared experts and the mixtures that enter this level;
+    a task reads the former, and its own of the latter. With one level this is CGC.
 
     Args:
         levels: number of extraction levels.
@@ -62,9 +62,9 @@ class Ple(MixtureOfExperts):
         for level in range(levels):
             vectors = None if level == 0 else self.expert_dim
             size = self.input_dim if level == 0 else self.expert_dim
-            self.shared_experts.append(self._make_experts(shared_experts, vectors))
+            self.shared_experts.append(self.make_experts(shared_experts, vectors))
             self.task_experts.append(
-                self.by_task({t: self._make_experts(task_experts, vectors) for t in self.tasks})
+                self.by_task({t: self.make_experts(task_experts, vectors) for t in self.tasks})
             )
             mixed = shared_experts + task_experts
             self.task_gates.append(
@@ -72,7 +72,7 @@ class Ple(MixtureOfExperts):
             )
             if level < levels - 1:
                 self.shared_gates.append(nn.Linear(size, every, bias=False))
-        self._make_heads()
+        self.make_heads()
         self.features = Features("tokens", self.expert_dim)
         self.set_method(method)
 
@@ -103,19 +103,16 @@ class Ple(MixtureOfExperts):
             own = inputs if entering is None else entering
         else:
             own = entering[self.tasks.index(task)]
-        key = self._keys[task]
         special = run_experts(self._own(self.task_experts, -1, task), own)
-        return self.heads[key](self._mixture(self.levels - 1, task, own, special, common))
+        return self.head(task)(self._mixture(self.levels - 1, task, own, special, common))
 
     def task_modules(self, task: str) -> list[nn.Module]:
         """Experts and gate of the last level, and the head."""
         experts = self._own(self.task_experts, -1, task)
-        return [experts, self._own(self.task_gates, -1, task), self.heads[self._keys[task]]]
+        return [experts, self._own(self.task_gates, -1, task), self.head(task)]
 
     def _own(self, levels: nn.ModuleList, level: int, task: str) -> nn.Module:
-        modules = levels[level]
-        assert isinstance(modules, nn.ModuleDict)
-        return modules[self._keys[task]]
+        return self.of_task(levels[level], task)
 
     def _mixture(self, level: int, task: str, own: Any, special: Tensor, common: Tensor) -> Tensor:
         gate = self._own(self.task_gates, level, task)(_flat(own)).softmax(dim=1)

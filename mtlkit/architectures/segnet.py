@@ -34,18 +34,18 @@ def _block(inputs: int, outputs: int, depth: int) -> nn.Sequential:
 
 @register_architecture("segnet")
 class SegNet(Architecture):
-    """SegNet as multi-task learning uses it on NYUv2: all but the last two convolutions is shared.
+    """SegNet as multi-task learning uses it on NYUv2: all but the last two convolutions are shared.
 
     Five blocks of 2, 2, 3, 3, 3 convolutions (VGG16's) with widths 64, 128, 256, 512, 512, each followed
     by max-pooling; the decoder mirrors them and puts every value back where the pooling took it from.
     A task's head is a 3x3 and a 1x1 convolution. Predictions are raw: take log-softmax in the loss of a
-    segmentation, and normalize surface normals there. A method that rotates turns the channels of the
-    shared map; the paper's rotation of 1024 features is ``rotograd(dim=flat, size=1024)``.
+    segmentation, and normalize surface normals there. ``rotograd`` rotates the channels of the shared
+    map; the paper's rotation of 1024 features is ``rotograd(dim=flat, size=1024)``.
 
     Args:
         in_channels: channels of the images.
         width: factor of all widths, to make a smaller net.
-        input_size: height and width of the images; only a rotation of the flattened map must know it.
+        input_size: height and width of the images, for a rotation of the flattened map.
     """
 
     paper = (
@@ -101,6 +101,6 @@ class SegNet(Architecture):
             x = block(F.max_unpool2d(x, places, [2, 2], output_size=size))
         return x
 
-    def predict(self, task: str, shared: Tensor, inputs: Tensor) -> Tensor:
+    def predict(self, task: str, shared: Tensor, inputs: Tensor) -> Any:
         """(B, outputs, H, W)."""
-        return self.heads[self._keys[task]](shared)
+        return self.head(task)(shared)

@@ -44,14 +44,14 @@ def _import_smp() -> Any:
 
 
 class _Decoder(nn.Module):
-    """A decoder and its segmentation head: all that a task owns when the encoder is shared."""
+    """A task's decoder and segmentation head, if only the encoder is shared."""
 
     def __init__(self, decoder: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.decoder = decoder
         self.head = head
 
-    def forward(self, features: list[Tensor]) -> Tensor:
+    def forward(self, features: list[Tensor]) -> Any:
         return self.head(self.decoder(features))
 
 
@@ -60,14 +60,14 @@ class Smp(Architecture):
     """A shared encoder with a decoder per task, or a shared decoder with a head per task.
 
     With ``split=encoder`` the maps of all scales are forked, and their gradients are merged jointly;
-    with ``split=decoder`` it is the decoder's output. A method that rotates turns the channels of the
+    with ``split=decoder`` the decoder's output is forked. ``rotograd`` rotates the channels of the
     coarsest map, or of the decoder's output.
 
     Args:
         encoder: an encoder of SMP, such as ``resnet18``, or ``timm.<model>`` for any model of timm.
         decoder: ``unet``, ``unetplusplus``, ``manet``, ``linknet``, ``fpn``, ``pspnet``, ``pan``,
-            ``deeplabv3``, ``deeplabv3plus``, ``upernet`` or ``segformer``; options of the SMP model go
-            along: ``unet(decoder_channels=[64, 32, 16, 8, 4])``.
+            ``deeplabv3``, ``deeplabv3plus``, ``upernet`` or ``segformer``, with the options of
+            the SMP model: ``unet(decoder_channels=[64, 32, 16, 8, 4])``.
         split: after the ``encoder`` or after the ``decoder``.
         in_channels: channels of the images.
         pretrained: True loads SMP's default weights of the encoder, a word names others.
@@ -137,11 +137,11 @@ class Smp(Architecture):
         maps = list(self.encoder(inputs))
         return maps[1:] if self.split == "encoder" else self.decoder(maps)
 
-    def predict(self, task: str, shared: Any, inputs: Tensor) -> Tensor:
+    def predict(self, task: str, shared: Any, inputs: Tensor) -> Any:
         """(B, outputs, H, W)."""
         # SMP counts the image as the finest map
         features = [inputs, *shared] if self.split == "encoder" else shared
-        return self.heads[self._keys[task]](features)
+        return self.head(task)(features)
 
 
 def _create(

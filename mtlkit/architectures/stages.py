@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mtlkit.architectures.backbones import build_backbone
+from mtlkit.architectures.backbones import ChannelsFirst, build_backbone
 from mtlkit.architectures.features import Features, declared_features, measure
 from mtlkit.errors import SpecError
 from mtlkit.spec import Part, parse_call
@@ -20,7 +20,7 @@ __all__ = ["build_stages", "join_streams", "joint_features", "split_streams"]
 def build_stages(
     backbone: Any, copies: int, input_size: int | Sequence[int] | None = None
 ) -> tuple[list[nn.ModuleList], Features]:
-    """``copies`` of a backbone, each as the list of its stages, and what the last stage gives.
+    """``copies`` of a backbone, each as the list of its stages, and the features of the last stage.
 
     Copies of a spec are initialized independently; those of a module start from its weights.
     """
@@ -45,9 +45,8 @@ def _build(backbone: Any, input_size: Any) -> nn.Module:
 
 
 def _inner(net: nn.Module) -> nn.Module:
-    """The timm model itself, where it is wrapped to give maps with channels first."""
-    inner = getattr(net, "model", net)
-    return inner if type(net).__name__ == "_ChannelsFirst" else net
+    """The timm model itself, if it is wrapped to give maps with channels first."""
+    return net.model if isinstance(net, ChannelsFirst) else net
 
 
 def _split(net: nn.Module) -> nn.ModuleList:
@@ -88,12 +87,13 @@ def _split_timm(net: Any) -> list[nn.Module] | None:
             if name in returned:
                 groups.append([])
         return [nn.Sequential(*group) for group in groups if group]
-    if hasattr(net, "conv_stem") and hasattr(net, "_stage_out_idx") and net.feature_hooks is None:
+    if hasattr(net, "conv_stem") and getattr(net, "feature_hooks", True) is None:
+        returned = {stage["stage"] for stage in net.feature_info.get_dicts()}
         stem = [getattr(net, name) for name in ("conv_stem", "bn1", "act1") if hasattr(net, name)]
         groups = [stem]
         for index, block in enumerate(net.blocks):
             groups[-1].append(block)
-            if index + 1 in net._stage_out_idx and index + 1 < len(net.blocks):
+            if index + 1 in returned and index + 1 < len(net.blocks):
                 groups.append([])
         return [nn.Sequential(*group) for group in groups if group]
     if hasattr(net, "_pos_embed") and hasattr(net, "blocks") and hasattr(net, "norm"):
@@ -115,7 +115,7 @@ class _Embed(nn.Module):
         super().__init__()
         self.net = net
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return self.net.forward_features(x)
 
 
@@ -152,8 +152,8 @@ def _features(stages: nn.ModuleList, backbone: Any, input_size: Any) -> Features
 def join_streams(streams: Sequence[Tensor]) -> Tensor:
     """Features of several nets as one tensor, with the feature axis where it was.
 
-    Vectors are stacked to (B, n, d), tokens put one after the other, and maps one below the other, so
-    that a rotation of the feature axis turns those of every net alike.
+    Vectors are stacked to (B, n, d); tokens are concatenated along the sequence and maps along the
+    height, so that a rotation of the feature axis is the same for every net.
     """
     dims = streams[0].dim()
     if dims == 2:
@@ -169,5 +169,5 @@ def split_streams(joined: Tensor, count: int, kind: str) -> list[Tensor]:
 
 
 def joint_features(found: Features) -> Features:
-    """What :func:`join_streams` makes of features of this kind."""
+    """Kind and size of such features after :func:`join_streams`."""
     return Features("tokens" if found.kind == "vector" else found.kind, found.dim)

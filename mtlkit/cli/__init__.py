@@ -1,9 +1,8 @@
-"""The command ``mtlkit``. Every module of this package adds its command to :data:`app`."""
+"""The command ``mtlkit``. Each module of :data:`COMMANDS` adds its command to :data:`app`."""
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import sys
 from collections.abc import Sequence
 
@@ -12,7 +11,10 @@ import typer
 from mtlkit._version import __version__
 from mtlkit.errors import MtlkitError, SpecError
 
-__all__ = ["app", "main"]
+__all__ = ["COMMANDS", "app", "main"]
+
+COMMANDS = ("architectures", "compare", "data", "doctor", "methods", "report", "train")
+"""Modules of this package that hold a command."""
 
 app = typer.Typer(
     name="mtlkit",
@@ -45,9 +47,8 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exit codes: 0 done, 1 a run failed, 2 bad usage, 130 interrupted."""
-    for module in pkgutil.iter_modules(__path__):
-        if not module.name.startswith("_"):
-            importlib.import_module(f"{__name__}.{module.name}")
+    for name in COMMANDS:
+        importlib.import_module(f"{__name__}.{name}")
     sys.exit(_run(None if arguments is None else list(arguments)))
 
 

@@ -141,9 +141,9 @@ def compare(
 
 
 def _run(chosen: Any, folder: Path) -> None:
-    from mtlkit.evaluation.board import print_table
     from mtlkit.evaluation.compare import CONFIG, Stopped
     from mtlkit.evaluation.compare import compare as run_comparison
+    from mtlkit.evaluation.live_table import print_table
     from mtlkit.evaluation.tables import build_table
 
     with warnings.catch_warnings():

@@ -64,7 +64,7 @@ def _describe(
     from mtlkit.data.base import SPLITS, load_dataset
 
     made = load_dataset(spec, data_dir=data_dir, seed=seed)
-    chosen = made.split(split)  # reads the files, so that what is wrong with them is said first
+    chosen = made.split(split)  # reading the files first reports what is wrong with them
     typer.echo(f"{made.spec}: {made.summary}")
     typer.echo(f"input: {' x '.join(map(str, made.input_shape))}")
     typer.echo("samples: " + ", ".join(f"{len(made.split(name))} {name}" for name in SPLITS))

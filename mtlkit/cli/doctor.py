@@ -70,7 +70,7 @@ def _requirements() -> tuple[list[str], dict[str, list[str]]]:
     extras: dict[str, list[str]] = {}
     try:
         lines = requires("mtlkit") or []
-    except PackageNotFoundError:  # run from a folder that was not installed
+    except PackageNotFoundError:  # run from a source folder without installation
         lines = ["torch", "numpy", "scipy", "geotorch", "accelerate", "torchmetrics", "typer", "rich"]
     for line in lines:
         requirement, _, condition = line.partition(";")

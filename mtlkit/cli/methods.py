@@ -29,13 +29,13 @@ def methods(
     """List all methods, or show the page of one: what it does, what it needs, its options."""
     import torch
 
-    from mtlkit.weighting.catalogue import all_facts, measure_cost, method_facts
+    from mtlkit.cli.catalogue import all_facts, measure_cost, method_facts
 
     chosen = all_facts() if name is None else [method_facts(name)]
     costs: dict[str, float] = {}
     if time:
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # what a method costs, not what the machine's cores hide
+        torch.set_num_threads(1)  # one thread, so that more cores do not hide the cost
         costs = {facts.name: measure_cost(facts.name) for facts in chosen}
         torch.set_num_threads(threads)
     if as_json:
@@ -61,8 +61,8 @@ def _entry(facts: Any, costs: dict[str, float]) -> dict[str, Any]:
 def _print_table(chosen: list[Any], costs: dict[str, float]) -> None:
     from rich.table import Table
 
-    from mtlkit.weighting.catalogue import OMITTED
-    from mtlkit.weighting.costs import kept_costs
+    from mtlkit.cli.catalogue import OMITTED
+    from mtlkit.cli.costs import kept_costs
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method", no_wrap=True, style="bold")
@@ -133,7 +133,7 @@ def _print_page(facts: Any, costs: dict[str, float]) -> None:
 
 
 def _console() -> Any:
-    """A console that keeps whole lines when the output is a file or a pipe."""
+    """A console that does not wrap lines when the output is a file or a pipe."""
     from rich.console import Console
 
     return Console() if sys.stdout.isatty() else Console(width=200)

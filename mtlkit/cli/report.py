@@ -27,18 +27,14 @@ def report(
     """Write a self-contained HTML report of results, and their tables."""
     from mtlkit.evaluation.report import write_report
     from mtlkit.evaluation.results import HEADER, Comparison, read_trainer_run
-    from mtlkit.evaluation.tables import build_table, to_csv, to_latex, to_markdown
+    from mtlkit.evaluation.tables import build_table, table_files
+    from mtlkit.files import write_text
 
     is_comparison = (folder / HEADER).is_file()
     comparison = Comparison.load(folder) if is_comparison else read_trainer_run(folder)
     written = write_report(comparison, folder / "report.html" if output is None else output)
     typer.echo(f"wrote {written}")
     if tables and is_comparison:
-        table = build_table(comparison)
-        for name, text in (
-            ("table.md", to_markdown(table)),
-            ("table.tex", to_latex(table)),
-            ("table.csv", to_csv(table)),
-        ):
-            (written.parent / name).write_text(text, encoding="utf-8")
+        for name, text in table_files(build_table(comparison)).items():
+            write_text(written.parent / name, text)
             typer.echo(f"wrote {written.parent / name}")

@@ -124,7 +124,7 @@ def train(
 
     settings: dict[str, Any] = {} if config is None else read_yaml(config)
     chosen = TrainConfig.make({**settings, **flags}, str(config) if config and not flags else "train")
-    from mtlkit.training.runs import run
+    from mtlkit.training.experiment import run
 
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: typer.echo(f"note: {message}", err=True)

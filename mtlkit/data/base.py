@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
 
-from mtlkit.data.randomness import sample_uniform
+from mtlkit.data.randomness import generator, sample_uniform, split_indices
 from mtlkit.errors import MtlkitError, SpecError
 from mtlkit.registry import Registry
 from mtlkit.spec import SpecLike, format_spec, parse_spec
@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 Targets: TypeAlias = dict[str, Tensor]
+Indices: TypeAlias = NDArray[np.int64]
 Kind: TypeAlias = Literal["classification", "binary", "regression", "segmentation", "depth", "normals"]
 SplitName: TypeAlias = Literal["train", "val", "test"]
 
@@ -142,7 +143,7 @@ class TaskInfo:
 
 
 class Batch(Sequence[tuple[Tensor, Targets]]):
-    """Samples that are stacked already; item ``i`` is sample ``i``, as in a list of samples."""
+    """Samples stacked into a batch; item ``i`` is sample ``i``, as in a list of samples."""
 
     def __init__(self, inputs: Tensor, targets: Targets) -> None:
         self.inputs = inputs
@@ -171,8 +172,8 @@ class Split(Dataset[tuple[Tensor, Targets]], ABC):
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
-        # shared memory: workers that outlive an epoch must see the next one
-        self._epoch = torch.zeros((), dtype=torch.long).share_memory_()
+        # in shared memory, so that persistent workers see the next epoch
+        self._epoch = torch.zeros((), dtype=torch.long).share_memory_()  # type: ignore[no-untyped-call]
 
     @property
     def epoch(self) -> int:
@@ -180,7 +181,7 @@ class Split(Dataset[tuple[Tensor, Targets]], ABC):
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw the augmentations of this epoch from now on (Accelerate's loaders call it)."""
+        """Set the epoch that augmentations are drawn for; Accelerate's loaders call this."""
         self._epoch.fill_(epoch)
 
     @abstractmethod
@@ -274,7 +275,7 @@ class DataSet(ABC):
     name: ClassVar[str]
     summary: ClassVar[str] = ""
     folder: ClassVar[str | None] = None  # None: nothing is read from disk
-    layout: ClassVar[str] = ""  # the files below ``folder``, for people
+    layout: ClassVar[str] = ""  # the files below ``folder``, as error messages show them
     source: ClassVar[str] = ""  # where to get them
     default_architecture: str = ""
 
@@ -291,6 +292,29 @@ class DataSet(ABC):
     @abstractmethod
     def make_split(self, split: SplitName) -> Split:
         """Build one split; called once."""
+
+    def check_counts(self, **counts: int | None) -> None:
+        """Refuse options below 1; None passes."""
+        for option, count in counts.items():
+            if count is not None and count < 1:
+                raise SpecError(f"option {option} of {self.name} must be 1 or more, not {count}")
+
+    def check_share(self, val_share: float) -> None:
+        """Refuse a share of validation samples that leaves nothing to one side."""
+        if not 0 < val_share < 1:
+            raise SpecError(f"option val_share of {self.name} must be between 0 and 1, not {val_share}")
+
+    def open_folder(self) -> Path:
+        """The folder with this data set's files, after checking that all exist."""
+        folder = self.find_files(self.data_dir)
+        assert folder is not None
+        self.check_files(folder)
+        return folder
+
+    def draw_validation(self, count: int, share: float) -> tuple[Indices, Indices]:
+        """Indices of the training and of the validation samples among ``count``."""
+        train, val = split_indices(count, [share], generator(self.seed, self.name, "split"))
+        return train, val
 
     @cached_property
     def train(self) -> Split:
@@ -324,7 +348,7 @@ class DataSet(ABC):
         num_workers: int = 0,
         seed: int | None = None,
     ) -> DataLoader[Any]:
-        """A data loader that takes the fast path of splits in memory.
+        """A data loader that indexes splits in memory a whole batch at a time.
 
         Args:
             split: ``"train"``, ``"val"`` or ``"test"``.
@@ -336,7 +360,7 @@ class DataSet(ABC):
         """
         chosen = self.split(split)
         first = self.seed if seed is None else seed
-        # a generator of its own: what a loader draws for its workers must not change the order
+        # a separate generator: the seeds that a loader draws for its workers must not change the order
         order = torch.Generator().manual_seed(first)
         shuffled = split == "train" if shuffle is None else shuffle
         return DataLoader(
@@ -368,11 +392,11 @@ class DataSet(ABC):
         if root is None:
             raise DataError(
                 f"data set {cls.name} reads files: give data_dir (--data-dir) or set {ENVIRONMENT}.\n"
-                f"{cls._where_to_get()}"
+                f"{cls.where_to_get()}"
             )
         path = Path(root).expanduser() / cls.folder
         if not path.is_dir():
-            raise DataError(f"no folder {path} for data set {cls.name}.\n{cls._where_to_get()}")
+            raise DataError(f"no folder {path} for data set {cls.name}.\n{cls.where_to_get()}")
         return path
 
     @classmethod
@@ -398,10 +422,11 @@ class DataSet(ABC):
     def missing(cls, *paths: Path) -> DataError:
         """The error for files that are not there."""
         listing = ", ".join(map(str, paths))
-        return DataError(f"data set {cls.name}: not found: {listing}.\n{cls._where_to_get()}")
+        return DataError(f"data set {cls.name}: not found: {listing}.\n{cls.where_to_get()}")
 
     @classmethod
-    def _where_to_get(cls) -> str:
+    def where_to_get(cls) -> str:
+        """Where to download the files and how to arrange them, for an error message."""
         return (
             f"Get the files from {cls.source} and lay them out as\n"
             f"  DATA_DIR/{cls.folder}/{cls.layout}\n"

@@ -105,8 +105,7 @@ class CelebA(DataSet):
         super().__init__(data_dir, seed)
         if size < 8:
             raise SpecError(f"option size of {self.name} must be 8 or more, not {size}")
-        if train is not None and train < 1:
-            raise SpecError(f"option train of {self.name} must be 1 or more, not {train}")
+        self.check_counts(train=train)
         self._preload = preload
         self._train = train
         self.input_shape = (3, size, size)
@@ -125,10 +124,7 @@ class CelebA(DataSet):
     def make_split(self, split: SplitName) -> Split:
         """Images of one part of the published partition."""
         if self._table is None:
-            folder = self.find_files(self.data_dir)
-            assert folder is not None
-            self.check_files(folder)
-            self._table = _read_lists(folder)
+            self._table = _read_lists(self.open_folder())
         paths, attributes = self._table[split]
         if split == "train" and self._train is not None:
             random = generator(self.seed, self.name, "train")
@@ -173,7 +169,7 @@ class _Faces(Split):
                 )
         except FileNotFoundError:
             raise CelebA.missing(path) from None
-        except Exception as error:  # Pillow raises whatever the damaged bytes lead to
+        except Exception as error:  # Pillow raises many kinds of errors for damaged files
             raise DataError(f"cannot read the image {path}: {error}; fetch it again") from None
         return torch.from_numpy(np.array(resized)).permute(2, 0, 1)
 

@@ -22,8 +22,7 @@ from mtlkit.data.base import (
     TensorSplit,
     register_dataset,
 )
-from mtlkit.data.randomness import generator, split_indices
-from mtlkit.errors import SpecError
+from mtlkit.data.randomness import generator
 
 __all__ = ["Cifar10", "crop_and_flip"]
 
@@ -80,10 +79,8 @@ class Cifar10(DataSet):
         train: int | None = None,
     ) -> None:
         super().__init__(data_dir, seed)
-        if not 0 < val_share < 1:
-            raise SpecError(f"option val_share of {self.name} must be between 0 and 1, not {val_share}")
-        if train is not None and train < 1:
-            raise SpecError(f"option train of {self.name} must be 1 or more, not {train}")
+        self.check_share(val_share)
+        self.check_counts(train=train)
         self._val_share = val_share
         self._augment = augment
         self._train = train
@@ -98,14 +95,9 @@ class Cifar10(DataSet):
 
     def make_split(self, split: SplitName) -> TensorSplit:
         """Read one split; validation is drawn from the training images."""
-        folder = self.find_files(self.data_dir)
-        assert folder is not None
-        self.check_files(folder)
-        images, labels = _read(self, folder, "test" if split == "test" else "train")
+        images, labels = _read(self, self.open_folder(), "test" if split == "test" else "train")
         if split != "test":
-            train, val = split_indices(
-                len(labels), [self._val_share], generator(self.seed, self.name, "split")
-            )
+            train, val = self.draw_validation(len(labels), self._val_share)
             if self._train is not None:
                 train = generator(self.seed, self.name, "train").permutation(train)[: self._train]
             chosen = train if split == "train" else val
@@ -118,7 +110,7 @@ class Cifar10(DataSet):
             self._mean = pixels.mean((0, 2, 3)).float()[:, None, None]
             self._std = pixels.std((0, 2, 3), correction=0).clamp_min(1e-6).float()[:, None, None]
         else:
-            _ = self.train  # its statistics standardise every split
+            _ = self.train  # computes the statistics that standardise every split
         augmented = split == "train" and self._augment
         return TensorSplit(
             inputs,
@@ -181,7 +173,7 @@ def _read(cls: DataSet, folder: Path, part: str) -> tuple[NDArray[np.uint8], NDA
             images, labels = content[f"x_{part}"], content[f"y_{part}"]
     except KeyError as error:
         raise DataError(f"{path} lacks the array {error}; expected x_{part} and y_{part}") from None
-    except Exception as error:  # NumPy raises whatever the damaged bytes lead to
+    except Exception as error:  # NumPy raises many kinds of errors for damaged files
         raise DataError(f"cannot read {path}: {error}; fetch it again") from None
     return _check(path, images, labels.reshape(-1))
 
@@ -236,7 +228,7 @@ class _ArraysOnly(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("_codecs", "encode"):
-            return _latin1  # how Python 2 strings travel in protocol 2
+            return _latin1  # how protocol 2 stores Python 2 strings
         if (module, name) not in self._ALLOWED:
             raise DataError(
                 f"a CIFAR10 batch asks for {module}.{name}; it is refused, as it could run code"

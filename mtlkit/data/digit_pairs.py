@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -21,9 +22,8 @@ from torch.nn import functional
 
 from mtlkit.data.base import DataSet, SplitName, TaskInfo, TensorSplit
 from mtlkit.data.randomness import generator
-from mtlkit.errors import SpecError
 
-__all__ = ["DigitPairs", "overlap"]
+__all__ = ["DigitPairs", "PublishedDigits", "overlap"]
 
 Source: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int64]]
 Pixels: TypeAlias = Literal["standardised", "count"]
@@ -36,7 +36,7 @@ class DigitPairs(DataSet):
 
     The digits of one split never occur in another. A split has as many pairs as it has digits, every
     digit being once left and once right, unless a number is given; more pairs repeat digits in new
-    company.
+    combinations.
 
     Args:
         data_dir: see :class:`DataSet`.
@@ -61,11 +61,8 @@ class DigitPairs(DataSet):
         pixels: Pixels = "standardised",
     ) -> None:
         super().__init__(data_dir, seed)
-        for name, count in (("train", train), ("val", val), ("test", test)):
-            if count is not None and count < 1:
-                raise SpecError(f"option {name} of {self.name} must be 1 or more, not {count}")
-        if not 0 < val_share < 1:
-            raise SpecError(f"option val_share of {self.name} must be between 0 and 1, not {val_share}")
+        self.check_counts(train=train, val=val, test=test)
+        self.check_share(val_share)
         self._counts = {"train": train, "val": val, "test": test}
         self._val_share = val_share
         self._pixels = pixels
@@ -119,6 +116,24 @@ class DigitPairs(DataSet):
         return made
 
 
+class PublishedDigits(DigitPairs):
+    """Pairs of published digits: their test set is the test set, validation is drawn from the others."""
+
+    @abstractmethod
+    def read_digits(self, folder: Path, part: Literal["train", "test"]) -> Source:
+        """Digits and labels of one published part."""
+
+    def digits(self, split: SplitName) -> Source:
+        """Digits and labels of a split."""
+        folder = self.open_folder()
+        if split == "test":
+            return self.read_digits(folder, "test")
+        images, labels = self.read_digits(folder, "train")
+        train, val = self.draw_validation(len(labels), self._val_share)
+        chosen = train if split == "train" else val
+        return images[chosen], labels[chosen]
+
+
 def overlap(left: NDArray[np.uint8], right: NDArray[np.uint8], shift: int, size: int) -> Tensor:
     """Merge two digits into one image: the left one upper left, the right one ``shift`` off.
 
@@ -127,7 +142,7 @@ def overlap(left: NDArray[np.uint8], right: NDArray[np.uint8], shift: int, size:
     """
     count, side, _ = left.shape
     merged = torch.empty(count, 1, size, size, dtype=torch.uint8)
-    for start in range(0, count, 4096):  # bounds the memory that floats take
+    for start in range(0, count, 4096):  # in chunks, to bound the memory of the floats
         chunk = slice(start, min(start + 4096, count))
         canvas = torch.zeros(chunk.stop - start, 1, side + shift, side + shift, dtype=torch.uint8)
         canvas[:, 0, :side, :side] = torch.from_numpy(left[chunk])

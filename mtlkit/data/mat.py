@@ -25,7 +25,7 @@ _MATRIX, _COMPRESSED = 14, 15
 _NUMERIC = {
     1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8",
 }  # fmt: skip
-# classes of arrays, by number: what the values stand for, however compactly they are written
+# array classes by number: the dtype of the array, which may be stored in a smaller type
 _CLASSES = {
     6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8",
 }  # fmt: skip

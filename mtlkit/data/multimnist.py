@@ -1,17 +1,17 @@
-"""Multi-MNIST and its Fashion-MNIST sister: two overlapped images, five tasks."""
+"""Multi-MNIST and Multi-Fashion: two overlapping images, five tasks."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mtlkit.data.base import DataError, SplitName, register_dataset
-from mtlkit.data.digit_pairs import DigitPairs, Source, overlap
+from mtlkit.data.base import DataError, register_dataset
+from mtlkit.data.digit_pairs import PublishedDigits, Source, overlap
 from mtlkit.data.idx import read_idx
-from mtlkit.data.randomness import generator, split_indices
 
 __all__ = ["MultiFashion", "MultiMnist"]
 
@@ -26,7 +26,7 @@ _SIZE = 28
 
 
 @register_dataset("multimnist")
-class MultiMnist(DigitPairs):
+class MultiMnist(PublishedDigits):
     """Two MNIST digits in opposite corners of a 36 x 36 canvas, overlapping, resized to 28 x 28."""
 
     summary = "two overlapped MNIST digits, 28 x 28; five tasks"
@@ -42,19 +42,9 @@ class MultiMnist(DigitPairs):
         if absent:
             raise cls.missing(*absent)
 
-    def digits(self, split: SplitName) -> Source:
-        """Test digits are the published test set; validation is drawn from the training set."""
-        folder = self.find_files(self.data_dir)
-        assert folder is not None
-        self.check_files(folder)
-        images, labels = _read(folder, "test" if split == "test" else "train")
-        if split == "test":
-            return images, labels
-        train, val = split_indices(
-            len(labels), [self._val_share], generator(self.seed, self.name, "split")
-        )
-        chosen = train if split == "train" else val
-        return images[chosen], labels[chosen]
+    def read_digits(self, folder: Path, part: Literal["train", "test"]) -> Source:
+        """Digits and labels of one pair of idx files."""
+        return _read(folder, part)
 
     def join(self, left: NDArray[np.uint8], right: NDArray[np.uint8]) -> Tensor:
         """Overlap two digits."""

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mtlkit.data.base import DataError, SplitName, register_dataset
-from mtlkit.data.digit_pairs import DigitPairs, Source
+from mtlkit.data.base import DataError, register_dataset
+from mtlkit.data.digit_pairs import PublishedDigits, Source
 from mtlkit.data.mat import read_mat
-from mtlkit.data.randomness import generator, split_indices
 
 __all__ = ["MultiSvhn"]
 
 _FILES = {"train": "train_32x32.mat", "test": "test_32x32.mat"}
-# ITU-R BT.601, what "grey" means in image libraries, in thousandths: these round alike everywhere
+# ITU-R BT.601 luma in thousandths: integer arithmetic rounds the same on every machine
 _LUMA = np.array([299, 587, 114], dtype=np.int32)
 
 
 @register_dataset("multisvhn")
-class MultiSvhn(DigitPairs):
+class MultiSvhn(PublishedDigits):
     """Two SVHN digits in grey, pasted side by side without overlap: 32 x 64."""
 
     summary = "two grey SVHN digits side by side, 32 x 64; five tasks"
@@ -39,19 +39,9 @@ class MultiSvhn(DigitPairs):
         if absent:
             raise cls.missing(*absent)
 
-    def digits(self, split: SplitName) -> Source:
-        """Test digits are the published test set; validation is drawn from the training set."""
-        folder = self.find_files(self.data_dir)
-        assert folder is not None
-        self.check_files(folder)
-        images, labels = _read_mat(folder / _FILES["test" if split == "test" else "train"])
-        if split == "test":
-            return images, labels
-        train, val = split_indices(
-            len(labels), [self._val_share], generator(self.seed, self.name, "split")
-        )
-        chosen = train if split == "train" else val
-        return images[chosen], labels[chosen]
+    def read_digits(self, folder: Path, part: Literal["train", "test"]) -> Source:
+        """Digits and labels of one .mat file."""
+        return _read_mat(folder / _FILES[part])
 
     def join(self, left: NDArray[np.uint8], right: NDArray[np.uint8]) -> Tensor:
         """Paste two digits next to each other."""
@@ -70,7 +60,7 @@ def _read_mat(path: Path) -> Source:
     if images.dtype != np.uint8 or labels.size == 0 or labels.min() < 0 or labels.max() > 10:
         raise DataError(f"{path}: X must be uint8 and y from 1 to 10 (10 is the digit 0)")
     grey = np.empty((len(labels), 32, 32), dtype=np.uint8)
-    for start in range(0, len(labels), 4096):  # bounds the memory that wider numbers take
+    for start in range(0, len(labels), 4096):  # in chunks, to bound the memory of the wider integers
         chunk = images[..., start : start + 4096].transpose(3, 0, 1, 2).astype(np.int32)
         grey[start : start + 4096] = (chunk @ _LUMA + 500) // 1000
     return grey, labels.astype(np.int64) % 10

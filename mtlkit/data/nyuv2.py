@@ -22,7 +22,7 @@ from mtlkit.data.base import (
     TaskInfo,
     register_dataset,
 )
-from mtlkit.data.randomness import generator, split_indices
+from mtlkit.data.randomness import generator
 from mtlkit.errors import SpecError
 
 __all__ = ["INDOOR_CLASSES", "NyuV2", "dense_tasks", "scale_crop_flip"]
@@ -95,10 +95,8 @@ class NyuV2(DataSet):
         train: int | None = None,
     ) -> None:
         super().__init__(data_dir, seed)
-        if not 0 < val_share < 1:
-            raise SpecError(f"option val_share of {self.name} must be between 0 and 1, not {val_share}")
-        if train is not None and train < 1:
-            raise SpecError(f"option train of {self.name} must be 1 or more, not {train}")
+        self.check_share(val_share)
+        self.check_counts(train=train)
         if size is not None and (len(size) != 2 or not all(isinstance(s, int) and s > 0 for s in size)):
             raise SpecError(f"option size of {self.name} must be (height, width), not {size!r}")
         self._val_share = val_share
@@ -133,8 +131,7 @@ class NyuV2(DataSet):
         source = self._open()
         if split == "test":
             return _Scenes(source, "val", np.arange(source.count("val")), self._size, False, self.seed)
-        random = generator(self.seed, self.name, "split")
-        train, val = split_indices(source.count("train"), [self._val_share], random)
+        train, val = self.draw_validation(source.count("train"), self._val_share)
         if split == "val":
             return _Scenes(source, "train", val, self._size, False, self.seed)
         if self._train is not None:
@@ -143,9 +140,7 @@ class NyuV2(DataSet):
 
     def _open(self) -> _Files | _Arrays:
         if self._source is None:
-            folder = self.find_files(self.data_dir)
-            assert folder is not None
-            self.check_files(folder)
+            folder = self.open_folder()
             path = _npz(folder)
             self._source = _Files(folder) if path is None else _Arrays(path)
         return self._source
@@ -213,7 +208,7 @@ def scale_crop_flip(
 
 
 def _resize(image: Tensor, targets: Targets, size: tuple[int, int]) -> tuple[Tensor, Targets]:
-    """Bilinear for the image; nearest for the targets, whose unknown pixels must not bleed."""
+    """Resize bilinearly for the image, by nearest neighbour for the targets with unknown pixels."""
     resized = functional.interpolate(image[None], size=size, mode="bilinear", align_corners=True)[0]
     label = targets["segmentation"][None, None].float()
     return resized, {
@@ -250,7 +245,7 @@ class _Files:
             path = self._folder / part / kind / name
             try:
                 found[kind] = np.load(path, allow_pickle=False)
-            except Exception as error:  # NumPy raises whatever the damaged bytes lead to
+            except Exception as error:  # NumPy raises many kinds of errors for damaged files
                 raise DataError(f"cannot read {path}: {error}; fetch it again") from None
         return _standard(found, str(self._folder / part / "*" / name))
 
@@ -266,7 +261,7 @@ class _Arrays:
                     (part, kind): content[f"{kind}_{part}"] for part in _PARTS for kind in _KINDS
                 }
         except KeyError as error:
-            raise DataError(f"{path} lacks the array {error}.\n{NyuV2._where_to_get()}") from None
+            raise DataError(f"{path} lacks the array {error}.\n{NyuV2.where_to_get()}") from None
         except Exception as error:  # as above
             raise DataError(f"cannot read {path}: {error}; fetch it again") from None
 

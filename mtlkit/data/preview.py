@@ -52,7 +52,7 @@ def write_preview(dataset: DataSet, split: Split, path: Path, count: int = 8) ->
 
 def _show_image(axis: Any, image: Tensor) -> None:
     pixels: NDArray[np.float32] = image.permute(1, 2, 0).numpy()
-    # a standardised image is brought back to the unit interval for the eye
+    # standardised images are rescaled to the unit interval for display
     low, high = float(pixels.min()), float(pixels.max())
     if low < 0 or high > 1:
         pixels = (pixels - low) / max(high - low, 1e-6)

@@ -201,9 +201,7 @@ class Scenes(DataSet):
                 f"option size of {self.name} must be a number of pixels from 8, or (height, width), "
                 f"not {size!r}"
             )
-        for name, count in (("train", train), ("val", val), ("test", test)):
-            if count < 1:
-                raise SpecError(f"option {name} of {self.name} must be 1 or more, not {count}")
+        self.check_counts(train=train, val=val, test=test)
         if not 0 <= noise < 1:
             raise SpecError(f"option noise of {self.name} must be from 0 to below 1, not {noise}")
         self._counts = {"train": train, "val": val, "test": test}
@@ -326,7 +324,7 @@ def _texture(
     """Colour of each point: the class's colour, varied per primitive, with a pattern on it."""
     means = np.array([_COLOURS[kind] for kind in INDOOR_CLASSES])
     surfaces = 1 + len(room.centres) + len(room.balls)
-    # drawn for every surface, seen or not, so that the camera does not change the colours
+    # drawn for every surface, visible or not, so that colours do not depend on the camera
     tint = random.normal(0, 0.09, size=(surfaces, len(INDOOR_CLASSES), 3))
     pattern = random.integers(0, 4, size=(surfaces, len(INDOOR_CLASSES)))[primitive, classes]
     pitch = random.uniform(4, 12, size=(surfaces, len(INDOOR_CLASSES)))[primitive, classes]
@@ -346,7 +344,8 @@ def _texture(
         default=0.0,
     )
     colour = np.clip(means[classes] + tint[primitive, classes], 0.03, 1.0)
-    return colour * (1 + strength * values)[:, None]
+    shaded: Floats = colour * (1 + strength * values)[:, None]
+    return shaded
 
 
 def _shade(room: Room, points: Floats, normal: Floats, classes: NDArray[np.int64]) -> Floats:
@@ -354,7 +353,7 @@ def _shade(room: Room, points: Floats, normal: Floats, classes: NDArray[np.int64
     to_light = room.light - points
     distance = np.linalg.norm(to_light, axis=1)
     facing = np.clip(np.einsum("ij,ij->i", to_light, normal) / distance, 0, None)
-    # cast from the light, so that all rays share an origin; a point in the light is met itself, at 1
+    # shadow rays start at the light and share its origin; a lit point is hit itself, at parameter 1
     reached, _, _ = _cast(room, room.light, -to_light)
     lit = reached > 1 - 1e-4
     light = 0.42 + 0.75 * facing * lit / (1 + 0.05 * distance**2)

@@ -23,10 +23,10 @@ import yaml
 
 from mtlkit._version import __version__
 from mtlkit.errors import ConfigError, MtlkitError, UsageError, unknown_name
-from mtlkit.evaluation.board import Board
 from mtlkit.evaluation.compare_config import SINGLE_TASK, CompareConfig
 from mtlkit.evaluation.jobs import Job, Outcome, read_outcome, write_json
 from mtlkit.evaluation.launchers import Launcher, Processes, Submitit, ThisProcess, cores
+from mtlkit.evaluation.live_table import LiveTable
 from mtlkit.evaluation.report import write_report
 from mtlkit.evaluation.results import (
     Comparison,
@@ -38,9 +38,11 @@ from mtlkit.evaluation.results import (
     run_folder,
     write_history,
 )
-from mtlkit.evaluation.tables import build_table, to_csv, to_latex, to_markdown
+from mtlkit.evaluation.tables import build_table, table_files
 from mtlkit.evaluation.timing import time_steps
+from mtlkit.files import write_text
 from mtlkit.tasks import Task
+from mtlkit.training.logs import plain_values
 
 __all__ = ["Stopped", "compare", "plan_jobs", "write_tables"]
 
@@ -50,7 +52,7 @@ _MOST_JOBS = 8
 
 
 class Stopped(KeyboardInterrupt):
-    """A comparison was asked to stop; what is done is on disk, and the same call goes on from there."""
+    """A comparison was interrupted. Finished runs are on disk, and the same call resumes it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(f"stopped; what is done is kept in {folder}")
@@ -92,23 +94,23 @@ def compare(
     planned: dict[str, int] = {}
     for job in plan.jobs:
         planned[job.label] = planned.get(job.label, 0) + 1
-    board = Board(comparison, planned, progress)
+    table = LiveTable(comparison, planned, progress)
     try:
-        with board:
-            ratios = _timing(config, folder, plan, board)
+        with table:
+            ratios = _timing(config, folder, plan, table)
             for job in finished:
-                board.found(job)
+                table.found(job)
             for label, seed in dict.fromkeys((job.label, job.seed) for job in finished):
                 _record(comparison, folder, plan, label, seed, ratios)
             waiting = [job for job in plan.jobs if job not in finished]
             if waiting:
 
                 def ended(job: Job, outcome: Outcome) -> None:
-                    board.ended(job, outcome)
+                    table.ended(job, outcome)
                     failure = (job, outcome.error) if outcome.error else None
                     _record(comparison, folder, plan, job.label, job.seed, ratios, failure)
 
-                _launcher(config, folder, len(waiting)).run(waiting, board.started, ended)
+                _launcher(config, folder, len(waiting)).run(waiting, table.started, ended)
     except KeyboardInterrupt:
         if any(run.status == "done" for run in comparison.runs):
             write_tables(comparison, folder)
@@ -143,14 +145,9 @@ def plan_jobs(config: CompareConfig, folder: Path, tasks: Sequence[str], threads
 
 def write_tables(comparison: Comparison, folder: str | os.PathLike[str]) -> Path:
     """Write ``table.md``, ``table.tex``, ``table.csv`` and ``report.html``; the last one's path."""
-    table = build_table(comparison)
     path = Path(folder)
-    for name, text in (
-        ("table.md", to_markdown(table)),
-        ("table.tex", to_latex(table)),
-        ("table.csv", to_csv(table)),
-    ):
-        (path / name).write_text(text, encoding="utf-8")
+    for name, text in table_files(build_table(comparison)).items():
+        write_text(path / name, text)
     return write_report(comparison, path / "report.html")
 
 
@@ -171,7 +168,7 @@ def _task_records(config: CompareConfig) -> list[TaskRecord]:
 
 
 def _threads(folder: Path, config: CompareConfig) -> int:
-    """Threads per run: those of the comparison's first call, since they decide the order of sums."""
+    """Threads per run, as in the comparison's first call: they change the order of sums."""
     try:
         header = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
         return int(header["config"]["threads"])
@@ -223,8 +220,8 @@ def _write_header(config: CompareConfig, folder: Path, tasks: list[TaskRecord], 
         baseline=SINGLE_TASK if config.single_task or SINGLE_TASK in earlier else None,
         reference=config.reference,
     ).save_header(folder)
-    text = yaml.safe_dump(_plain(config.settings), sort_keys=False, allow_unicode=True)
-    (folder / CONFIG).write_text(text, encoding="utf-8")
+    text = yaml.safe_dump(plain_values(config.settings), sort_keys=False, allow_unicode=True)
+    write_text(folder / CONFIG, text)
 
 
 def _described(entry: Any) -> Any:
@@ -268,7 +265,7 @@ def _processor() -> str:
     return f"{name}, {os.cpu_count()} cores"
 
 
-def _timing(config: CompareConfig, folder: Path, plan: _Plan, board: Board) -> dict[str, float]:
+def _timing(config: CompareConfig, folder: Path, plan: _Plan, table: LiveTable) -> dict[str, float]:
     """Step times from ``timing.json``, or measured now; a resumed comparison keeps the old ones."""
     if config.timing == 0 or config.reference is None:
         return {}
@@ -284,14 +281,14 @@ def _timing(config: CompareConfig, folder: Path, plan: _Plan, board: Board) -> d
     chosen = {label: firsts[label] for label in dict.fromkeys([config.reference, *missing])}
 
     def report(done: int, total: int) -> None:
-        board.note(f"timing a step of {len(chosen)} methods: round {done} of {total}")
+        table.note(f"timing a step of {len(chosen)} methods: round {done} of {total}")
 
     threads = torch.get_num_threads()
     torch.set_num_threads(next(iter(chosen.values())).threads)
     try:
         found = time_steps(chosen, config.reference, config.timing, report)
     except MtlkitError:
-        found = {}  # the runs will show what is wrong
+        found = {}  # the error will show up in the runs themselves
     finally:
         torch.set_num_threads(threads)
     known = found | known
@@ -308,7 +305,7 @@ def _record(
     ratios: Mapping[str, float],
     failure: tuple[Job, str] | None = None,
 ) -> None:
-    """Append a run to the results when all its trainings are there, or one of them failed."""
+    """Append a run to the results once all its trainings have finished, or one has failed."""
     parts = plan.parts(label, seed)
     method = parts[0].train["method"] if parts[0].task is None else "one network per task"
     run = Run(label, seed, method=method, step_ratio=ratios.get(label))
@@ -336,7 +333,7 @@ def _record(
 
 
 def _join_histories(folder: Path, run: Run, parts: Sequence[Job]) -> None:
-    """One history of the networks of all tasks: rows of the same step become one."""
+    """Merge the histories of single-task networks: rows of the same step become one."""
     rows: dict[tuple[int, str], HistoryRow] = {}
     for job in parts:
         for row in read_history(job.folder)[0]:
@@ -348,7 +345,7 @@ def _join_histories(folder: Path, run: Run, parts: Sequence[Job]) -> None:
 
 
 def _check_equal_starts(plan: _Plan) -> None:
-    """All runs of a seed must have had the same first weights and the same first batch."""
+    """Check that all runs of a seed had the same initial weights and the same first batch."""
     for seed in dict.fromkeys(job.seed for job in plan.jobs):
         outcomes = {job.name: read_outcome(job) for job in plan.jobs if job.seed == seed}
         for what in ("weights", "batch"):
@@ -358,11 +355,3 @@ def _check_equal_starts(plan: _Plan) -> None:
                     f"runs of seed {seed} did not start alike ({what}: {found}); a comparison of them "
                     "means nothing. Does a method or the network draw random numbers when it is built?"
                 )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from mtlkit.errors import ConfigError, SpecError
+from mtlkit.errors import ConfigError, SpecError, unknown_key
 from mtlkit.spec import format_spec, parse_spec
 from mtlkit.training.config import TrainConfig
 
@@ -208,13 +207,7 @@ def split_specs(text: str) -> list[str]:
 def _check_keys(settings: Mapping[str, Any], source: str) -> None:
     for key in settings:
         if key not in _KEYS:
-            raise _unknown_key(key, _KEYS, source)
-
-
-def _unknown_key(key: Any, known: Sequence[str], source: str) -> ConfigError:
-    near = difflib.get_close_matches(str(key), known, n=2, cutoff=0.5)
-    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ";"
-    return ConfigError(f"{source}: unknown key {key!r}{hint} known: {', '.join(known)}")
+            raise unknown_key(source, key, _KEYS)
 
 
 def _entries(given: Any, source: str, train: Mapping[str, Any]) -> list[Entry]:
@@ -230,7 +223,7 @@ def _entries(given: Any, source: str, train: Mapping[str, Any]) -> list[Entry]:
         for key in item:
             known = ("method", "label", "extra_capacity", *_PER_METHOD)
             if key not in known:
-                raise _unknown_key(key, known, where)
+                raise unknown_key(where, key, known)
         try:
             method = format_spec(parse_spec(item["method"]))
         except SpecError as error:

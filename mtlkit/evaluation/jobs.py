@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from mtlkit.errors import ConfigError, MtlkitError
 from mtlkit.evaluation.capacity import add_capacity
+from mtlkit.files import write_text
 from mtlkit.tasks import Task
 from mtlkit.training.config import TrainConfig
 
@@ -60,15 +61,16 @@ class Job:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """A readable name."""
         task = "" if self.task is None else f", {self.task}"
         return f"{self.label}{task}, seed {self.seed}"
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the result."""
+        """The settings that determine the result."""
         keys = ("label", "seed", "train", "task", "extra_capacity", "channels_last")
-        return json.loads(json.dumps({key: asdict(self)[key] for key in keys}))
+        identity: dict[str, Any] = json.loads(json.dumps({key: asdict(self)[key] for key in keys}))
+        return identity
 
     def config(self) -> TrainConfig:
         """The settings of the training."""
@@ -124,7 +126,7 @@ def run_job(job: Job) -> Outcome:
     folder = Path(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder), _threads(job.threads):
-        done = read_outcome(job)  # by the process that held the lock
+        done = read_outcome(job)  # finished by the process that held the lock
         if done is not None:
             return done
         try:
@@ -132,7 +134,7 @@ def run_job(job: Job) -> Outcome:
             outcome = _train(job)
         except MtlkitError as error:
             return _failed(folder, error)
-        except Exception as error:  # whatever a method does, the other runs go on
+        except Exception as error:  # one failing method must not stop the other runs
             return _failed(folder, error)
         write_json(folder / RESULT, asdict(outcome))
         (folder / ERROR_LOG).unlink(missing_ok=True)
@@ -153,7 +155,7 @@ def read_outcome(job: Job) -> Outcome | None:
 
 
 def claim(job: Job) -> None:
-    """Write down what the folder is for.
+    """Record which job the folder belongs to.
 
     Raises:
         ConfigError: where it holds a run with other settings.
@@ -180,7 +182,7 @@ def claim(job: Job) -> None:
 
 
 def network_change(job: Job) -> Any:
-    """What makes the job's network of a fresh one."""
+    """A function that turns a fresh network into the job's network."""
 
     def change(model: nn.Module, tasks: Sequence[Task]) -> tuple[nn.Module, Sequence[Task]]:
         if job.extra_capacity is not None:
@@ -204,7 +206,7 @@ def _noting_start(job: Job) -> Any:
 
         def note(module: nn.Module, inputs: tuple[Any, ...]) -> None:
             handle.remove()
-            if not path.exists():  # the first batch of a resumed run is another one
+            if not path.exists():  # a resumed run starts with another batch
                 write_json(path, {"weights": weights, "batch": batch_checksum(inputs)})
 
         handle = changed.register_forward_pre_hook(note)
@@ -214,7 +216,7 @@ def _noting_start(job: Job) -> Any:
 
 
 def weights_checksum(model: nn.Module) -> int:
-    """Checksum of all parameters but the method's, which differ between methods by nature."""
+    """Checksum of all parameters except the method's own, which differ between methods."""
     method = getattr(model, "method", None)
     own = set() if method is None else {id(p) for p in method.parameters()}
     value = 0
@@ -236,7 +238,7 @@ def batch_checksum(batch: Sequence[Any]) -> int:
 
 
 def load_data(config: TrainConfig) -> Any:
-    """The data set of a run; the last one is kept, since runs of one seed follow each other."""
+    """The data set of a run. The last one is cached, since consecutive runs share a seed."""
     from mtlkit.data import load_dataset
 
     key = (config.data, config.data_dir, config.seed)
@@ -250,7 +252,7 @@ _datasets: dict[Any, Any] = {}
 
 
 def _train(job: Job) -> Outcome:
-    from mtlkit.training.runs import run
+    from mtlkit.training.experiment import run
 
     choose_device(job.device)
     config = job.config()
@@ -277,7 +279,7 @@ def _failed(folder: Path, error: BaseException) -> Outcome:
 
 
 def choose_device(device: str) -> None:
-    """Tell Accelerate which device to take; before the first tensor is on one."""
+    """Tell Accelerate which device to use; call this before any tensor is on a device."""
     if device == "auto":
         return
     if device == "cpu":
@@ -293,13 +295,8 @@ def choose_device(device: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a file so that it is whole or not there, and lasts."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(json.dumps(content, indent=1) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    """Write a JSON file in one piece."""
+    write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def _tidy(checkpoints: Path, keep_weights: bool) -> None:
@@ -322,7 +319,7 @@ def _threads(number: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Wait until no other process works in ``folder``: one that lost its parent may still be ending."""
+    """Wait until no other process works in ``folder``, such as one whose parent was killed."""
     try:
         import fcntl
     except ImportError:  # Windows

@@ -37,11 +37,11 @@ class Launcher(ABC):
 
     @abstractmethod
     def run(self, jobs: Sequence[Job], started: Started, ended: Ended) -> None:
-        """Run all jobs; on Ctrl-C stop those that run, at a checkpoint, and raise."""
+        """Run all jobs; on Ctrl-C, stop the running ones at a checkpoint and raise."""
 
 
 class ThisProcess(Launcher):
-    """One job after the other, here."""
+    """Runs one job after another in this process."""
 
     def run(self, jobs: Sequence[Job], started: Started, ended: Ended) -> None:
         """Run all jobs."""
@@ -51,7 +51,7 @@ class ThisProcess(Launcher):
 
 
 class Processes(Launcher):
-    """Several processes of this machine, each given one job after the other.
+    """Runs jobs in several processes on this machine.
 
     A process that dies (out of memory, a crash in native code) costs its job only; another takes its
     place. With several GPUs, each process sees one of them.
@@ -104,7 +104,7 @@ class _Worker:
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        # not a daemon: those may not start processes that read data
+        # not a daemon, since daemons may not start data loader workers
         self.process = context.Process(
             target=_serve, args=(theirs, os.getpid()), name=f"mtlkit-{self.index}"
         )
@@ -114,7 +114,7 @@ class _Worker:
 
     def give(self, job: Job) -> None:
         self.job = job
-        with contextlib.suppress(OSError):  # a dead process shows when its answer is awaited
+        with contextlib.suppress(OSError):  # a dead process is noticed when its answer is awaited
             self.connection.send(job)
 
     def take(self) -> Outcome:
@@ -140,7 +140,7 @@ class _Worker:
 
 
 def _serve(connection: Connection, parent: int) -> None:
-    """Do jobs until told to stop."""
+    """Run jobs until told to stop."""
     _end_with(parent)
     while True:
         try:
@@ -153,7 +153,7 @@ def _serve(connection: Connection, parent: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this process when its parent is gone: nobody would read its results."""
+    """End this process when its parent dies, since nobody would read its results."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -72,12 +72,12 @@ class Panel:
 
     @property
     def inner_width(self) -> float:
-        """Of the area inside the axes."""
+        """Size of the area inside the axes."""
         return self.width - self.left - self.right
 
     @property
     def inner_height(self) -> float:
-        """Of the area inside the axes."""
+        """Size of the area inside the axes."""
         return self.height - self.top - self.bottom
 
     def draw(self, title: str, description: str) -> str:
@@ -101,7 +101,7 @@ def restart_ids() -> None:
 
 
 def dash(slot: int) -> str:
-    """Dash pattern of a place in the palette: places that share a colour differ in it."""
+    """Dash pattern for a place in the palette; it tells apart the places that share a colour."""
     return _DASHES[slot // len(PALETTE) % len(_DASHES)]
 
 
@@ -133,7 +133,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def tick_text(value: float) -> str:
-    """As short as can be."""
+    """A number with as few characters as possible."""
     if value == 0 or abs(value) < 1e-12:
         return "0"
     size = abs(value)
@@ -168,7 +168,7 @@ def line_chart(
     bottom, top = (y_low / 1.08, y_high * 1.08) if log_y else (ticks[0], ticks[-1])
     x_ticks = nice_ticks(float(x_all.min()), float(x_all.max()), 6, whole=True)
     if len({float(x) for x in x_all}) > 1:
-        # the frame ends where the curves do; an axis that is rounded up wastes a small plot
+        # the axes end with the curves: rounding the limits up would waste space in a small plot
         x_first, x_last = float(x_all.min()), float(x_all.max())
         x_ticks = [tick for tick in x_ticks if x_first <= tick <= x_last]
     else:
@@ -407,7 +407,7 @@ def _thin(line: Line) -> Line:
 
 
 def _robust_range(curves: Sequence[Floats], known: Floats, log_y: bool) -> tuple[float, float]:
-    """From the curves, with bands only as far as they do not dwarf them."""
+    """Limits of the y axis: the curves, plus their bands unless these would dwarf them."""
     values = np.concatenate(curves)
     values = values[np.isfinite(values) & ((values > 0) | (not log_y))]
     if values.size == 0:

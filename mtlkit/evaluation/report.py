@@ -27,6 +27,7 @@ from mtlkit.evaluation.tables import (
     build_table,
     format_number,
 )
+from mtlkit.files import write_text
 
 __all__ = ["render_report", "write_report"]
 
@@ -35,12 +36,8 @@ _MANY_TASKS = 12
 
 def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
     """Write the report to ``path`` and return it."""
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    temporary.write_text(render_report(comparison), encoding="utf-8")
-    os.replace(temporary, target)
-    return target
+    write_text(path, render_report(comparison))
+    return Path(path)
 
 
 def render_report(comparison: Comparison) -> str:
@@ -62,7 +59,7 @@ def render_report(comparison: Comparison) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        # an empty icon: browsers ask the server for one otherwise
+        # an empty icon, since browsers would request one from the server otherwise
         '<link rel="icon" href="data:,">\n'
         f"<title>{title}</title>\n<style>{_style(comparison)}</style>\n</head>\n<body>\n"
         f"<header><h1>{title}</h1>{_headline(comparison, table)}</header>\n<main>\n"
@@ -141,7 +138,7 @@ def _better(column: Column) -> str:
 
 def _cell(cell: Cell, column: Column) -> str:
     median = cell.spread.median
-    # an empty value sorts last, whichever way
+    # an empty value sorts last in both directions
     value = repr(median) if math.isfinite(median) else ""
     text = html.escape(format_number(median, column.decimals))
     if cell.dagger:
@@ -194,7 +191,7 @@ def _legend(comparison: Comparison) -> str:
 
 
 def _grid(figures: Sequence[str], title: str = "", note: str = "", *, closed: bool = False) -> str:
-    """Plots side by side; long series, and those of less interest, are opened when wanted."""
+    """Plots side by side; long or less important series are collapsed at first."""
     kept = [figure for figure in figures if figure]
     if not kept:
         return ""

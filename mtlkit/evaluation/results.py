@@ -17,13 +17,15 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from zlib import crc32
 
 from mtlkit.errors import MtlkitError, unknown_name
+from mtlkit.files import write_text
+from mtlkit.training.logs import json_line, plain_values
 
 __all__ = [
     "Comparison",
@@ -96,7 +98,7 @@ class HistoryRow:
 
 @dataclass
 class MonitorRow:
-    """What the tasks' gradients did to each other around one step.
+    """Statistics of the task gradients around one step.
 
     Attributes:
         step: of the optimizer.
@@ -213,11 +215,7 @@ class Comparison:
             "reference": self.reference,
             "split": self.split,
         }
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        temporary = path / f".{HEADER}.{os.getpid()}.tmp"
-        temporary.write_text(json.dumps(_plain(header), indent=2) + "\n", encoding="utf-8")
-        os.replace(temporary, path / HEADER)
+        write_text(Path(folder) / HEADER, json.dumps(plain_values(header), indent=2) + "\n")
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write everything into ``folder``, replacing what results it holds."""
@@ -314,10 +312,10 @@ def append_result(folder: str | os.PathLike[str], run: Run) -> None:
     }
     path = Path(folder) / RESULTS
     path.parent.mkdir(parents=True, exist_ok=True)
-    # a line that a killed process left unfinished is ended first, or it would swallow this one
+    # end a line that a killed process left unfinished, or this record would be lost with it
     torn = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
     with open(path, "a", encoding="utf-8") as file:
-        file.write(("\n" if torn else "") + _line(record))
+        file.write(("\n" if torn else "") + json_line(record))
         file.flush()
         os.fsync(file.fileno())
 
@@ -325,7 +323,6 @@ def append_result(folder: str | os.PathLike[str], run: Run) -> None:
 def write_history(folder: str | os.PathLike[str], run: Run) -> None:
     """Write the rows of a run, replacing what was there."""
     path = Path(folder) / "runs" / run_folder(run.label, run.seed) / HISTORIES[0]
-    path.parent.mkdir(parents=True, exist_ok=True)
     records: list[dict[str, Any]] = []
     for row in run.history:
         kind = "train" if row.split == "train" else "validation"
@@ -338,7 +335,7 @@ def write_history(folder: str | os.PathLike[str], run: Run) -> None:
             record["tasks"] = row.metrics
         records.append(record)
     records += [{"kind": "monitor", **asdict(row)} for row in run.monitor]
-    path.write_text("".join(map(_line, records)), encoding="utf-8")
+    write_text(path, "".join(map(json_line, records)))
 
 
 def read_history(folder: str | os.PathLike[str]) -> tuple[list[HistoryRow], list[MonitorRow]]:
@@ -402,25 +399,6 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                 continue
             if isinstance(record, dict):
                 yield record
-
-
-def _line(record: Mapping[str, Any]) -> str:
-    return json.dumps(_plain(record), allow_nan=False) + "\n"
-
-
-def _plain(value: Any) -> Any:
-    """Only what JSON knows: numbers that are not finite become null."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, bool | int | str) or value is None:
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Iterable):
-        return [_plain(item) for item in value]
-    if hasattr(value, "item"):
-        return _plain(value.item())
-    return str(value)
 
 
 def _number(value: Any) -> float:

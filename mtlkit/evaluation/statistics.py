@@ -1,6 +1,6 @@
 """The paper's statistics: relative improvement, medians over seeds, paired t-test, confidence bands.
 
-What is not a number, stays visible:
+NaN is never hidden:
 
 - over tasks, a NaN makes the statistic NaN: a method that failed on one task has no average;
 - over seeds, NaN runs are left out, and :class:`Spread` says how many are left;
@@ -67,7 +67,7 @@ def task_improvement(
 
 @dataclass(frozen=True)
 class TaskStatistics:
-    """Of the improvements of all tasks of one run."""
+    """Statistics of the improvements of all tasks in one run."""
 
     mean: float
     median: float
@@ -116,7 +116,7 @@ def spread(values: ArrayLike) -> Spread:
         return Spread(float(known[0]), math.nan, 1)
     std = float(known.std(ddof=1)) if np.isfinite(known).all() else math.inf
     if std < math.inf and known.min() == known.max():
-        std = 0.0  # the mean of equal numbers is rounded, and their deviation would not be zero
+        std = 0.0  # the mean of equal numbers is rounded, which would give them a deviation above zero
     return Spread(float(np.median(known)), std, int(known.size))
 
 
@@ -159,7 +159,7 @@ def paired_t_test(
         return TTest(math.nan, math.nan, count, False)
     mean = float(differences.mean())
     error = float(differences.std(ddof=1)) / math.sqrt(count)
-    # differences that agree but for rounding have no spread
+    # differences that agree up to rounding have no spread
     scale = float(np.abs(np.concatenate([first[known], second[known]])).max())
     if error <= 4 * np.finfo(np.float64).eps * scale:
         if abs(mean) <= 4 * np.finfo(np.float64).eps * scale:

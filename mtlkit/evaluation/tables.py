@@ -17,7 +17,17 @@ from mtlkit.evaluation.statistics import (
     task_statistics,
 )
 
-__all__ = ["Cell", "Column", "Row", "Table", "build_table", "to_csv", "to_latex", "to_markdown"]
+__all__ = [
+    "Cell",
+    "Column",
+    "Row",
+    "Table",
+    "build_table",
+    "table_files",
+    "to_csv",
+    "to_latex",
+    "to_markdown",
+]
 
 DAGGER = "†"
 _STATISTICS = {
@@ -274,6 +284,15 @@ def _legend(table: Table) -> str:
     if table.improvement_over:
         text += f" Δ over tasks: of {', '.join(table.improvement_over)}."
     return text
+
+
+def table_files(table: Table) -> dict[str, str]:
+    """The table in every format, by the name of its file."""
+    return {
+        "table.md": to_markdown(table),
+        "table.tex": to_latex(table),
+        "table.csv": to_csv(table),
+    }
 
 
 def to_markdown(table: Table) -> str:

@@ -1,23 +1,26 @@
 """How long a step takes with each method, as a multiple of the reference's.
 
-All methods take a step on the same batch in turn, in one process, so that what else the machine does
-slows all of them alike. A method's figure is the median over rounds of its time divided by the
+All methods take turns on the same batch in one process, so that other load on the machine slows all of
+them alike. A method's figure is the median over rounds of its time divided by the
 reference's in the same round.
 """
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from accelerate.utils import send_to_device
 from torch import nn
 
 from mtlkit.evaluation.jobs import Job, load_data, network_change
 from mtlkit.tasks import Task
-from mtlkit.training.runs import build_model, make_optimizer
+from mtlkit.training.experiment import build_model, make_optimizer
+from mtlkit.training.loaders import Batch
 
 __all__ = ["time_steps"]
 
@@ -41,8 +44,8 @@ def time_steps(
     Returns:
         Ratios by label; a method whose step raises is left out.
     """
-    steppers: dict[str, Callable[[Any], None]] = {}
-    batches: list[Any] = []
+    steppers: dict[str, Callable[[Batch], None]] = {}
+    batches: list[Batch] = []
     device = _device(next(iter(jobs.values())).device)
     for label, job in jobs.items():
         config = job.config()
@@ -51,11 +54,11 @@ def time_steps(
             model, tasks, _ = build_model(config, dataset=dataset, change=network_change(job))
             model.to(device).train()
             steppers[label] = _stepper(model, tasks, make_optimizer(config, model))
-        except Exception:  # its own run will show the error
+        except Exception:  # the error will show up in its own run
             continue
         if not batches:
             loader = dataset.loader("train", config.batch_size, seed=config.seed)
-            batches = _some(loader, 4, device)
+            batches = _some(loader, 4, tasks, device)
     if reference not in steppers:
         return {}
     times: dict[str, list[float]] = {label: [] for label in steppers}
@@ -82,14 +85,16 @@ def time_steps(
     }
 
 
-def _stepper(model: nn.Module, tasks: Sequence[Task], optimizer: Any) -> Callable[[Any], None]:
+def _stepper(model: nn.Module, tasks: Sequence[Task], optimizer: Any) -> Callable[[Batch], None]:
     method: Any = model.method
     auxiliary: Any = getattr(model, "auxiliary_loss", None)
 
-    def step(batch: Any) -> None:
-        inputs, targets = batch
+    def step(batch: Batch) -> None:
+        inputs, targets, labels = batch
         predictions = model(inputs)
-        losses = {t.name: t.measure(predictions[t.name], targets.get(t.name))[0] for t in tasks}
+        losses = {
+            t.name: t.measure(predictions[t.name], targets[t.name], labels[t.name])[0] for t in tasks
+        }
         total = method.total(losses)
         term = None if auxiliary is None else auxiliary()
         (total if term is None else total + term).backward()
@@ -99,12 +104,13 @@ def _stepper(model: nn.Module, tasks: Sequence[Task], optimizer: Any) -> Callabl
     return step
 
 
-def _some(loader: Any, number: int, device: torch.device) -> list[Any]:
+def _some(loader: Any, number: int, tasks: Sequence[Task], device: torch.device) -> list[Batch]:
+    """The first batches, on the device, with their labels counted as the Trainer does."""
     found = []
-    for inputs, targets in loader:
-        found.append((inputs.to(device), {name: t.to(device) for name, t in targets.items()}))
-        if len(found) == number:
-            break
+    for inputs, targets in itertools.islice(loader, number):
+        own = {task.name: targets.get(task.name) for task in tasks}
+        labels = {task.name: task.count_labels(own[task.name]) for task in tasks}
+        found.append(send_to_device(Batch(inputs, own, labels), device))
     return found
 
 

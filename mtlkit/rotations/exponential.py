@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 
 __all__ = [
     "CAPACITY",
+    "degree_for",
     "exponential_minus_one",
     "packed_shape",
     "packed_skew_products",
@@ -24,10 +25,14 @@ __all__ = [
     "unpack",
 ]
 
-CAPACITY = 0.5
-"""Largest angle of one step, in radians: there degree 8 is wrong by 0.5^9 / 9! = 5e-9."""
+CAPACITY = {2: 0.1, 4: 0.3, 8: 0.5}
+"""Largest angle of one step, in radians, by the degree of the polynomial.
 
-_POWER_ITERATIONS = 4
+Degrees 2, 4 and 8 take 1, 2 and 3 products. At a quarter of the capacity a step leaves SO(n) by no more
+than float32 rounds, at the capacity of degree 2 by 2.5e-5.
+"""
+
+_POWER_ITERATIONS = 2
 _ROOT = math.sqrt(177)
 _X3 = 2 / 3
 _X1 = _X3 * (1 + _ROOT) / 88
@@ -84,34 +89,56 @@ def skew_product(left: Tensor, right: Tensor) -> Tensor:
     return product - product.mT
 
 
-def exponential_minus_one(move: Tensor, squarings: int = 0) -> tuple[Tensor, Tensor]:
+def exponential_minus_one(move: Tensor, degree: int = 8, squarings: int = 0) -> tuple[Tensor, Tensor]:
     r"""``exp(f A) - 1`` of skew-symmetric (B, n, n) A, and (B, 1, 1) factors f: the part that was taken.
 
-    .. math:: f = \min(1,\ 2^s c / \|A\|_2), \qquad c = 0.5
+    .. math:: f = \min(1,\ 2^s c / \|A\|_2)
 
-    What is taken depends on no value on the host, so nothing waits for the device. The polynomial of
-    degree 8 takes three products (Bader, Blanes and Casas, Computing the matrix exponential with an
-    optimized Taylor polynomial approximation, 2019), and each of ``squarings`` s one more. The identity
-    is left out throughout, because adding it would round away the digits of a small move.
+    with the capacity c of the Taylor polynomial of the ``degree``; each of ``squarings`` s is one more
+    product. What is taken depends on no value on the host, so nothing waits for the device. The
+    identity is left out throughout, because adding it would round away the digits of a small move.
     """
-    move = move / 2**squarings
+    if squarings:
+        move = move / 2**squarings
     square = torch.bmm(move, move)
-    factor = CAPACITY / _spectral_norm(square).clamp_min(CAPACITY)
+    factor = CAPACITY[degree] / _norm_from_square(square).clamp_min(CAPACITY[degree])
     move, square = move * factor, square * factor.square()
-    fourth = torch.bmm(square, torch.add(_X1 * move, square, alpha=_X2))
-    inner = torch.add(_X5 * move, square, alpha=_X6).add_(fourth, alpha=_X7)
-    inner.diagonal(dim1=-2, dim2=-1).add_(_X4)
-    start = move.add_(square, alpha=_Y2)
-    result = start.baddbmm_(fourth.add_(square, alpha=_X3), inner)
+    if degree == 2:
+        result = move.add_(square, alpha=1 / 2)
+    elif degree == 4:
+        inner = torch.add(move / 6, square, alpha=1 / 24)
+        result = move.add_(square, alpha=1 / 2).baddbmm_(square, inner)
+    else:
+        result = _degree_eight(move, square)
     for _ in range(squarings):
         result = torch.baddbmm(result, result, result, beta=2)
     return result, factor
 
 
-def _spectral_norm(square: Tensor) -> Tensor:
+def _degree_eight(move: Tensor, square: Tensor) -> Tensor:
+    """The polynomial without its 1, by two more products.
+
+    Bader, Blanes and Casas, Computing the matrix exponential with an optimized Taylor polynomial
+    approximation, 2019. Their A4 is x2 * fourth and their A8 the last product: common factors of a sum
+    are taken out, so that each sum is one pass over memory per term.
+    """
+    fourth = torch.bmm(square, torch.add(square, move, alpha=_X1 / _X2))
+    inner = torch.add(fourth, move, alpha=_X5 / _X7 / _X2).add_(square, alpha=_X6 / _X7 / _X2)
+    inner.diagonal(dim1=-2, dim2=-1).add_(_X4 / _X7 / _X2)
+    left = fourth.add_(square, alpha=_X3 / _X2)
+    return move.add_(square, alpha=_Y2).baddbmm_(left, inner, alpha=_X2 * _X7 * _X2)
+
+
+def degree_for(move: Tensor) -> int:
+    """Degree for moves of up to four times skew-symmetric (B, n, n) A; waits for the device."""
+    largest = float(_norm_from_square(torch.bmm(move, move)).max())
+    return next((degree for degree, capacity in CAPACITY.items() if capacity >= 4 * largest), 8)
+
+
+def _norm_from_square(square: Tensor) -> Tensor:
     """(B, 1, 1) spectral norms of skew-symmetric A, from (B, n, n) ``square`` = A A.
 
-    A power iteration, so never too large; four iterations find more than 0.75 of the norm also where a
+    A power iteration, so never too large. Two iterations find more than half of the norm also where a
     single plane turns much faster than hundreds of others.
     """
     vector = probe(square).expand(len(square), -1, -1)  # (B, n, 1)

@@ -26,16 +26,17 @@ _SQUARINGS = {torch.float64: 3}
 _SQUARINGS_IN_EVALUATION = 6
 
 
-def fold_(base: Tensor, applied: Tensor, lie: Tensor) -> None:
+def fold_(base: Tensor, applied: Tensor, lie: Tensor, degree: int = 8) -> None:
     """``base <- base exp(f A)``, ``applied <- applied + f A`` in place, with A = lie - applied.
 
-    The factors f are 1 for moves up to the capacity of a step, and 0 for moves that are not finite.
+    The factors f are 1 for moves up to the capacity of the ``degree``, and 0 for moves that are not
+    finite.
     """
     chunk = max(1, _CHUNK // base.shape[-1] ** 2)
     squarings = _SQUARINGS.get(base.dtype, 0)
     pieces = (tensor.split(chunk) for tensor in (base, applied, lie))
     for rotations, done, wanted in zip(*pieces, strict=True):
-        step, factor, finite = _step(rotations.shape[-1], done, wanted, squarings)
+        step, factor, finite = _step(rotations.shape[-1], done, wanted, degree, squarings)
         rotations += torch.bmm(rotations, step)
         # exactly what was wanted where the factor is 1
         done.lerp_(torch.where(finite, wanted, done), factor)
@@ -44,11 +45,13 @@ def fold_(base: Tensor, applied: Tensor, lie: Tensor) -> None:
 def folded(base: Tensor, applied: Tensor, lie: Tensor) -> Tensor:
     """``base exp(lie - applied)`` on the manifold, whatever average or rounding ``base`` is."""
     base = projected(base)
-    step, _, _ = _step(base.shape[-1], applied, lie, _SQUARINGS_IN_EVALUATION)
+    step, _, _ = _step(base.shape[-1], applied, lie, 8, _SQUARINGS_IN_EVALUATION)
     return orthogonalize(torch.baddbmm(base, base, step))
 
 
-def _step(side: int, applied: Tensor, lie: Tensor, squarings: int) -> tuple[Tensor, Tensor, Tensor]:
+def _step(
+    side: int, applied: Tensor, lie: Tensor, degree: int, squarings: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """``exp(f A) - 1``, f and whether A is finite; the latter two are (B, 1, 1)."""
     move = lie - applied
     largest = torch.linalg.vector_norm(move, math.inf, dim=(-2, -1), keepdim=True)
@@ -57,7 +60,7 @@ def _step(side: int, applied: Tensor, lie: Tensor, squarings: int) -> tuple[Tens
     limit = 2.0**squarings
     scale = torch.where(finite, limit / largest.clamp_min(limit), 0.0)
     move = torch.where(finite, move * scale, 0.0)
-    step, factor = exponential_minus_one(unpack(move, side), squarings)
+    step, factor = exponential_minus_one(unpack(move, side), degree, squarings)
     return step, factor * scale, finite
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from mtlkit.rotations.exponential import packed_shape, packed_skew_products
+from mtlkit.rotations.exponential import degree_for, packed_shape, packed_skew_products, unpack
 from mtlkit.rotations.fold import fold_, folded, full_precision
 from mtlkit.rotations.manifold import correct_drift_, orthogonalize, projected, starting_rotations
 
@@ -29,11 +29,12 @@ class Rotations(nn.Module):
 
     At A = 0 the derivative of the exponential is the identity, so nobody differentiates through it. The
     parameters are only read: a copy of them, an average or a repeated forward do no harm, and a second
-    fold without a step of the optimizer moves nothing. In one fold a rotation moves by an angle of about
-    0.5 at most; what is left of a larger move comes with the next folds. A move that is not finite is
-    not folded.
+    fold without a step of the optimizer moves nothing.
 
-    In float32 a fold takes four n x n products per rotation. The state is 2 K b n x n numbers.
+    A fold takes two to four n x n products per rotation, by the degree of the exponential. The degree
+    is chosen every sixteenth fold, for four times the move that is seen then; what a larger move leaves
+    over comes with the next folds. A move that is not finite is not folded. The state is 2 K b n x n
+    numbers.
 
     Args:
         count: how many rotations, K.
@@ -63,6 +64,7 @@ class Rotations(nn.Module):
         # one per task: optimizers then work on pieces that fit into a cache
         self.lie = nn.ParameterList([torch.zeros(blocks, *packed) for _ in range(count)])
         self.folds = 0
+        self.degree = 8
         self._unfolded = True
         self._folded: list[tuple[int, int]] | None = None  # versions of ``lie`` after the last fold
         self._noted: list[tuple[int, int]] | None = None  # version of ``base`` after the last fold
@@ -82,8 +84,11 @@ class Rotations(nn.Module):
             else:
                 self._project()
                 if self._pending():
-                    fold_(self.base, self.applied, self._packed())
-                    self._check_drift()
+                    packed = self._packed()
+                    if self.folds % _FOLDS_BETWEEN_CHECKS == 1:  # the very first fold moves nothing
+                        self._check(packed)
+                    fold_(self.base, self.applied, packed, self.degree)
+                    self.folds += 1
                 self._unfolded, self._folded = False, _versions(self.lie)
                 self._noted = _versions([self.base])
         return self.current()
@@ -123,19 +128,22 @@ class Rotations(nn.Module):
         found = dict(zip(tasks, products, strict=True))
         return [found[k] if k in found else torch.zeros_like(self.lie[k]) for k in range(self.count)]
 
-    def _check_drift(self) -> None:
-        """Every sixteenth fold: the only one in training that waits for the device."""
-        self.folds += 1
-        if self.folds % _FOLDS_BETWEEN_CHECKS:
-            return
+    def _check(self, packed: Tensor) -> None:
+        """Before every sixteenth fold, the only one in training that waits for the device.
+
+        Rounding is corrected, and the degree of the exponential is chosen for the moves to come.
+        """
         correct_drift_(self.base)
-        if not self._packed().isfinite().all():
+        move = packed - self.applied
+        if not move.isfinite().all():
             warnings.warn(
                 "parameters of the rotations are not finite, so these rotations stay as they are; lower "
                 "their learning rate and go on from a state before",
                 RuntimeWarning,
                 stacklevel=4,
             )
+        elif self.base.dtype == torch.float32:
+            self.degree = degree_for(unpack(move, self.side))
 
     def _project(self) -> None:
         """Make rotations of what somebody else has written into ``base``, for example an average."""
@@ -166,28 +174,24 @@ class Rotations(nn.Module):
 
     def _pending(self) -> bool:
         """Whether the parameters may have moved since the last fold."""
-        if self._folded is None:  # after loading: as it was when the state was saved
-            self._folded = _versions(self.lie)
         return self._unfolded or self._folded != _versions(self.lie)
 
     def get_extra_state(self) -> Tensor:
-        """The number of folds, and whether one is pending: training then goes on bit for bit."""
-        return torch.tensor([self.folds, int(self._pending())])
+        """What the host knows: with it, training goes on bit for bit."""
+        return torch.tensor([self.folds, self.degree])
 
     def set_extra_state(self, state: Tensor) -> None:
         """Restore what :meth:`get_extra_state` gave."""
-        self.folds, pending = state.tolist()
-        self._unfolded, self._folded = bool(pending), None
+        self.folds, self.degree = state.tolist()
+        self._unfolded = True
 
     def __getstate__(self) -> dict[str, Any]:
         """State of a copy or pickle: its tensors are others, so nothing is known of their versions."""
-        known = {"_unfolded": self._pending(), "_folded": None, "_noted": None, "_cache": None}
-        return self.__dict__ | known
+        return self.__dict__ | {"_unfolded": True, "_noted": None, "_cache": None}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Stay in float32 or better when a model is cast to half precision."""
-        self._unfolded = self._pending()
-        self._folded = self._noted = self._cache = None
+        self._unfolded, self._noted, self._cache = True, None, None
 
         def careful(tensor: Tensor) -> Tensor:
             result = fn(tensor)

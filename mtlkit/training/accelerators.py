@@ -25,13 +25,12 @@ __all__ = [
 def make_accelerator(
     precision: str, accumulate: int, trackers: Sequence[str], output: Path | None
 ) -> Any:
-    """An accelerator of this precision, whatever was made before in this process."""
+    """An accelerator of this precision, also where an earlier one of this process had another."""
     from accelerate import Accelerator
-    from accelerate.state import AcceleratorState
+    from accelerate.state import AcceleratorState, is_initialized
 
-    known = AcceleratorState._shared_state
-    if known and known.get("_mixed_precision") not in (None, precision):
-        # the precision is process-wide there; an earlier Trainer's must not decide for this one
+    if is_initialized() and AcceleratorState().mixed_precision != precision:
+        # the precision is process-wide there, and Accelerate has no public way to change it
         AcceleratorState._reset_state(reset_partial_state=False)
     return Accelerator(
         mixed_precision=precision,
@@ -42,7 +41,7 @@ def make_accelerator(
 
 
 def check_processes(accelerator: Any) -> None:
-    """Refuse processes that Accelerate does not join; say so where it leaves FSDP out.
+    """Refuse processes that Accelerate did not join, and warn where it ignores FSDP.
 
     Raises:
         UsageError: where several processes were started and each believes that it is alone.
@@ -64,7 +63,7 @@ def check_processes(accelerator: Any) -> None:
 
 
 def find_unused_parameters(accelerator: Any) -> None:
-    """Let DDP expect heads without a gradient: a process may have no label of a task."""
+    """Let DDP accept heads without a gradient, since a process may have no labels for a task."""
     from accelerate.utils import DistributedDataParallelKwargs
 
     if accelerator.distributed_type.name.startswith("MULTI_") and accelerator.ddp_handler is None:
@@ -72,12 +71,12 @@ def find_unused_parameters(accelerator: Any) -> None:
 
 
 def is_sharded(accelerator: Any) -> bool:
-    """Whether FSDP has cut the parameters into pieces."""
+    """Whether FSDP shards the parameters."""
     return bool(accelerator.distributed_type.name == "FSDP")
 
 
 def gather(thing: Any, accelerator: Any) -> list[Any]:
-    """What every process has here, in the order of their ranks."""
+    """The objects of all processes, in the order of their ranks."""
     if accelerator.num_processes == 1:
         return [thing]
     gathered: list[Any] = [None] * accelerator.num_processes
@@ -86,7 +85,7 @@ def gather(thing: Any, accelerator: Any) -> list[Any]:
 
 
 def broadcast(thing: Any, accelerator: Any) -> Any:
-    """What the first process has here."""
+    """The object of the first process."""
     if accelerator.num_processes == 1:
         return thing
     holder = [thing]

@@ -5,7 +5,6 @@ A checkpoint is read with ``weights_only=True``: a file that holds pickled code 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import re
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 
 from mtlkit.errors import MtlkitError
+from mtlkit.files import UNFINISHED, replacing
 
 __all__ = [
     "CheckpointError",
@@ -36,32 +36,21 @@ _NAME = re.compile(r"step-(\d{9,})\.pt")
 
 
 class CheckpointError(MtlkitError):
-    """A checkpoint that is damaged, of another origin, or does not fit the run."""
+    """A checkpoint that is damaged, was written by other software, or does not fit the run."""
 
 
 def save_checkpoint(path: str | os.PathLike[str], state: dict[str, Any], *, check: bool = False) -> None:
-    """Write ``state`` so that, whatever happens, ``path`` is whole: the old file or the new one.
+    """Write ``state`` so that ``path`` is always whole, the old file or the new one.
 
     Args:
         path: where to.
         state: tensors, numbers, strings, and lists, tuples and mappings of these.
         check: read the file back before it gets its name.
     """
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            torch.save({"format": _FORMAT, "version": _VERSION, **state}, file)
-            file.flush()
-            os.fsync(file.fileno())
+    with replacing(path) as temporary:
+        torch.save({"format": _FORMAT, "version": _VERSION, **state}, temporary)
         if check:
             load_checkpoint(temporary)
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_directory(target.parent)
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -99,7 +88,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} holds more than tensors and plain values; pickled code is refused ({reason})"
         ) from None
-    except Exception as error:  # torch raises many kinds for files that it did not write
+    except Exception as error:  # torch raises many kinds of errors for files that it did not write
         raise CheckpointError(f"{path} cannot be read as a checkpoint: {error}") from None
     if not isinstance(state, dict) or state.get("format") != _FORMAT:
         raise CheckpointError(f"{path} was not written by mtlkit's Trainer")
@@ -140,7 +129,7 @@ class Checkpoints:
     def save(self, step: int, state: dict[str, Any], *, best: bool = False) -> Path:
         """Write the checkpoint of this step, then remove the oldest ones."""
         path = self.directory / f"step-{step:09d}.pt"
-        # the first is read back: a scheduler whose state is more than plain values shows at once
+        # the first one is read back, to notice at once a scheduler whose state cannot be loaded
         save_checkpoint(path, state, check=not self._checked)
         self._checked = True
         if best:
@@ -161,18 +150,15 @@ class Checkpoints:
     def clean(self) -> None:
         """Remove what a killed process left half written."""
         if self.directory.is_dir():
-            for path in self.directory.glob(".*.tmp"):
+            for path in self.directory.glob(UNFINISHED):
                 path.unlink(missing_ok=True)
 
     def _link(self, path: Path) -> None:
-        temporary = self.directory / f".best.pt.{os.getpid()}.tmp"
-        temporary.unlink(missing_ok=True)
-        try:
-            os.link(path, temporary)
-        except OSError:  # a file system without hard links
-            shutil.copyfile(path, temporary)
-        os.replace(temporary, self.best)
-        _sync_directory(self.directory)
+        with replacing(self.best) as temporary:
+            try:
+                os.link(path, temporary)
+            except OSError:  # a file system without hard links
+                shutil.copyfile(path, temporary)
 
 
 def read_rng() -> dict[str, Any]:
@@ -199,7 +185,7 @@ def read_rng() -> dict[str, Any]:
 
 
 def write_rng(state: dict[str, Any]) -> None:
-    """Put the generators back into ``state``."""
+    """Restore the generators to ``state``."""
     torch.set_rng_state(state["torch"])
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
@@ -210,13 +196,3 @@ def write_rng(state: dict[str, Any]) -> None:
             torch.cuda.set_rng_state(saved, device)
     if "mps" in state and torch.backends.mps.is_available():
         torch.mps.set_rng_state(state["mps"])
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make a rename last through a power cut, where the system can."""
-    with contextlib.suppress(OSError):
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

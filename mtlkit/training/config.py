@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import re
@@ -15,8 +14,8 @@ from typing import Any, Literal
 
 import yaml
 
-from mtlkit.errors import ConfigError, SpecError
-from mtlkit.registry import _describe, _fits
+from mtlkit.errors import ConfigError, SpecError, shorten, unknown_key
+from mtlkit.registry import describe_type, fits_type
 from mtlkit.spec import format_spec, parse_spec
 
 __all__ = ["TrainConfig", "read_yaml"]
@@ -28,7 +27,7 @@ _WHOLE = re.compile(r"[-+]?\d+")
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that decides how a run goes. Keys of the file are these names.
+    """The settings of a run. The keys of the file are these names.
 
     Attributes:
         data: data set, such as ``multimnist`` or ``scenes(size=96)``.
@@ -107,11 +106,7 @@ class TrainConfig:
         values: dict[str, Any] = {}
         for key, value in settings.items():
             if not isinstance(key, str) or key not in hints:
-                near = difflib.get_close_matches(str(key), hints, n=2, cutoff=0.5)
-                hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ";"
-                raise ConfigError(
-                    f"{source}: unknown key {_shorten(key)}{hint} known: {', '.join(hints)}"
-                )
+                raise unknown_key(source, key, hints)
             values[key] = _value(key, value, hints[key], source)
         if values.get("data") is None:
             raise ConfigError(f"{source}: the key 'data' is missing; name a data set, see 'mtlkit data'")
@@ -140,14 +135,14 @@ class TrainConfig:
 
     @property
     def folder(self) -> Path:
-        """Where the run is kept."""
+        """Folder of the run."""
         if self.output is not None:
             return Path(self.output)
         name = re.sub(r"[^A-Za-z0-9.=-]+", "_", f"{self.data}-{self.method}")[:80].strip("_")
         return Path("runs") / f"{name}-{self.seed}"
 
     def to_yaml(self) -> str:
-        """The settings as a file that gives them back."""
+        """The settings as YAML."""
         return yaml.safe_dump(asdict(self), sort_keys=False)
 
 
@@ -176,7 +171,7 @@ def parse_yaml(text: str, source: str) -> dict[str, Any]:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{source} is not a plain YAML file: {reason[:300]}") from None
     except (RecursionError, ValueError, OverflowError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"{source} is not a plain YAML file: {_shorten(error)}") from None
+        raise ConfigError(f"{source} is not a plain YAML file: {shorten(error)}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -185,11 +180,11 @@ def parse_yaml(text: str, source: str) -> dict[str, Any]:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Safe YAML without aliases, which could stand for more than memory holds, or repeated keys."""
+    """Safe YAML without repeated keys and without aliases, which could expand beyond all memory."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
+            event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.MarkedYAMLError(
                 problem=f"the alias '*{event.anchor}' is not allowed", problem_mark=event.start_mark
             )
@@ -222,15 +217,15 @@ def _value(key: str, value: Any, hint: Any, source: str) -> Any:
         value = _number(value)  # YAML 1.1 reads 1e-3 as a word
     if key == "precision" and value is False:
         value = "no"  # YAML 1.1 reads the word no as false
-    if not _fits(value, hint):
-        raise ConfigError(f"{source}: {key!r} must be {_describe(hint)}, not {_shorten(value)}")
+    if not fits_type(value, hint):
+        raise ConfigError(f"{source}: {key!r} must be {describe_type(hint)}, not {shorten(value)}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{source}: {key!r} must be finite, not {value}")
     if isinstance(value, int) and float in numbers and not isinstance(value, bool):
         try:
             return float(value)
         except OverflowError:
-            raise ConfigError(f"{source}: {key!r} is too large: {_shorten(value)}") from None
+            raise ConfigError(f"{source}: {key!r} is too large: {shorten(value)}") from None
     if isinstance(value, int) and not isinstance(value, bool) and value >= 2**63:
         raise ConfigError(f"{source}: {key!r} is too large")
     return value
@@ -243,11 +238,3 @@ def _number(text: str) -> Any:
         return float(text)
     except ValueError:
         return text
-
-
-def _shorten(value: Any) -> str:
-    try:
-        text = repr(value)
-    except (RecursionError, ValueError):
-        text = type(value).__name__
-    return text if len(text) <= 120 else text[:117] + "..."

@@ -31,8 +31,8 @@ def param_groups(
     Args:
         model: the network with its method, or several modules (backbone, heads, method).
         lr: the network's learning rate.
-        method_lr: that of rotations or learnt weights; default half of ``lr``, which the RotoGrad
-            paper found best.
+        method_lr: learning rate of rotations or learned weights; default half of ``lr``, which the
+            RotoGrad paper found best.
         method_options: further options of the method's group, such as ``betas``.
         options: further options of the network's group, such as ``weight_decay``.
 
@@ -63,8 +63,8 @@ def param_groups(
 def rotation_schedule(optimizer: Optimizer, decay: float = 0.9999) -> MultiplicativeLR:
     """A scheduler that multiplies the method's learning rate by ``decay`` at every ``step()``.
 
-    The network's rate is left alone, so the schedule goes together with any other: the rotations then
-    decay faster than the network, which is the condition for convergence (proposition B.1).
+    The network's rate is not changed, so this can be combined with any other schedule. The rotations
+    then decay faster than the network, which is the condition for convergence (proposition B.1).
     """
     if not 0 < decay <= 1:
         raise SpecError(f"decay must be above 0 and at most 1, not {decay}")

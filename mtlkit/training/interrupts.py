@@ -13,7 +13,7 @@ __all__ = ["Interrupted", "catch_signals"]
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was asked to stop (Ctrl-C, SIGTERM) and did, after the step it was in.
+    """Training was stopped by Ctrl-C or SIGTERM, after finishing its step.
 
     Attributes:
         step: steps taken.
@@ -29,7 +29,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def catch_signals(stop: threading.Event) -> Iterator[None]:
-    """Set ``stop`` on the first Ctrl-C or SIGTERM; the second one acts as usual."""
+    """Set ``stop`` on the first Ctrl-C or SIGTERM; the second one has its usual effect."""
     stop.clear()
     if threading.current_thread() is not threading.main_thread():
         yield

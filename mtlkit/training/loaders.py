@@ -2,15 +2,15 @@
 
 Accelerate's own sharding repeats samples to fill the last batch, and draws the order from a generator
 that a resumed run would have to replay. Here each batch of the given loader is one global batch; every
-process takes its share of it, and the batches that a resumed run has seen are skipped unread.
+process takes its share of it. A resumed run skips the batches that it has used without reading them.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from accelerate.data_loader import DataLoaderDispatcher, DataLoaderShard, DataLoaderStateMixin
@@ -20,16 +20,16 @@ from accelerate.utils import send_to_device
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, default_collate
 
-from mtlkit.errors import SpecError
-from mtlkit.tasks import NO_LABEL
+from mtlkit.errors import SpecError, UsageError
+from mtlkit.tasks import NO_LABEL, LabelCount, Task
 
-__all__ = ["ShardedBatches", "collate", "is_padded", "open_loader", "prepare_loader"]
+__all__ = ["Batch", "Batches", "ShardedBatches", "collate", "prepare_loader", "unpack"]
 
 _SEED_STRIDE = 1_000_003
 
 
 class ShardedBatches:
-    """Batches of another batch sampler, cut into one share per process.
+    """Batches of another batch sampler, split into one share per process.
 
     The shares of a batch together are the batch: nothing is repeated or dropped. A process whose share
     would be empty is given one sample whose labels must not count; ``padded`` holds the numbers of such
@@ -64,7 +64,7 @@ class ShardedBatches:
                 holder.set_epoch(epoch)
 
     def start_at(self, batch: int) -> None:
-        """Leave out this many batches the next time."""
+        """Skip this many batches in the next iteration."""
         self._skip = batch
 
     def __iter__(self) -> Iterator[list[Any]]:
@@ -86,8 +86,107 @@ class ShardedBatches:
             yield share
 
 
-def prepare_loader(loader: Any, accelerator: Any, seed: int) -> Any:
+class Batch(NamedTuple):
+    """A batch on the device, and what is known on the host about its labels."""
+
+    inputs: Any
+    targets: dict[str, Tensor | None]
+    labels: dict[str, LabelCount]
+
+
+class Batches:
+    """A loader's batches for this process, sent to its device with their labels counted before.
+
+    Whether a task has labels decides what is computed. That is read off the targets while they are on
+    the host, so that no step waits for the device. A loader whose batches are on the device already has
+    its targets read there, which makes every step wait.
+
+    Args:
+        source: gives ``(inputs, targets)``.
+        tasks: whose labels are counted.
+        accelerator: says which device.
+    """
+
+    def __init__(self, source: Any, tasks: Sequence[Task], accelerator: Any) -> None:
+        self.source = source
+        self.tasks = tasks
+        self.accelerator = accelerator
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._read(self.source, 0)
+
+    def start(self, epoch: int, first: int = 0) -> Generator[Batch, None, None]:
+        """The batches of this epoch without the first ones; close it if it is left early."""
+        if hasattr(self.source, "set_epoch"):
+            self.source.set_epoch(epoch)
+        return self._read(self._skip(first), first)
+
+    def _skip(self, count: int) -> Any:
+        sampler = getattr(self.source, "batch_sampler", None)
+        if count == 0:
+            return self.source
+        if isinstance(sampler, ShardedBatches):
+            sampler.start_at(count)
+            return self.source
+        if hasattr(self.source, "dataset"):
+            return self.accelerator.skip_first_batches(self.source, count)
+        return itertools.islice(self.source, count, None)
+
+    def _read(self, source: Any, first: int) -> Generator[Batch, None, None]:
+        device = self.accelerator.device
+        try:
+            for number, batch in enumerate(source, start=first):
+                inputs, targets = unpack(batch, self.tasks)
+                own = {task.name: targets.get(task.name) for task in self.tasks}
+                padded = self._is_padded(number)
+                labels = {
+                    task.name: LabelCount(0) if padded else task.count_labels(own[task.name])
+                    for task in self.tasks
+                }
+                # a copy to CUDA need not be awaited, since the stream keeps the order
+                yield send_to_device(
+                    Batch(inputs, own, labels), device, non_blocking=device.type == "cuda"
+                )
+        finally:
+            if hasattr(source, "end"):
+                source.end()  # otherwise Accelerate keeps treating an abandoned loader as active
+
+    def _is_padded(self, number: int) -> bool:
+        sampler = getattr(self.source, "batch_sampler", None)
+        return isinstance(sampler, ShardedBatches) and number in sampler.padded
+
+
+def unpack(batch: Any, tasks: Sequence[Task]) -> tuple[Any, Mapping[str, Tensor | None]]:
+    """Inputs, and targets by task name, of a batch."""
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise UsageError(
+            f"a batch must be (inputs, targets), not {type(batch).__name__}; targets by task name"
+        )
+    inputs, targets = batch
+    if isinstance(targets, Mapping):
+        return inputs, targets
+    if isinstance(targets, Tensor):
+        targets = [targets]
+    if isinstance(targets, tuple | list) and len(targets) == len(tasks):
+        return inputs, {task.name: target for task, target in zip(tasks, targets, strict=True)}
+    raise UsageError(
+        "targets must be a mapping by task name, or one per task in the order "
+        f"{', '.join(task.name for task in tasks)}"
+    )
+
+
+def prepare_loader(loader: Any, tasks: Sequence[Task], accelerator: Any, seed: int) -> Batches:
     """The loader for this process: its share of every batch, on its device."""
+    if isinstance(loader, Batches):
+        return loader
+    return Batches(_source(loader, accelerator, seed), tasks, accelerator)
+
+
+def _source(loader: Any, accelerator: Any, seed: int) -> Any:
+    """A loader that Accelerate knows and that leaves the batches on the host, where it can."""
     if isinstance(loader, DataLoaderShard | DataLoaderDispatcher):
         return loader
     if not isinstance(loader, DataLoader):
@@ -95,7 +194,9 @@ def prepare_loader(loader: Any, accelerator: Any, seed: int) -> Any:
             return _Plain(loader, accelerator)
         raise SpecError(f"expected a torch DataLoader or another iterable of batches, not {loader!r}")
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
-        return accelerator.prepare_data_loader(loader)
+        # on several processes the first one may read for all, which goes through the devices
+        on_device = None if accelerator.num_processes > 1 else False
+        return accelerator.prepare_data_loader(loader, device_placement=on_device)
     split_already = isinstance(getattr(loader.batch_sampler, "sampler", None), DistributedSampler)
     batches = ShardedBatches(
         loader.batch_sampler,
@@ -122,17 +223,16 @@ def prepare_loader(loader: Any, accelerator: Any, seed: int) -> Any:
         generator=batches.worker_generator,
         **options,
     )
-    return place(own, accelerator.device, num_processes=1, process_index=0, put_on_device=True)
+    return place(own, accelerator.device, num_processes=1, process_index=0, put_on_device=False)
 
 
-class _Plain(DataLoaderStateMixin):
+class _Plain(DataLoaderStateMixin):  # type: ignore[misc]
     """Any iterable of batches, in one process."""
 
     _drop_last = True
 
     def __init__(self, batches: Any, accelerator: Any) -> None:
         self.batches = batches
-        self.accelerator = accelerator
         self.gradient_state = GradientState()
         if accelerator.num_processes > 1:
             raise SpecError(
@@ -149,9 +249,9 @@ class _Plain(DataLoaderStateMixin):
         batches = iter(self.batches)
         batch = next(batches, missing)
         while batch is not missing:
-            following = next(batches, missing)  # one ahead: accumulation ends with the last batch
+            following = next(batches, missing)  # accumulation must end with the last batch
             self.end_of_dataloader = following is missing
-            yield send_to_device(batch, self.accelerator.device)
+            yield batch
             batch = following
         self.end()
 
@@ -197,24 +297,3 @@ def _stack(targets: Sequence[Any]) -> Any:
         targets = [filler if target is None else torch.as_tensor(target) for target in targets]
         return torch.stack([target.to(like.dtype) for target in targets])
     return default_collate(list(targets))
-
-
-def open_loader(loader: Any, epoch: int, batch: int, accelerator: Any) -> Any:
-    """The loader at this epoch, without its first ``batch`` batches."""
-    if hasattr(loader, "set_epoch"):
-        loader.set_epoch(epoch)
-    if batch == 0:
-        return loader
-    sampler = getattr(loader, "batch_sampler", None)
-    if isinstance(sampler, ShardedBatches):
-        sampler.start_at(batch)
-        return loader
-    if hasattr(loader, "dataset"):
-        return accelerator.skip_first_batches(loader, batch)
-    return itertools.islice(loader, batch, None)
-
-
-def is_padded(loader: Any, number: int) -> bool:
-    """Whether this process has no share of the batch, and was given one sample to keep step."""
-    sampler = getattr(loader, "batch_sampler", None)
-    return isinstance(sampler, ShardedBatches) and number in sampler.padded

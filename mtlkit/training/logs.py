@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from mtlkit.errors import MtlkitError
+from mtlkit.files import write_text
 
-__all__ = ["LOG_NAME", "Log", "read_log"]
+__all__ = ["LOG_NAME", "Log", "json_line", "plain_values", "read_log"]
 
 LOG_NAME = "log.jsonl"
 
@@ -27,18 +28,15 @@ class Log:
 
     def __init__(self, path: str | os.PathLike[str], until: int | None = None) -> None:
         self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         kept: list[dict[str, Any]] = []
         if until is not None and self.path.exists():
             kept = [record for record in read_log(self.path) if record.get("step", 0) <= until]
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        temporary.write_text("".join(_line(record) for record in kept), encoding="utf-8")
-        os.replace(temporary, self.path)
+        write_text(self.path, "".join(map(json_line, kept)))
         self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
 
     def write(self, kind: str, step: int, **fields: Any) -> None:
         """Add one record."""
-        self._file.write(_line({"kind": kind, "step": step, **fields}))
+        self._file.write(json_line({"kind": kind, "step": step, **fields}))
         self._file.flush()
 
     def close(self) -> None:
@@ -65,16 +63,21 @@ def read_log(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
         yield record
 
 
-def _line(record: Mapping[str, Any]) -> str:
-    return json.dumps(_plain(record), allow_nan=False) + "\n"
+def json_line(record: Mapping[str, Any]) -> str:
+    """A record as one line of JSON."""
+    return json.dumps(plain_values(record), allow_nan=False) + "\n"
 
 
-def _plain(value: Any) -> Any:
-    """Without NaN and infinities, which JSON does not have: they become null."""
+def plain_values(value: Any) -> Any:
+    """Only what JSON knows: numbers that are not finite become null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain_values(item) for key, item in value.items()}
+    if isinstance(value, bool | int | str) or value is None:
+        return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
+    if isinstance(value, Iterable):
+        return [plain_values(item) for item in value]
+    if hasattr(value, "item"):
+        return plain_values(value.item())
+    return str(value)

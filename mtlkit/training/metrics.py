@@ -1,6 +1,6 @@
 """Metrics that torchmetrics lacks in masked form: those of NYUv2, and errors with unknown entries.
 
-All states are sums, so that several processes add up exactly and memory does not grow with the data.
+All states are sums, so that they add up exactly over processes and memory does not grow with the data.
 """
 
 from __future__ import annotations

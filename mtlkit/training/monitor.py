@@ -1,4 +1,4 @@
-"""What the tasks' gradients do to each other, read off ``method.stats`` at no extra backward."""
+"""Statistics of the task gradients, read from ``method.stats`` without an extra backward."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError, UsageError
-from mtlkit.weighting.base import GradientAggregator
+from mtlkit.weighting import GradientAggregator
 
 __all__ = ["Monitor"]
 
@@ -16,11 +16,11 @@ _FIGURES = ("norms", "weights", "update_cosines", "cosines")
 
 
 class Monitor:
-    """Sample ``method.stats`` and average it until it is asked for.
+    """Samples ``method.stats`` and averages it between summaries.
 
     Args:
         method: the method to watch.
-        every: sample one step in so many.
+        every: number of steps between samples.
     """
 
     def __init__(self, method: GradientAggregator, every: int = 10) -> None:
@@ -33,7 +33,7 @@ class Monitor:
         self._samples = 0
 
     def observe(self, step: int) -> None:
-        """Look at the step that was just taken, if its turn has come."""
+        """Look at the step that was just taken, if its turn has come, without waiting for the device."""
         if step % self.every:
             return
         stats = self.method.stats
@@ -44,8 +44,8 @@ class Monitor:
         known = ~torch.isnan(cosines)
         figures["conflicts"] = torch.where(known, (cosines < 0).to(cosines.dtype), torch.nan)
         self._samples += 1
-        for name, value in figures.items():
-            value = value.detach().double().cpu()
+        for name, value in figures.items():  # sums stay on the device: nothing is read here
+            value = value.detach().to(torch.float32 if value.is_mps else torch.float64)
             finite = torch.isfinite(value)  # a task that is absent or overflowed is left out
             if name not in self._sums:
                 self._sums[name] = torch.zeros_like(value)
@@ -58,10 +58,9 @@ class Monitor:
         """Share of pairs of tasks with a negative cosine, over the samples; None without any."""
         if self._samples == 0:
             return None
-        size = len(self.method.tasks)
-        row, column = torch.triu_indices(size, size, offset=1)
-        count = self._counts["conflicts"][row, column].sum()
-        return float(self._sums["conflicts"][row, column].sum() / count) if count else 0.0
+        pairs = [self._sums["conflicts"].triu(1).sum(), self._counts["conflicts"].triu(1).sum()]
+        conflicts, count = torch.stack(pairs).tolist()
+        return conflicts / count if count else 0.0
 
     def summary(self) -> dict[str, Any] | None:
         """Means since the last summary, as plain numbers; None where nothing was sampled."""
@@ -97,4 +96,5 @@ def rotation_angles(method: GradientAggregator) -> list[float] | None:
     with torch.no_grad():
         means = rotations.diagonal(dim1=-2, dim2=-1).double().mean(dim=-1)
         angles = torch.rad2deg(torch.acos(means.clamp(-1, 1))).reshape(len(method.tasks), -1)
-        return [float(angle) for angle in angles.mean(dim=1)]
+        found: list[float] = angles.mean(dim=1).tolist()
+        return found

@@ -40,7 +40,7 @@ def build_optimizer(
     """
     own = [group for group in groups if group.get("name") == METHOD_GROUP]
     if method_spec is not None:
-        _read(method_spec)  # a wrong name is an error also where the method owns nothing
+        _read(method_spec)  # a wrong name is an error even if the method has no parameters
     if method_spec is None or method_spec == spec or not own:
         return _make(spec, groups)
     others = [group for group in groups if group.get("name") != METHOD_GROUP]
@@ -75,7 +75,7 @@ class Together(Optimizer):
         self._gather()
 
     def _gather(self) -> None:
-        # the very same objects, so that a scheduler's changes reach the parts
+        # the same objects, so that a scheduler's changes reach the parts
         self.param_groups = [group for part in self.parts for group in part.param_groups]
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -86,7 +86,7 @@ class Together(Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients."""
+        """Reset all gradients."""
         for part in self.parts:
             part.zero_grad(set_to_none)
 

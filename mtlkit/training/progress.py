@@ -47,9 +47,9 @@ class Progress:
             )
 
     @staticmethod
-    def on_terminal() -> bool:
-        """Whether somebody may be watching."""
-        return sys.stderr.isatty()
+    def wanted(shown: bool | None) -> bool:
+        """``shown``; None means on a terminal only."""
+        return sys.stderr.isatty() if shown is None else shown
 
     def __enter__(self) -> Progress:
         if self._bar is not None:
@@ -66,7 +66,7 @@ class Progress:
             self._bar.stop()
 
     def advance(self, step: int) -> None:
-        """Say where a resumed run starts."""
+        """Set the step that a resumed run starts from."""
         self._started_at = step
         if self._bar is not None:
             self._bar.update(self._row, completed=step)

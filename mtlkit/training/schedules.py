@@ -62,7 +62,7 @@ def make_schedule(spec: str, optimizer: Optimizer, steps: int, epoch_steps: int)
     )
 
 
-# objects, not closures: a scheduler's state must be savable
+# objects instead of closures, so that the scheduler's state can be saved
 
 
 class _Still:
@@ -84,7 +84,7 @@ class _Stairs:
         self.factor = factor
 
     def __call__(self, step: int) -> float:
-        return self.factor ** (step // self.every)
+        return float(self.factor ** (step // self.every))
 
 
 def _positive(value: Any, name: str) -> float:

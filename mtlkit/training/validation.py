@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from accelerate.utils import send_to_device
 from torch import nn
 
 from mtlkit.tasks import Task
 from mtlkit.training.checkpoints import read_rng, write_rng
-from mtlkit.training.learner import prediction_of, unpack
-from mtlkit.training.loaders import is_padded
+from mtlkit.training.loaders import Batches
+from mtlkit.training.loss_module import prediction_of
 
 __all__ = ["Figures", "evaluate", "score"]
 
@@ -22,34 +23,33 @@ Figures = dict[str, dict[str, float]]
 
 
 @torch.no_grad()
-def evaluate(network: nn.Module, tasks: Sequence[Task], loader: Any, accelerator: Any) -> Figures:
-    """Loss and metrics of every task over a prepared loader; random generators stay as they are."""
+def evaluate(network: nn.Module, tasks: Sequence[Task], batches: Batches, accelerator: Any) -> Figures:
+    """Loss and metrics of every task over all batches; random generators are left unchanged."""
     device = accelerator.device
     # torchmetrics' sums are float64, which Apple's GPUs lack
     where = torch.device("cpu") if device.type == "mps" else device
     metrics = {task.name: task.make_metrics(where) for task in tasks}
-    sums = torch.zeros(len(tasks), 2, dtype=torch.float64)
+    sums = torch.zeros(len(tasks), 2, dtype=torch.float64, device=where)
     rng = read_rng()
     was_training = network.training
     network.eval()
     try:
-        for number, batch in enumerate(loader):
-            inputs, targets = unpack(batch, tasks)
-            if is_padded(loader, number):
-                targets = {}
+        for inputs, targets, labels in batches:
             predictions = network(inputs)
             for index, task in enumerate(tasks):
                 prediction = prediction_of(predictions, task.name)
-                target = targets.get(task.name)
-                loss, count = task.measure(prediction, target)
-                if loss is not None and target is not None:
-                    sums[index] += torch.tensor([float(loss) * count, count], dtype=torch.float64)
-                    task.update(metrics[task.name], prediction.to(where), target.to(where))
+                target, known = targets[task.name], labels[task.name]
+                loss, count = task.measure(prediction, target, known)
+                if loss is None or target is None:
+                    continue
+                sums[index, 0] += loss.to(sums) * count
+                sums[index, 1] += count
+                shown = send_to_device((prediction, target, known), where)
+                task.update(metrics[task.name], *shown)
     finally:
         network.train(was_training)
         write_rng(rng)
     if accelerator.num_processes > 1:
-        sums = sums.to(where)
         dist.all_reduce(sums)
     return {
         task.name: _figures(task, metrics[task.name], row)
@@ -94,7 +94,7 @@ def score(figures: Figures, tasks: Sequence[Task], by: str, first: dict[str, flo
         if math.isnan(now):
             continue
         start = first.setdefault(task.name, now)
-        # over the sum of both sizes, so that a first value near zero cannot decide alone
+        # relative to the sum of both magnitudes, so that a first value near zero cannot dominate
         size = abs(now) + abs(start)
         gain = 0.0 if size == 0 else (now - start) / size
         gains.append(gain if task.higher_is_better.get(metric, False) else -gain)

@@ -1,4 +1,4 @@
-"""Weights and optimizer state as whole tensors, also where FSDP has cut them into pieces."""
+"""Weights and optimizer state as whole tensors, also where FSDP shards them."""
 
 from __future__ import annotations
 

@@ -19,17 +19,22 @@ class AlignedMTL(GradientAggregator):
     r"""Replace the task gradients by the nearest ones that are orthogonal and of one length, and add.
 
     With the gradient matrix :math:`U \Sigma V^\top` (tasks in columns), the aligned gradients are
-    :math:`\sigma\, U V^\top`, of condition number 1, so the weights are
+    :math:`\sigma\, U V^\top`, of condition number 1. So the weights are
 
     .. math:: w = \sigma\, V \Sigma^{-1} V^\top \mathbf{1}
 
-    found from the eigenvalues of the Gram matrix, which is all that is needed. Gradients that are
-    linearly dependent have singular values that are zero to rounding; these are left out. The
-    aligned gradients are added, as in the authors' code (TorchJD takes their mean).
+    The eigenvalues of the Gram matrix are all that is needed. Singular values that are zero to
+    rounding, those of linearly dependent gradients, are left out. Where all gradients are zero, all
+    weights are one.
+
+    Length: K equal gradients g give K g.
+
+    Differences: none from the paper. The authors' code and LibMTL add the aligned gradients too;
+    TorchJD takes their mean. All have ``min`` as default; LibMTL has no other.
 
     Args:
         scale_mode: what :math:`\sigma` is: ``min``, the smallest singular value (the paper's choice),
-            ``median``, or ``rmse``, the root of the mean eigenvalue.
+            ``median`` (of two in the middle, the smaller), or ``rmse``, the root of the mean eigenvalue.
     """
 
     paper = "Senushkin et al., Independent Component Alignment for Multi-Task Learning, CVPR 2023"

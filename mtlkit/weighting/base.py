@@ -28,14 +28,14 @@ _HOOKS = {
 class GradientAggregator(Method, ABC):
     """A method, or a part of one. Subclasses override the hooks of the roles that they play.
 
-    =====================  ====================================  ==============================
+    =====================  ====================================  ===============================
     role                   without memory                        with memory
-    =====================  ====================================  ==============================
+    =====================  ====================================  ===============================
     weigh the losses       ``loss_weights(losses)``              ``weigh_losses(losses, state)``
-    fork the features      ``fork(features)``, ``pull_back(grads)``
+    fork the features      ``fork(features)``                    (its gradient: ``pull_back(grads)``)
     merge the gradients    ``weights(gram)``                     ``weigh(gram, state)``
     ... as a whole         ``merge(grads)``                      ``merge_rows(grads, state)``
-    =====================  ====================================  ==============================
+    =====================  ====================================  ===============================
 
     Hooks are pure functions over the P tasks that are present. One with memory is given the state that
     ``__init__`` declared (``add_state``, ``add_constant``, ``add_learnt``) and returns its result and
@@ -55,7 +55,7 @@ class GradientAggregator(Method, ABC):
     year: ClassVar[int | None] = None
     uses_losses: bool = False
     """Whether values of the losses enter; a merge finds them in ``state.losses``."""
-    uses_cross_gram: ClassVar[bool] = False
+    uses_cross_gram: bool = False
     """Whether a merge needs ``state.cross_gram``, products of gradients from independent samples."""
     needs_whole_gradients: bool = False
     """Whether a merge needs more than the Gram matrix."""
@@ -87,16 +87,12 @@ class GradientAggregator(Method, ABC):
         super().__init__(tasks)
         self.wrt = wrt
         self.sync = sync
+        self.assemble((self,))
 
     @classmethod
     def overrides(cls, hook: str) -> bool:
         """Whether the class has a ``hook`` of its own."""
         return getattr(cls, hook) is not getattr(GradientAggregator, hook)
-
-    @property
-    def parts(self) -> tuple[GradientAggregator, ...]:
-        """The parts of this method, left to right."""
-        return (self,)
 
     # Weigh the losses
 
@@ -167,10 +163,6 @@ class GradientAggregator(Method, ABC):
     def learn(self, gram: Tensor, state: State) -> Mapping[str, Tensor]:
         """(P,) gradients of learnt parameters that the total does not give them."""
         return {}
-
-    def owned(self) -> tuple[Tensor, ...]:
-        """Parameters that are inputs of the junction."""
-        return tuple(self.learnt.values())
 
     def own_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
         """Gradients of the :meth:`owned` parameters, times ``step.scale``; None for no gradient."""

@@ -27,20 +27,23 @@ class CAGrad(GradientAggregator):
         \text{subject to}\quad \|d - G_0\| \le c\,\|G_0\|
 
     which is :math:`d = G_0 + c\,\|G_0\|\, G_w / \|G_w\|` for the :math:`w` in the simplex that
-    minimises :math:`\langle G_w, G_0\rangle + c\,\|G_0\|\,\|G_w\|`. Needs the Gram matrix only. The
-    optimum is exact (a few non-negative least squares problems on the K x K matrix). The authors'
-    code stops SLSQP at a tolerance, or takes 20 steps of gradient descent (reinforcement learning);
-    TorchJD stops a conic solver.
+    minimises :math:`\langle G_w, G_0\rangle + c\,\|G_0\|\,\|G_w\|`. Only the Gram matrix is needed. The
+    optimum is exact: a few non-negative least squares problems on the K x K matrix.
 
-    Two places that the paper leaves open: if the gradients are Pareto stationary and the minimum is
-    at :math:`G_w = 0`, many d are optimal, and d is the one nearest to :math:`G_0` (TorchJD returns
-    zero, which lies outside the ball if c < 1); and nothing is rescaled afterwards, so that a single
-    task, or K equal ones, give :math:`(1 + c)\, G_0`. The authors' code divides by :math:`1 + c^2`
-    and, in its experiments on images, multiplies by K, to match the sum of the losses.
+    Length: K equal gradients g give (1 + c) g.
+
+    Differences: nothing is rescaled afterwards, as in the paper. LibMTL and the authors' image code
+    divide by :math:`1 + c^2`; the latter also multiplies by K, to match the sum of the losses. Their
+    code for reinforcement learning has variants that divide by other numbers. The paper leaves open
+    what happens where the gradients are Pareto stationary and the minimum is at :math:`G_w = 0`: many d
+    are optimal then, and this is the one nearest to :math:`G_0`. TorchJD returns zero there, which lies
+    outside the ball if c < 1, and also where the squared norms sum to less than 1e-4. The peers' solvers
+    stop at a tolerance.
 
     Args:
         c: radius of the ball, relative to the mean gradient; 0 is the mean. With c < 1 stationary
-            points are those of the mean loss.
+            points are those of the mean loss. The default is that of the authors' image experiments;
+            LibMTL has 0.5, TorchJD has no default.
     """
 
     paper = "Liu et al., Conflict-Averse Gradient Descent for Multi-task Learning, NeurIPS 2021"
@@ -53,7 +56,7 @@ class CAGrad(GradientAggregator):
     def __init__(self, tasks: Tasks, *, c: float = 0.4, **common: Any) -> None:
         super().__init__(tasks, **common)
         if not 0 <= c < math.inf:
-            raise SpecError(f"c of cagrad must be 0 or more, not {c}")
+            raise SpecError(f"c of cagrad must be 0 or more and finite, not {c}")
         self.c = c
 
     def weights(self, gram: Tensor) -> Tensor:

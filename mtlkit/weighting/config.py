@@ -27,14 +27,15 @@ class ConFIG(GradientAggregator):
     .. math:: w_k = \frac{\sum_i \|G_i\| (C a)_i}{a^\top C a} \frac{a_k}{\|G_k\|}
 
     so no (K, N) matrix is inverted. A task whose gradient is zero takes no part. Dependent gradients
-    are served in the least-squares sense; where no direction serves them (two opposite
-    gradients), the merged gradient is zero.
+    are served in the least-squares sense. Where no direction serves them (two opposite gradients),
+    the merged gradient is zero.
 
-    Needs: features; the Gram matrix.
+    Length: K equal gradients g give K g.
 
-    Differences: none in the definition. Directions that rounding in the Gram matrix cannot tell from
-    dependent ones (eigenvalues of C below its precision) count as dependent; the peers cut at the
-    precision of U, whose singular values are the roots of these eigenvalues.
+    Differences: none in the definition. The authors' code and TorchJD have the same defaults (equal
+    weights, the summed projections as length); LibMTL does not have the method. Eigenvalues of C below
+    its precision count as zero; the peers cut at the precision of U, whose singular values are the
+    roots of these eigenvalues.
     """
 
     paper = (

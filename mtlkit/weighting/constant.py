@@ -18,9 +18,15 @@ __all__ = ["Constant"]
 class Constant(GradientAggregator):
     r"""Weigh the losses by fixed factors: :math:`\sum_k c_k L_k`, heads included.
 
+    The merge is the plain sum, so task gradients are merged to :math:`\sum_k c_k G_k`.
+
+    Length: K equal gradients g give :math:`\sum_k c_k\, g`, by default K g. The factor of a loss is
+    :math:`c_k`.
+
     Args:
-        weights: one number per task in task order, or a mapping from task names; tasks that a
-            mapping does not name keep the factor one.
+        weights: finite numbers :math:`c_k`, one per task in task order, or a mapping from task names.
+            Tasks that a mapping does not name have the factor one, as all have by default. TorchJD's
+            ``Constant`` has no default.
     """
 
     def __init__(self, tasks: Tasks, *, weights: Numbers | None = None, **common: Any) -> None:

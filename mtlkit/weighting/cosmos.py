@@ -25,16 +25,18 @@ class COSMOS(PreferredScalarization):
         - \frac{\langle r, L \rangle L_k}{\|r\| \|L\|^3} \Big)
 
     The preference r is brought to sum one over the present tasks. A weight may be negative, where a
-    loss is smaller than its preference asks for.
+    loss is smaller than its preference asks for. Where all losses are zero, the penalty has no
+    gradient.
 
-    Needs: the values of the losses. Where all are zero, the penalty has no gradient.
+    Length: at equal losses and an equal preference every loss has the factor 1/K.
 
     Differences: the paper draws r anew for each batch and gives it to the network as an input, to
     learn the whole Pareto front; that is the model's part. Here r is fixed, or set before a step by
-    :meth:`set_preference`.
+    :meth:`set_preference`. LibMTL does not have the method.
 
     Args:
-        penalty: :math:`\lambda`, in the units of the losses; the authors' settings are 0.01 to 8.
+        penalty: :math:`\lambda`, in the units of the losses. The default is the authors'; their
+            settings are 0.01 to 8 by data set. TorchJD has no default.
         preference: numbers r of zero or more, one per task or by name; equal by default.
     """
 
@@ -50,7 +52,7 @@ class COSMOS(PreferredScalarization):
     def __init__(self, tasks: Tasks, *, penalty: float = 2.0, **common: Any) -> None:
         super().__init__(tasks, **common)
         if not 0 <= penalty < math.inf:
-            raise SpecError(f"penalty of cosmos must be 0 or more, not {penalty}")
+            raise SpecError(f"penalty of cosmos must be 0 or more and finite, not {penalty}")
         self.penalty = penalty
 
     def scalarize(self, losses: Tensor, state: State) -> tuple[Tensor, Tensor]:

@@ -21,13 +21,18 @@ class CRMOGM(GradientAggregator):
 
     .. math:: w^t = \alpha\, w^{t-1} + (1 - \alpha)\, \hat w^t, \qquad w^0 = \hat w^1
 
-    with the weights :math:`\hat w^t` of the method ``inner``: ``cr_mogm(inner=cagrad(c=0.4))``. What
-    inner needs is needed, and its state is kept and saved with this method's. The paper lets
-    :math:`\alpha` grow as the learning rate falls; ``method.alpha`` may be set at any time.
+    with the weights :math:`\hat w^t` of the method ``inner``: ``cr_mogm(inner=cagrad(c=0.4))``. This
+    method needs what ``inner`` needs, and keeps and saves its state. A task's average starts at its
+    first weight, and stands still while the task is absent.
+
+    Length: that of ``inner``; with the default, K equal gradients g give g.
+
+    Differences: the paper lets :math:`\alpha` grow as the learning rate falls. Here it is constant;
+    ``method.alpha`` may be set at any time. LibMTL does not have the method.
 
     Args:
         inner: config string of a method that has a weight per task.
-        alpha: share of the old weights; 0 is inner itself.
+        alpha: share of the old weights; 0 is inner itself. TorchJD has 0.9 too.
     """
 
     paper = (
@@ -44,6 +49,7 @@ class CRMOGM(GradientAggregator):
         self.alpha = alpha
         self.method = _create(inner, self.tasks)
         self.uses_losses = self.method.uses_losses
+        self.uses_cross_gram = self.method.uses_cross_gram
         self.traceable = self.method.traceable
         self.add_state("smoothed", 0.0)
         self.add_state("seen", 0)
@@ -77,7 +83,7 @@ class CRMOGM(GradientAggregator):
 
 def _create(inner: str, tasks: tuple[str, ...]) -> GradientAggregator:
     method = create_method(inner, tasks)
-    if method.roles != {"merge"} or method.needs_whole_gradients or method.uses_cross_gram:
+    if method.roles != {"merge"} or method.needs_whole_gradients:
         raise SpecError(
             f"inner of cr_mogm must be one method with a weight per task, such as 'mgda' or "
             f"'cagrad(c=0.4)', not {inner!r}; other parts are joined outside: 'uw+cr_mogm(inner=mgda)'"

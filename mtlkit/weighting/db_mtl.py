@@ -20,25 +20,36 @@ class DBMTL(GradientAggregator):
     r"""Minimise the logarithms of the losses, with task gradients of one length.
 
     The loss part replaces :math:`L_k` by :math:`\log L_k`, whose gradient is that of :math:`L_k`
-    divided by its value (heads included). The merge gives all gradients the largest norm, averaged
-    over steps:
+    divided by its value (heads included). With ``wrt=parameters`` the merge is the paper's: it
+    averages the gradients of these logarithms, coordinate by coordinate, and gives all averages the
+    largest of their norms:
+
+    .. math:: \Big(\max_j \|B_j\|\Big) \sum_k \frac{B_k}{\|B_k\|}, \qquad
+        B_k \leftarrow \beta_t\, B_k + (1 - \beta_t)\, G_k, \quad \beta_t = \beta / t^\sigma
+
+    B starts at zero, and t counts the steps in which the task is present. The state is K copies of the
+    shared parameters, which have to be the same in every step.
+
+    A feature's gradient belongs to one sample of one batch and has no counterpart in the next. So at
+    the features only the norms are averaged, from the first norm on, and the directions are those of
+    the step's own gradients:
 
     .. math:: \Big(\max_j n_j\Big) \sum_k \frac{G_k}{\|G_k\|}, \qquad
-        n_k \leftarrow \beta_t\, n_k + (1 - \beta_t)\, \|G_k\|, \quad \beta_t = \beta / t^\sigma
+        n_k \leftarrow \beta_t\, n_k + (1 - \beta_t)\, \|G_k\|
 
-    Needs: features, the Gram matrix, and the losses, which have to be positive: the value of ``total``
-    is the number of tasks, not the sum of the logarithms. A loss of zero has no logarithm and keeps
-    its gradient; a task whose gradient is zero takes no part.
+    The losses have to be positive. The value of ``total`` is the number of tasks, not the sum of the
+    logarithms. A loss of zero has no logarithm and keeps its gradient; a task whose gradient (or
+    average) is zero takes no part.
 
-    Differences: the paper averages the gradients themselves, coordinate by coordinate, and normalises
-    the averages. A feature's gradient belongs to one sample of one batch and has no counterpart in
-    the next, so here only the norms are averaged, and the direction is that of the step's own
-    gradients. State is K numbers in place of K copies of the shared parameters. :math:`n_k` starts at
-    the first norm, not at zero. With ``beta=0`` nothing is averaged, and this is the paper's method
-    on the gradients of the features.
+    Length: every loss has the factor 1/L. K equal gradients g give K g at the features. With
+    ``wrt=parameters`` they give :math:`(1 - \beta) K g` in the first step, by default 0.1 K g, and more
+    and more nearly K g in later ones.
+
+    Differences: LibMTL's is the authors' code, with the same defaults. It adds 1e-8 to losses and
+    norms; here zeros are treated as said. TorchJD does not have the method.
 
     Args:
-        beta: decay of the averages; 0 takes each step's norms. The paper chooses among 0.1, 0.5 and
+        beta: decay of the averages; 0 takes each step as it is. The paper chooses among 0.1, 0.5 and
             0.9 for each data set.
         beta_sigma: how fast ``beta`` itself falls with the steps; 0 keeps it (the paper also tries 0.5).
     """
@@ -57,13 +68,14 @@ class DBMTL(GradientAggregator):
         if not 0 <= beta < 1:
             raise SpecError(f"beta of db_mtl must be in [0, 1), not {beta}")
         if not 0 <= beta_sigma < torch.inf:
-            raise SpecError(f"beta_sigma of db_mtl must be 0 or more, not {beta_sigma}")
+            raise SpecError(f"beta_sigma of db_mtl must be 0 or more and finite, not {beta_sigma}")
         self.beta = beta
         self.beta_sigma = beta_sigma
         self.needs_whole_gradients = self.wrt == "parameters"
         if self.needs_whole_gradients:
             self.add_state("averages", per="coordinate")
-        self.add_state("norms", 0.0)
+        else:
+            self.add_state("norms", 0.0)
         self.add_state("seen", 0)
 
     def loss_weights(self, losses: Tensor) -> Tensor:
@@ -73,18 +85,18 @@ class DBMTL(GradientAggregator):
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """The largest average norm divided by each norm."""
         norms = norms_of(gram)
-        averages = torch.where(state.norms == 0, norms, self._average(state.norms, norms, state))
+        averages = torch.lerp(norms, state.norms, self._beta(state))
+        averages = torch.where(state.norms == 0, norms, averages)
         weights = safe_divide(averages.max(), norms)
         return weights, state.replace(norms=averages, seen=state.seen + 1)
 
     def merge_rows(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
         """The averaged gradients, all with the largest of their norms."""
-        old = state.averages if state.averages.shape[1] else torch.zeros_like(grads)
-        averages = self._average(old.T, grads.T, state).to(grads.dtype).T
+        averages = torch.lerp(grads, state.averages, self._beta(state).to(grads.dtype)[:, None])
         norms = averages.norm(dim=1)
         merged = safe_divide(norms.max(), norms) @ averages
         return merged, state.replace(averages=averages, seen=state.seen + 1)
 
-    def _average(self, old: Tensor, new: Tensor, state: State) -> Tensor:
-        beta = self.beta / (state.seen + 1).double() ** self.beta_sigma
-        return beta * old + (1 - beta) * new
+    def _beta(self, state: State) -> Tensor:
+        beta: Tensor = self.beta / (state.seen + 1).double() ** self.beta_sigma
+        return beta

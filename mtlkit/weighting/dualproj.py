@@ -21,9 +21,15 @@ class DualProj(GradientAggregator):
     .. math:: \operatorname{argmin}_y \Big\|y - \frac1K \sum_k G_k\Big\|\
         \text{ subject to } \langle G_j, y \rangle \ge 0 \text{ for all } j
 
-    (the paper's quadratic program, there with the gradient of the newest task in place of the mean).
-    Needs the Gram matrix only; solved exactly as a non-negative least squares problem, without the
-    regularisation of the diagonal by 1e-4 that TorchJD needs.
+    Only the Gram matrix is needed. It is solved exactly, as a non-negative least squares problem.
+
+    Length: K equal gradients g give g.
+
+    Differences: the paper's quadratic program has the gradient of the newest task in place of the
+    mean. TorchJD adds 1e-4 to the diagonal of the Gram matrix divided by its trace, and returns the
+    mean where the squared norms sum to less than 1e-4; here nothing is added. The price: where some
+    combination of the gradients nearly vanishes, a small change of them can change the projection
+    much. LibMTL does not have the method.
     """
 
     paper = "Lopez-Paz and Ranzato, Gradient Episodic Memory for Continual Learning, NeurIPS 2017"

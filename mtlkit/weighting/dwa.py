@@ -24,17 +24,18 @@ class DWA(GradientAggregator):
         r_k(t-1) = \frac{L_k(t-1)}{L_k(t-2)}
 
     where t counts windows of ``window`` steps and :math:`L_k(t)` is the task's mean loss in window t.
-    A task that has not yet seen two full windows has the rate 1, as in the paper.
+    A task that has not yet seen two full windows has the rate 1, as in the paper, and so has one
+    whose older loss is zero. The losses should keep their sign. Steps without a task's labels do not
+    count in its window.
 
-    Needs: the values of the losses, which should keep their sign. A previous loss of zero gives the
-    rate 1.
+    Length: at equal rates every loss has the factor 1; the factors always sum to K.
 
-    Differences: the paper's experiments average over an epoch; set ``window`` to the batches of an
-    epoch for that. The default applies the equation step by step, which follows the noise of the
-    batches. Steps without a task's labels do not count in its window.
+    Differences: in the paper, the authors' code, LibMTL and TorchJD a window is an epoch. The method
+    does not know how long an epoch is: set ``window`` to its number of batches. The default applies
+    the equation step by step, which follows the noise of the batches.
 
     Args:
-        temperature: T; larger values make the weights more equal.
+        temperature: T; larger values make the weights more equal. 2 in the paper and the peers.
         window: steps over which a loss is averaged.
     """
 
@@ -47,9 +48,9 @@ class DWA(GradientAggregator):
     ) -> None:
         super().__init__(tasks, **common)
         if not 0 < temperature < math.inf:
-            raise SpecError(f"temperature of dwa must be positive, not {temperature}")
-        if window < 1:
-            raise SpecError(f"window of dwa must be 1 step or more, not {window}")
+            raise SpecError(f"temperature of dwa must be positive and finite, not {temperature}")
+        if not 1 <= window < math.inf:
+            raise SpecError(f"window of dwa must be 1 step or more and finite, not {window}")
         self.temperature = temperature
         self.window = window
         self.add_state("loss_sum", 0.0)

@@ -24,21 +24,25 @@ class ExcessMTL(SimplexWeights):
     .. math:: w_k \propto w_k \exp(\eta\, E_k / E_k^0), \qquad
         E_k = G_k^\top H_k^{-1} G_k, \quad H_k = \Big(\sum_{\tau \le t} \|G_k^\tau\|^2\Big)^{1/2} I
 
-    where :math:`E_k^0` is the mean over the first ``warmup`` steps, during which the weights are 1/K. A
-    noisy label raises a task's loss but not its excess risk, so such a task does not take over.
+    where :math:`E_k^0` is the mean over the task's first ``warmup`` steps. The weights start at 1/K, and
+    stay as they are while one of the present tasks is in its warm-up. A noisy label raises a task's
+    loss but not its excess risk, so such a task does not take over. A task whose gradients were zero
+    in its warm-up has the exponent zero.
 
-    Needs: features; the Gram matrix.
+    Length: K equal gradients g give g.
 
     Differences: the paper's :math:`H_k` is AdaGrad's diagonal, a sum of squares per parameter and
     task. A feature's gradient belongs to one sample of one batch and has no counterpart in the next,
     so this is AdaGrad's norm version: one sum per task, read off the Gram matrix. It weighs all
     coordinates alike, and its state is K numbers in place of K copies of the shared parameters. The
-    weights sum to one, as in the paper; in the authors' code they sum to K.
+    weights sum to one, as in the paper and in TorchJD; in the authors' code and in LibMTL to K.
 
     Args:
-        eta: step size of the weights.
-        warmup: number of steps that set the scale of each task: one in the authors' code, and three
-            epochs in the paper's appendix.
+        eta: step size of the weights. 1 in the authors' command for Office-Home and in TorchJD;
+            LibMTL has 0.01.
+        warmup: number of steps that set the scale of each task. One in the authors' code and in
+            LibMTL, three epochs in the paper's appendix; TorchJD has 0, which takes the excess risks
+            as they are.
     """
 
     paper = "He et al., Robust Multi-Task Learning with Excess Risks, ICML 2024"
@@ -47,9 +51,9 @@ class ExcessMTL(SimplexWeights):
     def __init__(self, tasks: Tasks, *, eta: float = 1.0, warmup: int = 1, **common: Any) -> None:
         super().__init__(tasks, **common)
         if not 0 < eta < math.inf:
-            raise SpecError(f"eta of excess_mtl must be positive, not {eta}")
-        if warmup < 1:
-            raise SpecError(f"warmup of excess_mtl must be 1 or more, not {warmup}")
+            raise SpecError(f"eta of excess_mtl must be positive and finite, not {eta}")
+        if not 1 <= warmup < math.inf:
+            raise SpecError(f"warmup of excess_mtl must be 1 or more and finite, not {warmup}")
         self.eta = eta
         self.warmup = warmup
         self.add_state("squares", 0.0)

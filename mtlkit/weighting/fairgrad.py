@@ -27,18 +27,23 @@ class FairGrad(GradientAggregator):
 
     .. math:: \mathbf{G}\, w = w^{-1/\alpha}, \qquad w > 0
 
-    with the Gram matrix :math:`\mathbf{G}`. Needs the Gram matrix only. The unique solution is found
-    by Newton's method on a convex problem; the authors and TorchJD minimise the squared residual,
-    which is not convex, to a tolerance. ``alpha=1`` is Nash-MTL, ``alpha=0`` gives every task the
-    weight 1/K, and large alpha tends to MGDA's direction.
+    with the Gram matrix :math:`\mathbf{G}`, which is all that is needed. The unique solution is found by
+    Newton's method on a convex problem. ``alpha=1`` is Nash-MTL, ``alpha=0`` gives every task the weight
+    1/K, and large alpha tends to MGDA's direction. A task whose gradient is zero gets weight zero.
+    Where a positive combination of the gradients vanishes (a Pareto stationary point), the equation
+    has no solution and d is zero.
 
-    The length of d is the paper's: it varies as the power :math:`(1-\alpha)/(1+\alpha)` of that of the
-    gradients. (The authors' code multiplies d by K and then clips its norm to 1.) A task whose
-    gradient is zero gets weight zero; where a positive combination of the gradients vanishes (a
-    Pareto stationary point) the equation has no solution and d is zero.
+    Length: K equal gradients g give :math:`K^{1/(1+\alpha)}\, \|g\|^{-2\alpha/(1+\alpha)}\, g`. By
+    default that is :math:`\sqrt K\, g / \|g\|`.
+
+    Differences: none in the equation. The authors and TorchJD minimise the squared residual, which is
+    not convex, to a tolerance. The authors' code for supervised learning then multiplies d by K and
+    clips its norm to 1; LibMTL does neither.
 
     Args:
-        alpha: 0 for the mean, 1 for proportional fairness, larger for the worst-off tasks.
+        alpha: 0 for the mean, 1 for proportional fairness, larger for the worst-off tasks. 1 is the
+            default of the authors' code and of LibMTL; the authors' scripts for QM9 and CelebA have 2.
+            TorchJD has no default.
     """
 
     paper = "Ban and Ji, Fair Resource Allocation in Multi-Task Learning, ICML 2024"
@@ -51,7 +56,7 @@ class FairGrad(GradientAggregator):
     def __init__(self, tasks: Tasks, *, alpha: float = 1.0, **common: Any) -> None:
         super().__init__(tasks, **common)
         if not 0 <= alpha < math.inf:
-            raise SpecError(f"alpha of fairgrad must be 0 or more, not {alpha}")
+            raise SpecError(f"alpha of fairgrad must be 0 or more and finite, not {alpha}")
         self.alpha = alpha
 
     def weights(self, gram: Tensor) -> Tensor:

@@ -28,27 +28,32 @@ class FAMO(GradientAggregator):
     .. math:: f = c \sum_k z_k \log(L_k - b_k), \qquad z = \operatorname{softmax}(\xi), \qquad
         c = \Big( \sum_k \frac{z_k}{L_k - b_k} \Big)^{-1}
 
-    so the weights :math:`c\, z_k / (L_k - b_k)` are convex. The logits :math:`\xi` follow the change
-    of the log-losses by a step of Adam with weight decay :math:`\gamma`:
+    with c held constant, so the weights :math:`c\, z_k / (L_k - b_k)` are convex. The logits :math:`\xi`
+    follow the change of the log-losses by a step of Adam with weight decay :math:`\gamma`:
 
     .. math:: \delta_k = \log(L_k^{t} - b_k) - \log(L_k^{t+1} - b_k), \qquad
         \nabla_\xi = J_{softmax}(\xi)^\top \delta
 
-    Needs: the values of the losses, which must exceed their bounds. A loss at its bound takes no part
-    in the step; one below it makes the total NaN.
+    The losses must exceed their bounds. A loss at its bound takes no part in the step; one below it
+    makes the total NaN. The total's gradient is that of f; its value is c, a weighted harmonic mean of
+    the losses (where b is zero).
+
+    Length: at equal losses every loss has the factor 1/K in the first step; the factors always sum
+    to 1.
 
     Differences: the paper evaluates the losses of the same batch once more after the step. Here
     :math:`L^{t+1}` is the loss of the next step, which is computed anyway: no second forward pass (and
-    no second update of BatchNorm's averages), but the batch differs, so :math:`\delta` carries the
-    noise of the batches; given the same batch twice, it is the paper's. The logits, Adam's
-    moments included, are state of the method, not parameters: no other optimizer must move them. A
-    task that was absent keeps its logit, and compares with its own last loss. The total's gradient is
-    that of f; its value is c, a weighted harmonic mean of the losses (where b is zero). The authors'
-    code also clips the norm of the shared gradient to 1; that is left to the training loop.
+    no second update of BatchNorm's averages). But the batch differs, so :math:`\delta` carries the
+    noise of the batches; given the same batch twice, it is the paper's. The logits and Adam's moments
+    are state of the method, not parameters: no other optimizer must move them. A task that was absent
+    keeps its logit, and compares with its own last loss. The authors' code and the peers add 1e-8 to
+    the losses. The authors' code also clips the norm of the shared gradient to 1; that is left to the
+    training loop.
 
     Args:
-        lr: learning rate of the logits.
-        gamma: weight decay of the logits; 0.001 as in LibMTL and TorchJD, 0.01 in the authors' package.
+        lr: learning rate of the logits; 0.025 in the authors' code and the peers.
+        gamma: weight decay of the logits. 0.001 in LibMTL, TorchJD and the authors' script for QM9;
+            0.01 in their package and their script for CelebA.
         min_losses: lower bounds :math:`b`, one per task or by name; zero by default.
     """
 
@@ -68,7 +73,7 @@ class FAMO(GradientAggregator):
         super().__init__(tasks, **common)
         for option, value in (("lr", lr), ("gamma", gamma)):
             if not 0 <= value < math.inf:
-                raise SpecError(f"{option} of famo must be 0 or more, not {value}")
+                raise SpecError(f"{option} of famo must be 0 or more and finite, not {value}")
         self.lr = lr
         self.gamma = gamma
         self.min_losses = min_losses

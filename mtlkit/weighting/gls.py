@@ -19,14 +19,15 @@ class GLS(Scalarization):
     .. math:: f = \Big( \prod_k L_k \Big)^{1/K} = \exp\Big( \frac1K \sum_k \log L_k \Big), \qquad
         w_k = \frac{f}{K L_k}
 
-    It is computed in logarithms, so a thousand tasks neither overflow nor vanish. The name
-    ``geometric_mean`` means the same method.
+    It is computed in logarithms, so a thousand tasks neither overflow nor vanish. The losses must be
+    positive. A loss of zero takes no part in the step (the product would be zero, and its gradient
+    undefined); a negative one makes the total NaN. ``geometric_mean`` is another name of it.
 
-    Needs: the values of the losses, which must be positive. A loss of zero takes no part in the
-    step (the product would be zero, and its gradient undefined); a negative one makes the total NaN.
+    Length: at equal losses every loss has the factor 1/K.
 
     Differences: the paper also proposes to raise the losses of focused tasks to a power; this is its
-    plain form. LibMTL multiplies the losses themselves, which is NaN for many small ones.
+    plain form. LibMTL multiplies the losses themselves, which is NaN for many small ones. TorchJD, too,
+    takes logarithms; a loss of zero gives NaN gradients there. There are no options anywhere.
     """
 
     paper = (

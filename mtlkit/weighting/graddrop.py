@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from mtlkit.errors import SpecError
 from mtlkit.randomness import uniform
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, State, Tasks
+from mtlkit.weighting.forms.numbers import Numbers, per_task
 
 __all__ = ["GradDrop"]
 
@@ -26,13 +26,18 @@ class GradDrop(GradientAggregator):
     .. math:: \sum_k (\ell_k + (1 - \ell_k) M_k) \circ G_k, \qquad
         M_k = [P > U][G_k > 0] + [P \le U][G_k < 0]
 
-    so that in expectation a coordinate is kept as often as its sign is pure. A coordinate is that of
-    one sample's feature: nothing is summed over the batch first. (The GradDrop paper's layer
-    multiplies by the sign of the activation and sums over the batch before it takes the purity;
-    the RotoGrad paper's baseline, and TorchJD's, work on the gradient as it is, as here.)
+    so a sign is kept the more often, the purer it is. A coordinate is one feature of one sample:
+    nothing is summed over the batch first. The merge needs whole gradients, not only the Gram matrix.
+
+    Length: K equal gradients g give K g.
+
+    Differences: the GradDrop paper's layer, and LibMTL's, multiply by the sign of the activation and
+    sum over the batch before they take the purity. The RotoGrad paper's baseline, and TorchJD's, work
+    on the gradient as it is, as here. No leak is the default of LibMTL and TorchJD too.
 
     Args:
-        leak: share of each task's gradient that is never dropped; one number, or one per task.
+        leak: share of each task's gradient that is never dropped, from 0 to 1: one number, or one per
+            task in task order or by name.
         seed: of the random choices; a batch split over processes gets the choices it would get whole.
     """
 
@@ -43,14 +48,13 @@ class GradDrop(GradientAggregator):
     year = 2020
 
     def __init__(
-        self, tasks: Tasks, *, leak: float | Sequence[float] = 0.0, seed: int = 0, **common: Any
+        self, tasks: Tasks, *, leak: float | Numbers = 0.0, seed: int = 0, **common: Any
     ) -> None:
         super().__init__(tasks, **common)
-        leaks = [leak] * len(self.tasks) if isinstance(leak, int | float) else list(leak)
-        if len(leaks) != len(self.tasks) or not all(0 <= value <= 1 for value in leaks):
-            raise SpecError(
-                f"leak of graddrop must be a number of [0, 1] or {len(self.tasks)} of them, not {leak!r}"
-            )
+        given = [leak] * len(self.tasks) if isinstance(leak, int | float) else leak
+        leaks = per_task("leak of graddrop", given, self.tasks, 0.0, low=0.0)
+        if max(leaks) > 1:
+            raise SpecError(f"leak of graddrop must be in [0, 1] for every task, not {leak!r}")
         self.leak = leak
         self.seed = seed
         self.add_constant("leaks", leaks)

@@ -20,19 +20,32 @@ __all__ = ["GradNorm"]
 class GradNorm(GradientAggregator):
     r"""Learn task weights so that slow tasks get larger gradients.
 
-    The weights are parameters of the method, trained by the user's optimizer on
+    The weights are trained by the user's optimizer on
 
     .. math:: \sum_k \big|\, w_k \|G_k\| - \bar G\, r_k^{\alpha} \,\big|, \qquad
         \bar G = \frac1K \sum_k w_k \|G_k\|, \quad
         r_k = \frac{L_k / L_k^0}{\frac1K \sum_i L_i / L_i^0}
 
-    with the target :math:`\bar G r_k^\alpha` held constant, and are brought back to sum K before every
-    step. As in the RotoGrad paper's comparison, they act on the gradients of the shared features;
-    each head follows its own loss (the GradNorm paper's total loss weighs the heads too). A weight
-    that a large step made negative is set to zero.
+    with the target :math:`\bar G r_k^\alpha` held constant, and are brought back to sum K after every
+    move of the optimizer. A weight that a large move made negative is set to zero. :math:`L_k^0` is the
+    first loss that is not zero.
+
+    The parameter ``task_weights`` belongs to the optimizer alone: the method never writes to it, but
+    adds its moves to the weights of its own. So the parameter itself does not sum to K; see
+    ``stats.weights`` or ``balanced`` for the weights. An optimizer's weight decay pulls the parameter to
+    zero, not the weights; give it none.
+
+    Length: K equal gradients g give K g in the first step; the weights always sum to the number of
+    tasks present.
+
+    Differences: as in the RotoGrad paper's comparison, the weights act on the gradients of the shared
+    features, and each head follows its own loss. The GradNorm paper's total loss weighs the heads too.
+    In LibMTL the weights are K times a softmax of free parameters, learn from the second epoch on, and
+    :math:`L_k^0` is the mean loss of the first epoch. TorchJD does not have the method.
 
     Args:
-        alpha: how strongly the training rates are pulled together; 0 equalises the norms.
+        alpha: how strongly the training rates are pulled together; 0 equalises the norms. 1.5 in the
+            paper's experiments on NYUv2, and in LibMTL.
     """
 
     paper = (
@@ -45,7 +58,7 @@ class GradNorm(GradientAggregator):
     def __init__(self, tasks: Tasks, *, alpha: float = 1.5, **common: Any) -> None:
         super().__init__(tasks, **common)
         if not 0 <= alpha < torch.inf:
-            raise SpecError(f"alpha of gradnorm must be 0 or more, not {alpha}")
+            raise SpecError(f"alpha of gradnorm must be 0 or more and finite, not {alpha}")
         self.alpha = alpha
         self.add_learnt("task_weights", 1.0)
         # the weights after all moves of the optimizer up to `applied`, brought to sum K each time
@@ -55,28 +68,28 @@ class GradNorm(GradientAggregator):
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """The learnt weights; over the tasks present, their mean is one."""
-        balanced = self._balance(state)
-        new = state.replace(balanced=balanced, applied=state.task_weights.detach().double())
+        weights = self._balance(state)
+        new = state.replace(
+            balanced=weights * state.balanced.mean(),  # absent tasks keep theirs
+            applied=state.task_weights.detach().double(),
+        )
         if "losses" in state.values:
             new = new.replace(initial_losses=self._initial_losses(state))
-        return balanced / balanced.mean(), new
+        return weights, new
 
     def learn(self, gram: Tensor, state: State) -> Mapping[str, Tensor]:
         r""":math:`\|G_k\| \operatorname{sign}(w_k \|G_k\| - \bar G r_k^\alpha)`."""
         norms = norms_of(gram)
-        balanced = self._balance(state)
-        weighted = balanced / balanced.mean() * norms
+        weighted = self._balance(state) * norms
         rates = safe_divide(state.losses.double(), self._initial_losses(state))
         relative = safe_divide(rates, rates.mean()).clamp(min=0)
         target = weighted.mean() * relative**self.alpha
         return {"task_weights": norms * torch.sign(weighted - target)}
 
     def _balance(self, state: State) -> Tensor:
-        """Apply the optimizer's last move and bring the weights back to the sum that they had."""
-        share = state.balanced.sum()
+        """Apply the optimizer's last move, and bring the weights to mean one."""
         moved = (state.balanced + state.task_weights.detach() - state.applied).clamp(min=0)
-        even = torch.full_like(moved, 1 / len(moved))
-        return share * torch.where(moved.sum() > 0, safe_divide(moved, moved.sum()), even)
+        return torch.where(moved.mean() > 0, safe_divide(moved, moved.mean()), 1.0)
 
     def _initial_losses(self, state: State) -> Tensor:
         return torch.where(state.initial_losses == 0, state.losses.double(), state.initial_losses)

@@ -28,19 +28,22 @@ class GradVac(GradientAggregator):
         \hat\phi_{ij} \sqrt{1 - \phi^2} - \phi \sqrt{1 - \hat\phi_{ij}^2}\big)}
         {\|G_j\| \sqrt{1 - \hat\phi_{ij}^2}}\, G_j
 
-    which makes the cosine :math:`\hat\phi_{ij}`; then :math:`\hat\phi_{ij} \leftarrow (1 -
-    \beta)\hat\phi_{ij} + \beta \phi`. The results are added. Averages start at zero, so the first
-    step is PCGrad. All on coefficients, with the Gram matrix alone: K tasks at once, K - 1 turns. A
-    cosine that is below its average by no more than rounding is left alone, and a zero gradient takes
-    no part.
+    which makes the cosine :math:`\hat\phi_{ij}`; then, whether it turned or not,
+    :math:`\hat\phi_{ij} \leftarrow (1 - \beta)\hat\phi_{ij} + \beta \phi`. The results are added.
+    Averages start at zero, so the first step is PCGrad. Only the Gram matrix is needed: all K gradients
+    turn at once, as rows of coefficients, in K - 1 rounds. A cosine that is below its average by no
+    more than rounding is left alone, and a zero gradient takes no part.
+
+    Length: K equal gradients g give K g.
 
     Differences: the paper keeps averages for every layer or other group of parameters, and treats
-    these apart; here, as in its ``whole_model`` variant, there is one gradient per task. LibMTL moves
-    the average of a pair only when it turns that pair, which lets the averages only fall.
+    these apart. Here there is one gradient per task, the paper's ``whole_model``, which is LibMTL's
+    default too. LibMTL and TorchJD, too, move the average at every pair (LibMTL 1.1.5 only where it
+    turned a gradient).
 
     Args:
-        beta: how fast the averages follow: 0.01 remembers some hundred steps. LibMTL and TorchJD
-            have 0.5, which remembers two or three.
+        beta: how fast the averages follow. 0.01, the paper's value, remembers some hundred steps;
+            LibMTL and TorchJD have 0.5, which remembers two or three.
         seed: of the random orders, which are the same on every process.
     """
 

@@ -25,11 +25,17 @@ class IMTLG(GradientAggregator):
     .. math:: \left\langle \sum_i w_i G_i,\ \frac{G_k}{\|G_k\|} \right\rangle
         \text{ equal for all } k, \qquad \sum_k w_k = 1
 
-    With the cosine matrix C this is :math:`C v = 1`, :math:`w_k \propto v_k / \|G_k\|`. The
-    pseudo-inverse of C is used, so that identical or dependent tasks share their weight instead of
-    making the system singular; a task whose gradient is zero takes no part. Where the gradients
-    cancel so that the weights sum to zero (two opposite gradients), the merged gradient is zero.
-    The weights may be negative: that is the paper's definition. Needs the Gram matrix only.
+    With the cosine matrix C this is :math:`C v = 1`, :math:`w_k \propto v_k / \|G_k\|`. The weights may
+    be negative. A task whose gradient is zero takes no part. Where the gradients cancel so that the
+    weights sum to zero (two opposite gradients), the merged gradient is zero.
+
+    Length: K equal gradients g give g.
+
+    Differences: none from the paper where the gradients are independent. Where they are not, its system
+    is singular; the pseudo-inverse of C is used, so that equal tasks share their weight. LibMTL inverts
+    the singular matrix and fails. TorchJD takes the pseudo-inverse of the Gram matrix, so that its
+    weights of dependent gradients change with their lengths, and returns zero where the solution sums
+    to less than 1e-12.
     """
 
     paper = "Liu et al., Towards Impartial Multi-task Learning, ICLR 2021"

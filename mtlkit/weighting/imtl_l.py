@@ -19,14 +19,15 @@ class IMTLL(GradientAggregator):
 
     .. math:: \sum_k \big( e^{s_k} L_k - s_k \big)
 
-    The :math:`s_k` are parameters of the method, zero at first and trained by the user's optimizer.
-    At rest :math:`e^{s_k} L_k = 1` for every task, whatever the units of the losses.
+    The :math:`s_k` are parameters of the method: add ``method.parameters()`` to the optimizer. They are
+    zero at first. At rest :math:`e^{s_k} L_k = 1` for every task, whatever the units of the losses.
 
-    Needs: owned parameters (add ``method.parameters()`` to the optimizer). It is the loss part of
-    IMTL; the gradient part is ``imtl_g``.
+    This is the loss part of IMTL; the gradient part is ``imtl_g``.
 
-    Differences: none from the paper with its base a = e. Twice ``uw`` with :math:`s_k` negated, so
-    the two share their optima, not their path.
+    Length: every loss has the factor 1 at first.
+
+    Differences: none from the paper with its base a = e. LibMTL (in its IMTL) and TorchJD start at zero
+    too. It is twice ``uw`` with :math:`s_k` negated, so both have the same optima, on different paths.
     """
 
     paper = "Liu et al., Towards Impartial Multi-task Learning, ICLR 2021"
@@ -42,4 +43,5 @@ class IMTLL(GradientAggregator):
 
     def loss_penalty(self, losses: Tensor, state: State) -> Tensor | None:
         """Minus the sum of the logarithms of the scales."""
-        return -state.log_scales.sum()
+        penalty: Tensor = -state.log_scales.sum()
+        return penalty

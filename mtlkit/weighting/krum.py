@@ -19,18 +19,23 @@ __all__ = ["Krum"]
 class Krum(GradientAggregator):
     r"""Take the mean of the gradients that are nearest to their neighbours.
 
-    The score of a task is the sum of the squared distances to its :math:`K - f - 2` nearest others,
+    The score of a task is the sum of the squared distances to its :math:`K - f - 2` nearest others, but
+    at least to one,
 
     .. math:: s_k = \sum_{j \in N(k)} \|G_k - G_j\|^2
 
-    and the ``n_selected`` tasks of lowest score are averaged (Multi-Krum; one is Krum). Needs the
-    Gram matrix only. Tasks that tie for the last places share them, so that the order of the tasks
-    does not matter: of three tasks, the two that are nearest to each other always tie. At least one
-    neighbour is counted, so that one and two tasks are defined too. TorchJD adds the distances
-    themselves; the paper their squares.
+    and the ``n_selected`` tasks of lowest score are averaged (Multi-Krum; one is Krum).
+
+    Length: K equal gradients g give g.
+
+    Differences: the paper selects among workers, of which some are adversarial; this selects among
+    tasks. Tasks that tie for the last places share them, so that the order of the tasks does not matter:
+    of three tasks, the two that are nearest to each other always tie. TorchJD adds the distances
+    themselves, the paper their squares. LibMTL does not have the method.
 
     Args:
-        n_byzantine: number f of gradients that are not to be trusted; needs f + 3 tasks.
+        n_byzantine: number f of gradients that are not to be trusted; needs f + 3 tasks. TorchJD has no
+            default, and needs f + 3 tasks also for f = 0.
         n_selected: number of gradients that are averaged.
     """
 

@@ -22,17 +22,23 @@ class MGDA(GradientAggregator):
 
     .. math:: \min_{w \ge 0,\ \sum_k w_k = 1} \Big\| \sum_k w_k\, \frac{G_k}{c_k} \Big\|^2
 
-    and the gradients :math:`G_k` themselves get the weights w, as in the authors' code. At feature
-    level (the default) this is MGDA-UB. Needs the Gram matrix only, and the losses for two of the
-    normalisations. The optimum is found exactly, by an active-set method on the K x K Gram
-    matrix, where the peers run Frank-Wolfe to a fixed tolerance; norms are those of the whole (batch,
-    features) gradient. A task whose gradient is zero is Pareto stationary, so then the merged
-    gradient is zero. Where the weights are not unique (dependent gradients), the shortest vector is.
+    The merged gradient is :math:`\sum_k w_k G_k`, of the gradients themselves. At the features (the
+    default) this is MGDA-UB. The optimum is exact, by an active-set method on the Gram matrix. Where
+    the weights are not unique (dependent gradients), the shortest vector is. A task whose gradient is
+    zero is Pareto stationary, so then the merged gradient is zero.
+
+    Length: K equal gradients g give g.
+
+    Differences: none from the paper, which has no :math:`c_k`; these are an option of the authors' code.
+    The authors, LibMTL and TorchJD run Frank and Wolfe's method to a tolerance. LibMTL has the same
+    options and default; with gradients of parameters it also applies the weights to the divided
+    gradients. TorchJD has none of the options. The authors' one published setting, for CelebA, has
+    ``loss+``.
 
     Args:
-        normalize: the divisors :math:`c_k`, an option of the authors' code that the paper does not
-            have: ``none`` is 1, ``l2`` the norm of the gradient, ``loss`` the loss, ``loss+`` their
-            product. A task whose loss is zero is done, and gets weight zero.
+        normalize: the divisors :math:`c_k`: ``none`` is 1, ``l2`` the norm of the gradient, ``loss`` the
+            absolute value of the loss, ``loss+`` the product of both. A task whose loss is zero is done
+            and gets weight zero; if all are, the weights are equal.
     """
 
     paper = "Sener and Koltun, Multi-Task Learning as Multi-Objective Optimization, NeurIPS 2018"

@@ -19,30 +19,45 @@ __all__ = ["MoCo"]
 
 @register_method("moco")
 class MoCo(SimplexWeights):
-    r"""Approach MGDA's weights slowly, on inner products that are averaged over steps.
+    r"""Approach MGDA's weights slowly, on gradients that are averaged over steps.
 
-    .. math:: \mathbf{Y} \leftarrow \mathbf{Y} + \beta_t\,(\mathbf{G} - \mathbf{Y}), \qquad
-        w \leftarrow \Pi\big(w - \gamma_t\,(\mathbf{Y} + \rho I)\, w\big)
+    With ``wrt=parameters`` this is the paper's rule. The gradients are averaged coordinate by
+    coordinate, and the merged gradient is :math:`\sum_k w_k Y_k`, of the averages:
+
+    .. math:: Y \leftarrow Y + \beta_t\,(G - Y), \qquad
+        w \leftarrow \Pi\big(w - \gamma_t\,(Y Y^\top + \rho I)\, w\big)
 
     with the projection :math:`\Pi` onto the simplex, :math:`\beta_t = \beta / t^{\sigma_\beta}` and
-    :math:`\gamma_t = \gamma / t^{\sigma_\gamma}`.
+    :math:`\gamma_t = \gamma / t^{\sigma_\gamma}`. At the start Y is zero and w is 1/K; t counts the
+    steps. The average and the weight of an absent task stay as they are. The state is K copies of the
+    shared parameters, which have to be the same in every step.
 
-    Needs: features; the Gram matrix.
+    A feature's gradient belongs to one sample of one batch and has no counterpart in the next. So at the
+    features the inner products are averaged, and the weights are applied to the step's own gradients:
 
-    Differences: the paper averages the gradients themselves, coordinate by coordinate, takes the Gram
-    matrix of the averages, and steps along the averages. A feature's gradient belongs to one sample
-    of one batch and has no counterpart in the next, so here the Gram matrix is averaged, and the
-    weights are applied to the step's own gradients. The average of Gram matrices keeps the square of
-    the batches' noise in its diagonal, which the Gram matrix of averages sheds; ``modo`` avoids that
-    bias by other means. State is K x K numbers in place of K copies of the shared parameters, and is
-    exact over processes. Y starts as the first Gram matrix, not at zero, and is divided by its mean
-    diagonal, so that ``gamma`` has no unit; the authors' code takes the products as they are. LibMTL
-    gives every gradient the length of its loss, and puts a softmax in place of the projection.
+    .. math:: \mathbf{Y} \leftarrow \mathbf{Y} + \beta_t\,(\mathbf{G} - \mathbf{Y}), \qquad
+        w \leftarrow \Pi\Big(w - \gamma_t\,\Big(\frac{\mathbf{Y}}{\operatorname{mean}_k \mathbf{Y}_{kk}}
+        + \rho I\Big)\, w\Big)
+
+    with the Gram matrix :math:`\mathbf{G}`, which is also the first :math:`\mathbf{Y}`. The square of
+    the batches' noise stays in its diagonal, where the paper's averages lose it; ``modo`` avoids that
+    bias by other means.
+
+    Length: K equal gradients g give g at the features. With ``wrt=parameters`` they give :math:`\beta g`
+    in the first step, by default g/2, and come nearer to g in later ones.
+
+    Differences: at the features, those said. New averages give the new weights, and both the step, as
+    in all published code. The authors' Office code projects onto the simplex, with
+    twice the step; their image code, and LibMTL after it, first give every gradient the length of its
+    loss and take a softmax in place of the projection. TorchJD does not have the method.
 
     Args:
-        beta: step size of the average; the first step fills it.
+        beta: step size of the average. The defaults of all options are LibMTL's; the authors' scripts
+            have 0.05 to 0.99 here, by data set.
         beta_sigma: how fast ``beta`` decays.
-        gamma: step size of the weights.
+        gamma: step size of the weights. With ``wrt=parameters`` it has the unit of one divided by a
+            squared norm; at the features it has none, as the products are divided by their mean
+            diagonal.
         gamma_sigma: how fast ``gamma`` decays.
         rho: weight of the penalty on :math:`\|w\|^2`.
     """
@@ -68,10 +83,10 @@ class MoCo(SimplexWeights):
         if not 0 < beta <= 1:
             raise SpecError(f"beta of moco must be in (0, 1], not {beta}")
         if not 0 < gamma < math.inf:
-            raise SpecError(f"gamma of moco must be positive, not {gamma}")
+            raise SpecError(f"gamma of moco must be positive and finite, not {gamma}")
         for name, value in (("beta_sigma", beta_sigma), ("gamma_sigma", gamma_sigma), ("rho", rho)):
             if not 0 <= value < math.inf:
-                raise SpecError(f"{name} of moco must be 0 or more, not {value}")
+                raise SpecError(f"{name} of moco must be 0 or more and finite, not {value}")
         self.beta = beta
         self.beta_sigma = beta_sigma
         self.gamma = gamma
@@ -96,13 +111,11 @@ class MoCo(SimplexWeights):
 
     def merge_rows(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
         """The paper's own rule: average the gradients, and step along the averages."""
-        old = state.tracked if state.tracked.shape[1] else torch.zeros_like(grads)
-        average = old + self._beta(state).to(grads.dtype) * (grads - old)
-        exact = average.double()
-        total = state.shares.sum()
-        shares = self._descend(safe_divide(state.shares, total), exact @ exact.T, state)
-        return shares.to(grads.dtype) @ average, state.replace(
-            tracked=average, shares=shares * total, steps=state.steps + 1
+        average = torch.lerp(state.tracked, grads, self._beta(state).to(grads.dtype))
+        shares = safe_divide(state.shares, state.shares.sum())
+        moved = self._descend(shares, (average @ average.T).double(), state)
+        return moved.to(grads.dtype) @ average, state.replace(
+            tracked=average, shares=moved * state.shares.sum(), steps=state.steps + 1
         )
 
     def _descend(self, shares: Tensor, products: Tensor, state: State) -> Tensor:
@@ -110,4 +123,5 @@ class MoCo(SimplexWeights):
         return project_onto_simplex(shares - gamma * (products @ shares + self.rho * shares))
 
     def _beta(self, state: State) -> Tensor:
-        return self.beta / (state.steps + 1).double() ** self.beta_sigma
+        rate: Tensor = self.beta / (state.steps + 1).double() ** self.beta_sigma
+        return rate

@@ -23,16 +23,24 @@ class MoDo(SimplexWeights):
     .. math:: w \leftarrow \Pi\big(w - \gamma\,(\mathbf{G}_{12} + \rho I)\, w\big)
 
     with the projection :math:`\Pi` onto the simplex and products :math:`\mathbf{G}_{12}` of gradients
-    from two independent samples, so that the step is unbiased. The paper draws two batches for them;
-    here they are the even and the odd samples of the batch that the features hold, at no cost.
-    Under ``combine``, with ``wrt=parameters`` and for a single sample there is no axis of samples,
-    and the Gram matrix stands in.
+    from two independent samples, so that the step is unbiased. These are the even and the odd samples of
+    the batch that the features hold. Without an axis of samples (in ``combine``, with
+    ``wrt=parameters``, for a single sample) the Gram matrix is used instead. At the start w is 1/K.
+
+    Length: K equal gradients g give g.
+
+    Differences: the paper draws two batches for the products, and LibMTL a third for the step; here one
+    batch serves for all. The authors' code applies the weights to the sum of both batches' gradients,
+    which is twice as long. TorchJD leaves the products to the caller.
 
     Args:
-        gamma: step size of the weights.
-        rho: weight of the penalty on :math:`\|w\|^2`, which keeps the weights near 1/K.
+        gamma: step size of the weights. The authors' 0.001 (NYUv2, Office-31; LibMTL's default too)
+            belongs to products of parameters' gradients as they are; TorchJD has 0.1 for these. The
+            default here is for divided products.
+        rho: weight of the penalty on :math:`\|w\|^2`, which keeps the weights near 1/K. LibMTL and
+            TorchJD have 0.1 too; the authors' MNIST code has 0.
         normalize: divide the products by the mean square of the gradients' norms, so that ``gamma``
-            has no unit. At feature level the norms shrink with the batch size, and with the paper's
+            has no unit. At the features the norms shrink with the batch size, and with the paper's
             absolute step (False) the weights would hardly move.
     """
 
@@ -57,9 +65,9 @@ class MoDo(SimplexWeights):
     ) -> None:
         super().__init__(tasks, **common)
         if not 0 < gamma < math.inf:
-            raise SpecError(f"gamma of modo must be positive, not {gamma}")
+            raise SpecError(f"gamma of modo must be positive and finite, not {gamma}")
         if not 0 <= rho < math.inf:
-            raise SpecError(f"rho of modo must be 0 or more, not {rho}")
+            raise SpecError(f"rho of modo must be 0 or more and finite, not {rho}")
         self.gamma = gamma
         self.rho = rho
         self.normalize = normalize

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from mtlkit.errors import SpecError
@@ -27,20 +26,23 @@ class NashMTL(GradientAggregator):
 
     .. math:: \mathbf{G}\, w = 1 / w, \qquad w > 0
 
-    with the Gram matrix :math:`\mathbf{G}`. Needs the Gram matrix only. The weights are the unique
-    minimum of the convex :math:`\frac12 w^\top \mathbf{G} w - \sum_k \log w_k` and are found by Newton's
-    method; the authors' code, LibMTL and TorchJD solve a sequence of conic programs, 20 at most by
-    default, and stop at a residual of 0.001.
+    with the Gram matrix :math:`\mathbf{G}`. They are the unique minimum of the convex
+    :math:`\frac12 w^\top \mathbf{G} w - \sum_k \log w_k`, found by Newton's method. A task whose
+    gradient is zero gets weight zero. Where a positive combination of the gradients vanishes (a Pareto
+    stationary point) the equation has no solution, and d is zero.
 
-    From the equation, :math:`\|d\| = \sqrt K` whatever the length of the gradients. The authors'
-    code divides the Gram matrix by its norm first and clips :math:`\|d\|` to ``max_norm=1``; give
-    ``max_norm=1`` to have the same bound here. A task whose gradient is zero gets weight zero; where
-    a positive combination of the gradients vanishes (a Pareto stationary point) the equation has no
-    solution and d is zero.
+    Length: :math:`\|d\| = \sqrt K` for all gradients; K equal gradients g give
+    :math:`\sqrt K\, g / \|g\|`.
+
+    Differences: none from the paper's equation. The authors' code, LibMTL and TorchJD approach its
+    solution by a sequence of conic programs, 20 at most by default.
 
     Args:
         update_every: solve at every so-many-th step only and keep the weights in between.
-        max_norm: bound of the merged gradient's norm; None, or 0, for none.
+        max_norm: bound of :math:`\|d\|`; None, or 0, for none. The authors' code, LibMTL and TorchJD
+            have 1, a bound for the gradient of the shared parameters; a feature's gradient is another
+            quantity, so there is no bound by default. ``nash_mtl(wrt=parameters, max_norm=1)`` is
+            theirs.
     """
 
     paper = "Navon et al., Multi-Task Learning as a Bargaining Game, ICML 2022"
@@ -62,7 +64,7 @@ class NashMTL(GradientAggregator):
         if update_every < 1:
             raise SpecError(f"update_every of nash_mtl must be 1 or more, not {update_every}")
         if max_norm is not None and not 0 <= max_norm < math.inf:
-            raise SpecError(f"max_norm of nash_mtl must be 0 or more, or None, not {max_norm}")
+            raise SpecError(f"max_norm of nash_mtl must be None or finite and 0 or more, not {max_norm}")
         self.update_every = update_every
         self.max_norm = max_norm
         self.add_state("kept", -1.0)  # a negative weight has not been bargained for yet
@@ -83,5 +85,5 @@ class NashMTL(GradientAggregator):
 
 def _clip(weights: Matrix, gram: Matrix, max_norm: float | None) -> Matrix:
     """Weights with which the merged gradient is no longer than ``max_norm``."""
-    norm = np.sqrt(max(weights @ gram @ weights, 0.0))
+    norm = math.sqrt(max(float(weights @ gram @ weights), 0.0))
     return weights * (max_norm / norm) if max_norm and norm > max_norm else weights

@@ -29,13 +29,14 @@ class PBI(PreferredScalarization):
 
     A weight may be negative, where a loss is smaller than its preference asks for.
 
-    Needs: the values of the losses.
+    Length: at equal losses and an equal preference every loss has the factor :math:`1/\sqrt K`.
 
-    Differences: on the preferred direction, where :math:`d_2` has no gradient, its subgradient zero
-    is taken (TorchJD adds 1e-12 under the root, which changes small losses).
+    Differences: none from the paper. On the preferred direction, where :math:`d_2` has no gradient, its
+    subgradient zero is taken; TorchJD adds 1e-12 under the root, which changes small losses. LibMTL does
+    not have the method.
 
     Args:
-        theta: price of the distance; the paper uses 5.
+        theta: price of the distance; the default is the paper's. TorchJD has no default.
         ideal: the point z, one number per task or by name; zero by default.
         preference: numbers r of zero or more, one per task or by name; equal by default.
     """
@@ -56,7 +57,7 @@ class PBI(PreferredScalarization):
     ) -> None:
         super().__init__(tasks, **common)
         if not 0 <= theta < math.inf:
-            raise SpecError(f"theta of pbi must be 0 or more, not {theta}")
+            raise SpecError(f"theta of pbi must be 0 or more and finite, not {theta}")
         self.theta = theta
         self.ideal = ideal
         self.add_constant("ideal_point", per_task("ideal of pbi", ideal, self.tasks, 0.0))

@@ -25,11 +25,15 @@ class PCD(GradientAggregator):
         \langle \tilde G_j, d \rangle \ge \tau\, \|\tilde G_j\|^2 \ \text{ for } j > 1
 
     with gradients :math:`\tilde G_k = G_k / \sqrt{v_k}` divided by the root of the moving average
-    :math:`v_k` of their squared norms (bias-corrected); then d is scaled to the norm of :math:`G_1`.
-    Needs the Gram matrix only; the program is solved exactly, as a least distance problem. If
-    :math:`G_1` is zero, so is the merged gradient; if no vector satisfies all constraints, it is
-    :math:`G_1`, as in the paper. The authors' code tries all sets of active constraints, and adds
-    :math:`\epsilon = 10^{-8}` to the average; here nothing depends on the scale.
+    :math:`v_k` of their squared norms (bias-corrected). Then d is scaled to the norm of :math:`G_1`. The
+    solution is exact, as a least distance problem. If :math:`G_1` is zero, so is the merged gradient. If
+    no vector satisfies all constraints, it is :math:`G_1`, as in the paper.
+
+    Length: K equal gradients g give g; the norm is always that of the primary gradient.
+
+    Differences: none from the paper. The authors' code tries all sets of active constraints; it and
+    TorchJD add 1e-8 to the average, so that small gradients are treated differently. Both have the same
+    defaults. LibMTL does not have the method.
 
     Args:
         primary: name of the primary task; without it the first, and if it is absent the first that

@@ -23,8 +23,12 @@ class PCGrad(GradientAggregator):
     .. math:: g \leftarrow g - \frac{\min(0, \langle g, G_j \rangle)}{\|G_j\|^2} G_j
 
     and the results are added (Algorithm 1 of the paper). The projections stay in the span of the task
-    gradients, so they are carried out on the coefficients, with the Gram matrix alone: all K tasks at
-    once, K - 1 steps.
+    gradients, so the Gram matrix suffices: they are carried out on the coefficients.
+
+    Length: K equal gradients g give K g.
+
+    Differences: none from the paper. LibMTL and TorchJD add too. The authors' code discards its shuffle,
+    so that its order is always that of the losses.
 
     Args:
         seed: of the random orders, which are the same on every process.

@@ -19,8 +19,12 @@ class Random(GradientAggregator):
 
     .. math:: w = \operatorname{softmax}(z), \qquad z_k \sim N(0, 1)
 
-    (RGW of the paper; its RLW, random weights of the losses, is ``rlw``). Needs nothing, not even
-    the Gram matrix. The draws are the same on every process.
+    This is RGW of the paper; its RLW, random weights of the losses, is ``rlw``. Every process draws the
+    same weights, and a step that is not finite is drawn again.
+
+    Length: K equal gradients g give g.
+
+    Differences: none from the paper. LibMTL's RGW and TorchJD's Random are the same.
 
     Args:
         seed: of the draws.

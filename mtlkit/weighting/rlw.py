@@ -33,10 +33,14 @@ class RLW(GradientAggregator):
     ``constrained_bernoulli`` one task, chosen at random, has weight 1
     ========================= ==============================================================
 
-    Needs: nothing but to know which tasks are present; the weights are drawn for those. Every
-    process draws the same weights, and a step that is not finite is drawn again.
+    The weights are drawn for the tasks that are present. Every process draws the same weights, and a
+    step that is not finite is drawn again.
 
-    Differences: LibMTL also applies the softmax to the Dirichlet weights, which are normalised already.
+    Length: the factors of the losses sum to one, so each is 1/K on average; those of ``bernoulli`` are 0
+    or 1, on average :math:`2^{K-1} / (2^K - 1)`.
+
+    Differences: none from the paper. LibMTL and TorchJD now have the normal distribution only. LibMTL's
+    release 1.1.5 had all five, with a softmax also on the Dirichlet weights.
 
     Args:
         dist: distribution of the weights.
@@ -76,7 +80,7 @@ class RLW(GradientAggregator):
         if self.dist == "uniform":
             return drawn.softmax(dim=0)
         if self.dist == "dirichlet":
-            # exponential numbers, divided by their sum; U = 0 gives 0, which must not be all there is
+            # exponential numbers, divided by their sum; the tiny number keeps the sum above zero
             exponential = -torch.log1p(-drawn) + torch.finfo(torch.float32).tiny
             return exponential / exponential.sum()
         position = torch.arange(count, device=drawn.device)

@@ -27,8 +27,14 @@ class Scale(GradientAggregator):
     and :math:`G_k^0` is the task's first gradient (section 3.1 of the paper). A task whose gradient
     is zero takes no part in the step; its reference is the first gradient that is not zero.
 
+    Length: K equal gradients g give K g.
+
+    Differences: none from the paper. The authors' package (rotograd 0.1.6) replaces norms below 1e-15 by
+    1e-15, so that a zero gradient takes part in the ratios. LibMTL and TorchJD do not have the method.
+
     Args:
-        burn_in: read the references anew at this step (the authors' code uses 20); 0 keeps the first.
+        burn_in: read the references anew at this step, counted from 1; 0 keeps the first. The authors'
+            package has a period of 20 and reads them at step 21: ``burn_in=21``.
     """
 
     paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"

@@ -19,12 +19,13 @@ class SI(Scalarization):
 
     .. math:: \sum_k \log L_k, \qquad w_k = 1 / L_k
 
-    The gradient does not change when a loss is multiplied by a constant.
+    The gradient does not change when a loss is multiplied by a constant. The losses have to be
+    positive: a loss of zero takes no part in the step, a negative one makes the total NaN.
 
-    Needs: the values of the losses, which must be positive. A loss of zero takes no part in the
-    step; a negative one makes the total NaN.
+    Length: every loss L has the factor 1/L.
 
-    Differences: none. ``gls`` has the same direction; its length follows the losses' geometric mean.
+    Differences: none from the paper's baseline. ``gls`` has the same direction; its length follows the
+    losses' geometric mean. LibMTL and TorchJD do not have the method.
     """
 
     paper = "Navon et al., Multi-Task Learning as a Bargaining Game, ICML 2022 (its SI baseline)"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -10,37 +12,104 @@ from mtlkit.step import Step, spread
 
 __all__ = ["LastStep", "Stats"]
 
+_NAMES = ("losses", "norms", "cosines", "weights", "update_cosines")
 
-class Stats(dict[str, Tensor]):
-    """What the last step looked like; NaN for a task that was absent.
 
-    ``losses``, ``norms`` and ``weights`` are (K,); ``cosines`` is the (K, K) matrix of cosines between
-    the task gradients, ``update_cosines`` (K,) the cosine of each with the merged gradient.
+class Stats(Mapping[str, Tensor]):
+    """What one step looked like; NaN for a task that was absent.
+
+    Figures are worked out when they are read, on the device: a step that nobody looks at costs nothing.
+
+    Args:
+        gram: (P, P) inner products of the gradients of the present tasks.
+        losses: (P,) their losses, or None.
+        present: their numbers.
+        tasks: K, how many tasks there are.
+        weights: (P,) weights of the gradients; None for a merge that has none.
+        products: (P + 1,) inner products of the merged gradient with the task gradients and with
+            itself; None if the weights tell them.
     """
 
-    losses: Tensor
-    norms: Tensor
-    cosines: Tensor
-    weights: Tensor
-    update_cosines: Tensor
+    def __init__(
+        self,
+        gram: Tensor,
+        losses: Tensor | None,
+        present: tuple[int, ...],
+        tasks: int,
+        weights: Tensor | None,
+        products: Tensor | None,
+    ) -> None:
+        self._gram, self._losses, self._present, self._tasks = gram, losses, present, tasks
+        self._weights, self._products = weights, products
 
-    def __getattr__(self, name: str) -> Tensor:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(f"stats has no {name!r}; it has {', '.join(self)}") from None
+    @property
+    def losses(self) -> Tensor:
+        """(K,) losses."""
+        return self._spread(self._losses)
+
+    @property
+    def norms(self) -> Tensor:
+        """(K,) norms of the task gradients."""
+        return self._spread(norms_of(self._gram))
+
+    @property
+    def cosines(self) -> Tensor:
+        """(K, K) cosines between the task gradients."""
+        return self._spread(self._spread(cosine_matrix(self._gram).clamp(-1, 1)).T).T
+
+    @property
+    def weights(self) -> Tensor:
+        """(K,) weights of the task gradients; NaN for a merge that has none."""
+        return self._spread(self._weights)
+
+    @property
+    def update_cosines(self) -> Tensor:
+        """(K,) cosines of the task gradients with the merged one."""
+        products = self.products()
+        lengths = norms_of(self._gram) * products[-1].sqrt()
+        return self._spread(safe_divide(products[:-1], lengths).clamp(-1, 1))
 
     @property
     def conflict(self) -> float:
         """Share of the pairs of tasks whose gradients have a negative cosine."""
-        upper = torch.triu_indices(len(self.norms), len(self.norms), offset=1)
+        upper = torch.triu_indices(self._tasks, self._tasks, offset=1)
         cosines = self.cosines[upper[0], upper[1]]
         cosines = cosines[~torch.isnan(cosines)]
         return float((cosines < 0).float().mean()) if len(cosines) else 0.0
 
+    def products(self) -> Tensor:
+        """(P + 1,) inner products of the merged gradient, from the weights where they tell them."""
+        if self._products is not None or self._weights is None:
+            return (
+                torch.full_like(self._gram[0], torch.nan) if self._products is None else self._products
+            )
+        weights = self._weights.double()
+        inner = self._gram.double() @ weights
+        return torch.cat([inner, (weights @ inner).clamp(min=0).reshape(1)])
+
+    def _spread(self, values: Tensor | None) -> Tensor:
+        if values is None:
+            values = torch.full_like(self._gram[0], torch.nan)
+        return spread(values.float(), self._present, self._tasks)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in _NAMES:
+            raise KeyError(f"stats has no {name!r}; it has {', '.join(_NAMES)}")
+        figure: Tensor = getattr(self, name)
+        return figure
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_NAMES)
+
+    def __len__(self) -> int:
+        return len(_NAMES)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name}: {value}" for name, value in self.items())
+
 
 class LastStep(nn.Module):
-    """The figures of the last step, in buffers: a compiled graph can write to nothing else."""
+    """The last step of a method. A compiled graph can keep it in buffers alone."""
 
     gram: Tensor
     weights: Tensor
@@ -62,42 +131,32 @@ class LastStep(nn.Module):
                 name, torch.full(shape, torch.nan, dtype=torch.float64), persistent=False
             )
         self.register_buffer("steps", torch.zeros((), dtype=torch.long), persistent=False)
+        self._eager: Stats | None = None
 
     def keep(self, step: Step, weights: Tensor | None, products: Tensor | None = None) -> None:
-        """Keep a step.
-
-        Args:
-            step: what was merged.
-            weights: (P,) weights; None for a merge that has none.
-            products: (P + 1,) inner products of the merged gradient with the task gradients and with
-                itself, for such a merge.
-        """
+        """Keep a step: its Gram matrix and losses, without the gradients; see :class:`Stats`."""
+        stats = Stats(step.gram, step.losses, step.present, self.tasks, weights, products)
+        if not torch.compiler.is_compiling():
+            self._eager = stats
+            return
         gram = step.gram.double()
-        if weights is None:
-            weights = torch.full_like(gram[0], torch.nan)
-        if products is None:  # merged = sum_k w_k g_k
-            inner = gram @ weights.double()
-            products = torch.cat([inner, (weights.double() @ inner).clamp(min=0).reshape(1)])
-        tasks, present = self.tasks, step.present
-        pairs = spread(spread(gram, present, tasks).T, present, tasks).T
-        self.gram.copy_(pairs)
-        self.weights.copy_(spread(weights, present, tasks))
-        self.products.copy_(torch.cat([spread(products[:-1], present, tasks), products[-1:]]))
-        if step.losses is not None:
-            self.losses.copy_(spread(step.losses, present, tasks))
+        self.gram.copy_(spread(spread(gram, step.present, self.tasks).T, step.present, self.tasks).T)
+        self.weights.copy_(stats.weights)
+        found = stats.products()
+        self.products.copy_(torch.cat([spread(found[:-1], step.present, self.tasks), found[-1:]]))
+        self.losses.copy_(stats.losses)
         self.steps.add_(1)
 
+    def forget(self) -> None:
+        """Forget an eager step, because a compiled one follows."""
+        self._eager = None
+
     def stats(self) -> Stats | None:
-        """The figures; None before the first step."""
+        """The last step; None before the first."""
+        if self._eager is not None:
+            return self._eager
         if int(self.steps) == 0:
             return None
-        norms = norms_of(self.gram)
-        update = safe_divide(self.products[:-1], norms * self.products[-1].sqrt())
-        found = {
-            "losses": self.losses,
-            "norms": norms,
-            "cosines": cosine_matrix(self.gram).clamp(-1, 1),
-            "weights": self.weights,
-            "update_cosines": update.clamp(-1, 1),
-        }
-        return Stats({name: value.float() for name, value in found.items()})
+        kept = (self.gram.clone(), self.losses.clone(), self.weights.clone(), self.products.clone())
+        gram, losses, weights, products = kept
+        return Stats(gram, losses, tuple(range(self.tasks)), self.tasks, weights, products)

@@ -26,22 +26,30 @@ class STCH(PreferredScalarization):
         w_k = \operatorname{softmax}(y / \mu)_k \frac{\partial y_k}{\partial L_k}
 
     f tends to the largest :math:`y_k` as :math:`\mu \to 0`, and the gradient to that of the mean of
-    all as :math:`\mu \to \infty`. In the first ``warmup`` steps :math:`\frac1K \sum_k y_k` is minimised
-    (whose gradient needs no :math:`n_k`); :math:`n_k` is the mean loss in the second half of them.
-    Without warm-up, :math:`n_k = 1`.
+    all as :math:`\mu \to \infty`. With equal preferences and :math:`\mu = 1`, f is :math:`\log \sum_k
+    L_k / n_k`, which has the direction of fixed weights :math:`1/n_k`. In the first ``warmup`` steps
+    :math:`\frac1K \sum_k \lambda_k \log L_k` is minimised; :math:`n_k` is the mean loss in the second
+    half of them. Without warm-up, :math:`n_k = 1`.
 
-    Needs: the values of the losses, which must be positive. A loss of zero takes no part in the
-    step; a negative one makes the total NaN.
+    The losses have to be positive: a loss of zero takes no part in the step, a negative one makes the
+    total NaN.
 
-    Differences: the paper's definition is on the losses as they are, ``transform=none``; its
-    multi-task experiments, LibMTL and the default here use their logarithms. The preferences
-    :math:`\lambda` have mean one over the present tasks, not sum one, so :math:`\mu` is K times the
-    paper's and means the same for any number of tasks. LibMTL multiplies f by K. The ideal point is
-    zero.
+    Length: at equal losses L every loss has the factor 1/(K L) in the warm-up, and after it where the
+    :math:`n_k` are equal.
+
+    Differences: the paper's definition is on the losses as they are, ``transform=none``; its multi-task
+    experiments, LibMTL and the default here use their logarithms. The paper's preferences
+    :math:`\lambda` sum to one; here they have mean one over the present tasks, so that :math:`\mu`
+    means the same for any number of tasks. It is K times that of the paper's definition, and that of
+    the authors' multi-task code, which has no preferences. This code and LibMTL multiply f by K. The
+    ideal point is zero.
 
     Args:
-        mu: smoothness; the smaller, the more only the worst task counts.
-        warmup: steps before the smooth maximum is used.
+        mu: smoothness; the smaller, the more only the worst task counts. The default is that of the
+            authors' multi-task code and of LibMTL. TorchJD has no default.
+        warmup: steps before the smooth maximum is used, counted for each task; a present task that has
+            seen fewer keeps all in the warm-up. The authors' code and LibMTL warm up for five
+            epochs and take :math:`n_k` from the last of them.
         transform: ``log``, or ``none`` for :math:`y_k = \lambda_k L_k / n_k`.
         preference: numbers of zero or more, one per task or by name; equal by default.
     """
@@ -60,7 +68,7 @@ class STCH(PreferredScalarization):
     ) -> None:
         super().__init__(tasks, **common)
         if not 0 < mu < math.inf:
-            raise SpecError(f"mu of stch must be positive, not {mu}")
+            raise SpecError(f"mu of stch must be positive and finite, not {mu}")
         if warmup < 0:
             raise SpecError(f"warmup of stch must be 0 steps or more, not {warmup}")
         if transform not in ("log", "none"):

@@ -16,6 +16,8 @@ class Sum(GradientAggregator):
     r"""The plain sum, :math:`\sum_k G_k`: every weight is one.
 
     ``method(features)`` may be left out; with it, the step's statistics are kept as for all others.
+
+    Length: K equal gradients g give K g. LibMTL's EW is this sum.
     """
 
     is_plain_sum = True

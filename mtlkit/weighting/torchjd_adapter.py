@@ -18,19 +18,24 @@ __all__ = ["TorchJD"]
 
 @register_method("torchjd")
 class TorchJD(GradientAggregator):
-    """Merge by an aggregator of the package torchjd, where that is installed.
+    r"""Merge by an aggregator of the package torchjd, where that is installed.
 
-    The aggregator sees the Jacobian whose rows are the gradients of the tasks present; with several
-    processes, a feature's row is the local share of it, so that aggregators which are not a weighted
-    sum by the Gram matrix differ there from one process. Aggregators with a Gram-based weighting are
-    given the Gram matrix alone: they cost no copy of the gradients, and are exact on several processes.
+    The aggregator sees the Jacobian whose rows are the gradients of the tasks present. Aggregators that
+    compute weights from the Gram matrix are given the Gram matrix alone: they cost no copy of the
+    gradients, and are exact on several processes. For all others a feature's row is this process's share
+    of it, so that several processes differ from one. What an aggregator remembers between steps is not
+    saved with the method.
 
-    What an aggregator remembers between steps is its own: it is not saved with the method.
+    Length: that of the aggregator. With the default, ``AlignedMTL``, K equal gradients g give g;
+    mtlkit's ``aligned_mtl`` gives K g.
+
+    Differences: none from TorchJD, except where the gradients are not finite: the result is NaN, so that
+    the step is skipped.
 
     Args:
         name: a class of ``torchjd.aggregation``, such as ``UPGrad``; some need more packages, which the
             error names.
-        options: arguments of that class, as a mapping.
+        options: arguments of that class, as a mapping. TorchJD's own defaults hold for the others.
     """
 
     paper = "Quinton and Rey, Jacobian Descent for Multi-Objective Optimization, arXiv 2406.16232, 2024"

@@ -21,10 +21,14 @@ class UPGrad(GradientAggregator):
         \pi(x) = \operatorname{argmin}_y \|y - x\|\ \text{ subject to }
         \langle G_j, y \rangle \ge 0 \text{ for all } j
 
-    so that the merged gradient conflicts with no task. Needs the Gram matrix only: the K projections
-    are non-negative least squares problems with one common matrix, solved together and exactly.
-    TorchJD adds 1e-4 to the diagonal, and where the squared norms sum to less than 1e-4 returns the
-    mean; here nothing depends on the scale of the gradients.
+    so that the merged gradient conflicts with no task. The K projections are non-negative least squares
+    problems with one common matrix, the Gram matrix. They are solved together and exactly.
+
+    Length: K equal gradients g give g.
+
+    Differences: none from the paper's definition. TorchJD and LibMTL divide the Gram matrix by its trace
+    and add 1e-4 to its diagonal; where the trace is less than 1e-4 they return the mean. Here nothing
+    depends on the scale of the gradients.
     """
 
     paper = "Quinton and Rey, Jacobian Descent for Multi-Objective Optimization, arXiv 2406.16232, 2024"
@@ -37,4 +41,5 @@ class UPGrad(GradientAggregator):
 
 
 def _mean_projection(gram: Matrix, rounding: float) -> Matrix:
-    return dual_cone_projections(gram, rounding).mean(axis=0)
+    weights: Matrix = dual_cone_projections(gram, rounding).mean(axis=0)
+    return weights

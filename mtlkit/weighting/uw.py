@@ -22,15 +22,16 @@ class UW(GradientAggregator):
     .. math:: \sum_k \Big( \frac{1}{c_k\, \sigma_k^2} L_k + \log \sigma_k \Big), \qquad
         c_k = 2, \text{ or } 1 \text{ for classification}
 
-    The log-variances :math:`s_k = \log \sigma_k^2` are parameters of the method, zero at first and
-    trained by the user's optimizer. At rest :math:`\sigma_k^2 = 2 L_k / c_k`, so that each weight is
-    :math:`1/(2 L_k)`: the method minimises half the sum of the log-losses (compare ``si``).
+    The log-variances :math:`s_k = \log \sigma_k^2` are parameters of the method: add
+    ``method.parameters()`` to the optimizer. They are zero at first. At rest :math:`\sigma_k^2 = 2 L_k /
+    c_k`, so that each weight is :math:`1/(2 L_k)`: the method minimises half the sum of the log-losses
+    (compare ``si``).
 
-    Needs: owned parameters (add ``method.parameters()`` to the optimizer).
+    Length: every loss has the factor 1/2 at first, or 1 for classification.
 
     Differences: the paper's factor is 1/2 for a Gaussian likelihood (squared error) and 1 for a
-    softmax (cross-entropy); LibMTL and TorchJD use 1/2 for all, as here without ``classification``.
-    LibMTL starts at :math:`s_k = -1/2`.
+    softmax (cross-entropy). LibMTL and TorchJD use 1/2 for all, as here without ``classification``.
+    TorchJD starts at zero too, LibMTL at :math:`s_k = -1/2`, where the first factor is 0.82.
 
     Args:
         classification: names of the tasks whose loss is a cross-entropy.
@@ -64,4 +65,5 @@ class UW(GradientAggregator):
 
     def loss_penalty(self, losses: Tensor, state: State) -> Tensor | None:
         r"""The sum of :math:`\log \sigma_k`."""
-        return 0.5 * state.log_variances.sum()
+        penalty: Tensor = 0.5 * state.log_variances.sum()
+        return penalty

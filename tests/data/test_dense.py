@@ -172,6 +172,7 @@ def test_depth_puts_every_pixel_on_the_surface_that_it_shows(seed):
 @settings(max_examples=30, deadline=None)
 def test_nothing_stands_between_the_camera_and_what_it_sees(seed):
     room, camera, seen = rendered(seed, 24, 32)
+    assert len(room.centres) + len(room.balls) > 0
     rays = camera.rays() @ camera.rotation.T
     for share in np.linspace(0.05, 0.98, 12):
         points = camera.position + share * seen.depth.reshape(-1, 1) * rays

@@ -176,7 +176,7 @@ def test_the_default_collate_of_torch_works_too(tmp_path):
     assert torch.equal(targets["a"], torch.arange(4))
 
 
-def test_a_split_ends(tmp_path):
+def test_iterating_over_a_split_ends_with_its_last_sample():
     split = TensorSplit(torch.arange(6.0)[:, None], {"a": torch.arange(6)})
     assert [int(y["a"]) for _, y in split] == list(range(6))
     assert int(split[-1][1]["a"]) == 5

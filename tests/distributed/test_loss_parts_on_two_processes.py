@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 
 import mtlkit
+from tests.distributed.launch import run_processes
 
 SPECS = [
     "uw",
@@ -14,6 +13,7 @@ SPECS = [
     "si",
     "gls",
     "rlw",
+    "rlw(dist=bernoulli)",
     "dwa(window=2)",
     "stch(warmup=3)",
     "famo",
@@ -66,19 +66,13 @@ def train(spec, labels_missing, rank=0, world=1):
     return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
 
 
-def work(rank, folder):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    found = {(s, missing): train(s, missing, rank, 2) for s in SPECS for missing in (False, True)}
-    torch.save(found, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+def on_rank(rank, world):
+    return {(s, missing): train(s, missing, rank, world) for s in SPECS for missing in (False, True)}
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("processes")
-    mp.spawn(work, args=(str(folder),), nprocs=2)
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+def trained():
+    return run_processes(on_rank)
 
 
 @pytest.mark.parametrize("labels_missing", [False, True])

@@ -140,7 +140,7 @@ def test_csv_reads_back_at_full_precision():
         (1234567.0, 1, "1.23e+06"), (-12.345, 1, "-12.3"),
     ],
 )  # fmt: skip
-def test_numbers_are_short(value, decimals, expected):
+def test_numbers_are_rounded_and_what_is_no_number_has_a_sign(value, decimals, expected):
     assert format_number(value, decimals) == expected
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
@@ -68,3 +72,29 @@ def make_trainer(
 
 def flat(model: nn.Module) -> Tensor:
     return torch.cat([p.detach().double().reshape(-1) for p in model.state_dict().values()])
+
+
+def records(folder: Path, kind: str) -> list[dict]:
+    """Lines of this kind in a run's log."""
+    lines = (folder / "log.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["kind"] == kind]
+
+
+class Poisoned(nn.Module):
+    """Infinite loss or gradient of "label", in the batches that are named."""
+
+    def __init__(self, net: nn.Module, batches: set[int], gradient: bool) -> None:
+        super().__init__()
+        self.net, self.method = net, net.method
+        self.batches, self.gradient, self.count = batches, gradient, 0
+
+    def forward(self, x):
+        predictions = self.net(x)
+        if self.training:
+            if self.count in self.batches:
+                if self.gradient:
+                    predictions["label"].register_hook(lambda g: g * math.inf)
+                else:
+                    predictions["label"] = predictions["label"] * math.nan
+            self.count += 1
+        return predictions

@@ -35,6 +35,7 @@ def test_modules_may_be_given_apart():
     net = SmallNet("rotograd")
     apart = mtlkit.param_groups([net.backbone, net.heads, net.method], lr=0.1)
     together = mtlkit.param_groups(net, lr=0.1)
+    assert len(together) == 2
     for mine, its in zip(apart, together, strict=True):
         assert [id(p) for p in mine["params"]] == [id(p) for p in its["params"]]
 

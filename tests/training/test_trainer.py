@@ -1,4 +1,3 @@
-import json
 import math
 import os
 import signal
@@ -10,16 +9,11 @@ from torch import nn
 
 import mtlkit
 from mtlkit import Task
-from mtlkit.errors import NonFiniteError, SpecError, UnknownNameError, UsageError
+from mtlkit.errors import SpecError, UnknownNameError, UsageError
 from mtlkit.training import CheckpointError, Interrupted, load_checkpoint
-from tests.training.small_problem import TASKS, SmallNet, flat, make_loader, make_trainer
+from tests.training.small_problem import TASKS, SmallNet, flat, make_loader, make_trainer, records
 
 pytestmark = pytest.mark.filterwarnings("ignore:no validation set")
-
-
-def records(folder, kind: str) -> list[dict]:
-    lines = (folder / "log.jsonl").read_text().splitlines()
-    return [record for record in map(json.loads, lines) if record["kind"] == kind]
 
 
 def test_training_equals_a_loop_written_by_hand():
@@ -98,75 +92,6 @@ def test_a_task_without_any_label_keeps_its_head():
     assert figures["value"]["mse"] > 0
 
 
-class Poisoned(nn.Module):
-    """Infinite loss or gradient of "label", in the batches that are named."""
-
-    def __init__(self, net: nn.Module, batches: set[int], gradient: bool) -> None:
-        super().__init__()
-        self.net, self.method = net, net.method
-        self.batches, self.gradient, self.count = batches, gradient, 0
-
-    def forward(self, x):
-        predictions = self.net(x)
-        if self.training:
-            if self.count in self.batches:
-                if self.gradient:
-                    predictions["label"].register_hook(lambda g: g * math.inf)
-                else:
-                    predictions["label"] = predictions["label"] * math.nan
-            self.count += 1
-        return predictions
-
-
-def poisoned_trainer(method: str, batches: set[int], gradient: bool, **options) -> mtlkit.Trainer:
-    torch.manual_seed(0)
-    net = Poisoned(SmallNet(method), batches, gradient)
-    return mtlkit.Trainer(
-        net, TASKS, torch.optim.SGD(net.parameters(), lr=0.1), progress=False, **options
-    )
-
-
-def network(trainer: mtlkit.Trainer) -> torch.Tensor:
-    """Without the method, whose rotations are folded at every forward."""
-    net = trainer.model.net
-    return torch.cat([flat(net.backbone), flat(net.heads)])
-
-
-@pytest.mark.parametrize("gradient", [False, True])
-@pytest.mark.parametrize("method", ["pcgrad", "rotograd"])
-def test_a_nonfinite_task_is_named(method, gradient):
-    with pytest.raises(NonFiniteError, match=r"of 'label' is not finite at step 3"):
-        poisoned_trainer(method, {2}, gradient).fit(make_loader(), epochs=1)
-
-
-@pytest.mark.parametrize("gradient", [False, True])
-@pytest.mark.parametrize("method", ["sum", "pcgrad", "rotograd"])
-def test_skipping_leaves_the_step_out(method, gradient, tmp_path):
-    trainer = poisoned_trainer(method, {2}, gradient, on_nonfinite="skip", output=tmp_path)
-    trainer.fit(make_loader(), steps=2)
-    before = network(trainer)
-    trainer.fit(make_loader(), steps=3, resume="auto")
-    assert torch.equal(before, network(trainer))
-    trainer.fit(make_loader(), steps=5, resume="auto")
-    assert not torch.equal(before, network(trainer))
-    assert torch.isfinite(network(trainer)).all()
-    assert "label" in records(tmp_path, "skipped")[0]["reason"]
-
-
-def test_a_spoiled_batch_spoils_its_whole_window():
-    trainer = poisoned_trainer("pcgrad", {0}, False, on_nonfinite="skip", accumulate=2)
-    before = network(trainer)
-    trainer.fit(make_loader(), steps=1)
-    assert torch.equal(before, network(trainer))
-    assert all(p.grad is None or not p.grad.any() for p in trainer.model.parameters())
-
-
-def test_skipping_for_ever_is_an_error():
-    trainer = poisoned_trainer("sum", set(range(1000)), False, on_nonfinite="skip")
-    with pytest.raises(NonFiniteError, match="in a row"):
-        trainer.fit(make_loader(), epochs=20)
-
-
 def test_the_best_checkpoint_is_that_of_the_best_validation(tmp_path):
     trainer = make_trainer(lr=0.05, output=tmp_path, best_by="value/mse", keep_checkpoints=1)
     result = trainer.fit(make_loader(24), make_loader(50, seed=1), epochs=12)
@@ -176,6 +101,20 @@ def test_the_best_checkpoint_is_that_of_the_best_validation(tmp_path):
     assert trainer.load_best()
     figures = trainer.evaluate(make_loader(50, seed=1))
     assert figures["value"]["mse"] == pytest.approx(best["tasks"]["value"]["mse"])
+
+
+def test_the_log_holds_mean_losses_over_the_labels(tmp_path):
+    trainer = make_trainer(lr=0.0, output=tmp_path, log_every=5)
+    loader = make_loader(missing=0.6)
+    trainer.fit(loader, epochs=1)
+    (line,) = records(tmp_path, "train")
+    assert line["batches"] == 5
+    data, known = loader.dataset, loader.dataset.known
+    with torch.no_grad():
+        predictions = trainer.model(data.x)
+    label = nn.functional.cross_entropy(predictions["label"][known], data.labels[known])
+    value = nn.functional.mse_loss(predictions["value"], data.values)
+    assert line["losses"] == pytest.approx({"label": float(label), "value": float(value)}, rel=1e-5)
 
 
 def test_without_validation_the_last_is_kept_and_it_says_so(tmp_path):
@@ -285,7 +224,7 @@ def test_the_monitor_writes_means_of_the_statistics(tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["bf16"])
-def test_mixed_precision_trains(precision):
+def test_mixed_precision_learns_as_well(precision):
     result = make_trainer("rotograd", precision=precision).fit(
         make_loader(200), make_loader(100, seed=1), epochs=8
     )

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -15,6 +17,22 @@ def test_losses_are_multiplied_by_the_given_numbers():
     method = mtlkit.create_method("constant(weights=[2, 0.5])", 2)
     assert method.total([torch.tensor(3.0), torch.tensor(4.0)]).item() == 8.0
     assert weights(method, [3.0, 4.0]) == [2.0, 0.5]
+
+
+def test_gradients_are_multiplied_by_the_given_numbers():
+    method = mtlkit.create_method("constant(weights=[1, 2])", 2)
+    rows = torch.tensor([[3.0, -1.0], [0.5, 4.0]], dtype=torch.float64)
+    assert method.combine(rows).tolist() == [4.0, 7.0]
+    assert method.combine(rows, torch.tensor([9.0, 5.0])).tolist() == [4.0, 7.0]
+    assert method.weights(rows @ rows.T).tolist() == [1.0, 2.0]
+
+
+def test_a_merge_is_given_the_multiplied_gradients():
+    method = mtlkit.create_method("constant(weights=[1, 3])+mgda", 2)
+    rows = torch.eye(2, dtype=torch.float64)
+    # the shortest vector between (1, 0) and (0, 3) has the weights 0.9 and 0.1
+    torch.testing.assert_close(method.combine(rows), torch.tensor([0.9, 0.3]).double())
+    torch.testing.assert_close(method.weights(rows), torch.tensor([0.9, 0.3]).double())
 
 
 def test_names_that_a_mapping_leaves_out_keep_one():
@@ -52,5 +70,8 @@ def test_wrong_numbers_are_errors():
         mtlkit.create_method("constant(weights=[1])", 2)
     with pytest.raises(SpecError, match="2 numbers"):
         mtlkit.create_method("constant(weights=[1, x])", 2)
+    for number in (math.inf, math.nan):
+        with pytest.raises(SpecError, match="2 numbers"):
+            mtlkit.create_method("constant", 2, weights=[1, number])
     with pytest.raises(UnknownNameError, match="'c'"):
         mtlkit.create_method("constant(weights={c: 1})", ["a", "b"])

@@ -72,6 +72,7 @@ def test_a_wrong_preference_is_an_error(preference):
         mtlkit.create_method("cosmos", ["a", "b"], preference=preference)
 
 
-def test_a_negative_penalty_is_an_error():
+@pytest.mark.parametrize("penalty", ["-1", "1e400", "nan"])
+def test_a_penalty_that_is_negative_or_not_finite_is_an_error(penalty):
     with pytest.raises(SpecError, match="penalty of cosmos"):
-        mtlkit.create_method("cosmos(penalty=-1)", 2)
+        mtlkit.create_method(f"cosmos(penalty={penalty})", 2)

@@ -15,7 +15,10 @@ def test_weights_are_averaged_over_the_steps():
     torch.testing.assert_close(method.combine(second), torch.tensor([2 * 0.74, 0.26]).double())
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from(["mgda", "cagrad(c=0.3)", "gradvac", "modo", "scale"]))
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(["mgda", "cagrad(c=0.3)", "gradvac", "modo", "sdmgrad", "scale"]),
+)
 def test_alpha_of_zero_is_the_inner_method(seed, inner):
     generator = torch.Generator().manual_seed(seed)
     smooth = mtlkit.create_method({"name": "cr_mogm", "inner": inner, "alpha": 0.0}, 3)
@@ -32,9 +35,34 @@ def test_the_inner_state_is_saved_and_goes_on():
         method.combine(row)
     copy = mtlkit.create_method(str(method), 3)
     copy.load_state_dict(method.state_dict())
-    assert copy.method.targets.abs().sum() > 0
+    assert copy.method.goals.abs().sum() > 0
     for row in rows[3:]:
         assert torch.equal(method.combine(row), copy.combine(row))
+
+
+@pytest.mark.parametrize("inner", ["gradvac", "modo", "sdmgrad", "mgda(normalize=loss)"])
+def test_alpha_of_zero_is_the_inner_method_in_training(inner):
+    """Losses, and products of independent samples, reach the inner method."""
+    gradients = []
+    for spec in (inner, {"name": "cr_mogm", "inner": inner, "alpha": 0.0}):
+        method = mtlkit.create_method(spec, 2)
+        z = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        for _ in range(3):
+            views = method(z)
+            method.total([views[0].square().mean(), (3 * views[1] - 1).square().mean()]).backward()
+        gradients.append(z.grad)
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+def test_an_absent_task_keeps_its_smoothed_weight():
+    method = mtlkit.create_method("cr_mogm(inner=mgda, alpha=0.5)", 3)
+    method.combine(torch.diag(torch.tensor([1.0, 2.0, 2.0], dtype=torch.float64)))
+    before = method.smoothed.clone()
+    z = torch.ones(4, 3, dtype=torch.float64, requires_grad=True)
+    views = method(z)
+    method.total([views[0].square().sum(), None, (views[2] - 3).square().sum()]).backward()
+    assert method.smoothed[1] == before[1]
+    assert method.smoothed[0] != before[0]
 
 
 def test_parameters_of_the_inner_method_are_trained():
@@ -63,6 +91,12 @@ def test_agrees_with_torchjd_on_drawn_matrices():
 def test_an_inner_method_without_weights_of_gradients_alone_is_refused(inner):
     with pytest.raises(SpecError, match="weight per task"):
         mtlkit.create_method({"name": "cr_mogm", "inner": inner}, 2)
+
+
+@pytest.mark.parametrize("alpha", ["-0.1", "1.1", "inf", "nan"])
+def test_an_alpha_out_of_range_is_refused(alpha):
+    with pytest.raises(SpecError, match="alpha of cr_mogm"):
+        mtlkit.create_method(f"cr_mogm(alpha={alpha})", 2)
 
 
 def test_common_options_belong_outside():

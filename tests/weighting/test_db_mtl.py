@@ -1,10 +1,13 @@
+import math
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import mtlkit
-from mtlkit.errors import SpecError
+from mtlkit.errors import SpecError, UsageError
+from tests.networks import SmallNet
 
 
 def diagonal(*norms: float) -> torch.Tensor:
@@ -60,6 +63,152 @@ def test_all_tasks_contribute_with_one_length(seed, tasks):
     torch.testing.assert_close(lengths, rows.norm(dim=1).max().expand(tasks))
 
 
-def test_options_out_of_range_are_refused():
-    with pytest.raises(SpecError, match="beta of db_mtl"):
-        mtlkit.create_method("db_mtl(beta=1.0)", 2)
+class AuthorsRule:
+    """The authors' merge of the shared parameters' gradients, coordinate by coordinate."""
+
+    def __init__(self, tasks: int, size: int, beta: float, sigma: float) -> None:
+        self.averages = torch.zeros(tasks, size, dtype=torch.float64)
+        self.beta, self.sigma = beta, sigma
+        self.steps = [0] * tasks  # theirs is one number: no task is ever absent there
+
+    def __call__(self, rows: dict[int, torch.Tensor]) -> torch.Tensor:
+        for task, row in rows.items():
+            self.steps[task] += 1
+            beta = self.beta / self.steps[task] ** self.sigma
+            self.averages[task] = row + beta * (self.averages[task] - row)
+        norms = {task: self.averages[task].norm() for task in rows}
+        largest = max(norms.values())
+        return sum(largest / (norms[task] + 1e-8) * self.averages[task] for task in rows)
+
+
+def angle(one: torch.Tensor, other: torch.Tensor) -> float:
+    """In degrees; by the sine, as the cosine of a small angle is one to rounding."""
+    one, other = one / one.norm(), other / other.norm()
+    return math.degrees(2 * math.asin(min(1.0, (one - other).norm().item() / 2)))
+
+
+class Shared(torch.nn.Module):
+    """Gives all tasks the features as they are, and merges nothing."""
+
+    def forward(self, features: torch.Tensor) -> list[torch.Tensor]:
+        return [features] * 3
+
+
+def log_gradients(net: SmallNet, losses) -> dict[int, torch.Tensor]:
+    """Gradients of the present losses' logarithms with respect to the backbone."""
+    rows = {}
+    for task, loss in enumerate(losses):
+        if loss is not None:
+            shared = list(net.backbone.parameters())
+            grads = torch.autograd.grad(torch.log(loss + 1e-8), shared, retain_graph=True)
+            rows[task] = torch.cat([g.flatten() for g in grads])
+    return rows
+
+
+def backbone_gradient(net: SmallNet) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in net.backbone.parameters()])
+
+
+@pytest.mark.parametrize("fork", [True, False], ids=["features", "losses"])
+@pytest.mark.parametrize(("beta", "sigma"), [(0.9, 0.0), (0.9, 0.5), (0.5, 1.0), (0.0, 0.0)])
+def test_of_the_parameters_it_is_the_authors_rule(fork, beta, sigma):
+    net = SmallNet("sum").double()
+    method = mtlkit.create_method(f"db_mtl(beta={beta}, beta_sigma={sigma}, wrt=parameters)", 3)
+    rule = AuthorsRule(3, sum(p.numel() for p in net.backbone.parameters()), beta, sigma)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.02)
+    for step in range(8):
+        x = torch.randn(8, 4, dtype=torch.float64)
+        labels = torch.ones(8, 3)
+        if step % 3 == 2:
+            labels[:, 1] = 0  # the second task is absent
+        net.method = Shared()
+        expected = rule(log_gradients(net, net.losses(x, labels)))
+        optimizer.zero_grad()
+        net.method = method if fork else Shared()
+        method.total(net.losses(x, labels)).backward()
+        merged = backbone_gradient(net)
+        assert angle(merged, expected) < 1e-4
+        assert merged.norm().item() == pytest.approx(expected.norm().item(), rel=1e-6)
+        torch.testing.assert_close(method.averages, rule.averages, rtol=1e-6, atol=1e-9)
+        optimizer.step()
+    assert method.seen.tolist() == [8, 6, 8]
+
+
+def test_heads_follow_the_logarithms_also_with_parameters():
+    net = SmallNet("db_mtl(wrt=parameters)").double()
+    x = torch.randn(8, 4, dtype=torch.float64)
+    losses = net.losses(x)
+    expected = torch.autograd.grad(torch.log(losses[1]), net.heads[1].weight, retain_graph=True)[0]
+    net.method.total(losses).backward()
+    torch.testing.assert_close(net.heads[1].weight.grad, expected)
+
+
+def test_the_average_starts_at_zero_with_parameters():
+    method = mtlkit.create_method("db_mtl(beta=0.9, wrt=parameters)", 2)
+    row = torch.tensor([3.0, -4.0], dtype=torch.float64)
+    torch.testing.assert_close(method.combine(row.repeat(2, 1)), 0.1 * 2 * row)
+    torch.testing.assert_close(method.combine(row.repeat(2, 1)), 0.19 * 2 * row)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "spec", ["db_mtl", "db_mtl(wrt=parameters)", "db_mtl(beta_sigma=0.5, wrt=parameters)"]
+)
+def test_it_goes_on_from_a_state_dict_bit_for_bit(spec, dtype):
+    rows = torch.randn(6, 3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(
+        dtype
+    )
+    method = mtlkit.create_method(spec, 3)
+    for row in rows[:3]:
+        method.combine(row)
+    fresh = mtlkit.create_method(spec, 3)  # its averages are empty
+    used = mtlkit.create_method(spec, 3)
+    used.combine(rows[5])
+    for copy in (fresh, used):
+        copy.load_state_dict(method.state_dict(), strict=True)
+    for row in rows[3:]:
+        expected = method.combine(row)
+        assert torch.equal(fresh.combine(row), expected)
+        assert torch.equal(used.combine(row), expected)
+
+
+def test_a_state_from_before_the_first_step_can_be_loaded():
+    fresh, used = (mtlkit.create_method("db_mtl(wrt=parameters)", 2) for _ in range(2))
+    rows = torch.randn(2, 4)
+    used.combine(rows)
+    used.load_state_dict(fresh.state_dict(), strict=True)
+    assert torch.equal(used.combine(rows), fresh.combine(rows))
+
+
+def test_the_type_of_the_gradients_may_change():
+    rows = torch.randn(2, 2, 4, generator=torch.Generator().manual_seed(0))
+    mixed, exact = (mtlkit.create_method("db_mtl(wrt=parameters)", 2) for _ in range(2))
+    mixed.combine(rows[0])
+    exact.combine(rows[0].double())
+    torch.testing.assert_close(mixed.combine(rows[1].double()), exact.combine(rows[1].double()))
+
+
+def test_a_step_that_is_not_finite_leaves_the_averages():
+    method = mtlkit.create_method("db_mtl(wrt=parameters)", 2)
+    broken = torch.tensor([[1.0, math.nan], [1.0, 1.0]])
+    assert method.combine(broken).isnan().all()
+    method.combine(torch.ones(2, 2))
+    before = method.averages.clone()
+    assert method.combine(broken).isnan().all()
+    assert torch.equal(method.averages, before)
+    assert method.seen.tolist() == [1, 1]
+
+
+def test_other_parameters_than_before_are_an_error():
+    method = mtlkit.create_method("db_mtl(wrt=parameters)", 2)
+    method.combine(torch.ones(2, 4))
+    with pytest.raises(UsageError, match=r"3 entries, and 'averages' remembers 4"):
+        method.combine(torch.ones(2, 3))
+
+
+@pytest.mark.parametrize(
+    "option", ["beta=1.0", "beta=-0.1", "beta=nan", "beta_sigma=-1", "beta_sigma=1e400"]
+)
+def test_options_out_of_range_are_refused(option):
+    with pytest.raises(SpecError, match=r"beta(_sigma)? of db_mtl"):
+        mtlkit.create_method(f"db_mtl({option})", 2)

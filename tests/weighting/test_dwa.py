@@ -71,3 +71,11 @@ def test_weights_equal_torchjd_with_an_epoch_as_the_window():
 def test_options_out_of_range_are_errors(spec):
     with pytest.raises(SpecError, match="dwa must be"):
         mtlkit.create_method(spec, 2)
+
+
+@pytest.mark.parametrize(
+    "option", [{"temperature": math.inf}, {"window": math.inf}, {"window": math.nan}]
+)
+def test_options_that_are_not_finite_are_errors(option):
+    with pytest.raises(SpecError, match="dwa must be .* finite"):
+        mtlkit.registry.methods.get("dwa")(2, **option)

@@ -38,6 +38,27 @@ def test_a_task_that_stays_far_from_its_optimum_gains_weight():
     assert method.shares[0] > 0.6
 
 
+def test_a_task_that_comes_late_stops_the_others_for_its_warmup():
+    method = mtlkit.create_method("excess_mtl(warmup=1)", 3)
+
+    def step(*factors: float | None) -> torch.Tensor:
+        z = torch.ones(1, 3, dtype=torch.float64, requires_grad=True)
+        views = method(z)
+        losses = [None if f is None else f * views[k][0, k] for k, f in enumerate(factors)]
+        method.total(losses).backward()
+        return z.grad[0]
+
+    torch.testing.assert_close(step(1, 2, None), torch.tensor([0.5, 1.0, 0.0]).double())
+    moved = step(2, 2, None)
+    assert moved[0] > moved[1] > 0
+    shares = method.shares.clone()
+    torch.testing.assert_close(shares.sum(), torch.tensor(1.0).double())
+    assert shares[2] == pytest.approx(1 / 3)
+    torch.testing.assert_close(step(1, 1, 1), shares)
+    assert method.baseline[2] == 1
+    assert not torch.equal(step(1, 1, 1), shares)
+
+
 def test_agrees_with_torchjd_where_a_gradient_has_one_coordinate():
     from torchjd.aggregation import ExcessMTL
 
@@ -54,5 +75,8 @@ def test_agrees_with_torchjd_where_a_gradient_has_one_coordinate():
 def test_options_out_of_range_are_refused():
     with pytest.raises(SpecError, match="eta of excess_mtl"):
         mtlkit.create_method("excess_mtl(eta=0.0)", 2)
-    with pytest.raises(SpecError, match="warmup of excess_mtl"):
-        mtlkit.create_method("excess_mtl(warmup=0)", 2)
+    with pytest.raises(SpecError, match="eta of excess_mtl"):
+        mtlkit.create_method("excess_mtl(eta=inf)", 2)
+    for warmup in (0, math.inf, math.nan):
+        with pytest.raises(SpecError, match="warmup of excess_mtl"):
+            mtlkit.registry.methods.get("excess_mtl")(2, warmup=warmup)

@@ -60,6 +60,7 @@ def test_agrees_with_torchjd_on_drawn_matrices():
     assert close >= 195
 
 
-def test_negative_alpha_is_refused():
-    with pytest.raises(SpecError, match="0 or more"):
-        mtlkit.create_method("fairgrad(alpha=-1.0)", 2)
+@pytest.mark.parametrize("alpha", ["-1.0", "1e400", "nan"])
+def test_an_alpha_that_is_negative_or_not_finite_is_refused(alpha):
+    with pytest.raises(SpecError, match="alpha of fairgrad must be 0 or more and finite"):
+        mtlkit.create_method(f"fairgrad(alpha={alpha})", 2)

@@ -127,7 +127,16 @@ def test_evaluation_does_not_move_the_logits():
     assert all(torch.equal(value, state[key]) for key, value in method.state_dict().items())
 
 
-@pytest.mark.parametrize("spec", ["famo(lr=-1)", "famo(gamma=-1)", "famo(min_losses=[1, 2, 3])"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "famo(lr=-1)",
+        "famo(gamma=-1)",
+        "famo(lr=inf)",
+        "famo(min_losses=[1, inf])",
+        "famo(min_losses=[1, 2, 3])",
+    ],
+)
 def test_options_out_of_range_are_errors(spec):
     with pytest.raises(SpecError, match="of famo must be"):
         mtlkit.create_method(spec, 2)

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 import mtlkit
 from mtlkit.errors import SpecError
+from mtlkit.randomness import uniform
 
 
 @given(
@@ -48,6 +49,8 @@ def test_a_leak_lets_its_share_through():
     first = mtlkit.create_method("graddrop(leak=[1.0, 0.0, 0.0])", 3).combine(rows)
     kept = torch.where((none > 0)[None], rows.clamp(min=0), rows.clamp(max=0))
     torch.testing.assert_close(first, rows[0] + kept[1:].sum(dim=0))
+    named = mtlkit.create_method("graddrop(leak={a: 1.0})", ["a", "b", "c"]).combine(rows)
+    assert torch.equal(named, first)
 
 
 def test_given_the_same_random_numbers_it_equals_torchjd(monkeypatch):
@@ -59,7 +62,7 @@ def test_given_the_same_random_numbers_it_equals_torchjd(monkeypatch):
         rows = torch.randn(tasks, 40, generator=generator)
         leak = torch.rand(tasks, generator=generator)
         method = mtlkit.create_method(f"graddrop(seed={case})", tasks, leak=leak.tolist())
-        numbers = method.random.uniform(40)
+        numbers = uniform(case, method.draws, 40)
         monkeypatch.setattr(torch, "rand", lambda *shape, numbers=numbers, **options: numbers)
         expected = GradDrop(leak=leak)(rows)
         monkeypatch.undo()
@@ -75,6 +78,16 @@ def test_choices_change_from_step_to_step_and_repeat_with_the_seed():
     assert torch.equal(again.combine(rows), two)
 
 
+def test_a_process_draws_for_its_own_columns_what_one_process_would():
+    rows = torch.randn(2, 60, generator=torch.Generator().manual_seed(0))
+    method = mtlkit.create_method("graddrop", 2)
+    halves = [
+        method.merge_rows(rows[:, offset : offset + 30], method.read_state((0, 1), offset=offset))[0]
+        for offset in (0, 30)
+    ]
+    torch.testing.assert_close(torch.cat(halves), method.combine(rows))
+
+
 def test_a_step_that_is_not_finite_uses_up_no_choice():
     rows = torch.randn(2, 50, generator=torch.Generator().manual_seed(0))
     plain, disturbed = (mtlkit.create_method("graddrop", 2) for _ in range(2))
@@ -84,7 +97,7 @@ def test_a_step_that_is_not_finite_uses_up_no_choice():
     assert torch.equal(disturbed.combine(rows), plain.combine(rows))
 
 
-@pytest.mark.parametrize("leak", ["2.0", "-0.1", "[0.5]"])
+@pytest.mark.parametrize("leak", ["2.0", "-0.1", "nan", "[0.5]", "[0.5, 1.5]", "[x, 0.5]"])
 def test_a_leak_out_of_range_is_an_error(leak):
     with pytest.raises(SpecError, match="leak of graddrop"):
         mtlkit.create_method(f"graddrop(leak={leak})", 2)

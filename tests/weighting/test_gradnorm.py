@@ -1,4 +1,6 @@
-"""GradNorm: its gradient by hand and by autograd on the paper's loss."""
+"""GradNorm: its gradient by hand and by autograd on the paper's loss, and whole trainings."""
+
+import copy
 
 import pytest
 import torch
@@ -6,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mtlkit
+from mtlkit.errors import SpecError
 from tests.networks import SmallNet
 
 
@@ -55,7 +58,10 @@ def test_its_gradient_is_autograds_on_the_papers_loss(seed, alpha):
 
 def test_weights_sum_to_the_number_of_tasks_and_move_towards_balance():
     net = SmallNet("gradnorm(alpha=0.0)")
-    optimizer = torch.optim.Adam(mtlkit.param_groups(net, lr=1e-4, method_lr=0.02))
+    network = [*net.backbone.parameters(), *net.heads.parameters()]
+    optimizer = torch.optim.Adam(
+        [{"params": network, "lr": 1e-4}, {"params": net.method.parameters(), "lr": 0.02}]
+    )
     x = torch.randn(8, 4)
     spread = []
     for _ in range(150):
@@ -69,12 +75,138 @@ def test_weights_sum_to_the_number_of_tasks_and_move_towards_balance():
     assert spread[-1] < 1.2 < spread[0]
 
 
+def textbook_step(net: SmallNet, weights, first, x, optimizers, alpha) -> list[float]:
+    """One step as the paper has it: the weights are renormalised in place after the optimizer."""
+    features = net.backbone(x)
+    views = [features.detach().requires_grad_() for _ in net.heads]
+    losses = [
+        (head(view)[:, 0] - torch.sin(x.sum(dim=1) * (k + 1)) * (k + 1) - 3).square().mean()
+        for k, (head, view) in enumerate(zip(net.heads, views, strict=True))
+    ]
+    values = torch.stack([loss.detach() for loss in losses])
+    if not first:
+        first.extend(values.tolist())
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    torch.stack(losses).sum().backward()
+    grads = torch.stack([view.grad for view in views])
+    features.backward((weights.detach()[:, None, None] * grads).sum(dim=0))
+    scaled = weights * grads.flatten(1).norm(dim=1)
+    rates = values / torch.tensor(first, dtype=values.dtype)
+    target = (scaled.mean() * (rates / rates.mean()) ** alpha).detach()
+    (scaled - target).abs().sum().backward()
+    used = weights.tolist()
+    for optimizer in optimizers:
+        optimizer.step()
+    with torch.no_grad():
+        weights *= len(weights) / weights.sum()
+    return used
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda parameters: torch.optim.SGD(parameters, lr=0.02),
+        lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
+        lambda parameters: torch.optim.Adam(parameters, lr=0.02),
+    ],
+    ids=["sgd", "momentum", "adam"],
+)
+def test_training_is_the_textbooks_with_weights_renormalised_after_each_step(make):
+    alpha = 1.5
+    net = SmallNet(f"gradnorm(alpha={alpha})").double()
+    twin = copy.deepcopy(net)
+    optimizer = make(net.parameters())
+    weights = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+    network = [*twin.backbone.parameters(), *twin.heads.parameters()]
+    optimizers, first = [make(network), make([weights])], []
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        x = torch.randn(8, 4, dtype=torch.float64, generator=generator)
+        optimizer.zero_grad()
+        net(x).backward()
+        optimizer.step()
+        used = textbook_step(twin, weights, first, x, optimizers, alpha)
+        assert net.method.stats.weights.tolist() == pytest.approx(used, rel=1e-5)
+        for ours, theirs in zip(net.backbone.parameters(), twin.backbone.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+    assert max(used) > 1.1  # the weights did move
+
+
 def test_a_weight_driven_below_zero_is_set_to_zero():
     method = mtlkit.create_method("gradnorm", 2)
     with torch.no_grad():
         method.task_weights.copy_(torch.tensor([-1.0, 3.0]))
-    method(torch.ones(1, 2, requires_grad=True))
-    assert method.task_weights.tolist() == [0.0, 2.0]
+    run_step(method, [1.0, 1.0], [1.0, 1.0])
+    assert method.stats.weights.tolist() == [0.0, 2.0]
+    # from there, the next move counts in full
+    with torch.no_grad():
+        method.task_weights += torch.tensor([0.5, 0.0])
+    run_step(method, [1.0, 1.0], [1.0, 1.0])
+    assert method.stats.weights.tolist() == pytest.approx([0.4, 1.6])
+
+
+def test_tasks_that_are_alone_with_weights_of_zero_count_alike():
+    method = mtlkit.create_method("gradnorm", 3)
+    with torch.no_grad():
+        method.task_weights.copy_(torch.tensor([-1.0, -1.0, 3.0]))
+    run_step(method, [1.0, 1.0, 1.0], [1.0, 1.0, 1.0])
+    z = torch.zeros(1, 3, requires_grad=True)
+    views = method(z)
+    method.total([views[0][0, 0] + 1, views[1][0, 1] + 1, None]).backward()
+    assert z.grad.tolist() == [[1.0, 1.0, 0.0]]
+
+
+def test_an_absent_task_keeps_its_weight():
+    method = mtlkit.create_method("gradnorm", 3)
+    with torch.no_grad():
+        method.task_weights.copy_(torch.tensor([0.6, 0.9, 1.5]))
+    run_step(method, [1.0, 1.0, 1.0], [1.0, 1.0, 1.0])
+    with torch.no_grad():
+        method.task_weights += torch.tensor([0.0, 0.0, 0.5])
+    z = torch.zeros(1, 3, requires_grad=True)
+    views = method(z)
+    method.total([views[0][0, 0] + 1, None, views[2][0, 2] + 1]).backward()
+    # 0.6 and 1.5 + 0.5, first with mean one, then with the sum that the two had
+    torch.testing.assert_close(z.grad[0, [0, 2]], torch.tensor([0.6, 2.0]) / 1.3)
+    assert method.balanced.tolist() == pytest.approx([0.6 * 2.1 / 2.6, 0.9, 2.0 * 2.1 / 2.6])
+
+
+def test_the_parameter_is_left_to_the_optimizer():
+    method = mtlkit.create_method("gradnorm", 2)
+    with torch.no_grad():
+        method.task_weights.copy_(torch.tensor([1.0, 3.0]))
+    run_step(method, [1.0, 1.0], [1.0, 1.0])
+    assert method.task_weights.tolist() == [1.0, 3.0]
+    assert method.stats.weights.tolist() == [0.5, 1.5]
+
+
+def test_training_goes_on_from_a_state_dict():
+    net = SmallNet("gradnorm")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    batches = torch.randn(6, 8, 4, generator=torch.Generator().manual_seed(0))
+
+    def train(net, optimizer, batches):
+        for x in batches:
+            optimizer.zero_grad()
+            net(x).backward()
+            optimizer.step()
+
+    train(net, optimizer, batches[:3])
+    resumed = SmallNet("gradnorm")
+    resumed.load_state_dict(net.state_dict())
+    train(net, optimizer, batches[3:])
+    train(resumed, torch.optim.SGD(resumed.parameters(), lr=0.05), batches[3:])
+    for (name, ours), theirs in zip(
+        net.state_dict().items(), resumed.state_dict().values(), strict=True
+    ):
+        assert torch.equal(ours, theirs), name
+
+
+@pytest.mark.parametrize("alpha", ["-1", "inf", "nan"])
+def test_an_alpha_that_is_negative_or_not_finite_is_refused(alpha):
+    with pytest.raises(SpecError, match="alpha of gradnorm"):
+        mtlkit.create_method(f"gradnorm(alpha={alpha})", 2)
 
 
 def test_it_needs_the_losses():

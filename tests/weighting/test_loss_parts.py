@@ -121,16 +121,31 @@ def test_derivatives_of_a_scalarization_are_those_of_its_value(spec):
     method = mtlkit.create_method(spec, 4)
     for row in sequence(4):
         losses = torch.tensor(row, dtype=torch.float64)
-        value, slopes = method.scalarize(losses)
+        state = method.read_state((0, 1, 2, 3))
+        value, slopes = method.scalarize(losses, state)
         for k in range(4):
             nudge = torch.zeros(4, dtype=torch.float64)
             nudge[k] = 1e-6 * losses[k]
-            difference = method.scalarize(losses + nudge)[0] - method.scalarize(losses - nudge)[0]
-            slope = (difference / (2 * nudge[k])).item()
+            above, _ = method.scalarize(losses + nudge, state)
+            below, _ = method.scalarize(losses - nudge, state)
+            slope = ((above - below) / (2 * nudge[k])).item()
             assert slopes[k].item() == pytest.approx(slope, rel=1e-5, abs=1e-6)
         total, weights = step(method, row)
         assert total == pytest.approx(value.item(), abs=1e-12)
         assert weights == pytest.approx(slopes.tolist())
+
+
+# the weights of uw and imtl_l are learnt, which combine does not do
+@pytest.mark.parametrize("spec", [spec for spec in SPECS if "uw" not in spec and spec != "imtl_l"])
+def test_combine_weighs_the_gradients_as_training_weighs_the_losses(spec):
+    trained, combined = (mtlkit.create_method(spec, 3) for _ in range(2))
+    rows = torch.eye(3, dtype=torch.float64)
+    for row in sequence(3):
+        _, factors = step(trained, row)
+        merged = combined.combine(rows, torch.tensor(row, dtype=torch.float64))
+        assert merged.tolist() == pytest.approx(factors)
+    for key, value in trained.state_dict().items():
+        assert torch.equal(combined.state_dict()[key], value), key
 
 
 @pytest.mark.parametrize("merge", ["pcgrad", "scale", "config", "graddrop", "trimmed_mean"])
@@ -144,7 +159,8 @@ def test_it_goes_before_a_merge(spec, merge):
     losses = [(view * s).sum().exp() for view, s in zip(method(features), slopes / 9, strict=True)]
     values = [loss.item() for loss in losses]
     weigher = mtlkit.create_method(spec, 3)
-    weights = weigher.loss_weights(torch.tensor(values)).detach()
+    weights, _ = weigher.weigh_losses(torch.tensor(values), weigher.read_state((0, 1, 2)))
+    weights = weights.detach().float()
     method.total(losses).backward()
     rows = torch.stack([w * v * s / 9 for w, v, s in zip(weights, values, slopes, strict=True)])
     expected = plain.combine(rows.flatten(1)).reshape(4, 5)

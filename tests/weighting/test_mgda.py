@@ -2,6 +2,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 import mtlkit
 from mtlkit.errors import SpecError, UsageError
@@ -46,6 +47,39 @@ def test_gradients_are_divided_by_norm_and_loss_to_find_the_weights(normalize, e
     torch.testing.assert_close(z.grad, wanted)
 
 
+@pytest.mark.parametrize("wrt", ["features", "parameters"])
+def test_two_totals_of_one_backward_use_their_own_losses(wrt):
+    method = mtlkit.create_method("mgda(normalize=loss)", 2, wrt=wrt)
+    first, second = (nn.Parameter(torch.zeros(1, 2, dtype=torch.float64)) for _ in range(2))
+
+    def total(point: torch.Tensor, losses: tuple[float, float]) -> torch.Tensor:
+        one, two = method(point * 1)
+        return method.total([one[0, 0] + losses[0], 2 * two[0, 1] + losses[1]])
+
+    # gradients of norm 1 and 2, divided by the losses: 1 and 1/2 with (1, 4), 1/4 and 2 with (4, 1)
+    t1, t2 = total(first, (1.0, 4.0)), total(second, (4.0, 1.0))
+    (t1 + t2).backward()
+    torch.testing.assert_close(first.grad, torch.tensor([[0.2, 2 * 0.8]], dtype=torch.float64))
+    wanted = torch.tensor([[64 / 65, 2 * 1 / 65]], dtype=torch.float64)
+    torch.testing.assert_close(second.grad, wanted)
+
+
+def test_two_totals_of_one_backward_use_their_own_losses_without_a_fork():
+    method = mtlkit.create_method("mgda(normalize=loss, wrt=parameters)", 2)
+    first, second = (nn.Parameter(torch.zeros(2, dtype=torch.float64)) for _ in range(2))
+    t1 = method.total([first[0] + 1, 2 * first[1] + 4])
+    t2 = method.total([second[0] + 4, 2 * second[1] + 1])
+    (t1 + t2).backward()
+    torch.testing.assert_close(first.grad, torch.tensor([0.2, 2 * 0.8], dtype=torch.float64))
+    torch.testing.assert_close(second.grad, torch.tensor([64 / 65, 2 / 65], dtype=torch.float64))
+
+
+def test_losses_may_be_given_to_combine():
+    rows = torch.diag(torch.tensor([1.0, 2.0], dtype=torch.float64))
+    merged = mtlkit.create_method("mgda(normalize=loss)", 2).combine(rows, torch.tensor([1.0, -4.0]))
+    torch.testing.assert_close(merged, torch.tensor([0.2, 2 * 0.8], dtype=torch.float64))
+
+
 def test_a_task_whose_loss_is_zero_gets_no_weight():
     method = mtlkit.create_method("mgda(normalize=loss)", 2)
     z = torch.zeros(1, 2, requires_grad=True)
@@ -55,8 +89,11 @@ def test_a_task_whose_loss_is_zero_gets_no_weight():
 
 
 def test_normalisation_by_losses_needs_them():
+    method = mtlkit.create_method("mgda(normalize=loss)", 2)
     with pytest.raises(UsageError, match="needs the losses"):
-        mtlkit.create_method("mgda(normalize=loss)", 2).combine(torch.eye(2))
+        method.combine(torch.eye(2))
+    with pytest.raises(UsageError, match="needs the losses"):
+        method.weights(torch.eye(2))
 
 
 def test_unknown_normalisation_is_refused():

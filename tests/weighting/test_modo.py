@@ -89,6 +89,7 @@ def test_agrees_with_torchjd_on_drawn_matrices():
         torch.testing.assert_close(ours.combine(rows), theirs(rows @ rows.T) @ rows)
 
 
-def test_options_out_of_range_are_refused():
-    with pytest.raises(SpecError, match="gamma of modo"):
-        mtlkit.create_method("modo(gamma=0.0)", 2)
+@pytest.mark.parametrize("option", ["gamma=0.0", "gamma=1e400", "rho=-1.0", "rho=1e400"])
+def test_options_out_of_range_are_refused(option):
+    with pytest.raises(SpecError, match="of modo must be .* finite"):
+        mtlkit.create_method(f"modo({option})", 2)

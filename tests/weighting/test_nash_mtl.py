@@ -55,6 +55,36 @@ def test_weights_are_kept_between_the_steps_that_solve():
     torch.testing.assert_close(method.combine(rows), every.combine(rows))
 
 
+def test_two_totals_of_one_backward_are_two_steps():
+    method = mtlkit.create_method("nash_mtl(update_every=3)", 2)
+    plain = mtlkit.create_method("nash_mtl(update_every=3)", 2)
+    for start in (0, 2, 4):
+        points = [torch.zeros(1, 4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+        rows = [drawn(start + index, 2, 4) for index in range(2)]
+        totals = []
+        for point, slopes in zip(points, rows, strict=True):
+            views = method(point)
+            totals.append(method.total([(v * s).sum() for v, s in zip(views, slopes, strict=True)]))
+        (totals[0] + totals[1]).backward()
+        # autograd visits the later junction first
+        torch.testing.assert_close(points[1].grad[0], plain.combine(rows[1]))
+        torch.testing.assert_close(points[0].grad[0], plain.combine(rows[0]))
+    assert method.age == 6
+
+
+def test_a_task_that_was_never_present_makes_all_bargain_anew():
+    method = mtlkit.create_method("nash_mtl(update_every=3)", 3)
+    z = torch.zeros(1, 4, dtype=torch.float64, requires_grad=True)
+    rows = drawn(0, 3, 4)
+    for present in ((0, 1), (0, 1, 2)):
+        z.grad = None
+        losses = [(view * row).sum() for view, row in zip(method(z), rows, strict=True)]
+        method.total([loss if k in present else None for k, loss in enumerate(losses)]).backward()
+        chosen = rows[list(present)]
+        expected = mtlkit.create_method("nash_mtl", len(present)).combine(chosen)
+        torch.testing.assert_close(z.grad[0], expected)
+
+
 def test_a_step_that_is_not_finite_does_not_count():
     method = mtlkit.create_method("nash_mtl(update_every=2)", 2)
     before = {name: value.clone() for name, value in method.state_dict().items()}
@@ -69,6 +99,7 @@ def test_opposite_gradients_have_nothing_to_agree_on():
     assert (mtlkit.create_method("nash_mtl", 2).combine(rows) == 0).all()
 
 
+@pytest.mark.filterwarnings("ignore:You are solving a parameterized problem that is not DPP")
 def test_direction_agrees_with_torchjd_on_drawn_matrices():
     pytest.importorskip("cvxpy")
     pytest.importorskip("ecos")
@@ -80,16 +111,22 @@ def test_direction_agrees_with_torchjd_on_drawn_matrices():
         rows = drawn(seed, tasks, 12)
         ours = mtlkit.create_method("nash_mtl", tasks).combine(rows)
         theirs = NashMTL(tasks, max_norm=0.0)(rows)
-        gram = rows @ rows.T
         assert (rows @ ours > 0).all()
         differences.append(1 - torch.cosine_similarity(ours, theirs, dim=0).item())
-        assert gram.isfinite().all()
-    # its sequence of programs stops at a residual of 1e-3, and for some matrices far earlier
+    # it stops after 20 programs, for some matrices far from the solution
     assert sorted(differences)[100] < 1e-4
     assert sum(difference < 1e-2 for difference in differences) >= 190
 
 
-@pytest.mark.parametrize("spec", ["nash_mtl(update_every=0)", "nash_mtl(max_norm=-1.0)"])
+def test_without_bound_max_norm_may_be_none_or_zero():
+    rows = drawn(0, 3, 5)
+    free = mtlkit.create_method("nash_mtl", 3).combine(rows)
+    assert torch.equal(mtlkit.create_method("nash_mtl(max_norm=0.0)", 3).combine(rows), free)
+
+
+@pytest.mark.parametrize(
+    "spec", ["nash_mtl(update_every=0)", "nash_mtl(max_norm=-1.0)", "nash_mtl(max_norm=1e400)"]
+)
 def test_options_out_of_range_are_refused(spec):
     with pytest.raises(SpecError, match="nash_mtl must be"):
         mtlkit.create_method(spec, 2)

@@ -64,7 +64,16 @@ def test_values_and_gradients_equal_torchjd():
         assert weights == pytest.approx(stacked.grad.tolist(), rel=1e-6, abs=1e-6)
 
 
-@pytest.mark.parametrize("spec", ["pbi(theta=-1)", "pbi(ideal=[1])", "pbi(preference=[0, -1])"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "pbi(theta=-1)",
+        "pbi(theta=1e400)",
+        "pbi(ideal=[1])",
+        "pbi(ideal=[1, 1e400])",
+        "pbi(preference=[0, -1])",
+    ],
+)
 def test_options_out_of_range_are_errors(spec):
     with pytest.raises(SpecError, match="of pbi must be"):
         mtlkit.create_method(spec, 2)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mtlkit
+from mtlkit.errors import SpecError
 from tests.weighting.strategies import gradients
 
 
@@ -87,6 +88,20 @@ def test_strong_conflict_can_raise_a_loss():
     rows = torch.tensor([[1.0, 0.0], [-0.9, 0.43589], [-0.9, -0.43589]])
     merged = mtlkit.create_method("scale", 3).combine(rows)
     assert rows[0] @ merged < 0
+
+
+def test_weights_and_new_state_are_a_function_of_gram_matrix_and_state():
+    method = mtlkit.create_method("scale", 3)
+    gram = torch.diag(torch.tensor([4.0, 9.0, 16.0], dtype=torch.float64))
+    weights, new = method.weigh(gram, method.read_state((0, 1, 2)))
+    torch.testing.assert_close(weights, 3 / torch.tensor([2.0, 3.0, 4.0], dtype=torch.float64))
+    assert new.initial_norms.tolist() == [2.0, 3.0, 4.0]
+    assert method.initial_norms.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_negative_burn_in_is_refused():
+    with pytest.raises(SpecError, match="burn_in of scale"):
+        mtlkit.create_method("scale(burn_in=-1)", 2)
 
 
 @pytest.mark.parametrize("spec", ["scale", "scale_only"])

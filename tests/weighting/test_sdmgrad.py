@@ -35,6 +35,20 @@ def test_a_strong_pull_gives_the_mean():
     torch.testing.assert_close(merged, rows.mean(dim=0), rtol=1e-4, atol=1e-5)
 
 
+def test_features_are_compared_between_even_and_odd_samples():
+    method = mtlkit.create_method("sdmgrad(n_iter=1, lam=0.0, lr=0.1)", 2)
+    slopes = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    z = torch.zeros(4, 3, dtype=torch.float64, requires_grad=True)
+    method.total([(v * s).sum() for v, s in zip(method(z), slopes, strict=True)]).backward()
+    # two pairs stand for four samples
+    products = slopes[:, 0::2].flatten(1) @ slopes[:, 1::2].flatten(1).T * 2
+    products = products / slopes.flatten(1).norm(dim=1).mean().square()
+    moved = 0.5 - 0.1 * products @ torch.full((2,), 0.5, dtype=torch.float64)
+    expected = moved - (moved.sum() - 1) / 2
+    assert (expected > 0).all()
+    torch.testing.assert_close(method.shares, expected)
+
+
 def test_agrees_with_torchjd_on_drawn_matrices():
     from torchjd.aggregation import SDMGradWeighting
 
@@ -49,7 +63,9 @@ def test_agrees_with_torchjd_on_drawn_matrices():
         )
 
 
-@pytest.mark.parametrize("option", ["lam=-1.0", "lr=0.0", "momentum=1.0", "n_iter=0"])
+@pytest.mark.parametrize(
+    "option", ["lam=-1.0", "lam=1e400", "lr=0.0", "lr=1e400", "momentum=1.0", "n_iter=0"]
+)
 def test_options_out_of_range_are_refused(option):
     with pytest.raises(SpecError, match="of sdmgrad must be"):
         mtlkit.create_method(f"sdmgrad({option})", 2)

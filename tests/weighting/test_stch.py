@@ -63,6 +63,22 @@ def test_warm_up_minimises_the_mean_logarithm_and_then_divides_by_its_mean_losse
     assert weights == pytest.approx([0.2 / 1.0, 0.8 / 4.0])
 
 
+def test_a_present_task_that_is_still_warming_up_holds_back_the_others():
+    method = mtlkit.create_method("stch(mu=0.5, warmup=2)", 2)
+
+    def weights(first, second):
+        losses = [torch.tensor(first, dtype=torch.float64, requires_grad=True), second]
+        losses[1] = None if second is None else torch.tensor(second, requires_grad=True)
+        method.total(losses).backward()
+        return [None if loss is None else loss.grad.item() for loss in losses]
+
+    assert weights(4.0, None) == [pytest.approx(0.25), None]
+    assert weights(2.0, 8.0) == pytest.approx([0.25, 0.0625])
+    assert weights(1.0, 4.0) == pytest.approx([0.5, 0.125])  # the second task's second step
+    # now n = 2 and 4, of the second halves; squares of (2/2, 2/4): 1 and 1/4
+    assert weights(2.0, 2.0) == pytest.approx([0.8 / 2, 0.2 / 2])
+
+
 def test_values_and_gradients_equal_torchjd():
     """TorchJD's preferences sum to one, ours have mean one: f(mu) there is f(K mu) / K here."""
     from torchjd.scalarization import STCH
@@ -92,12 +108,14 @@ def test_small_mu_and_large_losses_do_not_overflow():
 
 def test_a_loss_of_zero_takes_no_part():
     total, weights = step(mtlkit.create_method("stch(warmup=0)", 3), [0.0, 2.0, 2.0])
-    assert total == pytest.approx(math.log(2) + 0.5 * math.log(2))
+    assert total == pytest.approx(2 * math.log(2))
     assert weights == pytest.approx([0.0, 0.25, 0.25])
     assert step(mtlkit.create_method("stch(warmup=0)", 2), [0.0, 0.0]) == (0.0, [0.0, 0.0])
 
 
-@pytest.mark.parametrize("spec", ["stch(mu=0)", "stch(warmup=-1)", "stch(preference=[1])"])
+@pytest.mark.parametrize(
+    "spec", ["stch(mu=0)", "stch(mu=1e400)", "stch(warmup=-1)", "stch(preference=[1, 1e400])"]
+)
 def test_options_out_of_range_are_errors(spec):
     with pytest.raises(SpecError, match="of stch must be"):
         mtlkit.create_method(spec, 2)

@@ -5,7 +5,7 @@ import torch
 
 import mtlkit
 from mtlkit.errors import MissingExtraError, SpecError, UnknownNameError
-from tests.training.small_problem import make_loader, make_trainer
+from tests.networks import SmallNet, train
 
 aggregation = pytest.importorskip("torchjd.aggregation")
 
@@ -34,11 +34,31 @@ def test_options_reach_the_aggregator():
     assert str(again) == str(method)
 
 
-@pytest.mark.filterwarnings("ignore:no validation set")
-def test_it_trains_and_goes_together_with_rotations():
-    trainer = make_trainer("rotate+torchjd(name=IMTLG)")
-    trainer.fit(make_loader(), epochs=2)
-    assert trainer.method.stats is not None
+def test_it_trains_with_rotations_as_the_method_of_that_name_does():
+    ends = []
+    for merge in ("torchjd(name=IMTLG)", "imtl_g"):
+        torch.manual_seed(0)
+        net = SmallNet(f"rotate+{merge}").double()
+        generator = torch.Generator().manual_seed(1)
+        train(net, [torch.randn(8, 4, generator=generator, dtype=torch.float64) for _ in range(5)])
+        ends.append(torch.cat([p.detach().flatten() for p in net.parameters()]))
+        assert (net.method.rotations - torch.eye(6)).abs().max() > 1e-4
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-8, atol=1e-8)
+
+
+def test_gradients_that_are_not_finite_are_not_given_to_torchjd():
+    rows = gradients()
+    rows[1, 3] = torch.inf
+    for name in ("IMTLG", "ConFIG"):
+        assert torch.isnan(mtlkit.create_method(f"torchjd(name={name})", 3).combine(rows)).all()
+
+
+def test_random_aggregators_repeat_their_draws_in_every_instance_and_change_them_from_step_to_step():
+    one, other = (mtlkit.create_method("torchjd(name=Random)", 3) for _ in range(2))
+    first, second = one.combine(gradients()), one.combine(gradients())
+    torch.manual_seed(1)  # the caller's own generator has no influence
+    assert torch.equal(other.combine(gradients()), first)
+    assert not torch.equal(first, second)
 
 
 def test_wrong_names_and_options_are_named():

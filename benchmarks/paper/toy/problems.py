@@ -56,7 +56,7 @@ class Regression:
 
 @dataclass
 class Path:
-    """What a run went through: features, rotations and task losses at every step."""
+    """Features, rotations and task losses of a run, step by step."""
 
     z: list[Tensor] = field(default_factory=list)
     rotations: list[Tensor] = field(default_factory=list)
@@ -127,8 +127,9 @@ def run_regression(problem: Regression, spec: str, seed: int | None = None) -> P
 
 
 def _rotations(method: mtlkit.GradientAggregator) -> Tensor:
-    rotates = any(part._rotates for part in method.parts)
-    return method.rotations.float() if rotates else torch.eye(2).expand(2, 2, 2).clone()
+    if method.fork_part is None:
+        return torch.eye(2).expand(2, 2, 2).clone()
+    return method.rotations.float()
 
 
 @dataclass(frozen=True)
@@ -163,13 +164,13 @@ class LogisticRun:
     readout: nn.Module
 
     def probability(self, x: Tensor, task: int) -> Tensor:
-        """Of being in the task's cluster."""
+        """Probability of being in the task's cluster."""
         with torch.no_grad():
             turned = self.net(x.double()) @ self.rotations[task].double().T
             return torch.sigmoid(self.readout(turned))[:, 0].float()
 
     def accuracy(self, task: int) -> float:
-        """On test samples with clean labels."""
+        """Share of the test samples that are classified correctly, by their clean labels."""
         predicted = self.probability(self.features, task) > 0.5
         return float((predicted == self.labels[:, task].bool()).float().mean())
 

@@ -1,10 +1,8 @@
 import pytest
 
 import mtlkit
-from mtlkit.errors import SpecError, UnknownNameError
-from mtlkit.registry import methods, option_names
-from mtlkit.weighting import costs
-from mtlkit.weighting.catalogue import (
+from mtlkit.cli import costs
+from mtlkit.cli.catalogue import (
     OMITTED,
     all_facts,
     measure_cost,
@@ -12,7 +10,9 @@ from mtlkit.weighting.catalogue import (
     method_page,
     methods_table,
 )
-from mtlkit.weighting.costs import built_in_methods, kept_costs
+from mtlkit.cli.costs import built_in_methods, kept_costs
+from mtlkit.errors import SpecError, UnknownNameError
+from mtlkit.registry import methods, option_names
 
 
 @pytest.fixture

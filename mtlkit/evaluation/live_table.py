@@ -14,13 +14,13 @@ from mtlkit.evaluation.jobs import Job, Outcome
 from mtlkit.evaluation.results import Comparison
 from mtlkit.evaluation.tables import Table, build_table, format_cell
 
-__all__ = ["Board", "print_table"]
+__all__ = ["LiveTable", "print_table"]
 
 _MOST_METRICS = 8
 _TAIL = 8192
 
 
-class Board:
+class LiveTable:
     """Shows how far a comparison is.
 
     Args:
@@ -53,7 +53,7 @@ class Board:
                 transient=True,  # the caller prints the final table
             )
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> LiveTable:
         if self._live is not None:
             self._live.start()
         return self
@@ -66,7 +66,7 @@ class Board:
             self._live.stop()
 
     def note(self, text: str) -> None:
-        """Say what is going on."""
+        """Show a line about what is going on."""
         self._note = text
 
     def found(self, job: Job) -> None:
@@ -152,7 +152,7 @@ def print_table(table: Table) -> None:
 
 
 def _progress(job: Job) -> str:
-    """Where a training is, from the end of its log."""
+    """The progress of a training, from the end of its log."""
     path = Path(job.folder) / "log.jsonl"
     try:
         with open(path, "rb") as file:

@@ -1,9 +1,8 @@
-"""A whole run from its settings: data, network, optimizer, training, and the test at the end."""
+"""One experiment from its settings: data, network, optimizer, training and the final test."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from mtlkit.errors import ConfigError, SpecError
+from mtlkit.files import write_text
 from mtlkit.tasks import Task
 from mtlkit.training.config import TrainConfig
 from mtlkit.training.groups import METHOD_GROUP, param_groups, rotation_schedule
@@ -27,7 +27,7 @@ __all__ = ["RunResult", "build_model", "build_trainer", "make_optimizer", "run"]
 
 @dataclass
 class RunResult:
-    """How a run ended, and what the best checkpoint does on the test set."""
+    """How a run ended, and the test metrics of the best checkpoint."""
 
     fit: FitResult
     test: dict[str, dict[str, float]] | None
@@ -56,8 +56,7 @@ def run(
     """
     trainer, loaders = build_trainer(config, progress=progress, dataset=dataset, change=change)
     if trainer.accelerator.is_main_process:
-        config.folder.mkdir(parents=True, exist_ok=True)
-        _write(config.folder / "config.yaml", config.to_yaml())
+        write_text(config.folder / "config.yaml", config.to_yaml())
     epochs = 10 if config.epochs is None and config.steps is None else config.epochs
     fit = trainer.fit(loaders["train"], loaders["val"], epochs=epochs, steps=config.steps, resume=resume)
     test = None
@@ -65,7 +64,7 @@ def run(
         trainer.load_best()
         test = trainer.evaluate(loaders["test"])
         if trainer.accelerator.is_main_process:
-            _write(config.folder / "test.json", json.dumps(test, indent=2))
+            write_text(config.folder / "test.json", json.dumps(test, indent=2))
     return RunResult(fit, test, config.folder)
 
 
@@ -175,9 +174,3 @@ def _loader(dataset: Any, split: str, config: TrainConfig) -> DataLoader[Any] | 
         persistent_workers=config.workers > 0,
         collate_fn=collate,
     )
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)

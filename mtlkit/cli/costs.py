@@ -18,8 +18,7 @@ from torch import Tensor
 from mtlkit.errors import UnknownNameError
 from mtlkit.registry import methods
 from mtlkit.spec import format_spec
-from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.chain import create_method
+from mtlkit.weighting import GradientAggregator, create_method
 
 __all__ = [
     "COSTS",
@@ -39,7 +38,7 @@ TASKS, BATCH, WIDTH = 10, 20, 512
 
 @dataclass(frozen=True)
 class Costs:
-    """Figures of one run on one machine, with what is needed to read them."""
+    """The costs measured in one run on one machine."""
 
     machine: str
     torch: str
@@ -87,7 +86,7 @@ def measure_costs(repeats: int = 25, passes: int = 5) -> Costs:
     added: dict[str, list[float]] = {"sum": [0.0]}
     plain = []
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # what a method costs, not what the machine's cores hide
+    torch.set_num_threads(1)  # one thread, so that more cores do not hide the cost
     try:
         for _ in range(passes):
             for spec in distinct:
@@ -105,7 +104,7 @@ def measure_costs(repeats: int = 25, passes: int = 5) -> Costs:
 
 
 def write_costs(costs: Costs, path: Path = COSTS) -> None:
-    """Keep the figures."""
+    """Write the figures into the package."""
     path.write_text(json.dumps(asdict(costs), indent=1) + "\n", encoding="utf-8")
     kept_costs.cache_clear()
 
@@ -141,7 +140,7 @@ def _stepper(method: GradientAggregator, heads: list[Tensor]) -> Callable[[Tenso
         start = time.perf_counter()
         views = method(leaf)
         losses = [(view * head).mean().square() + 1 for view, head in zip(views, heads, strict=True)]
-        method.total(losses).backward()
+        torch.autograd.backward(method.total(losses))
         if optimizer is not None:
             optimizer.step()
             optimizer.zero_grad()

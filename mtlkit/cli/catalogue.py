@@ -8,12 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mtlkit.cli.costs import kept_costs, measure_cost
 from mtlkit.errors import MtlkitError, SpecError, UnknownNameError
 from mtlkit.registry import methods, option_defaults
 from mtlkit.spec import Part, format_spec
-from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.chain import create_method
-from mtlkit.weighting.costs import kept_costs, measure_cost
+from mtlkit.weighting import GradientAggregator, create_method
 
 __all__ = [
     "OMITTED",
@@ -64,7 +63,7 @@ class MethodFacts:
     stands_for: str
     """The config string that an alias means; empty for a method of its own."""
     roles: tuple[str, ...]
-    """``weigh losses``, ``fork features`` and ``merge gradients``, as it plays them."""
+    """``weigh losses``, ``fork features`` and ``merge gradients``, in this order."""
     paper: str
     year: int | None
     needs: tuple[str, ...]
@@ -74,7 +73,7 @@ class MethodFacts:
     cost: str
     """What a step adds to a plain one, apart from a constant."""
     added_ms: float | None
-    """How many milliseconds that is at K = 10 (:mod:`mtlkit.weighting.costs`); None for a plugin."""
+    """How many milliseconds that is at K = 10 (:mod:`mtlkit.cli.costs`); None for a plugin."""
     options: tuple[Option, ...]
     summary: str
     """First sentence of the docstring, as plain text."""
@@ -100,7 +99,7 @@ def method_facts(name: str) -> MethodFacts:
     stands_for = methods.aliases().get(name, "")
     parts = methods.expand(name) if stands_for else [Part(name)]
     factories = [methods.get(part.name) for part in parts]
-    plays = [role for role in _ROLES if any(role in getattr(f, "_plays", ()) for f in factories)]
+    played = [role for role in _ROLES if any(role in getattr(f, "roles", ()) for f in factories)]
     cited = next((f for f in factories if getattr(f, "paper", "")), factories[0])
     docstrings = [_docstring(factory) for factory in factories]
     reasons = [getattr(f, "waived_laws", {}).get("distributed", "") for f in factories]
@@ -121,7 +120,7 @@ def method_facts(name: str) -> MethodFacts:
     return MethodFacts(
         name=name,
         stands_for=stands_for,
-        roles=tuple(_ROLES[role] for role in plays),
+        roles=tuple(_ROLES[role] for role in played),
         paper=getattr(cited, "paper", ""),
         year=getattr(cited, "year", None),
         needs=_needs(name, factories),
@@ -210,14 +209,17 @@ def _needs(name: str, factories: Sequence[Any]) -> tuple[str, ...]:
     def any_of(attribute: str) -> bool:
         return any(getattr(factory, attribute, False) for factory in factories)
 
-    plays: set[str] = {role for factory in factories for role in getattr(factory, "_plays", ())}
-    merges = [f for f in factories if "merge" in getattr(f, "_plays", ())]
+    roles: set[str] = {role for factory in factories for role in getattr(factory, "roles", ())}
+    merges = [f for f in factories if "merge" in getattr(f, "roles", ())]
     plain = all(f.is_plain_sum for f in merges)
+    whole = any_of("needs_whole_gradients")
     needs = {
-        "features": "fork" in plays or not plain,
-        "losses": "loss" in plays or any_of("uses_losses"),
-        "Gram matrix": any(f.reads_gram for f in merges) and not plain and not any_of("_merges_whole"),
-        "whole gradients": any_of("_merges_whole"),
+        "features": "fork" in roles or not plain,
+        "losses": "loss" in roles or any_of("uses_losses"),
+        "Gram matrix": any(f.reads_gram for f in merges)
+        and not plain
+        and not any_of("needs_whole_gradients"),
+        "whole gradients": whole,
         "own parameters": _owns_parameters(name),
     }
     return tuple(need for need, wanted in needs.items() if wanted)
@@ -233,13 +235,13 @@ def _owns_parameters(name: str) -> bool:
 def _cost(factories: Iterable[Any]) -> str:
     costs = []
     for factory in factories:
-        plays: frozenset[str] = getattr(factory, "_plays", frozenset())
-        if "loss" in plays:
+        roles: frozenset[str] = getattr(factory, "roles", frozenset())
+        if "loss" in roles:
             costs.append("K numbers")
-        if "fork" in plays:
+        if "fork" in roles:
             costs.append("K views of the features")
-        if "merge" in plays and not factory.is_plain_sum:
-            if factory._merges_whole:
+        if "merge" in roles and not factory.is_plain_sum:
+            if factory.needs_whole_gradients:
                 costs.append("all gradients, element by element")
             else:
                 costs.append("Gram matrix" if factory.traceable else "Gram matrix + solver")

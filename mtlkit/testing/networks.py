@@ -1,0 +1,202 @@
+"""Networks, steps and comparisons that the laws of architectures are checked with."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import backward
+
+from mtlkit.architectures import Architecture, create_architecture
+from mtlkit.errors import UsageError
+from mtlkit.junction import flatten_features
+from mtlkit.registry import architectures, option_names
+from mtlkit.spec import Part
+from mtlkit.weighting.base import GradientAggregator
+
+
+@dataclass(frozen=True)
+class Case:
+    """How to build the network, and a batch for it."""
+
+    architecture: str | type[Architecture]
+    inputs: Any
+    tasks: Any
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def build(self, method: Any = "sum", **more: Any) -> Architecture:
+        """The same network each time, in training mode."""
+        torch.manual_seed(1)
+        # a module among the options must not be shared by two networks
+        options = copy.deepcopy({**self.options, **more})
+        if isinstance(self.architecture, str):
+            return create_architecture(self.architecture, self.tasks, method=method, **options)
+        options["method"] = method
+        return self.architecture(self.tasks, **options)
+
+    def takes(self, option: str) -> bool:
+        """Whether the architecture has this option."""
+        factory: Any = self.architecture
+        if isinstance(factory, str):
+            factory = architectures.get(architectures.expand(factory)[0].name)
+        return option in option_names(factory)
+
+
+def fitting_inputs(net: Architecture) -> Tensor:
+    """Six samples of noise in the first common shape that the network accepts."""
+    sizes: list[tuple[int, ...]] = []
+    for layer in net.modules():
+        if isinstance(layer, nn.Linear):
+            sizes = [(layer.in_features,)]
+        elif isinstance(layer, nn.Conv2d):
+            pixels = ((28, 28), (32, 32), (64, 64), (32, 64), (224, 224))
+            sizes = [(layer.in_channels, *size) for size in pixels]
+        if sizes:
+            break
+    net = copy.deepcopy(net).eval()
+    for size in sizes:
+        inputs = torch.randn(6, *size)
+        try:
+            net(inputs)
+        except Exception:  # whatever a forward does with an input of another shape
+            continue
+        return inputs
+    raise UsageError(
+        "no input was found that fits the network; give one: check_architecture(inputs=...)"
+    )
+
+
+class FirstTask(GradientAggregator):
+    """Three times the gradient of the first task, and nothing of the others'."""
+
+    name = "first_task"
+
+    def weights(self, gram: Tensor) -> Tensor:  # type: ignore[override,unused-ignore]
+        """(K,) weights."""
+        weights = torch.zeros_like(gram[0])
+        weights[0] = 3.0
+        return weights
+
+
+def require(condition: bool, message: str) -> None:
+    """An ``assert`` that ``python -O`` keeps."""
+    if not condition:
+        raise AssertionError(message)
+
+
+def merging_method(net: Architecture) -> str:
+    """A method that merges otherwise than by a sum, and rotates if it can."""
+    if not net.forks:
+        return "pcgrad(wrt=parameters)"
+    return "pcgrad" if net.features is None else "rotograd"
+
+
+def leaves_of(value: Any) -> list[Tensor]:
+    """Tensors of numbers in nested features or predictions."""
+    return [leaf for leaf in flatten_features(value)[0] if leaf.is_floating_point()]
+
+
+def size_of(prediction: Any) -> Tensor:
+    """Mean squares, summed over the tensors of a prediction."""
+    return torch.stack([leaf.square().mean() for leaf in leaves_of(prediction)]).sum()
+
+
+def losses_of(net: Architecture, inputs: Any) -> dict[str, Tensor]:
+    """Losses against targets that are the same in each call, as is what the network draws."""
+    torch.manual_seed(3)
+    losses = {}
+    for index, (task, prediction) in enumerate(net(inputs).items()):
+        generator = torch.Generator().manual_seed(index)
+        errors = [
+            leaf - torch.randn(leaf.shape, generator=generator).to(leaf)
+            for leaf in leaves_of(prediction)
+        ]
+        losses[task] = size_of(errors)
+    return losses
+
+
+def total_of(net: Architecture, losses: dict[str, Tensor]) -> Tensor:
+    """The objective of one step."""
+    total, auxiliary = net.method.total(losses), net.auxiliary_loss()
+    return total if auxiliary is None else total + auxiliary
+
+
+def train(net: Architecture, inputs: Any, steps: int) -> list[float]:
+    """Sum of the losses before every step."""
+    net.train()
+    optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
+    history = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        losses = losses_of(net, inputs)
+        backward(total_of(net, losses))
+        history.append(sum(float(loss.detach()) for loss in losses.values()))
+        optimizer.step()
+    return history
+
+
+def reached_by(net: Architecture, prediction: Any) -> set[str]:
+    """Names of the parameters that get a gradient from a prediction."""
+    net.zero_grad(set_to_none=True)
+    size = size_of(prediction)
+    if size.requires_grad:
+        backward(size)
+    return {name for name, parameter in net.named_parameters() if parameter.grad is not None}
+
+
+def same_gradients(
+    found: Iterable[tuple[str, nn.Parameter]], expected: Mapping[str, nn.Parameter]
+) -> None:
+    """Equal but for rounding, relative to the largest; None is zero."""
+    pairs = [(name, p.grad, expected[name].grad) for name, p in found if p.requires_grad]
+    scale = max((float(e.abs().max()) for _, _, e in pairs if e is not None), default=0.0)
+    for name, gradient, wanted in pairs:
+        one = torch.zeros(()) if gradient is None else gradient
+        other = torch.zeros(()) if wanted is None else wanted
+        difference = float((one - other).abs().max())
+        require(
+            difference <= 1e-4 * scale,
+            f"the gradient of {name} differs by {difference:.1e} (the largest is {scale:.1e})",
+        )
+
+
+def same_predictions(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Equal but for rounding."""
+    for task, prediction in expected.items():
+        for one, other in zip(leaves_of(found[task]), leaves_of(prediction), strict=True):
+            require(
+                one.shape == other.shape,
+                f"{task!r} has shape {tuple(one.shape)}, not {tuple(other.shape)}",
+            )
+            difference = float((one - other).detach().abs().max())
+            require(
+                difference <= 1e-5 * max(1.0, float(other.detach().abs().max())),
+                f"the prediction of {task!r} differs by {difference:.1e}",
+            )
+
+
+def division_error(counted: Sequence[str], expected: Sequence[str]) -> str:
+    """Which parameters are counted twice, or not at all."""
+    repeated = {name for name in counted if counted.count(name) > 1}
+    if repeated:
+        return f"{listed(repeated)} belong to several of shared part, tasks and method"
+    return f"{listed(set(expected) ^ set(counted))} belong to neither shared part, task nor method"
+
+
+def listed(names: set[str]) -> str:
+    """The first names."""
+    shown = sorted(names)
+    return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
+
+
+def is_literal(value: Any) -> bool:
+    """Whether a config string can hold the value."""
+    if isinstance(value, Mapping):
+        return all(map(is_literal, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(is_literal, value))
+    return value is None or isinstance(value, bool | int | float | str | Part)

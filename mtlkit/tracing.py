@@ -1,0 +1,162 @@
+"""A network of mtlkit's own classes as a graph of torch's modules."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from mtlkit.errors import UsageError
+
+__all__ = ["is_own_class", "traced"]
+
+
+def is_own_class(module: nn.Module) -> bool:
+    """Whether the class of ``module`` is defined in mtlkit."""
+    return type(module).__module__.partition(".")[0] == "mtlkit"
+
+
+def traced(model: nn.Module, inputs: tuple[Any, ...] | None) -> nn.Module:
+    """``model`` without mtlkit's classes.
+
+    ``torch.fx`` gives an ordinary module. Where it fails, ``torch.export`` gives a module for inputs of
+    the example's shape, but for the size of the batch.
+
+    Args:
+        model: a network in eval mode.
+        inputs: an example; needed if the forward pass looks at the shapes of its inputs.
+    """
+    name = type(model).__name__
+    try:
+        found = _Tracer(inputs).trace(model)
+    except Exception as error:  # a forward may do anything with a proxy
+        if inputs is None:
+            raise UsageError(
+                f"{name} looks at the shapes of its input, so fuse needs one: fuse(model, example) with "
+                "an example of at least two samples, or run the model once before"
+            ) from error
+    else:
+        # a copy, because a traced graph is saved together with the class of its tracer
+        graph = fx.Graph()
+        graph.output(graph.graph_copy(found, {}))
+        module = fx.GraphModule(model, graph, name)
+        module.graph.eliminate_dead_code()
+        module.delete_all_unused_submodules()
+        module.recompile()
+        return module.eval()
+    batches = tuple(_dynamic_batch(given) for given in inputs)
+    try:
+        exported = torch.export.export(model, inputs, dynamic_shapes=batches).module()
+    except Exception as error:
+        raise UsageError(f"{name} cannot be written as a graph of torch modules: {error}") from error
+    exported.training = False
+    return exported
+
+
+def _dynamic_batch(given: Any) -> Any:
+    """The first axis of every tensor may have another length than in the example."""
+    if isinstance(given, Tensor):
+        return {0: torch.export.Dim.AUTO}
+    if isinstance(given, Mapping):
+        return {key: _dynamic_batch(item) for key, item in given.items()}
+    if isinstance(given, list | tuple):
+        return type(given)(_dynamic_batch(item) for item in given)
+    return None
+
+
+class _Tracer(fx.Tracer):
+    """Traces through mtlkit's own modules and keeps all others whole.
+
+    With an example, every node is computed when it is traced. Its value decides branches, and a list of
+    tensors is traced as a list, so a forward may look at ranks and levels; sizes stay variable.
+    """
+
+    proxy_buffer_attributes = True  # otherwise what is computed from buffers alone becomes a constant
+
+    def __init__(self, example: tuple[Any, ...] | None) -> None:
+        super().__init__()
+        self._example = None if example is None else iter(example)
+        self._values: dict[fx.Node, Any] = {}
+        self._computing = False
+
+    def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
+        # the fork is traced through too, because the network's forward may unpack what it returns
+        return not (is_own_class(module) or isinstance(module, fx.GraphModule))
+
+    def create_proxy(
+        self, kind: str, target: Any, args: Any, kwargs: Any, *others: Any, **more: Any
+    ) -> Any:
+        proxy: Any = super().create_proxy(kind, target, args, kwargs, *others, **more)
+        if self._example is None:
+            return proxy
+        value = self._compute(kind, target, args, kwargs)
+        self._values[proxy.node] = value
+        if kind == "placeholder":
+            return proxy
+        if isinstance(value, Mapping):
+            return {key: None if item is None else proxy[key] for key, item in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(None if v is None else proxy[i] for i, v in enumerate(value))
+        return proxy
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Number(node, self)
+
+    def value_of(self, proxy: fx.Proxy) -> Any:
+        """What the node computes on the example."""
+        return self._values[proxy.node]
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        return super().to_bool(obj) if self._example is None else bool(self.value_of(obj))
+
+    def iter(self, obj: Any) -> Iterator[Any]:
+        if self._example is None:
+            return super().iter(obj)
+        return iter([obj[index] for index in range(len(self.value_of(obj)))])
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        if self._computing:
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        return attr_val if self._computing else super().getattr(attr, attr_val, parameter_proxy_cache)
+
+    def _compute(self, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
+        """Run one node on the values of its arguments."""
+        assert self._example is not None
+
+        def value_of(item: Any) -> Any:
+            return self.value_of(item) if isinstance(item, fx.Proxy) else item
+
+        given: Any = fx.node.map_aggregate(args, value_of)
+        options: Any = fx.node.map_aggregate(kwargs, value_of)
+        self._computing = True
+        try:
+            if kind == "placeholder":
+                return next(self._example)
+            if kind == "get_attr":
+                return functools.reduce(getattr, target.split("."), self.root)
+            if kind == "call_method":
+                return operator.methodcaller(target, *given[1:], **options)(given[0])
+            called = self.root.get_submodule(target) if kind == "call_module" else target
+            return called(*given, **options)
+        finally:
+            self._computing = False
+
+
+class _Number(fx.Proxy):
+    """A proxy that may be used as a number or a sequence, which fixes it in the graph."""
+
+    def __int__(self) -> int:
+        return int(self.tracer.value_of(self))  # type: ignore[attr-defined]
+
+    def __index__(self) -> int:
+        return operator.index(self.tracer.value_of(self))  # type: ignore[attr-defined]
+
+    def __len__(self) -> int:
+        return len(self.tracer.value_of(self))  # type: ignore[attr-defined]

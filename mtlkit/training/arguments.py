@@ -1,0 +1,45 @@
+"""Checks of the Trainer's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mtlkit.errors import SpecError, unknown_name
+from mtlkit.tasks import Task, task_names
+
+__all__ = ["check_at_least", "check_best_by", "check_choice", "check_tasks"]
+
+
+def check_choice(name: str, given: Any, known: Sequence[str]) -> None:
+    """Refuse a value that is not among the known ones."""
+    if given not in known:
+        raise unknown_name(f"value of {name}", str(given), known)
+
+
+def check_at_least(least: int, numbers: Mapping[str, int | None]) -> None:
+    """Refuse a number below ``least``; None passes."""
+    for name, number in numbers.items():
+        if number is not None and number < least:
+            raise SpecError(f"{name} must be at least {least}, not {number}")
+
+
+def check_tasks(tasks: Sequence[Task]) -> tuple[Task, ...]:
+    """The tasks, which must have losses and different names."""
+    task_names(tasks)
+    for task in tasks:
+        if not isinstance(task, Task):
+            raise SpecError(
+                f"a Trainer needs Task objects, with losses; {task!r} is only a name. "
+                "For example mtlkit.Task.classification('left', classes=10)"
+            )
+    return tuple(tasks)
+
+
+def check_best_by(best_by: str, tasks: Sequence[Task]) -> str:
+    """``improvement``, ``loss``, or the metric of a task that has it."""
+    known = ["improvement", "loss"]
+    for task in tasks:
+        known += [f"{task.name}/{metric}" for metric in (*task.higher_is_better, "loss")]
+    check_choice("best_by", best_by, known)
+    return best_by
