@@ -19,7 +19,7 @@ from mtlkit.gradients import MatrixGradients
 from mtlkit.junction import fork, fork_unrecorded, join_losses, report
 from mtlkit.misuse import Fork, Forks
 from mtlkit.spec import Part, format_spec
-from mtlkit.step import Step, measure
+from mtlkit.step import Step
 from mtlkit.tasks import task_names
 from mtlkit.weighting.state import Stateful
 from mtlkit.weighting.stats import LastStep, Stats
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Method", "Tasks"]
 
+_ONE = torch.ones(())
 Tasks = int | Sequence[str] | Mapping[str, Any]
 Leaves = list[Tensor | None]
 
@@ -135,8 +136,19 @@ class Method(Stateful):
         if "loss" in self.roles:
             grads = self.loss_factors(losses, grads, remember=True)[:, None] * grads
         rows = MatrixGradients(grads, dtype)
-        scale = torch.ones((), device=grads.device)
-        step = measure(rows, tasks=len(grads), scale=scale, losses=losses)
+        gram = rows.gram()
+        step = Step(
+            tasks=len(grads),
+            present=rows.tasks,
+            features=rows,
+            rows=rows,
+            delivered=rows,
+            gram=gram,
+            feature_gram=gram,
+            finite=torch.isfinite(gram).all(),
+            scale=_ONE,
+            losses=losses,
+        )
         (merged,) = self.merge_step(step)
         assert merged is not None
         return merged.to(grads.dtype)
@@ -216,7 +228,8 @@ class Method(Stateful):
             if part.needs_whole_gradients:
                 return self._merge_whole(part, step)
             state = part.state_of(step)
-            weights, new = part.weigh(step.gram, state)
+            # a part never meets gradients that are not finite: it sees zeros, and the step is discarded
+            weights, new = part.weigh(torch.where(step.finite, step.gram, 0.0), state)
             part.commit_state(state, new, step.present, step.finite)
         weights = torch.where(step.finite, weights.to(step.gram.dtype), torch.nan)
         self.last_step.keep(step, weights)

@@ -123,7 +123,7 @@ class Stateful(nn.Module):
         if self.uses_losses and step.losses is not None:
             extras["losses"] = step.losses
         if self.uses_cross_gram:
-            extras["cross_gram"] = step.cross_gram()
+            extras["cross_gram"] = torch.where(step.finite, step.cross_gram(), 0.0)
         return self.read_state(step.present, **extras)
 
     def fit_coordinates(self, state: State, grads: Tensor) -> State:
