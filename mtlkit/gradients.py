@@ -23,12 +23,19 @@ class Gradients:
     Args:
         rows: one list of gradients per task, by the task's number.
         dtype: type to compute in, whatever the type of the gradients.
+        tensors: the tensors of the list, where a merge may ask for them.
     """
 
-    def __init__(self, rows: Mapping[int, Sequence[Tensor | None]], dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        rows: Mapping[int, Sequence[Tensor | None]],
+        dtype: torch.dtype,
+        tensors: Sequence[Tensor] = (),
+    ) -> None:
         self.tasks = tuple(rows)
         self.dtype = dtype
         self.rows = rows
+        self._tensors = tensors
         self._columns: list[Column] = list(zip(*rows.values(), strict=True))
 
     @property
@@ -40,6 +47,12 @@ class Gradients:
     def size(self) -> int:
         """N, without the tensors that no task reaches."""
         return sum(_example(column).numel() for column in self._reached())
+
+    @property
+    def reached(self) -> list[Tensor]:
+        """The tensors that :meth:`matrix` has columns of; empty if they are not known."""
+        pairs = zip(self._tensors, self._columns, strict=bool(self._tensors))
+        return [tensor for tensor, column in pairs if not _is_empty(column)]
 
     def gram(self) -> Tensor:
         """(P, P) inner products, accumulated in ``dtype``."""

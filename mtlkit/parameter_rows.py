@@ -32,7 +32,7 @@ def parameters_below(
     If so, the merged row is their gradient and is handed to them directly: the backbone is walked K
     times, not K + 1 times.
     """
-    _refuse_sharded(features)
+    _refuse_single_walks(features)
     below = leaves_below(features)
     if shared is None:
         chosen: list[Tensor] = [t for t in below if isinstance(t, nn.Parameter)]
@@ -76,7 +76,7 @@ def rows_through_features(
 
     def rows(present: tuple[int, ...]) -> Gradients:
         found = {task: walk(task) for task in grads.tasks}
-        return Gradients(_average(found, present, parameters, processes), grads.dtype)
+        return Gradients(_average(found, present, parameters, processes), grads.dtype, parameters)
 
     return rows
 
@@ -107,7 +107,7 @@ def split_parameters(
     Without ``shared`` these are all module parameters; other leaf tensors that require a gradient,
     such as the coordinates of a physics-informed network, are merged only if there is nothing else.
     """
-    _refuse_sharded(losses)
+    _refuse_single_walks(losses)
     below = leaves_below(losses)
     if shared is None:
         if not processes.alone:
@@ -166,16 +166,11 @@ class LossRows:
         present = torch.nonzero(reached[:, 0]).flatten().tolist()
         several = (reached[:, 1:] > 0).sum(dim=0) > 1
         self.conflicting: list[int] = torch.nonzero(several).flatten().tolist()
+        tensors = [self._parameters[i] for i in self.conflicting]
+        found = {task: [row[i] for i in self.conflicting] for task, row in self._rows.items()}
         double = any(p.dtype == torch.float64 for p in self._parameters)
-        self.shared = Gradients(
-            _average(
-                {task: [row[i] for i in self.conflicting] for task, row in self._rows.items()},
-                present,
-                [self._parameters[i] for i in self.conflicting],
-                processes,
-            ),
-            torch.float64 if double else torch.float32,
-        )
+        dtype = torch.float64 if double else torch.float32
+        self.shared = Gradients(_average(found, present, tensors, processes), dtype, tensors)
 
     def deliver(self, merged: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Every parameter's gradient: merged, that of the only task, or the sum over the tasks."""
@@ -221,9 +216,14 @@ def _average(
     return averaged
 
 
-def _refuse_sharded(tensors: Sequence[Tensor]) -> None:
-    """Raise where FSDP shards the parameters: its hooks expect a single walk through the graph."""
+def _refuse_single_walks(tensors: Sequence[Tensor]) -> None:
+    """Raise for graphs that only a single ``backward()`` may walk."""
     for node in nodes_below(tensors):
+        if type(node).__name__ == "CheckpointFunctionBackward":
+            raise UsageError(
+                "wrt=parameters walks the graph once per task, which reentrant activation checkpointing "
+                "does not allow; pass use_reentrant=False to checkpoint, or use wrt=features"
+            )
         if type(node).__name__ in ("RegisterPostBackwardFunctionBackward", "_PostBackwardBackward"):
             raise UsageError(
                 "wrt=parameters walks the graph once per task, and FSDP's hooks allow one walk; use "

@@ -235,7 +235,7 @@ class Method(Stateful):
                 "features must be in `shared`; pass the whole backbone as shared, or wrt=features"
             )
         matrix = step.matrix()
-        state = part.fit_coordinates(part.state_of(step), matrix)
+        state = part.fit_coordinates(part.state_of(step), matrix, step.rows.reached)
         merged, new = part.merge_rows(matrix, state)
         part.commit_state(state, new, step.present, step.finite)
         merged = torch.where(step.finite, merged, torch.nan)
