@@ -215,7 +215,12 @@ def assert_equal_gradients(found, wanted):
 @pytest.mark.parametrize("wrt", ["features", "parameters"])
 @pytest.mark.parametrize("spec", ["mgda(normalize=loss)", "gradnorm"])
 def test_micro_batches_of_one_graph_have_their_own_losses_and_scales(spec, wrt):
-    batches, scales = [inputs(1), 3 * inputs(2), inputs(3)], [1.0, 0.25, 7.0]
+    scales = [1.0, 0.25, 7.0]
+    batches = []
+    for k in range(3):  # the loss of task k is small in batch k, so gradnorm moves its weight otherwise
+        labels = torch.ones(5, 3)
+        labels[1:, k] = 0
+        batches.append((inputs(k + 1), labels))
 
     def net_after_a_step():
         net = small_net(spec, wrt=wrt)
@@ -224,11 +229,11 @@ def test_micro_batches_of_one_graph_have_their_own_losses_and_scales(spec, wrt):
 
     net = net_after_a_step()
     pairs = list(zip(batches, scales, strict=True))
-    together = gradients(net, lambda: sum(scale * net(x) for x, scale in pairs))
+    together = gradients(net, lambda: sum(scale * net(*batch) for batch, scale in pairs))
     net = net_after_a_step()
     net.zero_grad()
-    for x, scale in pairs:
-        (scale * net(x)).backward()
+    for batch, scale in pairs:
+        (scale * net(*batch)).backward()
     wanted = {name: p.grad for name, p in net.named_parameters()}
     assert_equal_gradients(together, wanted)
 
