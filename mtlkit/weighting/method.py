@@ -104,10 +104,9 @@ class Method(Stateful):
         device = self.last_step.gram.device
         weighed = loss_terms.weigh(given, self.parts, processes, device, recording=recording)
         terms = list(weighed.terms.values())
-        if recording and anchor is None:
-            if self.needs_fork:
-                self._forks.refuse_without_fork(self)
-            elif not self._sums and (given or not self.processes.alone):
+        if recording and anchor is None and not self.is_sum:
+            self._forks.refuse_without_fork(self)
+            if not self.needs_fork and (given or not self.processes.alone):
                 in_order = [weighed.terms.get(task) for task in range(len(self.tasks))]
                 terms = [_join_untraced(self, in_order, weighed.values)]
         if anchor is not None:
@@ -195,7 +194,13 @@ class Method(Stateful):
     @property
     def needs_fork(self) -> bool:
         """Whether the features must be forked by ``method(features)`` in every step."""
-        return self.fork_part is not None or not (self._sums or self.wrt_parameters)
+        return not (self.is_sum or (self.wrt_parameters and self.fork_part is None))
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether autograd's own sum of the gradients is what this method does with them."""
+        plain = self.merge_part is None or self.merge_part.is_plain_sum
+        return plain and self.fork_part is None
 
     @property
     def processes(self) -> Processes:
@@ -245,7 +250,7 @@ class Method(Stateful):
                 "features must be in `shared`; pass the whole backbone as shared, or wrt=features"
             )
         matrix = step.matrix()
-        state = part.fit_coordinates(part.state_of(step), matrix)
+        state = part.fit_coordinates(part.state_of(step), matrix, step.rows.reached)
         merged, new = part.merge_rows(matrix, state)
         part.commit_state(state, new, step.present, step.finite)
         merged = torch.where(step.finite, merged, torch.nan)
@@ -268,10 +273,6 @@ class Method(Stateful):
                 part.commit_state(state, new, everyone, torch.isfinite(like).all())
             factors = factors * weights.detach().to(like)
         return factors
-
-    @property
-    def _sums(self) -> bool:
-        return self.merge_part is None or self.merge_part.is_plain_sum
 
 
 _untraced: Any = torch.compiler.disable  # torch gives it no type
