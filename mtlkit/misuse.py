@@ -80,7 +80,7 @@ class Forks:
                 "per step (put several tensors into one list or dict), or run the extra pass under "
                 "torch.no_grad()"
             )
-        fork, self.latest = self.latest, Fork()
+        fork, self.latest = self.latest, Fork(ALONE)
         fork.given = tuple(k for k, loss in losses.items() if loss.requires_grad)
         missing = [name for k, name in enumerate(tasks) if k not in losses]
         # DDP finds unused heads by itself, but only if some output of its forward has a gradient
