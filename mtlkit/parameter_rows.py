@@ -115,7 +115,7 @@ def split_parameters(
                 "wrt=parameters without method(features) on several processes needs the shared "
                 "parameters, in the same order everywhere: pass shared=model to create_method"
             )
-        chosen = [tensor for tensor in below if isinstance(tensor, nn.Parameter)] or below
+        chosen: list[Tensor] = [tensor for tensor in below if isinstance(tensor, nn.Parameter)] or below
     else:
         reached = {id(tensor) for tensor in below}
         # the same list on every process, also where a task without labels leaves some unreached
@@ -216,7 +216,7 @@ def _average(
             for p, g in zip(parameters, rows.get(task, nothing), strict=True)
         ]
         flat = processes.mean(torch.cat([g.reshape(-1) for g in filled]))  # one message per task
-        pieces = flat.split([g.numel() for g in filled])
+        pieces = torch.split(flat, [g.numel() for g in filled])
         averaged[task] = [piece.view_as(g) for piece, g in zip(pieces, filled, strict=True)]
     return averaged
 
