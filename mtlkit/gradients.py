@@ -80,7 +80,7 @@ class Gradients:
 
     def split(self, vector: Tensor) -> list[Tensor | None]:
         """(N,) back into the shapes of the list."""
-        pieces = iter(vector.split([_example(column).numel() for column in self._reached()]))
+        pieces = iter(torch.split(vector, [_example(column).numel() for column in self._reached()]))
         return [
             None if _is_empty(column) else next(pieces).reshape(_example(column).shape)
             for column in self._columns
@@ -91,7 +91,7 @@ class Gradients:
 
     def _matrices(self, column: Column) -> Iterator[Tensor]:
         """The (P, n) matrix of one tensor, in chunks of columns."""
-        flat = [gradient.reshape(-1).split(_CHUNK) for gradient in _filled(column)]
+        flat = [torch.split(gradient.reshape(-1), _CHUNK) for gradient in _filled(column)]
         for chunk in zip(*flat, strict=True):
             yield torch.stack(chunk).to(self.dtype)
 

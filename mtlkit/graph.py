@@ -39,4 +39,4 @@ def in_backward() -> bool:
     """Whether autograd is running: a checkpoint is computing its forward again."""
     if torch.compiler.is_compiling():
         return False
-    return getattr(torch._C, "_current_graph_task_id")() != -1  # noqa: B009  (no public name)
+    return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001  there is no public name

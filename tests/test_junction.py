@@ -320,7 +320,7 @@ def test_a_checkpoint_around_the_junction_itself_changes_nothing(spec):
 
 @pytest.mark.parametrize("spec", COMPILED)
 def test_a_full_graph_compiles_and_equals_eager(spec):
-    torch._dynamo.reset()
+    torch.compiler.reset()
     xs = [torch.randn(8, 4) for _ in range(4)]
     eager = SmallNet(spec)
     other = copy.deepcopy(eager)
@@ -342,7 +342,7 @@ def test_a_full_graph_compiles_and_equals_eager(spec):
 
 
 def test_stats_of_a_compiled_step_replace_those_of_an_eager_one():
-    torch._dynamo.reset()
+    torch.compiler.reset()
     net = SmallNet("scale")
     net(torch.randn(8, 4)).backward()
     eager = net.method.stats
@@ -367,7 +367,7 @@ class _Predictions(nn.Module):
 
 @pytest.mark.parametrize("spec", COMPILED)
 def test_the_total_may_be_taken_outside_of_the_compiled_network(spec):
-    torch._dynamo.reset()
+    torch.compiler.reset()
     eager = SmallNet(spec)
     other = copy.deepcopy(eager)
     compiled = torch.compile(_Predictions(other), fullgraph=True, backend="aot_eager")
@@ -391,7 +391,7 @@ def test_every_traceable_method_compiles_into_one_graph(spec):
 
 @pytest.mark.parametrize("spec", ["mgda", "gradnorm", "pcgrad(wrt=parameters)", "normalize+imtl_g"])
 def test_where_the_graph_breaks_compiling_still_gives_the_same(spec):
-    torch._dynamo.reset()
+    torch.compiler.reset()
     xs = [torch.randn(8, 4) for _ in range(3)]
     eager = SmallNet(spec)
     other = copy.deepcopy(eager)

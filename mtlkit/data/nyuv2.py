@@ -120,7 +120,7 @@ class NyuV2(DataSet):
             raise cls.missing(*absent)
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
+    def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]  # the files may come later
         """(3, height, width), read off the first image where ``size`` is not given."""
         if self._size is not None:
             return (3, *self._size)

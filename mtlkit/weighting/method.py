@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ __all__ = ["Method", "Tasks"]
 
 Tasks = int | Sequence[str] | Mapping[str, Any]
 Leaves = list[Tensor | None]
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Method(Stateful):
@@ -55,6 +56,18 @@ class Method(Stateful):
 
     def fork(self, features: list[Tensor]) -> list[list[Tensor]]:
         """What each of the K tasks is given."""
+        raise NotImplementedError
+
+    def pull_back(self, grads: dict[int, Leaves]) -> dict[int, Leaves]:
+        """Gradients with respect to the features from those with respect to what was given."""
+        raise NotImplementedError
+
+    def owned(self) -> tuple[Tensor, ...]:
+        """Parameters that are inputs of the junction."""
+        raise NotImplementedError
+
+    def own_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
+        """Gradients of the :meth:`owned` parameters."""
         raise NotImplementedError
 
     # What a user calls
@@ -264,11 +277,16 @@ class Method(Stateful):
         return self.merge_part is None or self.merge_part.is_plain_sum
 
 
-@torch.compiler.disable
-def _fork_untraced(method: GradientAggregator, features: Any) -> list[Any]:
+def _untraced(function: Function) -> Function:
+    """``torch.compiler.disable``, which has no types."""
+    return cast(Function, torch.compiler.disable(function))  # type: ignore[no-untyped-call]
+
+
+@_untraced
+def _fork_untraced(method: Method, features: Any) -> list[Any]:
     return method.fork_features(features)
 
 
-@torch.compiler.disable
-def _join_untraced(method: GradientAggregator, losses: list[Tensor | None], values: Tensor) -> Tensor:
+@_untraced
+def _join_untraced(method: Method, losses: list[Tensor | None], values: Tensor) -> Tensor:
     return join_losses(method, losses, values)

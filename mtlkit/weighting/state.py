@@ -160,7 +160,8 @@ class Stateful(nn.Module):
             # the hooks compute with it in float64
             return tensor.to(result.device) if half or id(tensor) in state else result
 
-        return super()._apply(careful, recurse)
+        super()._apply(careful, recurse)  # type: ignore[no-untyped-call]
+        return self
 
 
 _indices: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
