@@ -1,6 +1,7 @@
 """What holds for every part that weighs the losses."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ SPECS = [
     "constant",
     "normalize(burn_in=2)+uw",
 ]
+WITH_STATE = [spec for spec in SPECS if spec not in ("gls", "si", "constant")]
 
 
 def sequence(tasks, steps=6, seed=0):
@@ -76,7 +78,7 @@ def test_a_task_may_come_and_go(spec):
     for index, row in enumerate(sequence(3, steps=9)):
         row[index % 3] = None
         total, weights = step(method, row)
-        assert total == total
+        assert math.isfinite(total)
         assert all(w is None or abs(w) < 1e3 for w in weights)
 
 
@@ -94,7 +96,7 @@ def test_a_loss_that_is_not_finite_gives_such_a_total_and_leaves_the_state(spec,
         assert torch.equal(value, state[key]), key
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", WITH_STATE)
 def test_an_evaluation_changes_nothing(spec):
     values = sequence(3)
     method = mtlkit.create_method(spec, 3)
@@ -106,6 +108,7 @@ def test_an_evaluation_changes_nothing(spec):
     method.train()
     with torch.no_grad():
         method.total([torch.tensor(v) for v in values[5]])
+    assert state
     for key, value in method.state_dict().items():
         assert torch.equal(value, state[key]), key
 
