@@ -135,10 +135,14 @@ def test_parameters_that_are_not_finite_are_told_at_the_next_check() -> None:
     module = turned(2, 4, steps=1)
     with torch.no_grad():
         module.lie[0][0, 0, 0] = torch.nan
-    with pytest.warns(RuntimeWarning, match="not finite") as caught:
+
+    def go_on() -> None:
         for _ in range(16):  # one of which is a check
             random_step(module, 0.01)
             module.fold()
+
+    with pytest.warns(RuntimeWarning, match="not finite") as caught:
+        go_on()
     assert len(caught) == 1
     assert_rotations(module.base)
 
