@@ -7,8 +7,8 @@ finite, saving and restoring are taken care of.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,6 @@ from mtlkit.errors import UsageError
 __all__ = ["State", "Stateful"]
 
 Per = Literal["task", "pair", "all", "coordinate"]
-Self = TypeVar("Self", bound="Stateful")
 
 
 class State:
@@ -150,7 +149,7 @@ class Stateful(nn.Module):
                 setattr(self, name, torch.zeros_like(saved, device=getattr(self, name).device))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
-    def _apply(self: Self, fn: Any, recurse: bool = True) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Keep state in its own type when a model is cast, and all else in float32 or better."""
         state = {id(getattr(self, name)) for name in self._declared if name not in self._learnt}
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import mtlkit
+from tests.weighting import loss_steps
 
 SPECS = [
     "uw",
@@ -36,16 +37,13 @@ def sequence(tasks, steps=6, seed=0):
 
 def step(method, values):
     """Total and gradient of one step; own parameters learn."""
-    losses = [None if v is None else torch.tensor(v, dtype=torch.float64) for v in values]
-    losses = [None if loss is None else loss.requires_grad_() for loss in losses]
     method.zero_grad()
-    total = method.total(losses)
-    total.backward()
+    found = loss_steps.step(method, values)
     with torch.no_grad():
         for parameter in method.parameters():
             if torch.isfinite(parameter.grad).all():
                 parameter -= 0.1 * parameter.grad
-    return total.item(), [None if loss is None else loss.grad.item() for loss in losses]
+    return found
 
 
 @pytest.mark.parametrize("spec", SPECS)
