@@ -1,4 +1,4 @@
-"""State in, state out: what a method remembers is declared, read, committed and saved here.
+"""State in, state out: state is declared, read, committed and saved here.
 
 A method declares its state with :meth:`Stateful.add_state` and is a pure function of it. It is given
 the state of the tasks that are present and returns the new one; absent tasks, steps that are not
@@ -51,7 +51,7 @@ class Stateful(nn.Module):
     # What a method declares
 
     def add_state(self, name: str, start: float | Sequence[float] = 0.0, *, per: Per = "task") -> None:
-        """Remember ``name`` between steps.
+        """Keep ``name`` between steps.
 
         Args:
             name: attribute, and key of the state dict.
