@@ -33,7 +33,7 @@ class Rotate(GradientAggregator):
     ``rotate+imtl_g`` the paper's "RotoGrad + IMTL-G", and alone it is "Rotate Only".
 
     K equal gradients g give K g. Cost: one (batch, m) x (m, m) product per task in the forward and two
-    in the backward, and four m x m products per task after each step of the optimizer.
+    in the backward, and two to four m x m products per task after each step of the optimizer.
 
     Differences: the authors' code (rotograd 0.1.6) starts, in effect, from random rotations, because
     geotorch replaces the identity that it is given: ``start=random``. Its gradient of the rotations is

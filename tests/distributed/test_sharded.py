@@ -62,8 +62,7 @@ def train(
         found = net(x[rank * share : (rank + 1) * share])
         (found if inside else net.method.total(found)).backward()
         optimizer.step()
-    # whether a fold is pending is not known of a sharded parameter, so it is then folded once more
-    state = {k: v for k, v in net.state_dict().items() if not k.endswith("_extra_state")}
+    state = net.state_dict()
     ends = {k: (v.full_tensor() if hasattr(v, "full_tensor") else v).clone() for k, v in state.items()}
     with torch.no_grad():
         ends["evaluated"] = torch.stack(net.eval().losses(x))  # of the whole batch on every process
