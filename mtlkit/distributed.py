@@ -74,8 +74,8 @@ def _timeout_of(group: Any) -> timedelta | None:
     """The timeout that ``init_process_group`` was given; None if it cannot be found out."""
     try:
         device = torch.device("cpu" if dist.get_backend(group) in ("gloo", "mpi") else "cuda")
-        backend = getattr(group, "_get_backend")(device)  # noqa: B009  (there is no public name)
-        return timedelta(seconds=getattr(backend.options, "_timeout").total_seconds())  # noqa: B009
+        options = group._get_backend(device).options  # noqa: SLF001  there is no public name
+        return timedelta(seconds=options._timeout.total_seconds())  # noqa: SLF001  nor here
     except (AttributeError, RuntimeError):
         return None
 
@@ -119,6 +119,6 @@ def leave_without_gradient(parameters: Iterable[Tensor]) -> None:
         for parameter in without:
             parameter.grad = None
 
-    engine = getattr(torch.autograd.Variable, "_execution_engine")  # noqa: B009  (no public name)
+    engine = torch.autograd.Variable._execution_engine  # noqa: SLF001  there is no public name
     # DDP's own callback is queued later than this one, and a callback's callback later still
     engine.queue_callback(lambda: engine.queue_callback(clear))

@@ -113,7 +113,7 @@ class Gradients:
         example = _example(column)
         if example is not None:
             zero = example.new_zeros(()).expand_as(example)  # takes no memory
-            flat = [(zero if g is None else g).reshape(-1).split(_CHUNK) for g in column]
+            flat = [torch.split((zero if g is None else g).reshape(-1), _CHUNK) for g in column]
             for chunk in zip(*flat, strict=True):
                 yield torch.stack(chunk).to(self.dtype)
 

@@ -66,6 +66,10 @@ class Method(Stateful):
         vars(self).update(parts=parts, merge_part=merge, fork_part=by_role.get("fork"))
         self.wrt_parameters = merge is not None and merge.wrt == "parameters"
 
+    def own_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
+        """Gradients of the :meth:`owned` parameters."""
+        raise NotImplementedError
+
     # What a user calls
 
     def forward(self, features: Any) -> list[Any]:
@@ -122,7 +126,7 @@ class Method(Stateful):
 
     @torch.no_grad()
     def combine(self, grads: Tensor, losses: Tensor | None = None) -> Tensor:
-        """Merge (K, N) task gradients into (N,), and remember what a step remembers.
+        """Merge (K, N) task gradients into (N,), and keep the new state, as a step does.
 
         Parts that weigh the losses by their values take part only if ``losses`` (K,) are given.
         """
@@ -133,7 +137,7 @@ class Method(Stateful):
             raise SpecError(f"gradients must be floating point, not {grads.dtype}")
         dtype = torch.float64 if grads.dtype == torch.float64 else torch.float32
         if "loss" in self.roles:
-            grads = self.loss_factors(losses, grads, remember=True)[:, None] * grads
+            grads = self.loss_factors(losses, grads, commit=True)[:, None] * grads
         rows = MatrixGradients(grads, dtype)
         gram = rows.gram()
         step = Step(
@@ -224,7 +228,7 @@ class Method(Stateful):
     # How a step is merged
 
     def merge_step(self, step: Step) -> Leaves:
-        """The merged gradient; what the merge remembers is committed."""
+        """The merged gradient; the new state of the merge is committed."""
         if not step.present:
             return []
         weights = torch.ones_like(step.gram[0])
@@ -260,7 +264,7 @@ class Method(Stateful):
         self.last_step.keep(step, None, products)
         return step.rows.split(merged * step.unit)
 
-    def loss_factors(self, losses: Tensor | None, like: Tensor, *, remember: bool = False) -> Tensor:
+    def loss_factors(self, losses: Tensor | None, like: Tensor, *, commit: bool = False) -> Tensor:
         """(K,) product of the parts' loss weights, as far as these are known without a step."""
         everyone = tuple(range(len(self.tasks)))
         factors = torch.ones(len(everyone), dtype=like.dtype, device=like.device)
@@ -269,7 +273,7 @@ class Method(Stateful):
                 continue
             state = part.read_state(everyone)
             weights, new = part.weigh_losses(factors if losses is None else factors * losses, state)
-            if remember:
+            if commit:
                 part.commit_state(state, new, everyone, torch.isfinite(like).all())
             factors = factors * weights.detach().to(like)
         return factors

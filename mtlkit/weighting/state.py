@@ -1,4 +1,4 @@
-"""State in, state out: what a method remembers is declared, read, committed and saved here.
+"""State in, state out: state is declared, read, committed and saved here.
 
 A method declares its state with :meth:`Stateful.add_state` and is a pure function of it. It is given
 the state of the tasks that are present and returns the new one; absent tasks, steps that are not
@@ -8,8 +8,8 @@ finite, saving and restoring are taken care of.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,6 @@ from mtlkit.step import Step
 __all__ = ["State", "Stateful"]
 
 Per = Literal["task", "pair", "all", "coordinate"]
-Self = TypeVar("Self", bound="Stateful")
 
 
 class State:
@@ -62,7 +61,7 @@ class Stateful(nn.Module):
     # What a method declares
 
     def add_state(self, name: str, start: float | Sequence[float] = 0.0, *, per: Per = "task") -> None:
-        """Remember ``name`` between steps.
+        """Keep ``name`` between steps.
 
         Args:
             name: attribute, and key of the state dict.
@@ -178,7 +177,7 @@ class Stateful(nn.Module):
                 setattr(self, name, torch.zeros_like(saved, device=getattr(self, name).device))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
-    def _apply(self: Self, fn: Any, recurse: bool = True) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Keep state in its own type when a model is cast, and all else in float32 or better."""
         state = {id(getattr(self, name)) for name in self._declared if name not in self._learnt}
 
@@ -188,7 +187,7 @@ class Stateful(nn.Module):
             # the hooks compute with it in float64
             return tensor.to(result.device) if half or id(tensor) in state else result
 
-        nn.Module._apply(self, careful, recurse)  # type: ignore[no-untyped-call,unused-ignore]
+        super()._apply(careful, recurse)  # type: ignore[no-untyped-call]
         return self
 
 
