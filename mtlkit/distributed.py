@@ -19,7 +19,7 @@ __all__ = [
     "inside_wrapper",
     "leave_without_gradient",
     "processes_of",
-    "waits_for_all_parameters",
+    "wrapper_waits",
 ]
 
 
@@ -87,8 +87,8 @@ def inside_wrapper() -> Any:
     return getattr(torch.nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
 
 
-def waits_for_all_parameters() -> bool:
-    """Whether a DDP module's forward is running that waits for the gradient of every parameter.
+def wrapper_waits() -> tuple[bool, bool]:
+    """Whether the forward of a DDP module is running, and whether it waits for every parameter.
 
     Raises:
         UsageError: within ``DDP.join()``, where processes would wait for each other until the timeout.
@@ -101,7 +101,8 @@ def waits_for_all_parameters() -> bool:
             "reductions of the method, and the others would wait for it; give every process the same "
             "number of batches (DistributedSampler, or drop_last=True) and leave join() out"
         )
-    return wrapper is not None and not (wrapper.find_unused_parameters or wrapper.static_graph)
+    wrapped = wrapper is not None and not wrapper.static_graph
+    return wrapped, wrapped and not wrapper.find_unused_parameters
 
 
 def leave_without_gradient(parameters: Iterable[Tensor]) -> None:

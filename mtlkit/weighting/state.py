@@ -7,6 +7,7 @@ finite, saving and restoring are taken care of.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self
 
@@ -55,6 +56,7 @@ class Stateful(nn.Module):
         self._declared: dict[str, Per] = {}
         self._learnt: list[str] = []
         self._constants: list[str] = []
+        self._columns = _Columns()
 
     # What a method declares
 
@@ -122,19 +124,28 @@ class Stateful(nn.Module):
         if self.uses_losses and step.losses is not None:
             extras["losses"] = step.losses
         if self.uses_cross_gram:
-            extras["cross_gram"] = step.cross_gram()
+            extras["cross_gram"] = torch.where(step.finite, step.cross_gram(), 0.0)
         return self.read_state(step.present, **extras)
 
-    def fit_coordinates(self, state: State, grads: Tensor) -> State:
-        """The state with what it has per ``coordinate`` as (P, N), as the gradients; zeros at first."""
+    def fit_coordinates(self, state: State, grads: Tensor, tensors: Sequence[Tensor] = ()) -> State:
+        """The state with what it has per ``coordinate`` as (P, N), as the gradients; zeros at first.
+
+        Args:
+            state: of the present tasks.
+            grads: (P, N) gradients.
+            tensors: that they are the gradients of, if known; the same ones in every step.
+        """
         fitted: dict[str, Tensor] = {}
         for name in (name for name, per in self._declared.items() if per == "coordinate"):
             held = state.values[name]
-            if held.shape[1] not in (0, grads.shape[1]):
+            if held.shape[1] == 0:
+                self._columns = _Columns()
+            same = self._columns.are(tensors)
+            if held.shape[1] not in (0, grads.shape[1]) or not same:
                 raise UsageError(
                     f"the gradients have {grads.shape[1]} entries, and {name!r} remembers "
-                    f"{held.shape[1]}: the merged parameters have to be the same in every step; pass as "
-                    "`shared` those that every task reaches"
+                    f"{held.shape[1]}{'' if same else ', of other parameters'}: the merged parameters "
+                    "have to be the same in every step; pass as `shared` those that every task reaches"
                 )
             fitted[name] = held.to(grads.dtype) if held.shape[1] else torch.zeros_like(grads)
         return state.replace(**fitted)
@@ -178,6 +189,26 @@ class Stateful(nn.Module):
 
         super()._apply(careful, recurse)  # type: ignore[no-untyped-call]
         return self
+
+
+class _Columns:
+    """The tensors whose coordinates are remembered. They are not copied or saved with a method."""
+
+    def __init__(self) -> None:
+        self._tensors: list[weakref.ref[Tensor]] = []
+
+    def are(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether these are the tensors; those that are given first are."""
+        if tensors and not self._tensors:
+            self._tensors = [weakref.ref(tensor) for tensor in tensors]
+        known = [reference() for reference in self._tensors]
+        return not tensors or list(map(id, known)) == list(map(id, tensors))
+
+    def __deepcopy__(self, memo: Any) -> _Columns:
+        return _Columns()
+
+    def __reduce__(self) -> Any:
+        return _Columns, ()
 
 
 _indices: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
