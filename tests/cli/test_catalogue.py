@@ -75,7 +75,7 @@ def test_options_have_their_defaults_and_meanings():
     facts = method_facts("stch")
     options = {option.name: option for option in facts.options}
     assert set(options) == option_names(methods.get("stch"))
-    assert options["mu"].default == 0.5
+    assert options["mu"].default == 1.0
     assert options["transform"].default_text == "log"
     assert options["mu"].description.startswith("smoothness")
 

@@ -34,7 +34,7 @@ def test_a_page_shows_description_facts_and_options(capsys):
     assert "smooth maximum" in out
     assert "ICML 2024" in out
     assert "mtlkit.weighting.stch.STCH" in out
-    assert "= 0.5" in out
+    assert "= 1.0" in out
     assert "cost at K = 10  +" in out
     assert "Args:" not in out
 
