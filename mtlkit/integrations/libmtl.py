@@ -20,17 +20,16 @@ from torch import Tensor, nn
 from mtlkit.distributed import ALONE
 from mtlkit.errors import MtlkitError, SpecError, UsageError
 from mtlkit.gradients import Gradients
+from mtlkit.integrations.fitting import fitting_method
 from mtlkit.losses import align, weigh
 from mtlkit.parameter_rows import LossRows, split_parameters
 from mtlkit.registry import methods
-from mtlkit.spec import Part, SpecLike
+from mtlkit.spec import SpecLike
 from mtlkit.step import Step, measure, measure_rows
 from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.chain import create_method
 
 __all__ = ["load_trainer", "weighting"]
 
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 Leaves = list[Tensor | None]
 
 
@@ -51,18 +50,12 @@ def weighting(spec: SpecLike, *, feature_dim: int | None = None, **overrides: An
         feature_dim: size of the axis that is rotated; default that of the decoders' first layers.
         overrides: options that replace those of the string.
     """
-    parts = methods.override(methods.expand(spec), overrides, of=str(spec))
+    methods.override(methods.expand(spec), overrides, of=str(spec))  # a wrong name is noticed here
 
     class MtlkitWeighting(_Weighting):
-        def make_method(self, tasks: list[str], decoders: Mapping[str, nn.Module]) -> GradientAggregator:
-            fitted, size = parts, feature_dim
-            if any(part.name == "rotate" for part in parts):
-                found = {_input_of(decoders[task]) for task in tasks}
-                known = found.pop() if len(found) == 1 else None
-                size = known[0] if size is None and known is not None else size
-                if known is not None and known[1]:
-                    fitted = [_by_channel(part) for part in parts]
-            return create_method(list[Any](fitted), tasks, feature_dim=size)
+        def init_param(self) -> None:
+            decoders = {task: self.decoders[task] for task in self.task_name}
+            self.attach(fitting_method(spec, decoders, feature_dim, overrides))
 
     return MtlkitWeighting
 
@@ -129,12 +122,9 @@ class _Weighting(nn.Module):
     decoders: Any
     multi_input: bool
 
-    def make_method(self, tasks: list[str], decoders: Mapping[str, nn.Module]) -> GradientAggregator:
-        raise NotImplementedError
-
-    def init_param(self) -> None:
-        """Called by LibMTL when the model is complete and has no optimizer yet."""
-        self.method = self.make_method(self.task_name, self.decoders)
+    def attach(self, method: GradientAggregator) -> None:
+        """Make the method a part of the model, which is complete and has no optimizer yet."""
+        self.method = method
         self._cut = _Cut()
         # the architecture comes first in the order of the base classes
         self._prepare_rep = self._give_view
@@ -269,19 +259,3 @@ def _refuse_whole_merge(method: GradientAggregator) -> None:
             f"{method} has no weight per task, and this architecture gives every task a representation "
             "of its own; write the same with wrt=parameters, or take HPS"
         )
-
-
-def _input_of(decoder: nn.Module) -> tuple[int, bool] | None:
-    """How many features the first layer of a decoder reads, and whether these are channels of maps."""
-    pools = False
-    for module in decoder.modules():
-        if isinstance(module, _CONVOLUTIONS):
-            return module.in_channels, True
-        if isinstance(module, nn.Linear):
-            return module.in_features, pools
-        pools = pools or "Pool" in type(module).__name__
-    return None
-
-
-def _by_channel(part: Part) -> Part:
-    return Part("rotate", {"dim": "channel", **part.options}) if part.name == "rotate" else part
