@@ -213,6 +213,23 @@ def test_losses_by_name_and_a_scale_leave_true_norms_to_the_method(net):
         torch.testing.assert_close(1024 * p.grad, q.grad)
 
 
+def test_a_grad_scaler_gives_its_factor_and_takes_it_away(net):
+    net.float()
+    twin = copy.deepcopy(net)
+    x = torch.randn(7, 4)
+    method, other = (mtlkit.create_method("uw+cagrad", TASKS) for _ in range(2))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    z, predictions = net(x)
+    mtlkit.mtl_backward(losses_of(predictions, x), z, method, gradient=scaler.scale(torch.ones(())))
+    scaled = net.backbone[0].weight.grad.clone()
+    scaler.unscale_(optimizer)
+    forked(twin, other, x)
+    torch.testing.assert_close(scaled, net.backbone[0].weight.grad * scaler.get_scale())
+    for p, q in zip(net.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)
+
+
 def test_graphs_are_freed_unless_they_are_retained(net):
     method = mtlkit.create_method("pcgrad", TASKS)
     x = torch.randn(7, 4, dtype=torch.float64)

@@ -57,17 +57,26 @@ class MultiTask(Callback):
         self.spec, self.backbone, self.feature_dim, self.options = method, backbone, feature_dim, options
         self.heads = dict(heads) if isinstance(heads, Mapping) else {name: name for name in heads}
 
+    def attach(self, module: nn.Module) -> None:
+        """Give the module its method, once.
+
+        The Trainer does this. Call it yourself before ``fit`` where that starts the processes itself
+        (``ddp_spawn``, notebooks), so that their results fit the module that stays behind.
+        """
+        if isinstance(getattr(module, "mtlkit_method", None), GradientAggregator):
+            return
+        heads = {task: _submodule(module, name) for task, name in self.heads.items()}
+        backbone = _submodule(module, self.backbone)
+        method = fitting_method(self.spec, heads, self.feature_dim, self.options)
+        module.mtlkit_method = method
+        fork = _Fork(method)
+        backbone.register_forward_hook(fork.open)
+        for index, head in enumerate(heads.values()):
+            head.register_forward_pre_hook(partial(fork.read, index))
+
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Attach the method, once per module, and let ``training_step`` return its total."""
-        if not isinstance(getattr(pl_module, "mtlkit_method", None), GradientAggregator):
-            heads = {task: _submodule(pl_module, name) for task, name in self.heads.items()}
-            backbone = _submodule(pl_module, self.backbone)
-            method = fitting_method(self.spec, heads, self.feature_dim, self.options)
-            pl_module.mtlkit_method = method
-            fork = _Fork(method)
-            backbone.register_forward_hook(fork.open)
-            for index, head in enumerate(heads.values()):
-                head.register_forward_pre_hook(partial(fork.read, index))
+        """Attach the method, and let ``training_step`` return its total."""
+        self.attach(pl_module)
         if stage == "fit":
             pl_module.training_step = _returning_total(pl_module)  # type: ignore[method-assign]
 

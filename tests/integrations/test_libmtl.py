@@ -1,13 +1,10 @@
 """mtlkit's methods in LibMTL's own Trainer, with its own architectures.
 
 LibMTL is not a dependency. It is taken from where it is installed, or from the folder that the
-environment variable MTLKIT_LIBMTL names (``make test`` puts it there).
+environment variable MTLKIT_LIBMTL names (``make test`` does so).
 """
 
 from __future__ import annotations
-
-import os
-import sys
 
 import numpy as np
 import pytest
@@ -20,8 +17,6 @@ import mtlkit
 from mtlkit.errors import MtlkitError, SpecError, UsageError
 from mtlkit.integrations import libmtl
 
-if os.environ.get("MTLKIT_LIBMTL"):
-    sys.path.append(os.environ["MTLKIT_LIBMTL"])
 try:
     Trainer = libmtl.load_trainer("cpu")
 except MtlkitError as reason:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
+import os
+import pickle
 
 import lightning
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import mtlkit
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.integrations.lightning import MultiTask
+from tests.distributed.launch import run_processes
 
 
 class Plain(lightning.LightningModule):
@@ -60,17 +63,18 @@ class Forked(Plain):
         )
 
 
-def loader():
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(48, 6, generator=generator)
-    return DataLoader(TensorDataset(x, x[:, :3].argmax(dim=1), x[:, 3:4].tanh()), batch_size=8)
+def loader(rank=0, world=1):
+    x = torch.randn(48, 6, generator=torch.Generator().manual_seed(0))
+    data = TensorDataset(x, x[:, :3].argmax(dim=1), x[:, 3:4].tanh())
+    sampler = DistributedSampler(data, world, rank, shuffle=False)
+    return DataLoader(data, batch_size=8 // world, sampler=sampler)
 
 
-def trainer(folder, *callbacks, epochs=2, **options):
+def trainer(folder, *callbacks, epochs=2, devices=1, **options):
     return lightning.Trainer(
         max_epochs=epochs,
         accelerator="cpu",
-        devices=1,
+        devices=devices,
         logger=False,
         callbacks=list(callbacks),
         default_root_dir=folder,
@@ -128,6 +132,44 @@ def test_a_checkpoint_holds_the_method_and_evaluation_keeps_the_rotations(tmp_pa
         )
         torch.testing.assert_close(net.heads["size"](z), expected)
         torch.testing.assert_close(twin.heads["size"](twin.backbone(x)), expected)
+
+
+def test_a_module_with_a_method_can_be_copied_and_pickled():
+    net = Plain()
+    callback("rotate(start=random)+cagrad").attach(net)
+    x = torch.randn(4, 6)
+    expected = net.heads["size"](net.backbone(x))
+    for twin in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        torch.testing.assert_close(twin.heads["size"](twin.backbone(x)), expected)
+        assert twin.mtlkit_method is not net.mtlkit_method
+
+
+SPECS = ("rotograd", "uw+cagrad", "mgda(wrt=parameters)")
+
+
+def on_rank(rank, world, folder):
+    os.environ.update(LOCAL_RANK=str(rank), RANK=str(rank), WORLD_SIZE=str(world), NODE_RANK="0")
+    results = []
+    for spec in SPECS:
+        torch.manual_seed(0)
+        net = Plain()
+        joined = trainer(
+            folder, callback(spec), strategy="ddp", devices=world, use_distributed_sampler=False
+        )
+        joined.fit(net, loader(rank, world))
+        results.append({name: value.clone() for name, value in net.state_dict().items()})
+    return results
+
+
+def test_two_processes_end_where_one_process_does(tmp_path):
+    first, second = run_processes(on_rank, tmp_path)
+    for spec, ours, theirs in zip(SPECS, first, second, strict=True):
+        torch.manual_seed(0)
+        net = Plain()
+        trainer(tmp_path, callback(spec)).fit(net, loader())
+        for name, expected in net.state_dict().items():
+            assert torch.equal(ours[name], theirs[name]), (spec, name)
+            torch.testing.assert_close(ours[name], expected, rtol=1e-4, atol=1e-5, msg=f"{spec} {name}")
 
 
 def test_what_cannot_work_is_refused_with_what_to_do(tmp_path):
