@@ -81,6 +81,7 @@ def backward(
     parameters: nn.Module | Iterable[Tensor] | None = None,
     *,
     gradient: Tensor | None = None,
+    retain_graph: bool = False,
 ) -> None:
     """Merge the tasks' gradients of the parameters, for any model: ``method.total(losses).backward()``.
 
@@ -90,6 +91,7 @@ def backward(
         parameters: module or parameters whose gradients are merged; without, those that were given
             to ``create_method`` as ``shared``, or all that several tasks reach.
         gradient: factor of the total, as in ``Tensor.backward``; see :func:`mtl_backward`.
+        retain_graph: keep the graph for another backward.
     """
     _check_method(method)
     if parameters is not None and not method.wrt_parameters:
@@ -105,7 +107,7 @@ def backward(
             total = method.total(losses)
     finally:
         method.shared = shared
-    torch.autograd.backward(total, gradient)
+    torch.autograd.backward(total, gradient, retain_graph=retain_graph)
 
 
 def _check_method(method: Any) -> None:

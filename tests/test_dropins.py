@@ -242,6 +242,16 @@ def test_graphs_are_freed_unless_they_are_retained(net):
         torch.testing.assert_close(p.grad, 2 * expected)
     with pytest.raises(RuntimeError, match="second time"):
         losses[0].backward()
+    method = mtlkit.create_method("pcgrad(wrt=parameters)", TASKS)
+    net.zero_grad()
+    losses = losses_of(net(x)[1], x)
+    mtlkit.backward(losses, method, net, retain_graph=True)
+    once = [p.grad.clone() for p in net.parameters()]
+    mtlkit.backward(losses, method, net)
+    for p, expected in zip(net.parameters(), once, strict=True):
+        torch.testing.assert_close(p.grad, 2 * expected)
+    with pytest.raises(RuntimeError, match="second time"):
+        losses[0].backward()
 
 
 def test_heads_may_share_layers_above_the_features(net):

@@ -9,7 +9,7 @@ through the encoder (K with ``wrt=parameters``).
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
@@ -22,7 +22,7 @@ from mtlkit.errors import MtlkitError, SpecError, UsageError
 from mtlkit.gradients import Gradients
 from mtlkit.integrations.fitting import fitting_method
 from mtlkit.losses import align, weigh
-from mtlkit.parameter_rows import LossRows, split_parameters
+from mtlkit.parameter_rows import split_parameters
 from mtlkit.registry import methods
 from mtlkit.spec import SpecLike
 from mtlkit.step import Step, measure, measure_rows
@@ -133,15 +133,14 @@ class _Weighting(nn.Module):
         """What the decoder of ``task`` reads."""
         index = self.task_name.index(task)
         if not (self.training and torch.is_grad_enabled()):
-            return self.method.fork([rep])[index][0]
+            return _views(self.method, rep)[index]
         if index in self._cut.given:  # a forward pass that no backward followed
             self._cut = _Cut()
         cut = self._cut
-        if not cut.given:
-            for part in self.method.parts:
-                part.prepare()
+        if not cut.given and self.method.fork_part is not None:
+            self.method.fork_part.prepare()
         if not any(rep is other for other in cut.representations.values()):
-            cut.views = [view[0] for view in self.method.fork([rep.detach()])]
+            cut.views = _views(self.method, rep.detach())
         leaf = cut.views[index].detach().requires_grad_()
         cut.representations[index], cut.given[index] = rep, leaf
         return leaf.clone()  # which the decoder may change in place
@@ -174,9 +173,18 @@ class _Weighting(nn.Module):
         return None if method.stats is None else method.stats.weights.cpu().numpy()
 
 
+def _views(method: GradientAggregator, representation: Tensor) -> list[Tensor]:
+    """What each task is given of one representation."""
+    if method.fork_part is None:
+        return [representation] * len(method.tasks)
+    return [view for (view,) in method.fork_part.fork([representation])]
+
+
 def _merge(method: GradientAggregator, cut: _Cut, losses: Tensor, *, own_samples: bool) -> None:
     """Merge the gradients at the cut and send the result on, to encoder and method."""
-    pulled = method.pull_back(cut.gradients())
+    pulled = cut.gradients()
+    if method.fork_part is not None:
+        pulled = method.fork_part.pull_back(pulled)
     grads = {task: gradient for task, (gradient,) in pulled.items() if gradient is not None}
     sources = {task: cut.representations[task] for task in grads}
     several = len({id(source) for source in sources.values()}) > 1
@@ -210,21 +218,48 @@ def _merge_parameters(
     own_samples: bool,
 ) -> tuple[list[Tensor], Leaves, tuple[Tensor | None, ...]]:
     """The parameters below the representations, their gradients, and those of the method's own."""
-    # scalars whose gradients are the tasks' rows
-    pushed = {k: (sources[k] * grads[k].to(sources[k].dtype)).sum() for k in grads}
-    parameters = split_parameters(list(pushed.values()), method.shared, ALONE)
-    scale = torch.ones((), device=losses.device)
-    rows = LossRows([pushed.get(k) for k in range(len(method.tasks))], parameters, scale, ALONE)
-    owned: tuple[Tensor | None, ...] = (None,) * len(method.owned())
-    merged: Leaves = []
-    if rows.conflicting:
-        step = measure_rows(len(method.tasks), rows.shared, scale=scale, losses=losses, processes=ALONE)
-        if method.fork_part is not None:  # rotations learn from the gradients of the features
-            seen = _measure(method, grads, losses, own_samples)
-            step = replace(step, features=seen.features, feature_gram=seen.feature_gram)
-        owned = method.own_gradients(step)
-        merged = method.merge_step(step)
-    return parameters.all, rows.deliver(merged), owned
+    parameters = split_parameters(list(sources.values()), method.shared, ALONE)
+    last = max(grads)
+    walks = {
+        task: torch.autograd.grad(
+            sources[task],
+            parameters.all,
+            gradient.to(sources[task].dtype),
+            retain_graph=task != last,
+            allow_unused=True,
+        )
+        for task, gradient in grads.items()
+    }
+    columns = list(zip(*walks.values(), strict=True))
+    merged = [
+        place
+        for place, column in enumerate(columns[: len(parameters.candidates)])
+        if sum(gradient is not None for gradient in column) > 1
+    ]
+    rows = {task: [walk[place] for place in merged] for task, walk in walks.items()}
+    rows = {task: row for task, row in rows.items() if any(gradient is not None for gradient in row)}
+    double = any(parameter.dtype == torch.float64 for parameter in parameters.candidates)
+    step = measure_rows(
+        len(method.tasks),
+        Gradients(rows, torch.float64 if double else torch.float32),
+        scale=torch.ones((), device=losses.device),
+        losses=losses,
+        processes=ALONE,
+    )
+    if method.fork_part is not None:  # rotations learn from the gradients of the features
+        seen = _measure(method, grads, losses, own_samples)
+        step = replace(step, features=seen.features, feature_gram=seen.feature_gram)
+    owned = method.own_gradients(step)
+    chosen = dict(zip(merged, method.merge_step(step), strict=True))
+    delivered = [
+        chosen[place] if place in chosen else _sum(column) for place, column in enumerate(columns)
+    ]
+    return parameters.all, delivered, owned
+
+
+def _sum(gradients: Iterable[Tensor | None]) -> Tensor | None:
+    terms = [gradient for gradient in gradients if gradient is not None]
+    return sum(terms[1:], terms[0]) if terms else None
 
 
 def _measure(
@@ -242,7 +277,7 @@ def _measure(
     double = any(gradient.dtype == torch.float64 for gradient in grads.values())
     rows = Gradients({k: [g] for k, g in grads.items()}, torch.float64 if double else torch.float32)
     scale = torch.ones((), device=losses.device)
-    return measure(len(method.tasks), rows, scale=scale, losses=losses)
+    return measure(rows, tasks=len(method.tasks), scale=scale, losses=losses)
 
 
 def _with_others_samples(grads: dict[int, Tensor]) -> dict[int, Tensor]:
