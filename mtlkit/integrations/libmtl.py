@@ -74,22 +74,29 @@ def load_trainer(device: str | torch.device = "cpu") -> Any:
             f"LibMTL cannot be imported ({error}); install it with: pip install --no-deps LibMTL==1.1.5"
         ) from error
 
-    class DeviceTrainer(Trainer):  # type: ignore[misc]
-        def _prepare_model(self, *args: Any) -> None:
-            self.device = torch.device(device)
-            super()._prepare_model(*args)
+    return type("DeviceTrainer", (_OnDevice, Trainer), {"chosen_device": torch.device(device)})
 
-        def _process_data(self, loader: list[Any]) -> tuple[Any, Any]:
-            batch = next(loader[1], None)
-            if batch is None:
-                loader[1] = iter(loader[0])
-                batch = next(loader[1])
-            data, labels = batch
-            if isinstance(labels, Mapping):
-                return data.to(self.device), {k: v.to(self.device) for k, v in labels.items()}
-            return data.to(self.device), labels.to(self.device)
 
-    return DeviceTrainer
+class _OnDevice:
+    """What LibMTL's Trainer does differently on a device of choice and with today's data loaders."""
+
+    chosen_device: torch.device
+    device: torch.device
+
+    def _prepare_model(self, *args: Any) -> None:
+        self.device = self.chosen_device
+        trainer: Any = super()
+        trainer._prepare_model(*args)
+
+    def _process_data(self, loader: list[Any]) -> tuple[Any, Any]:
+        batch = next(loader[1], None)
+        if batch is None:
+            loader[1] = iter(loader[0])
+            batch = next(loader[1])
+        data, labels = batch
+        if isinstance(labels, Mapping):
+            return data.to(self.device), {k: v.to(self.device) for k, v in labels.items()}
+        return data.to(self.device), labels.to(self.device)
 
 
 def _restore_torchvision() -> None:
