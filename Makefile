@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # apart, because torchmetrics imports transformers wherever it is installed, for seconds per process
 EXAMPLES := $(VENV)/examples
+# apart, because it is nothing that mtlkit needs, and asks for versions of its own
+LIBMTL := $(VENV)/libmtl
 
 .PHONY: help install demo test test-slow lint types docs speed clean
 
@@ -30,8 +32,13 @@ $(EXAMPLES)/.installed: $(STAMP)
 		-c $(EXAMPLES).txt 'transformers>=5'
 	touch $@
 
-test: $(STAMP) $(EXAMPLES)/.installed  ## Run all tests but the slow ones, on two cores
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+$(LIBMTL)/.installed: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(LIBMTL) \
+		--no-deps LibMTL==1.1.5
+	touch $@
+
+test: $(STAMP) $(EXAMPLES)/.installed $(LIBMTL)/.installed  ## Run all tests but the slow ones, on two cores
+	MTLKIT_LIBMTL=$(abspath $(LIBMTL)) $(BIN)/python -m pytest -n 2 --dist loadfile
 	PYTHONPATH=$(EXAMPLES) $(BIN)/python -m pytest -q tests/docs/test_code_blocks.py -k huggingface
 
 test-slow: $(STAMP)  ## Run the slow tests

@@ -1,8 +1,11 @@
 """Settings that all tests share."""
 
 import os
+import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+if "MTLKIT_LIBMTL" in os.environ:  # the folder of a package that is no dependency; see the Makefile
+    sys.path.append(os.environ["MTLKIT_LIBMTL"])
 
 import pytest
 import torch

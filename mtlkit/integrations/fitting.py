@@ -1,0 +1,54 @@
+"""A method that fits the heads of somebody else's model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from mtlkit.registry import methods
+from mtlkit.spec import Part, SpecLike
+from mtlkit.weighting.base import GradientAggregator
+from mtlkit.weighting.chain import create_method
+
+__all__ = ["fitting_method"]
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def fitting_method(
+    spec: SpecLike, heads: Mapping[str, nn.Module], feature_dim: int | None, options: Mapping[str, Any]
+) -> GradientAggregator:
+    """The method of ``spec``; one that rotates finds the size of the features at the heads.
+
+    Args:
+        spec: config string.
+        heads: by task; where their first layers read channels of maps, the channels are rotated.
+        feature_dim: size of the rotated axis; default what the first layers of all heads read.
+        options: options that replace those of the string.
+    """
+    parts = methods.override(methods.expand(spec), options, of=str(spec))
+    if any(part.name == "rotate" for part in parts):
+        found = {_input_of(head) for head in heads.values()}
+        known = found.pop() if len(found) == 1 else None
+        if known is not None:
+            feature_dim = known[0] if feature_dim is None else feature_dim
+            parts = [_by_channel(part) for part in parts] if known[1] else parts
+    return create_method(list[Any](parts), tuple(heads), feature_dim=feature_dim)
+
+
+def _input_of(head: nn.Module) -> tuple[int, bool] | None:
+    """How many features the first layer of a head reads, and whether these are channels of maps."""
+    pools = False
+    for module in head.modules():
+        if isinstance(module, _CONVOLUTIONS):
+            return module.in_channels, True
+        if isinstance(module, nn.Linear):
+            return module.in_features, pools
+        pools = pools or "Pool" in type(module).__name__
+    return None
+
+
+def _by_channel(part: Part) -> Part:
+    return Part("rotate", {"dim": "channel", **part.options}) if part.name == "rotate" else part
