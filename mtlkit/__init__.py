@@ -27,9 +27,11 @@ __all__ = [
     "fuse",
     "list_architectures",
     "list_methods",
+    "load_dataset",
     "param_groups",
     "register_architecture",
     "register_method",
+    "register_task",
     "rotation_schedule",
 ]
 
@@ -40,7 +42,9 @@ _LAZY: dict[str, str] = {
     "Trainer": "mtlkit.training.trainer",
     "create_architecture": "mtlkit.architectures.create",
     "fuse": "mtlkit.fusion",
+    "load_dataset": "mtlkit.data",
     "param_groups": "mtlkit.training.groups",
+    "register_task": "mtlkit.tasks",
     "rotation_schedule": "mtlkit.training.groups",
 }
 

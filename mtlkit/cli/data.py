@@ -71,10 +71,11 @@ def _describe(
     typer.echo(f"architecture: {made.default_architecture}")
     typer.echo("tasks:")
     for task in made.tasks:
-        arrow = "higher is better" if task.higher_is_better else "lower is better"
+        better = task.higher_is_better.get(task.main_metric, False)
+        arrow = "higher is better" if better else "lower is better"
         typer.echo(
-            f"  {task.name}: {task.kind}, {task.outputs} outputs, loss {task.loss}, "
-            f"metric {task.metrics[0]} ({arrow})"
+            f"  {task.name}: {task.kind}, {task.outputs} outputs, loss {task.loss_name}, "
+            f"metric {task.main_metric} ({arrow})"
         )
     if preview is not None:
         from mtlkit.data.preview import write_preview
