@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +19,8 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampl
 from mtlkit.data.collate import Batch, Targets, collate
 from mtlkit.data.randomness import generator, sample_uniform, split_indices
 from mtlkit.errors import MtlkitError, SpecError
-from mtlkit.registry import Registry
-from mtlkit.spec import SpecLike, format_spec, parse_spec
+from mtlkit.registry import Registry, option_defaults
+from mtlkit.spec import Part, SpecLike, format_spec, parse_spec
 from mtlkit.tasks import Task
 
 __all__ = [
@@ -155,7 +156,10 @@ class DataSet(ABC):
     folder: ClassVar[str | None] = None  # None: nothing is read from disk
     layout: ClassVar[str] = ""  # the files below ``folder``, as error messages show them
     source: ClassVar[str] = ""  # where to get them
+    origin: ClassVar[str] = "embedded"  # where the samples come from, without ``folder``
     default_architecture: str = ""
+    preprocessing: Any = None
+    """What was learnt of the training samples, with ``to_json``; it is saved with a run."""
 
     tasks: tuple[Task, ...]
     input_shape: tuple[int, ...]
@@ -252,6 +256,10 @@ class DataSet(ABC):
             collate_fn=collate,
         )
 
+    def complete_architecture(self, spec: SpecLike) -> SpecLike:
+        """The architecture with what only the data set knows, such as the size of its inputs."""
+        return spec
+
     @property
     def task_names(self) -> tuple[str, ...]:
         """Names of the tasks, in order."""
@@ -328,6 +336,13 @@ def list_datasets() -> list[str]:
     return datasets.names()
 
 
+def missing_options(part: Part) -> list[str]:
+    """Options that a data set cannot do without and that are not given."""
+    defaults = option_defaults(datasets.get(part.name))
+    empty = inspect.Parameter.empty
+    return [name for name, value in defaults.items() if value is empty and name not in part.options]
+
+
 def load_dataset(
     spec: SpecLike | DataSet,
     data_dir: str | os.PathLike[str] | None = None,
@@ -353,6 +368,10 @@ def load_dataset(
         raise SpecError(f"one data set at a time, not {len(parts)}: {format_spec(parts)}")
     part = datasets.override(parts, overrides, of=parts[0].name)[0]
     factory = datasets.check(part)
+    lacking = missing_options(part)
+    if lacking:
+        needed = ", ".join(f"{option}=..." for option in lacking)
+        raise SpecError(f"data set {part.name} needs more options: {part.name}({needed})")
     made = factory(data_dir, seed, **part.options)
     if not isinstance(made, DataSet):
         raise SpecError(f"data set {part.name!r} is {type(made).__name__}; it must be a DataSet")
