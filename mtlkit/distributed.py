@@ -16,10 +16,10 @@ from mtlkit.errors import UsageError
 __all__ = [
     "ALONE",
     "Processes",
-    "check_wrapper",
     "inside_wrapper",
     "leave_without_gradient",
     "processes_of",
+    "waits_for_all_parameters",
 ]
 
 
@@ -30,11 +30,7 @@ class Processes:
         self.group = group
         self.world = 1 if group is None else dist.get_world_size(group)
         self.rank = 0 if group is None else dist.get_rank(group)
-
-    @property
-    def alone(self) -> bool:
-        """Whether there is nobody to exchange anything with."""
-        return self.group is None
+        self.alone = group is None
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Sum over the processes, in place."""
@@ -91,8 +87,13 @@ def inside_wrapper() -> Any:
     return getattr(torch.nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
 
 
-def check_wrapper(wrapper: Any) -> None:
-    """Refuse what would wait for the other processes until the timeout."""
+def waits_for_all_parameters() -> bool:
+    """Whether a DDP module's forward is running that waits for the gradient of every parameter.
+
+    Raises:
+        UsageError: within ``DDP.join()``, where processes would wait for each other until the timeout.
+    """
+    wrapper = inside_wrapper()
     join = getattr(wrapper, "_join_config", None)
     if join is not None and join.enable:
         raise UsageError(
@@ -100,6 +101,7 @@ def check_wrapper(wrapper: Any) -> None:
             "reductions of the method, and the others would wait for it; give every process the same "
             "number of batches (DistributedSampler, or drop_last=True) and leave join() out"
         )
+    return wrapper is not None and not (wrapper.find_unused_parameters or wrapper.static_graph)
 
 
 def leave_without_gradient(parameters: Iterable[Tensor]) -> None:

@@ -32,21 +32,18 @@ class Gradients:
         self._columns: list[Column] = list(zip(*rows.values(), strict=True))
 
     @property
-    def example(self) -> Tensor | None:
-        """Some gradient, for its device; None if there is none."""
-        return next((g for column in self._columns for g in column if g is not None), None)
-
-    @property
     def size(self) -> int:
         """N, without the tensors that no task reaches."""
-        return sum(_example(column).numel() for column in self._reached())
+        return sum(example.numel() for example in map(_example, self._columns) if example is not None)
 
     def gram(self) -> Tensor:
         """(P, P) inner products, accumulated in ``dtype``."""
-        products = (m @ m.T for column in self._reached() for m in self._matrices(column))
-        gram = next(products)
-        for product in products:
-            gram = gram + product
+        gram: Tensor | None = None
+        for column in self._columns:
+            for matrix in self._matrices(column):
+                product = matrix @ matrix.T
+                gram = product if gram is None else gram + product
+        assert gram is not None
         return gram
 
     def cross_gram(self) -> tuple[Tensor, int]:
@@ -57,14 +54,13 @@ class Gradients:
         is that of the samples, and a contiguous split of an even-sized batch has the same pairs. The
         products are scaled so that without noise they are the Gram matrix.
         """
-        example = self.example
-        assert example is not None
-        products = torch.zeros(len(self.tasks), len(self.tasks), dtype=self.dtype, device=example.device)
-        pairs = 0
-        for column in self._reached():
-            count = len(_example(column)) // 2 if _example(column).dim() > 1 else 0
-            if count:
-                rows = torch.stack(_filled(column)).to(self.dtype)
+        products, pairs = torch.zeros_like(self.gram()), 0
+        for column in self._columns:
+            example = _example(column)
+            count = 0 if example is None or example.dim() < 2 else len(example) // 2
+            if example is not None and count:
+                zero = torch.zeros_like(example)
+                rows = torch.stack([zero if g is None else g for g in column]).to(self.dtype)
                 even, odd = rows[:, 0 : 2 * count : 2].flatten(1), rows[:, 1 : 2 * count : 2].flatten(1)
                 products = products + even @ odd.T * (rows.shape[1] / count)
                 pairs += count
@@ -72,36 +68,41 @@ class Gradients:
 
     def weighted(self, weights: Tensor) -> list[Tensor | None]:
         """``sum_k w_k g_k`` for every tensor of the list; None where no task reaches it."""
-        return [self._weighted(column, weights.to(self.dtype)) for column in self._columns]
+        factors = weights.to(self.dtype).unbind()
+        merged = []
+        for column in self._columns:
+            total: Tensor | None = None
+            for weight, gradient in zip(factors, column, strict=True):
+                if gradient is not None:
+                    term = gradient.to(self.dtype)
+                    total = term * weight if total is None else torch.addcmul(total, term, weight)
+            merged.append(total)
+        return merged
 
     def matrix(self) -> Tensor:
         """(P, N), copied together; tensors that no task reaches are left out."""
-        return torch.cat([m for column in self._reached() for m in self._matrices(column)], dim=1)
+        return torch.cat([m for column in self._columns for m in self._matrices(column)], dim=1)
 
     def split(self, vector: Tensor) -> list[Tensor | None]:
         """(N,) back into the shapes of the list."""
-        pieces = iter(vector.split([_example(column).numel() for column in self._reached()]))
-        return [
-            None if _is_empty(column) else next(pieces).reshape(_example(column).shape)
-            for column in self._columns
-        ]
-
-    def _reached(self) -> list[Column]:
-        return [column for column in self._columns if not _is_empty(column)]
+        pieces: list[Tensor | None] = []
+        start = 0
+        for example in map(_example, self._columns):
+            if example is None:
+                pieces.append(None)
+            else:
+                pieces.append(vector[start : start + example.numel()].reshape(example.shape))
+                start += example.numel()
+        return pieces
 
     def _matrices(self, column: Column) -> Iterator[Tensor]:
-        """The (P, n) matrix of one tensor, in chunks of columns."""
-        flat = [gradient.reshape(-1).split(_CHUNK) for gradient in _filled(column)]
-        for chunk in zip(*flat, strict=True):
-            yield torch.stack(chunk).to(self.dtype)
-
-    def _weighted(self, column: Column, weights: Tensor) -> Tensor | None:
-        total: Tensor | None = None
-        for weight, gradient in zip(weights, column, strict=True):
-            if gradient is not None:
-                term = gradient.to(self.dtype)
-                total = term * weight if total is None else torch.addcmul(total, term, weight)
-        return total
+        """The (P, n) matrix of one tensor, in chunks of columns; nothing if no task reaches it."""
+        example = _example(column)
+        if example is not None:
+            zero = example.new_zeros(()).expand_as(example)  # takes no memory
+            flat = [(zero if g is None else g).reshape(-1).split(_CHUNK) for g in column]
+            for chunk in zip(*flat, strict=True):
+                yield torch.stack(chunk).to(self.dtype)
 
 
 class MatrixGradients(Gradients):
@@ -111,11 +112,6 @@ class MatrixGradients(Gradients):
         super().__init__({}, dtype)
         self.tasks = tuple(range(len(matrix)))
         self._matrix = matrix.to(dtype)
-
-    @property
-    def example(self) -> Tensor:
-        """The first row."""
-        return self._matrix[0]
 
     @property
     def size(self) -> int:
@@ -143,15 +139,8 @@ class MatrixGradients(Gradients):
         return [vector]
 
 
-def _is_empty(column: Column) -> bool:
-    return all(gradient is None for gradient in column)
-
-
-def _example(column: Column) -> Tensor:
-    return next(gradient for gradient in column if gradient is not None)
-
-
-def _filled(column: Column) -> list[Tensor]:
-    """The gradients, with zeros that take no memory in place of None."""
-    zero = _example(column).new_zeros(()).expand_as(_example(column))
-    return [zero if gradient is None else gradient for gradient in column]
+def _example(column: Column) -> Tensor | None:
+    for gradient in column:
+        if gradient is not None:
+            return gradient
+    return None

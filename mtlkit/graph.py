@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from operator import methodcaller
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["in_backward", "leaves_below", "nodes_below"]
+__all__ = ["in_backward", "leaves_below", "needed_again", "nodes_below", "retains_graph", "visits"]
 
 
 def nodes_below(tensors: Iterable[Tensor]) -> Iterator[Any]:
@@ -25,13 +26,18 @@ def nodes_below(tensors: Iterable[Tensor]) -> Iterator[Any]:
 
 
 def leaves_below(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Leaf tensors that require a gradient and that ``tensors`` were computed from."""
+    """Leaf tensors that require a gradient and that ``tensors`` were computed from.
+
+    They come in the order of their first use, wherever the walk starts: some methods remember values
+    per coordinate, and the next step may lack a task.
+    """
     tensors = list(tensors)
     found = {id(t): t for t in tensors if t.grad_fn is None and t.requires_grad}
-    for node in nodes_below(tensors):
-        variable = getattr(node, "variable", None)
-        if variable is not None:
-            found[id(variable)] = variable
+    for node in sorted(nodes_below(tensors), key=methodcaller("_sequence_nr")):
+        for following, _ in node.next_functions:
+            variable = getattr(following, "variable", None)
+            if variable is not None:
+                found[id(variable)] = variable
     return list(found.values())
 
 
@@ -39,4 +45,37 @@ def in_backward() -> bool:
     """Whether autograd is running: a checkpoint is computing its forward again."""
     if torch.compiler.is_compiling():
         return False
-    return getattr(torch._C, "_current_graph_task_id")() != -1  # noqa: B009  (no public name)
+    return bool(getattr(torch._C, "_current_graph_task_id")() != -1)  # noqa: B009  (no public name)
+
+
+def retains_graph() -> bool:
+    """Whether the running backward was called with ``retain_graph=True``."""
+    autograd = getattr(torch._C, "_autograd")  # noqa: B009  (no public name)
+    return bool(getattr(autograd, "_get_current_graph_task_keep_graph")())  # noqa: B009
+
+
+def visits(node: Any) -> bool:
+    """Whether ``node``, which is no leaf, belongs to the running backward."""
+    return bool(getattr(torch._C, "_will_engine_execute_node")(node))  # noqa: B009  (no public name)
+
+
+def needed_again(tensors: Sequence[Tensor]) -> list[bool]:
+    """Whether a walk from each of the tensors, in this order, must retain its graph.
+
+    It must if the graph has a node in common with that of a following tensor, or with the running
+    backward.
+    """
+    needed = [retains_graph()] * len(tensors)
+    last_walk: dict[Any, int] = {}
+    for walk, tensor in reversed(list(enumerate(tensors))):
+        stack = [tensor.grad_fn]
+        while stack:
+            node = stack.pop()
+            if node is None or not node.next_functions:  # a leaf has nothing to free
+                continue
+            if node not in last_walk and not visits(node):
+                last_walk[node] = walk
+                stack.extend(following for following, _ in node.next_functions)
+            elif last_walk.get(node) != walk:
+                needed[walk] = True
+    return needed

@@ -24,7 +24,8 @@ from torch import Tensor
 from mtlkit.distributed import Processes
 from mtlkit.errors import UsageError
 from mtlkit.gradients import Gradients
-from mtlkit.misuse import Fork, check_arrivals
+from mtlkit.graph import retains_graph
+from mtlkit.misuse import Fork, check_arrivals, check_walk
 from mtlkit.nesting import flatten_features
 from mtlkit.parameter_rows import (
     LossParameters,
@@ -35,9 +36,19 @@ from mtlkit.parameter_rows import (
 )
 from mtlkit.step import Step, measure, measure_rows
 
-__all__ = ["Merger", "flatten_features", "fork", "join_losses", "report"]
+__all__ = ["Merger", "flatten_features", "fork", "fork_unrecorded", "join_losses", "report"]
 
 Leaves = list[Tensor | None]
+
+
+class Forker(Protocol):
+    """A part of a method that gives every task a view of its own."""
+
+    def fork(self, features: list[Tensor]) -> list[list[Tensor]]:
+        """What each task is given."""
+
+    def pull_back(self, grads: dict[int, Leaves]) -> dict[int, Leaves]:
+        """Gradients with respect to the features from those with respect to what was given."""
 
 
 class Merger(Protocol):
@@ -45,20 +56,12 @@ class Merger(Protocol):
 
     tasks: tuple[str, ...]
     shared: list[Tensor] | None
-
-    @property
-    def wrt_parameters(self) -> bool:
-        """Whether the gradients of the shared parameters are merged."""
+    fork_part: Forker | None
+    wrt_parameters: bool
 
     @property
     def processes(self) -> Processes:
         """The processes that share a step."""
-
-    def fork(self, features: list[Tensor]) -> list[list[Tensor]]:
-        """What each task is given."""
-
-    def pull_back(self, grads: dict[int, Leaves]) -> dict[int, Leaves]:
-        """Gradients with respect to the features from those with respect to what was given."""
 
     def merge_step(self, step: Step) -> Leaves:
         """The merged gradient."""
@@ -79,13 +82,25 @@ def fork(method: Merger, features: Any, record: Fork) -> tuple[list[Any], Tensor
     if not leaves:
         raise UsageError("the features hold no tensor; give the backbone's output")
     owned = method.owned()
-    if not torch.is_grad_enabled() or not any(t.requires_grad for t in (*leaves, *owned)):
-        return [rebuild(view) for view in method.fork(leaves)], None
+    if not any(t.requires_grad for t in (*leaves, *owned)):
+        return fork_unrecorded(method, features), None
     shared, direct = parameters_below(leaves, method.shared) if method.wrt_parameters else ([], False)
     layout = _Layout(len(leaves), len(owned), len(shared), direct)
     anchor, *flat = _FeatureJunction.apply(method, record, layout, *leaves, *owned, *shared)
     count = len(leaves)
     return [rebuild(flat[k * count : (k + 1) * count]) for k in range(len(method.tasks))], anchor
+
+
+def fork_unrecorded(method: Merger, features: Any) -> list[Any]:
+    """K views of ``features`` without a junction: in evaluation, or below a frozen backbone."""
+    leaves, rebuild = flatten_features(features)
+    return [rebuild(view) for view in _views(method, leaves)]
+
+
+def _views(method: Merger, leaves: list[Tensor]) -> list[list[Tensor]]:
+    if method.fork_part is None:
+        return [leaves] * len(method.tasks)
+    return method.fork_part.fork(leaves)
 
 
 def report(anchor: Tensor, losses: Tensor) -> Tensor:
@@ -132,12 +147,10 @@ class _FeatureJunction(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         if layout.shared:
             ctx.save_for_backward(*leaves, *tensors[layout.features + layout.owned :])
-        # the same type on every process, also on one without any gradient
-        dtype = torch.float64 if torch.float64 in ctx.dtypes else torch.float32
-        anchor = torch.zeros(1 + len(method.tasks), dtype=dtype, device=leaves[0].device)
+        anchor = torch.zeros(1 + len(method.tasks), dtype=_wide(ctx.dtypes), device=leaves[0].device)
         views = [
             leaf.view_as(leaf) if leaf is given else leaf
-            for view in method.fork(leaves)
+            for view in _views(method, leaves)
             for leaf, given in zip(view, leaves, strict=True)
         ]
         ctx.mark_non_differentiable(*(v for v in views if not v.is_floating_point()))
@@ -145,42 +158,48 @@ class _FeatureJunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, anchor: Tensor | None, *flat: Tensor | None) -> Any:
-        method, layout = ctx.method, ctx.layout
-        tasks, count = len(method.tasks), layout.features
-        by_task = {k: list(flat[k * count : (k + 1) * count]) for k in range(tasks)}
-        arrived = {k: grads for k, grads in by_task.items() if any(g is not None for g in grads)}
+        method, layout, processes = ctx.method, ctx.layout, ctx.record.processes
+        count, dtype = layout.features, _wide(ctx.dtypes)
+        arrived: dict[int, Leaves] = {}
+        for task in range(len(method.tasks)):
+            row = list(flat[task * count : (task + 1) * count])
+            if any(gradient is not None for gradient in row):
+                arrived[task] = row
         check_arrivals(method, ctx.record, anchor is not None, tuple(arrived))
         if anchor is None:  # a backward that did not start from total(losses)
-            example = next(g for grads in arrived.values() for g in grads if g is not None)
+            example = next(g for row in arrived.values() for g in row if g is not None)
             scale, losses = torch.ones((), device=example.device), None
         else:
             scale, losses = anchor[0], anchor[1:]
-        dtype = torch.float64 if torch.float64 in ctx.dtypes else torch.float32
-        grads = Gradients(method.pull_back(arrived), dtype)
+        if method.fork_part is not None:
+            arrived = method.fork_part.pull_back(arrived)
         walk = None
         if layout.shared:
             saved = ctx.saved_tensors
-            features, shared = saved[:count], saved[count:]
-            walk = rows_through_features(grads, features, shared, method.processes)
+            walk = rows_through_features(saved[:count], saved[count:], processes)
         step = measure(
-            tasks,
-            grads,
+            Gradients(arrived, dtype),
+            tasks=len(method.tasks),
             scale=scale,
             losses=losses,
-            processes=method.processes,
+            processes=processes,
             parameter_rows=walk,
             direct=layout.direct or not layout.shared,
         )
-        owned = method.own_gradients(step)
+        owned = method.own_gradients(step) if layout.owned else ()
         merged = method.merge_step(step)
-        nothing: list[Any] = [None] * layout.shared
+        parameters: Leaves = [None] * layout.shared
         if layout.direct:
-            return (None, None, None, *[None] * count, *owned, *(merged or nothing))
-        features = [
-            None if g is None else g.to(dtype)
-            for g, dtype in zip(merged or [None] * count, ctx.dtypes, strict=True)
-        ]
-        return (None, None, None, *features, *owned, *nothing)
+            return (None, None, None, *[None] * count, *owned, *(merged or parameters))
+        features: Leaves = [None] * count
+        for index, gradient in enumerate(merged):
+            features[index] = None if gradient is None else gradient.to(ctx.dtypes[index])
+        return (None, None, None, *features, *owned, *parameters)
+
+
+def _wide(dtypes: Sequence[torch.dtype]) -> torch.dtype:
+    """The type to compute in: the same on every process, also on one without any gradient."""
+    return torch.float64 if torch.float64 in dtypes else torch.float32
 
 
 class _Report(torch.autograd.Function):
@@ -208,21 +227,18 @@ class _LossJunction(torch.autograd.Function):
         # the losses keep their graphs for the backward to walk; the node itself is no part of these
         ctx.method, ctx.losses, ctx.values, ctx.parameters = method, losses, values, parameters
         given = [loss.detach() for loss in losses if loss is not None]
-        return torch.stack(given).sum() if given else torch.zeros((), device=values.device)
+        return sum(given, values.new_zeros(()))
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> Any:
         method, losses = ctx.method, ctx.losses
-        if losses is None:
-            raise UsageError("this total has been differentiated before; compute the losses again")
-        ctx.losses = None  # the last walk frees their graphs
-        rows = LossRows(losses, ctx.parameters, scale, method.processes)
-        owned: tuple[Tensor | None, ...] = (None,) * len(method.owned())
-        merged: Leaves = []
-        if rows.conflicting:
-            step = measure_rows(
-                len(losses), rows.shared, scale=scale, losses=ctx.values, processes=method.processes
-            )
-            owned = method.own_gradients(step)
-            merged = method.merge_step(step)
-        return (None, None, None, None, *owned, *rows.deliver(merged))
+        check_walk(losses)
+        if not retains_graph():  # then the walks free the graphs
+            ctx.losses = None
+        processes = method.processes
+        rows = LossRows(losses, ctx.parameters, scale, processes)
+        step = measure_rows(
+            len(losses), rows.shared, scale=scale, losses=ctx.values, processes=processes
+        )
+        owned = method.own_gradients(step)
+        return (None, None, None, None, *owned, *rows.deliver(method.merge_step(step)))

@@ -104,7 +104,9 @@ def weigh(
     if factors is not None:
         by_task = dict(zip(present, factors, strict=True))
         terms = {task: by_task[task].to(loss.dtype) * loss for task, loss in losses.items()}
-    return WeighedLosses(terms, extra, spread(values, present, tasks))
+    if len(present) < tasks:
+        values = spread(values, present, tasks)
+    return WeighedLosses(terms, extra, values)
 
 
 def _add(total: Tensor | None, term: Tensor) -> Tensor:
@@ -116,23 +118,23 @@ def _average(
 ) -> tuple[tuple[int, ...], Tensor]:
     """The tasks that have a loss on some process, and the losses' means over the processes."""
     present = tuple(losses)
-    if losses:
-        double = any(loss.dtype == torch.float64 for loss in losses.values())
-        dtype = torch.float64 if double else torch.float32
-        values = torch.stack([loss.detach().to(dtype) for loss in losses.values()])
-    else:
-        values = torch.zeros(0, device=device)
+    double = any(loss.dtype == torch.float64 for loss in losses.values())
     if processes.alone:
-        return present, values
-    # float64 on every process, also on one without any loss
-    message = torch.zeros(2, tasks, dtype=torch.float64, device=values.device)
-    for task, value in zip(present, values, strict=True):
-        message[0, task] = value
+        dtype = torch.float64 if double else torch.float32
+        values = [loss.detach().to(dtype) for loss in losses.values()]
+        return present, torch.stack(values) if values else torch.zeros(0, device=device)
+    # losses, which there are, and whether in float64: a process without any must compute alike
+    device = next((loss.device for loss in losses.values()), device)
+    message = torch.zeros(3, tasks, dtype=torch.float64, device=device)
+    for task, loss in losses.items():
+        message[0, task] = loss.detach()
         message[1, task] = 1
+        message[2, task] = double
     message = processes.sum(message)
-    if len(present) < tasks:
+    if len(present) < tasks:  # else nothing is read from the device
         present = tuple(torch.nonzero(message[1]).flatten().tolist())
+        double = double or bool(message[2].any())
     means = message[0] / processes.world
     if len(present) < tasks:
         means = torch.stack([means[task] for task in present]) if present else means[:0]
-    return present, means.to(values.dtype)
+    return present, means.to(torch.float64 if double else torch.float32)

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mtlkit.distributed import check_wrapper, inside_wrapper
+from mtlkit.distributed import ALONE, Processes, inside_wrapper, waits_for_all_parameters
 from mtlkit.errors import UsageError
 from mtlkit.graph import in_backward, nodes_below
 
-__all__ = ["Fork", "Forks", "check_arrivals"]
+__all__ = ["Fork", "Forks", "check_arrivals", "check_walk"]
 
 _NO_FORK = (
     "for a loss that contains derivatives of the prediction, or a model without features to fork, "
@@ -27,6 +27,8 @@ _NO_FORK = (
 class Fork:
     """One fork of the features, from ``method(features)`` to its backward."""
 
+    processes: Processes
+    """The processes that share the step."""
     given: tuple[int, ...] = ()
     """Tasks whose loss needs a gradient on this process, once ``total`` has been called."""
     waits: bool = False
@@ -38,21 +40,16 @@ class Forks:
 
     def __init__(self) -> None:
         self.anchor: Tensor | None = None
-        self.latest = Fork()
+        self.latest = Fork(ALONE)
         self._nodes: list[weakref.ref[Any]] = []
         self._unrecorded = ""
-
-    def new(self) -> Fork:
-        """A record of the fork that is about to be made."""
-        wrapper = inside_wrapper()
-        check_wrapper(wrapper)
-        strict = wrapper is not None and not wrapper.find_unused_parameters
-        return Fork(waits=strict and not wrapper.static_graph)
 
     def open(self, fork: Fork, anchor: Tensor | None) -> None:
         """Note a fork. It counts as long as something still refers to its graph."""
         if in_backward():  # a checkpoint computes the forward again; its first fork is the one
             return
+        if not fork.processes.alone:
+            fork.waits = waits_for_all_parameters()
         self.anchor, self.latest = anchor, fork
         self._unrecorded = "frozen" if anchor is None else ""
         if anchor is not None and not torch.compiler.is_compiling():
@@ -98,10 +95,15 @@ class Forks:
                 "method(features) ran without gradients, so nothing can be merged; with activation "
                 "checkpointing around it, pass use_reentrant=False"
             )
-        raise UsageError(
-            f"total(losses) before method(features): {method} merges gradients at the features, so "
-            f"give the heads what method(features) returns, once per step; {_NO_FORK}"
-        )
+        called = f"total(losses) before method(features): {method}"
+        todo = "so give the heads what method(features) returns, once per step"
+        part = method.fork_part
+        if part is not None:
+            raise UsageError(
+                f"{called} forks the features, {todo}; for a model without features to fork, leave "
+                f"{part.name} out and merge with wrt=parameters"
+            )
+        raise UsageError(f"{called} merges gradients at the features, {todo}; {_NO_FORK}")
 
     def __deepcopy__(self, memo: Any) -> Forks:
         return Forks()
@@ -114,6 +116,8 @@ def check_arrivals(method: Any, fork: Fork, through_total: bool, arrived: Iterab
     """Check which tasks' gradients reached the junction of ``fork``."""
     if torch.compiler.is_compiling():
         return
+    if torch.is_grad_enabled():
+        raise UsageError(f"create_graph=True: a merge of gradients has no derivative; {_NO_FORK}")
     arrived = set(arrived)
     if not through_total:
         missing = [name for k, name in enumerate(method.tasks) if k not in arrived]
@@ -141,4 +145,18 @@ def check_arrivals(method: Any, fork: Fork, through_total: bool, arrived: Iterab
             "merged: give every head its own view of method(features), in task order",
             UserWarning,
             stacklevel=2,
+        )
+
+
+def check_walk(losses: Any) -> None:
+    """Check that the backward of a junction at ``losses``, None once they are walked, can run."""
+    if losses is None:
+        raise UsageError(
+            "this total has been differentiated before, which freed the graphs of its losses; compute "
+            "them again, or pass retain_graph=True to the first backward"
+        )
+    if torch.is_grad_enabled():
+        raise UsageError(
+            "create_graph=True on total(losses): a merge of gradients has no derivative; derivatives "
+            "of the prediction belong inside the losses"
         )

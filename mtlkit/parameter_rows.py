@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mtlkit.distributed import Processes
 from mtlkit.errors import UsageError
 from mtlkit.gradients import Gradients
-from mtlkit.graph import leaves_below, nodes_below
+from mtlkit.graph import leaves_below, needed_again, nodes_below
 
 __all__ = [
     "LossParameters",
@@ -32,7 +32,7 @@ def parameters_below(
     If so, the merged row is their gradient and is handed to them directly: the backbone is walked K
     times, not K + 1 times.
     """
-    _refuse_sharded(features)
+    _refuse_sharded(features, shared)
     below = leaves_below(features)
     if shared is None:
         chosen: list[Tensor] = [t for t in below if isinstance(t, nn.Parameter)]
@@ -50,22 +50,20 @@ def parameters_below(
 
 
 def rows_through_features(
-    grads: Gradients,
-    features: Sequence[Tensor],
-    parameters: Sequence[Tensor],
-    processes: Processes,
-) -> Callable[[tuple[int, ...]], Gradients]:
+    features: Sequence[Tensor], parameters: Sequence[Tensor], processes: Processes
+) -> Callable[[Gradients, tuple[int, ...]], Gradients]:
     """A function that walks from the features to the parameters, once for each present task.
 
+    It takes the gradients with respect to the features, of this process's tasks, and the present tasks.
+
     Args:
-        grads: gradients with respect to the features, of this process's tasks.
         features: the tensors that were forked.
         parameters: the shared parameters.
         processes: processes whose rows are averaged.
     """
 
-    def walk(task: int) -> Row:
-        pairs = [(z, g) for z, g in zip(features, grads.rows[task], strict=True) if g is not None]
+    def walk(row: Row) -> Row:
+        pairs = [(z, g) for z, g in zip(features, row, strict=True) if g is not None]
         return torch.autograd.grad(
             [z for z, _ in pairs],
             parameters,
@@ -74,8 +72,8 @@ def rows_through_features(
             allow_unused=True,
         )
 
-    def rows(present: tuple[int, ...]) -> Gradients:
-        found = {task: walk(task) for task in grads.tasks}
+    def rows(grads: Gradients, present: tuple[int, ...]) -> Gradients:
+        found = {task: walk(row) for task, row in grads.rows.items()}
         return Gradients(_average(found, present, parameters, processes), grads.dtype)
 
     return rows
@@ -86,17 +84,17 @@ class LossParameters:
     """The parameters that the losses of one step reach.
 
     Attributes:
-        merged: those whose gradients may be merged: named as shared, or found.
+        candidates: those whose gradients are merged if several tasks reach them.
         others: those whose gradients are added.
     """
 
-    merged: list[Tensor]
+    candidates: list[Tensor]
     others: list[Tensor]
 
     @property
     def all(self) -> list[Tensor]:
-        """Both, the merged ones first."""
-        return [*self.merged, *self.others]
+        """Both, the candidates first."""
+        return [*self.candidates, *self.others]
 
 
 def split_parameters(
@@ -107,7 +105,7 @@ def split_parameters(
     Without ``shared`` these are all module parameters; other leaf tensors that require a gradient,
     such as the coordinates of a physics-informed network, are merged only if there is nothing else.
     """
-    _refuse_sharded(losses)
+    _refuse_sharded(losses, shared)
     below = leaves_below(losses)
     if shared is None:
         if not processes.alone:
@@ -115,12 +113,12 @@ def split_parameters(
                 "wrt=parameters without method(features) on several processes needs the shared "
                 "parameters, in the same order everywhere: pass shared=model to create_method"
             )
-        chosen = [tensor for tensor in below if isinstance(tensor, nn.Parameter)] or below
+        modules: list[Tensor] = [tensor for tensor in below if isinstance(tensor, nn.Parameter)]
+        chosen = modules or below
     else:
-        reached = {id(tensor) for tensor in below}
-        # the same list on every process, also where a task without labels leaves some unreached
-        chosen = [t for t in shared if t.requires_grad and (not processes.alone or id(t) in reached)]
-        if losses and not any(id(t) in reached for t in chosen):
+        # the same on every process, also where a task without labels leaves some unreached; each once
+        chosen = list({id(tensor): tensor for tensor in shared if tensor.requires_grad}.values())
+        if below and {id(tensor) for tensor in chosen}.isdisjoint(id(tensor) for tensor in below):
             raise UsageError(
                 "wrt=parameters: the losses reach none of the parameters in `shared`; pass the module "
                 "that computes them, as it is used in the forward pass"
@@ -133,8 +131,13 @@ class LossRows:
     """Gradients of every loss with respect to the parameters, by one walk per task.
 
     Attributes:
-        conflicting: positions of the parameters whose gradients are merged: several tasks reach them.
-        shared: gradients of these, averaged over the processes.
+        shared: gradients of the candidates that several tasks reach, averaged over the processes.
+
+    Args:
+        losses: one scalar per task, None for a task without labels.
+        parameters: what to differentiate by.
+        scale: factor of the losses.
+        processes: processes whose rows are averaged.
     """
 
     def __init__(
@@ -148,30 +151,24 @@ class LossRows:
         local = {k: x for k, x in enumerate(losses) if x is not None and x.requires_grad}
         self._rows: dict[int, Row] = {
             task: torch.autograd.grad(
-                loss,
-                self._parameters,
-                scale.to(loss.dtype),
-                retain_graph=task != max(local),
-                allow_unused=True,
+                loss, self._parameters, scale.to(loss.dtype), retain_graph=retain, allow_unused=True
             )
-            for task, loss in local.items()
+            for (task, loss), retain in zip(local.items(), needed_again([*local.values()]), strict=True)
         }
-        self._fill = not processes.alone  # DDP waits for a gradient of every parameter
-        count = len(parameters.merged)
-        reached = torch.tensor(
-            [[k in local, *self._reached(k, count)] for k in range(len(losses))], dtype=torch.float32
-        )
+        count = len(parameters.candidates)
+        reached = torch.zeros(len(losses), count)
+        for task, row in self._rows.items():
+            reached[task] = torch.tensor([g is not None for g in row[:count]], dtype=torch.float32)
         if not processes.alone:
             reached = processes.sum(reached.to(scale.device)).cpu()
-        present = torch.nonzero(reached[:, 0]).flatten().tolist()
-        several = (reached[:, 1:] > 0).sum(dim=0) > 1
-        self.conflicting: list[int] = torch.nonzero(several).flatten().tolist()
-        double = any(p.dtype == torch.float64 for p in self._parameters)
+        several = (reached > 0).sum(dim=0) > 1
+        self._merged: list[int] = several.nonzero().flatten().tolist()
+        double = any(p.dtype == torch.float64 for p in parameters.candidates)
         self.shared = Gradients(
             _average(
-                {task: [row[i] for i in self.conflicting] for task, row in self._rows.items()},
-                present,
-                [self._parameters[i] for i in self.conflicting],
+                {task: [row[i] for i in self._merged] for task, row in self._rows.items()},
+                reached[:, several].any(dim=1).nonzero().flatten().tolist(),
+                [self._parameters[i] for i in self._merged],
                 processes,
             ),
             torch.float64 if double else torch.float32,
@@ -179,24 +176,20 @@ class LossRows:
 
     def deliver(self, merged: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Every parameter's gradient: merged, that of the only task, or the sum over the tasks."""
-        chosen = dict(zip(self.conflicting, merged, strict=True)) if merged else {}
-        gradients: list[Tensor | None] = []
-        for i, parameter in enumerate(self._parameters):
-            gradient = chosen[i] if i in chosen else self._sum(i)
-            if gradient is None and self._fill:
-                gradient = torch.zeros_like(parameter)
-            gradients.append(None if gradient is None else gradient.to(parameter.dtype))
-        return gradients
+        chosen = dict(zip(self._merged, merged, strict=True))
+        found = [
+            chosen[i] if i in chosen else _sum(row[i] for row in self._rows.values())
+            for i in range(len(self._parameters))
+        ]
+        return [
+            None if gradient is None else gradient.to(parameter.dtype)
+            for parameter, gradient in zip(self._parameters, found, strict=True)
+        ]
 
-    def _reached(self, task: int, count: int) -> list[bool]:
-        return (
-            [g is not None for g in self._rows[task][:count]] if task in self._rows else [False] * count
-        )
 
-    def _sum(self, position: int) -> Tensor | None:
-        found = [row[position] for row in self._rows.values()]
-        terms = [gradient for gradient in found if gradient is not None]
-        return torch.stack(terms).sum(dim=0) if len(terms) > 1 else next(iter(terms), None)
+def _sum(gradients: Iterable[Tensor | None]) -> Tensor | None:
+    terms = [gradient for gradient in gradients if gradient is not None]
+    return sum(terms[1:], terms[0]) if terms else None
 
 
 def _average(
@@ -216,16 +209,18 @@ def _average(
             for p, g in zip(parameters, rows.get(task, nothing), strict=True)
         ]
         flat = processes.mean(torch.cat([g.reshape(-1) for g in filled]))  # one message per task
-        pieces = flat.split([g.numel() for g in filled])
+        pieces = torch.split(flat, [g.numel() for g in filled])
         averaged[task] = [piece.view_as(g) for piece, g in zip(pieces, filled, strict=True)]
     return averaged
 
 
-def _refuse_sharded(tensors: Sequence[Tensor]) -> None:
+def _refuse_sharded(tensors: Sequence[Tensor], shared: Sequence[Tensor] | None) -> None:
     """Raise where FSDP shards the parameters: its hooks expect a single walk through the graph."""
-    for node in nodes_below(tensors):
-        if type(node).__name__ in ("RegisterPostBackwardFunctionBackward", "_PostBackwardBackward"):
-            raise UsageError(
-                "wrt=parameters walks the graph once per task, and FSDP's hooks allow one walk; use "
-                "wrt=features with method(features), or DDP"
-            )
+    hooks = ("RegisterPostBackwardFunctionBackward", "_PostBackwardBackward")
+    if any(type(tensor).__name__ == "DTensor" for tensor in shared or ()) or any(
+        type(node).__name__ in hooks for node in nodes_below(tensors)
+    ):
+        raise UsageError(
+            "wrt=parameters walks the graph once per task, and FSDP's hooks allow one walk; use "
+            "wrt=features with method(features), or DDP"
+        )

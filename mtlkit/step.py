@@ -95,20 +95,20 @@ class Step:
 
 
 def measure(
-    tasks: int,
     features: Gradients,
     *,
+    tasks: int,
     scale: Tensor,
     losses: Tensor | None = None,
     processes: Processes = ALONE,
-    parameter_rows: Callable[[tuple[int, ...]], Gradients] | None = None,
+    parameter_rows: Callable[[Gradients, tuple[int, ...]], Gradients] | None = None,
     direct: bool = True,
 ) -> Step:
     """Measure the gradients of one step.
 
     Args:
-        tasks: number of tasks.
         features: gradients with respect to the features, of this process's tasks.
+        tasks: number of tasks.
         scale: factor of the loss.
         losses: (K,) losses of the step.
         processes: processes that share the step.
@@ -116,14 +116,15 @@ def measure(
         direct: whether the merged gradient is one of the parameters, where there are such rows.
     """
     scale = torch.where(scale == 0, 1.0, scale).to(features.dtype)
-    gram = torch.zeros(0, 0, dtype=features.dtype, device=scale.device)
-    gram = features.gram() if features.tasks else gram
-    present, gram = _sum_over_processes(gram, features.tasks, tasks, processes)
+    gram = _gram_of(features, scale.device)
+    present = features.tasks
+    if not processes.alone:
+        present, gram = _sum_over_processes(gram, present, tasks, processes)
     feature_gram = gram = gram / scale.square()
     finite = torch.isfinite(gram).all()
     rows = features
     if parameter_rows is not None and present:
-        rows = parameter_rows(present)
+        rows = parameter_rows(features, present)
         gram = rows.gram() / scale.square()
         finite = finite & torch.isfinite(gram).all()
     return Step(
@@ -136,7 +137,7 @@ def measure(
         feature_gram=feature_gram,
         finite=finite,
         scale=scale,
-        losses=None if losses is None else _pick(losses, present),
+        losses=losses if losses is None or len(present) == tasks else _pick(losses, present),
         processes=processes,
     )
 
@@ -146,7 +147,7 @@ def measure_rows(
 ) -> Step:
     """Measure gradients of the parameters that were taken straight from the losses."""
     scale = torch.where(scale == 0, 1.0, scale).to(rows.dtype)
-    gram = rows.gram() / scale.square()
+    gram = _gram_of(rows, scale.device) / scale.square()
     return Step(
         tasks=tasks,
         present=rows.tasks,
@@ -169,6 +170,11 @@ def spread(values: Tensor, present: tuple[int, ...], tasks: int, fill: float = t
     empty = torch.full_like(values[:1].sum(dim=0), fill)
     rows = dict(zip(present, values, strict=True))
     return torch.stack([rows.get(task, empty) for task in range(tasks)])
+
+
+def _gram_of(grads: Gradients, device: torch.device) -> Tensor:
+    empty = torch.zeros(0, 0, dtype=grads.dtype, device=device)
+    return grads.gram() if grads.tasks else empty
 
 
 def _pick(values: Tensor, present: tuple[int, ...]) -> Tensor:
@@ -194,8 +200,6 @@ def _sum_over_processes(
     DDP averages gradients, so a feature's gradient of the common loss is 1/world of the local one.
     Which tasks are present is read from the device only where one is missing on this process.
     """
-    if processes.alone:
-        return local, gram
     everyone = tuple(range(tasks))
     message = gram.new_zeros(tasks + 1, tasks)
     if local:

@@ -8,6 +8,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from tests.knobs import DEVICE, DTYPE
+
 settings.register_profile(
     "mtlkit",
     deadline=None,
@@ -23,6 +25,11 @@ torch.set_num_threads(1)
 def _seeded():
     torch.manual_seed(0)
     return
+
+
+def pytest_report_header():
+    """Say where the laws run; CONTRIBUTING.md names the environment variables."""
+    return f"laws: {DEVICE}, {DTYPE}"
 
 
 def pytest_terminal_summary(terminalreporter):

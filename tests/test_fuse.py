@@ -36,8 +36,7 @@ def turned(spec: str, feature_dim: int, tasks=("a", "b")) -> mtlkit.GradientAggr
     method = mtlkit.create_method(spec, tasks, feature_dim=feature_dim)
     with torch.no_grad():
         for lie in method.parameters():
-            move = torch.randn_like(lie)
-            lie.copy_(move - move.mT)
+            lie.copy_(torch.randn_like(lie))
     assert (method.rotations - torch.eye(method.rotations.shape[-1])).abs().max() > 0.1
     return method
 

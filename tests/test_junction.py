@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import mtlkit
 from mtlkit.nesting import flatten_features
+from mtlkit.testing import check_method
 from tests.networks import SmallNet, train
 
 COMPILED = ["sum", "scale", "pcgrad", "rotate+scale"]
@@ -385,21 +386,7 @@ def test_the_total_may_be_taken_outside_of_the_compiled_network(spec):
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", mtlkit.list_methods())
 def test_every_traceable_method_compiles_into_one_graph(spec):
-    eager = SmallNet(spec)
-    if not eager.method._traceable:
-        pytest.skip("breaks the graph, as its class says")
-    torch._dynamo.reset()
-    other = copy.deepcopy(eager)
-    compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
-    optimizer = torch.optim.SGD(other.parameters(), lr=0.02, momentum=0.5)
-    xs = [torch.randn(8, 4) for _ in range(3)]
-    train(eager, xs)
-    for x in xs:
-        optimizer.zero_grad()
-        compiled(x).backward()
-        optimizer.step()
-    for left, right in zip(eager.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
+    check_method(spec, laws=["compiled"])
 
 
 @pytest.mark.parametrize("spec", ["mgda", "gradnorm", "pcgrad(wrt=parameters)", "normalize+imtl_g"])

@@ -161,6 +161,15 @@ def test_an_installed_package_adds_its_method_and_architecture(installed_plugin)
     assert result.stdout.strip() == "normalize+last_task_only(factor=2.0) [0.0, 2.0]"
 
 
+def test_the_method_of_an_installed_package_passes_the_laws(installed_plugin):
+    code = (
+        "from mtlkit.testing import check_method\n"
+        "check_method('last_task_only', examples=4)\n"
+        "check_method('normalize+last_task_only', examples=4, tasks=2)\n"
+    )
+    run_with(installed_plugin, code)
+
+
 def test_a_broken_plugin_warns_with_its_name_and_breaks_nothing_else(installed_plugin):
     result = run_with(installed_plugin, "import mtlkit\nprint('pcgrad' in mtlkit.list_methods())")
     assert result.stdout.strip() == "True"

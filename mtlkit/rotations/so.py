@@ -33,7 +33,8 @@ class Rotations(nn.Module):
 
     A fold takes two to four n x n products per rotation, by the degree of the exponential. The degree
     is chosen every sixteenth fold, for four times the move that is seen then; what a larger move leaves
-    over comes with the next folds. A move that is not finite is not folded. The state is 2 K b n x n numbers.
+    over comes with the next folds. A move that is not finite is not folded. The state is 2 K b n x n
+    numbers.
 
     Args:
         count: how many rotations, K.
@@ -64,7 +65,7 @@ class Rotations(nn.Module):
         self.lie = nn.ParameterList([torch.zeros(blocks, *packed) for _ in range(count)])
         self.folds = 0
         self.degree = 8
-        self._unfolded = True
+        self._unfolded = False
         self._folded: list[tuple[int, int]] | None = None  # versions of ``lie`` after the last fold
         self._noted: list[tuple[int, int]] | None = None  # version of ``base`` after the last fold
         self._cache: tuple[list[tuple[int, int]], Tensor] | None = None
@@ -84,7 +85,7 @@ class Rotations(nn.Module):
                 self._project()
                 if self._pending():
                     packed = self._packed()
-                    if self.folds % _FOLDS_BETWEEN_CHECKS == 1:  # the very first fold moves nothing
+                    if self.folds % _FOLDS_BETWEEN_CHECKS == 0:
                         self._check(packed)
                     fold_(self.base, self.applied, packed, self.degree)
                     self.folds += 1
@@ -173,6 +174,8 @@ class Rotations(nn.Module):
 
     def _pending(self) -> bool:
         """Whether the parameters may have moved since the last fold."""
+        if self._folded is None:  # a new, loaded or copied module: nothing is known but the numbers
+            return bool((self._packed() != self.applied).any())
         return self._unfolded or self._folded != _versions(self.lie)
 
     def get_extra_state(self) -> Tensor:
@@ -182,15 +185,15 @@ class Rotations(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         """Restore what :meth:`get_extra_state` gave."""
         self.folds, self.degree = state.tolist()
-        self._unfolded = True
+        self._folded = None
 
     def __getstate__(self) -> dict[str, Any]:
         """State of a copy or pickle: its tensors are others, so nothing is known of their versions."""
-        return self.__dict__ | {"_unfolded": True, "_noted": None, "_cache": None}
+        return self.__dict__ | {"_folded": None, "_noted": None, "_cache": None}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Stay in float32 or better when a model is cast to half precision."""
-        self._unfolded, self._noted, self._cache = True, None, None
+        self._folded = self._noted = self._cache = None
 
         def careful(tensor: Tensor) -> Tensor:
             result = fn(tensor)

@@ -1,4 +1,4 @@
-"""Laws for plugin authors: checks that every architecture or method must pass. They need no pytest."""
+"""Laws for plugin authors: checks that every method or architecture must pass. They need no pytest."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mtlkit.testing.architectures import check_architecture
+    from mtlkit.testing.methods import LAWS, check_method
 
-__all__ = ["check_architecture"]
+__all__ = ["LAWS", "check_architecture", "check_method"]
 
-_MODULES = {"check_architecture": "mtlkit.testing.architectures"}
+_MODULES = {
+    "LAWS": "mtlkit.testing.methods",
+    "check_architecture": "mtlkit.testing.architectures",
+    "check_method": "mtlkit.testing.methods",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -28,14 +28,14 @@ _HOOKS = {
 class GradientAggregator(Method, ABC):
     """A method, or a part of one. Subclasses override the hooks of the roles that they play.
 
-    =====================  ====================================  ==============================
+    =====================  ====================================  ===============================
     role                   without memory                        with memory
-    =====================  ====================================  ==============================
+    =====================  ====================================  ===============================
     weigh the losses       ``loss_weights(losses)``              ``weigh_losses(losses, state)``
-    fork the features      ``fork(features)``, ``pull_back(grads)``
+    fork the features      ``fork(features)``                    (its gradient: ``pull_back(grads)``)
     merge the gradients    ``weights(gram)``                     ``weigh(gram, state)``
     ... as a whole         ``merge(grads)``                      ``merge_rows(grads, state)``
-    =====================  ====================================  ==============================
+    =====================  ====================================  ===============================
 
     Hooks are pure functions over the P tasks that are present. One with memory is given the state that
     ``__init__`` declared (``add_state``, ``add_constant``, ``add_learnt``) and returns its result and
@@ -53,12 +53,6 @@ class GradientAggregator(Method, ABC):
     paper: ClassVar[str] = ""
     """Authors, title and venue."""
     year: ClassVar[int | None] = None
-    uses_losses: bool = False
-    """Whether values of the losses enter; a merge finds them in ``state.losses``."""
-    uses_cross_gram: bool = False
-    """Whether a merge needs ``state.cross_gram``, products of gradients from independent samples."""
-    needs_whole_gradients: bool = False
-    """Whether a merge needs more than the Gram matrix."""
     reads_gram: ClassVar[bool] = True
     """Whether the weights depend on the Gram matrix, and not on the number of tasks alone."""
     is_plain_sum: ClassVar[bool] = False
@@ -87,16 +81,12 @@ class GradientAggregator(Method, ABC):
         super().__init__(tasks)
         self.wrt = wrt
         self.sync = sync
+        self.assemble((self,))
 
     @classmethod
     def overrides(cls, hook: str) -> bool:
         """Whether the class has a ``hook`` of its own."""
         return getattr(cls, hook) is not getattr(GradientAggregator, hook)
-
-    @property
-    def parts(self) -> tuple[GradientAggregator, ...]:
-        """The parts of this method, left to right."""
-        return (self,)
 
     # Weigh the losses
 
@@ -153,24 +143,11 @@ class GradientAggregator(Method, ABC):
         """(N,) merged gradient from (P, N) task gradients, and the new state."""
         return self.merge(grads), state
 
-    def state_of(self, step: Step) -> State:
-        """State of the step's tasks, and what else the hooks of this part asked for."""
-        extras: dict[str, Any] = {"offset": step.offset} if self.needs_whole_gradients else {}
-        if self.uses_losses and step.losses is not None:
-            extras["losses"] = step.losses
-        if self.uses_cross_gram:
-            extras["cross_gram"] = step.cross_gram()
-        return self.read_state(step.present, **extras)
-
     # Learn own parameters
 
     def learn(self, gram: Tensor, state: State) -> Mapping[str, Tensor]:
         """(P,) gradients of learnt parameters that the total does not give them."""
         return {}
-
-    def owned(self) -> tuple[Tensor, ...]:
-        """Parameters that are inputs of the junction."""
-        return tuple(self.learnt.values())
 
     def own_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
         """Gradients of the :meth:`owned` parameters, times ``step.scale``; None for no gradient."""

@@ -13,7 +13,6 @@ from mtlkit.spec import Part, SpecLike, format_spec
 from mtlkit.step import Step
 from mtlkit.tasks import task_names
 from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.method import Leaves
 
 __all__ = ["Chain", "create_method"]
 
@@ -80,6 +79,7 @@ class Chain(GradientAggregator):
     name = "chain"
 
     def __init__(self, parts: Sequence[GradientAggregator]) -> None:
+        self.roles = frozenset(role for part in parts for role in part.roles)
         super().__init__(parts[0].tasks)
         for role, verb in (("fork", "fork the features"), ("merge", "merge the gradients")):
             rivals = [part.name for part in parts if role in part.roles]
@@ -94,25 +94,10 @@ class Chain(GradientAggregator):
             while key in self.stages:
                 key += "_"
             self.stages[key] = part
-        self.roles = frozenset().union(*(part.roles for part in parts))
+        self.assemble(tuple(parts))
         self.traceable = all(part.traceable for part in parts)
         self.uses_losses = any(part.uses_losses for part in parts)
         self.needs_whole_gradients = any(part.needs_whole_gradients for part in parts)
-
-    @property
-    def parts(self) -> tuple[GradientAggregator, ...]:
-        """The parts of this method, left to right."""
-        return tuple(self.stages.values())  # type: ignore[arg-type]
-
-    def fork(self, features: list[Tensor]) -> list[list[Tensor]]:
-        """What the forking part gives to each task."""
-        part = self.fork_part
-        return super().fork(features) if part is None else part.fork(features)
-
-    def pull_back(self, grads: dict[int, Leaves]) -> dict[int, Leaves]:
-        """What the forking part makes of the gradients."""
-        part = self.fork_part
-        return grads if part is None else part.pull_back(grads)
 
     def owned(self) -> tuple[Tensor, ...]:
         """Those of all parts."""

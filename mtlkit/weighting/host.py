@@ -36,7 +36,7 @@ def on_host(
     results = [np.asarray(result, dtype=np.float64) for result in function(*arrays)]
     flat = np.concatenate([result.reshape(-1) for result in results])
     back = torch.from_numpy(flat if finite else np.full_like(flat, np.nan)).to(gram.device)
-    pieces = back.split([result.size for result in results])
+    pieces = torch.split(back, [result.size for result in results])
     return tuple(piece.reshape(result.shape) for piece, result in zip(pieces, results, strict=True))
 
 

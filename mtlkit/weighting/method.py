@@ -5,18 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from mtlkit import losses as loss_terms
 from mtlkit.distributed import ALONE, Processes, processes_of
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.gradients import MatrixGradients
-from mtlkit.junction import flatten_features, fork, join_losses, report
-from mtlkit.misuse import Forks
+from mtlkit.junction import fork, fork_unrecorded, join_losses, report
+from mtlkit.misuse import Fork, Forks
 from mtlkit.spec import Part, format_spec
 from mtlkit.step import Step, measure
 from mtlkit.tasks import task_names
@@ -39,6 +40,14 @@ class Method(Stateful):
     """Which of ``loss``, ``fork`` and ``merge`` it plays."""
     traceable: bool = True
     """Whether ``torch.compile`` can trace it. A solver on the host cannot be traced."""
+    parts: tuple[GradientAggregator, ...]
+    """The parts of this method, left to right."""
+    merge_part: GradientAggregator | None
+    """The part that merges; None means the plain sum."""
+    fork_part: GradientAggregator | None
+    """The part that forks; None means that every task is given the features as they are."""
+    wrt_parameters: bool
+    """Whether the gradients of the shared parameters are merged."""
 
     def __init__(self, tasks: Tasks) -> None:
         self.tasks = task_names(tasks)
@@ -48,14 +57,13 @@ class Method(Stateful):
         self._forks = Forks()
         self._chosen = ALONE
 
-    @property
-    def parts(self) -> tuple[GradientAggregator, ...]:
-        """The parts of this method, left to right."""
-        raise NotImplementedError
-
-    def fork(self, features: list[Tensor]) -> list[list[Tensor]]:
-        """What each of the K tasks is given."""
-        raise NotImplementedError
+    def assemble(self, parts: tuple[GradientAggregator, ...]) -> None:
+        """Say what the method is made of, left to right."""
+        by_role = {role: part for part in parts for role in part.roles}
+        # a method may be its own part, so these are no submodules
+        merge = by_role.get("merge")
+        vars(self).update(parts=parts, merge_part=merge, fork_part=by_role.get("fork"))
+        self.wrt_parameters = merge is not None and merge.wrt == "parameters"
 
     # What a user calls
 
@@ -70,13 +78,12 @@ class Method(Stateful):
         if not (self.training and torch.is_grad_enabled()):
             if self.training:
                 self._forks.skip()
-            leaves, rebuild = flatten_features(features)
-            return [rebuild(view) for view in self.fork(leaves)]
+            return fork_unrecorded(self, features)
         if torch.compiler.is_compiling():
             self.last_step.forget()
-        for part in self.parts:
-            part.prepare()
-        record = self._forks.new()
+        if self.fork_part is not None:
+            self.fork_part.prepare()
+        record = Fork(self.processes)
         views, anchor = fork(self, features, record)
         self._forks.open(record, anchor)
         return views
@@ -91,7 +98,7 @@ class Method(Stateful):
         given = loss_terms.align(losses, self.tasks)
         recording = self.training and torch.is_grad_enabled()
         anchor = self._forks.close(given, self.tasks) if recording else None
-        exchanged = recording and any(p.uses_losses or "loss" in p.roles for p in self.parts)
+        exchanged = recording and (self.uses_losses or "loss" in self.roles)
         processes = self.processes if exchanged else ALONE
         device = self.last_step.gram.device
         weighed = loss_terms.weigh(given, self.parts, processes, device, recording=recording)
@@ -128,7 +135,8 @@ class Method(Stateful):
         if "loss" in self.roles:
             grads = self.loss_factors(losses, grads, remember=True)[:, None] * grads
         rows = MatrixGradients(grads, dtype)
-        step = measure(len(grads), rows, scale=torch.ones((), device=grads.device), losses=losses)
+        scale = torch.ones((), device=grads.device)
+        step = measure(rows, tasks=len(grads), scale=scale, losses=losses)
         (merged,) = self.merge_step(step)
         assert merged is not None
         return merged.to(grads.dtype)
@@ -173,30 +181,17 @@ class Method(Stateful):
     # What it is made of
 
     @property
-    def merge_part(self) -> GradientAggregator | None:
-        """The part that merges; None means the plain sum."""
-        return next((part for part in self.parts if "merge" in part.roles), None)
-
-    @property
-    def fork_part(self) -> GradientAggregator | None:
-        """The part that forks; None means that every task is given the features as they are."""
-        return next((part for part in self.parts if "fork" in part.roles), None)
-
-    @property
     def needs_fork(self) -> bool:
         """Whether the features must be forked by ``method(features)`` in every step."""
         return self.fork_part is not None or not (self._sums or self.wrt_parameters)
 
     @property
-    def wrt_parameters(self) -> bool:
-        """Whether the gradients of the shared parameters are merged."""
-        return self.merge_part is not None and self.merge_part.wrt == "parameters"
-
-    @property
     def processes(self) -> Processes:
         """The processes that share a step."""
-        synchronised = self.merge_part is None or self.merge_part.sync
-        return processes_of(self.process_group) if synchronised else ALONE
+        alone = not (dist.is_available() and dist.is_initialized())
+        if alone or not (self.merge_part is None or self.merge_part.sync):
+            return ALONE
+        return processes_of(self.process_group)
 
     @property
     def spec(self) -> list[Part]:
@@ -226,7 +221,9 @@ class Method(Stateful):
         weights = torch.where(step.finite, weights.to(step.gram.dtype), torch.nan)
         self.last_step.keep(step, weights)
         tasks = step.delivered.tasks
-        return step.delivered.weighted(step.of(weights, tasks)) if tasks else []
+        if tasks != step.present:
+            weights = step.of(weights, tasks)
+        return step.delivered.weighted(weights) if tasks else []
 
     def _merge_whole(self, part: GradientAggregator, step: Step) -> Leaves:
         if step.delivered is not step.rows:
@@ -264,11 +261,6 @@ class Method(Stateful):
         return self.merge_part is None or self.merge_part.is_plain_sum
 
 
-@torch.compiler.disable
-def _fork_untraced(method: GradientAggregator, features: Any) -> list[Any]:
-    return method.fork_features(features)
-
-
-@torch.compiler.disable
-def _join_untraced(method: GradientAggregator, losses: list[Tensor | None], values: Tensor) -> Tensor:
-    return join_losses(method, losses, values)
+_untraced: Any = torch.compiler.disable  # torch gives it no type
+_fork_untraced: Callable[[Method, Any], list[Any]] = _untraced(Method.fork_features)
+_join_untraced: Callable[[Method, list[Tensor | None], Tensor], Tensor] = _untraced(join_losses)

@@ -23,28 +23,23 @@ __all__ = ["Rotate"]
 class Rotate(GradientAggregator):
     r"""Rotate the features for every task so that the task gradients come to point the same way.
 
-    Task k is given :math:`r_k = R_k z`. With :math:`G_k = R_k^\top \nabla_{r_k} L_k`, the unit gradients
-    :math:`U_k = G_k / \|G_k\|` and the target :math:`V = \frac1K \sum_k U_k`, the rotations minimise
+    Task k is given :math:`r_k = R_k z`. With :math:`G_k = R_k^\top \tilde g_k`, where
+    :math:`\tilde g_k = \nabla_{r_k} L_k` is held constant, the rotations minimise
 
-    .. math:: -\sum_n \langle R_k^\top \tilde g_{n,k},\ v_n \rangle, \qquad
-        \tilde g_{n,k} = \nabla_{r_k} L_k \text{ held constant}
+    .. math:: -\sum_n \langle R_k^\top \tilde g_{n,k}, v_n \rangle, \quad V = \frac1K \sum_k G_k/\|G_k\|
 
-    on SO(m) (section 3.2 and Algorithm 1 of the paper). An optimizer moves the rotations along the skew
-    gradient :math:`V^\top G_k - G_k^\top V`, and the exponential map keeps them on the manifold
-    (:class:`mtlkit.rotations.Rotations`). What merges the :math:`G_k` is another part: ``rotate+scale``
-    is RotoGrad, ``rotate+imtl_g`` the paper's "RotoGrad + IMTL-G", and alone it is "Rotate Only".
+    on SO(m) (Algorithm 1 of the paper): any optimizer moves them along :math:`V^\top G_k - G_k^\top V`,
+    by the exponential map. What merges the :math:`G_k` is another part: ``rotate+scale`` is RotoGrad,
+    ``rotate+imtl_g`` the paper's "RotoGrad + IMTL-G", and alone it is "Rotate Only".
 
-    K equal gradients g give K g, the sum; ``rotate+scale`` gives K g as well.
-
-    Cost: one (batch, m) x (m, m) product per task in the forward and two in the backward, and four
-    m x m products per task after each step of the optimizer.
+    K equal gradients g give K g. Cost: one (batch, m) x (m, m) product per task in the forward and two
+    in the backward, and two to four m x m products per task after each step of the optimizer.
 
     Differences: the authors' code (rotograd 0.1.6) starts, in effect, from random rotations, because
-    geotorch replaces the identity that it is given; ``start=random`` does the same. Its gradient of the
-    rotations is this one times twice the norm of the mean gradient, a small number at feature level,
-    which matters against Adam's eps. Its burn-in comes one step later. Its base point stays where it
-    began, so that far from it the exponential map distorts the optimizer's steps. LibMTL and TorchJD
-    have no RotoGrad.
+    geotorch replaces the identity that it is given: ``start=random``. Its gradient of the rotations is
+    this one times twice the norm of the mean gradient for (B, d) features, a small number, which
+    matters against Adam's eps. Its base point stays where it began, and its burn-in comes one step
+    later. Its ``normalize_losses``, off by default, is the part ``normalize``.
 
     Args:
         feature_dim: size of the rotated axis (given to ``create_method``).
@@ -82,10 +77,9 @@ class Rotate(GradientAggregator):
         super().__init__(tasks, **common)
         self.size, self.blocks, self.dim, self.start, self.seed = size, blocks, dim, start, seed
         self.update_every, self.burn_in, self.param, self.leaf = update_every, burn_in, param, leaf
-        if update_every < 1:
-            raise SpecError(f"update_every of rotate must be 1 or more, not {update_every}")
-        if burn_in < 0:
-            raise SpecError(f"burn_in of rotate must be 0 or more, not {burn_in}")
+        for option, given, least in (("update_every", update_every, 1), ("burn_in", burn_in, 0)):
+            if given < least:
+                raise SpecError(f"{option} of rotate must be {least} or more, not {given}")
         self.side = _checked_size(size, feature_dim, blocks)
         self.axis = Axis(dim, self.side, whole=size is None)
         kind = Rotations if param == "lie" else GeotorchRotations
@@ -118,14 +112,12 @@ class Rotate(GradientAggregator):
 
     def fork(self, features: list[Tensor]) -> list[list[Tensor]]:
         """The features, rotated for every task."""
-        if not -len(features) <= self.leaf < len(features):
-            raise UsageError(
-                f"rotate(leaf={self.leaf}): the features are {len(features)} tensors; choose one of them"
-            )
-        index = self.leaf % len(features)
-        self.axis.check(features[index], self.name)
         rotations = self.rotation.current() if self._prepared else self.rotation.fold()
         self._prepared = False
+        if not -len(features) <= self.leaf < len(features):
+            raise UsageError(f"rotate(leaf={self.leaf}): choose one of the {len(features)} features")
+        index = self.leaf % len(features)
+        self.axis.check(features[index], self.name)
         views = self.axis.apply(rotations, features[index].unsqueeze(0))
         return [[*features[:index], view, *features[index + 1 :]] for view in views]
 
@@ -138,8 +130,7 @@ class Rotate(GradientAggregator):
         if len(reached) < len(self.tasks):
             rotations = torch.stack([rotations[task] for task in reached])
         stack = torch.stack(list(reached.values()))
-        if stack.dtype in (torch.float16, torch.bfloat16):
-            stack = stack.float()
+        stack = stack.to(torch.promote_types(stack.dtype, torch.float32))
         turned = dict(zip(reached, self.axis.apply(rotations.mT, stack), strict=True))
         index = self.leaf % len(next(iter(grads.values())))
         return {task: [*row[:index], turned.get(task), *row[index + 1 :]] for task, row in grads.items()}
@@ -152,32 +143,28 @@ class Rotate(GradientAggregator):
         r"""Gradients :math:`V^\top G_k - G_k^\top V`; None in the steps between updates."""
         if self.update_every > 1:
             state = self.read_state(step.present)
-            update = int(self.turns) % self.update_every == 0
+            update = int(state.turns) % self.update_every == 0
             self.commit_state(state, state.replace(turns=state.turns + 1), step.present, step.finite)
             if not update:
                 leave_without_gradient(self.parameters())
-                return tuple(None for _ in self.owned())
-        gradients = self._gradients(step)
-        if step.processes.alone:
-            return tuple(gradients)
-        return tuple(step.processes.mean(torch.stack(gradients)))  # one message
-
-    def _gradients(self, step: Step) -> list[Tensor]:
+                return (None,) * len(self.owned())
         reached = self._rotated(step.features.rows)
-        if not reached:
-            return [torch.zeros_like(parameter) for parameter in self.owned()]
-        rows = self.axis.rows(torch.stack(list(reached.values())), self.blocks)  # (P, b, N, n)
-        norms = step.of(norms_of(step.feature_gram), tuple(reached)) * step.scale.abs()
-        share = safe_divide(torch.ones_like(norms), norms * step.processes.world * len(step.present))
-        target = torch.einsum("p,pbni->bni", -share.to(rows.dtype), rows)  # (b, N, n): -V
-        return self.rotation.gradients(tuple(reached), rows, target)
+        if reached:
+            rows = self.axis.rows(torch.stack(list(reached.values())), self.blocks)  # (P, b, N, n)
+            factor = step.scale.abs() * step.processes.world  # of the gradients as they arrived
+            norms = step.of(norms_of(step.feature_gram), tuple(reached)) * factor
+            shares = safe_divide(torch.ones_like(norms), norms * len(step.present)).to(rows.dtype)
+            target = torch.einsum("p,pbni->bni", -shares, rows)  # (b, N, n): -V
+            gradients = self.rotation.gradients(tuple(reached), rows, target)
+        else:
+            gradients = [torch.zeros_like(parameter) for parameter in self.owned()]
+        return tuple(gradients if step.processes.alone else step.processes.mean(torch.stack(gradients)))
 
     def _rotated(self, rows: Mapping[int, Sequence[Tensor | None]]) -> dict[int, Tensor]:
         """Gradients of the rotated tensor, of the tasks that reach it."""
         found = {}
         for task, row in rows.items():
-            gradient = row[self.leaf]
-            if gradient is not None:
+            if (gradient := row[self.leaf]) is not None:
                 found[task] = gradient
         return found
 
@@ -185,10 +172,7 @@ class Rotate(GradientAggregator):
 def _checked_size(size: int | None, feature_dim: int | None, blocks: int) -> int:
     side = size if size is not None else feature_dim
     if side is None:
-        raise SpecError(
-            "rotate needs to know how many features it rotates: pass feature_dim=... to create_method, "
-            "or write rotate(size=...)"
-        )
+        raise SpecError("rotate needs a size: create_method(..., feature_dim=...) or rotate(size=...)")
     if side < 1 or (feature_dim is not None and side > feature_dim):
         raise SpecError(f"size of rotate must be between 1 and feature_dim={feature_dim}, not {side}")
     if blocks < 1 or side % blocks:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mtlkit.errors import UsageError
+from mtlkit.step import Step
 
 __all__ = ["State", "Stateful"]
 
@@ -41,6 +42,13 @@ class State:
 
 class Stateful(nn.Module):
     """A module with declared state over ``count`` tasks."""
+
+    uses_losses: bool = False
+    """Whether values of the losses enter; a merge finds them in ``state.losses``."""
+    uses_cross_gram: bool = False
+    """Whether a merge needs ``state.cross_gram``, products of gradients from independent samples."""
+    needs_whole_gradients: bool = False
+    """Whether a merge needs more than the Gram matrix."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -91,14 +99,32 @@ class Stateful(nn.Module):
         """The parameters declared by :meth:`add_learnt`."""
         return {name: getattr(self, name) for name in self._learnt}
 
+    def owned(self) -> tuple[Tensor, ...]:
+        """Parameters that are inputs of the junction."""
+        return tuple(self.learnt.values())
+
     # What the step does with it
 
     def read_state(self, present: tuple[int, ...], **extras: Any) -> State:
         """State of the present tasks, and ``extras``."""
-        values = {
-            name: self._pick(getattr(self, name), per, present) for name, per in self._declared.items()
-        }
+        values: dict[str, Any] = {}
+        for name, per in self._declared.items():
+            value: Tensor = getattr(self, name)
+            if per != "all" and len(present) < self._count:
+                index = _index(present, value.device)
+                value = value.index_select(0, index)
+                value = value.index_select(1, index) if per == "pair" else value
+            values[name] = value
         return State({**values, **extras})
+
+    def state_of(self, step: Step) -> State:
+        """State of the step's tasks, and what else the hooks of this part asked for."""
+        extras: dict[str, Any] = {"offset": step.offset} if self.needs_whole_gradients else {}
+        if self.uses_losses and step.losses is not None:
+            extras["losses"] = step.losses
+        if self.uses_cross_gram:
+            extras["cross_gram"] = step.cross_gram()
+        return self.read_state(step.present, **extras)
 
     def fit_coordinates(self, state: State, grads: Tensor) -> State:
         """The state with what it has per ``coordinate`` as (P, N), as the gradients; zeros at first."""
@@ -122,26 +148,17 @@ class Stateful(nn.Module):
             if value is old.values[name] or name in self._learnt or name in self._constants:
                 continue
             buffer: Tensor = getattr(self, name)
-            if per == "coordinate" and buffer.shape[1] != value.shape[1]:
+            if per == "coordinate" and not buffer.shape[1]:
                 buffer = value.new_zeros(self._count, value.shape[1])
                 setattr(self, name, buffer)
-            full = self._scatter(buffer, value.to(buffer.dtype), per, present)
-            buffer.copy_(torch.where(finite, full, buffer))
-
-    def _pick(self, value: Tensor, per: Per, present: tuple[int, ...]) -> Tensor:
-        if per == "all" or len(present) == self._count:
-            return value
-        index = _index(present, value.device)
-        picked = value.index_select(0, index)
-        return picked.index_select(1, index) if per == "pair" else picked
-
-    def _scatter(self, buffer: Tensor, value: Tensor, per: Per, present: tuple[int, ...]) -> Tensor:
-        if per == "all" or len(present) == self._count:
-            return value
-        index = _index(present, buffer.device)
-        if per == "pair":
-            return buffer.index_put((index[:, None], index[None, :]), value)
-        return buffer.index_copy(0, index, value)
+            value = value.to(buffer.dtype)
+            if per != "all" and len(present) < self._count:
+                index = _index(present, buffer.device)
+                if per == "pair":
+                    value = buffer.index_put((index[:, None], index[None, :]), value)
+                else:
+                    value = buffer.index_copy(0, index, value)
+            buffer.copy_(torch.where(finite, value, buffer))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         for name, per in self._declared.items():
@@ -151,15 +168,17 @@ class Stateful(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _apply(self: Self, fn: Any, recurse: bool = True) -> Self:
-        """Keep state in float32 or better when a model is cast to half precision."""
+        """Keep state in its own type when a model is cast, and all else in float32 or better."""
+        state = {id(getattr(self, name)) for name in self._declared if name not in self._learnt}
 
         def careful(tensor: Tensor) -> Tensor:
             result: Tensor = fn(tensor)
-            if tensor.is_floating_point() and result.dtype in (torch.float16, torch.bfloat16):
-                return tensor.to(result.device)
-            return result
+            half = tensor.is_floating_point() and result.dtype in (torch.float16, torch.bfloat16)
+            # the hooks compute with it in float64
+            return tensor.to(result.device) if half or id(tensor) in state else result
 
-        return super()._apply(careful, recurse)
+        nn.Module._apply(self, careful, recurse)  # type: ignore[no-untyped-call,unused-ignore]
+        return self
 
 
 _indices: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}

@@ -9,6 +9,8 @@ import mtlkit
 class LastTaskOnly(mtlkit.GradientAggregator):
     """Follow the last task."""
 
+    waived_laws = {"permutation": "the last task is another one when tasks are permuted"}
+
     def __init__(self, tasks, *, factor: float = 1.0, **common):
         super().__init__(tasks, **common)
         self.factor = factor

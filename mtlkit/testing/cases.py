@@ -1,0 +1,130 @@
+"""What the laws of methods are checked on: a method to be made, gradients, batches, comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mtlkit.errors import SpecError
+from mtlkit.registry import methods, option_names, takes_feature_dim
+from mtlkit.spec import SpecLike
+from mtlkit.testing.small_network import INPUTS, WIDTH, SmallNetwork
+from mtlkit.weighting.base import GradientAggregator
+from mtlkit.weighting.chain import create_method
+
+__all__ = ["Case", "require"]
+
+BATCH = 8
+_KINDS = 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method with its options, and what it is checked on; see :func:`mtlkit.testing.check_method`."""
+
+    method: SpecLike | type[GradientAggregator]
+    options: Mapping[str, Any]
+    tasks: int
+    seed: int
+    examples: int
+    device: torch.device
+    dtype: torch.dtype
+
+    def create(self, tasks: int | None = None, **more: Any) -> GradientAggregator:
+        """A new method for ``tasks`` tasks."""
+        return self._create(self.method, tasks or self.tasks, {**self.options, **more})
+
+    def create_again(self, method: GradientAggregator) -> GradientAggregator:
+        """A method from the string of another one; a class without a name needs its options alone."""
+        if isinstance(self.method, type) and not self._registered(self.method):
+            return self._create(self.method, self.tasks, method.own_spec().options)
+        return self._create(str(method), self.tasks, {})
+
+    def network(
+        self, method: GradientAggregator | None = None, targets: Sequence[int] | None = None
+    ) -> SmallNetwork:
+        """A small network, with the same numbers each time."""
+        torch.manual_seed(self.seed)
+        net = SmallNetwork(self.create() if method is None else method, targets)
+        return net.to(device=self.device, dtype=self.dtype)
+
+    def allows(self, tasks: int) -> bool:
+        """Whether the options fit ``tasks`` tasks; a list with one number per task fits one number."""
+        try:
+            self.create(tasks)
+        except SpecError:
+            return False
+        return True
+
+    def takes_wrt(self) -> bool:
+        """Whether there is a merge that knows the option ``wrt``."""
+        merge = self.create().merge_part
+        return merge is not None and "wrt" in option_names(type(merge))
+
+    def gradients(self, tasks: int | None = None) -> Iterator[Tensor]:
+        """(K, N) matrices: any, with a conflict, with one and unequal norms, linearly dependent."""
+        count = tasks or self.tasks
+        for example in range(self.examples):
+            generator = torch.Generator().manual_seed(self.seed * 1009 + example)
+            rows = torch.randn(count, 3 * count + 2, generator=generator, dtype=torch.float64)
+            kind = example % _KINDS
+            if kind in (1, 2) and count > 1:
+                rows[1] = 0.3 * rows[1] - rows[0]
+            if kind == 2:
+                rows *= torch.logspace(0, 2, count, dtype=torch.float64)[:, None]
+            if kind == 3 and count > 1:
+                rows[-1] = rows[:-1].sum(dim=0)
+            yield rows.to(self.device, self.dtype)
+
+    def combine(self, method: GradientAggregator, rows: Tensor) -> Tensor:
+        """The merge alone; losses are given only where the merge asks for them."""
+        merge = method.merge_part
+        if merge is None or not merge.uses_losses:
+            return method.combine(rows)
+        return method.combine(rows, torch.linspace(1, 2, len(rows)).to(rows))
+
+    def batches(self, count: int) -> list[Tensor]:
+        """Inputs of the small network."""
+        generator = torch.Generator().manual_seed(self.seed + 1)
+        draws = [torch.randn(BATCH, INPUTS, generator=generator) for _ in range(count)]
+        return [x.to(self.device, self.dtype) for x in draws]
+
+    def require_same(
+        self, found: Tensor, expected: Tensor, what: str, tolerance: float | None = None
+    ) -> None:
+        """Raise if two tensors differ by more than rounding, relative to the larger one."""
+        default = 1e-6 if self.dtype == torch.float64 else 1e-3
+        difference = float((found.double() - expected.double()).norm())
+        size = max(float(found.double().norm()), float(expected.double().norm()))
+        # a difference that is NaN is none that is small enough
+        small = difference <= (default if tolerance is None else tolerance) * size
+        require(small, f"{what}: difference {difference:.1e}, norm {size:.1e}")
+
+    def _create(
+        self, method: SpecLike | type[GradientAggregator], tasks: int, options: Mapping[str, Any]
+    ) -> GradientAggregator:
+        if not isinstance(method, type):
+            return create_method(method, tasks, feature_dim=WIDTH, **options).to(self.device)
+        if self._registered(method):
+            return create_method(method.name, tasks, feature_dim=WIDTH, **options).to(self.device)
+        sized: dict[str, Any] = {"feature_dim": WIDTH} if takes_feature_dim(method) else {}
+        made = method(tasks, **sized, **options)
+        if not hasattr(made, "name"):  # the registry would have given it one
+            vars(made)["name"] = method.__name__
+        made.join([made])
+        return made.to(self.device)
+
+    @staticmethod
+    def _registered(method: type[GradientAggregator]) -> bool:
+        name = getattr(method, "name", "")
+        return name in methods.names() and methods.get(name) is method
+
+
+def require(condition: bool, message: str) -> None:
+    """An ``assert`` that ``python -O`` keeps."""
+    if not condition:
+        raise AssertionError(message)

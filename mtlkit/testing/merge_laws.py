@@ -1,0 +1,165 @@
+"""Laws of the merge alone: ``combine(grads)`` and ``weights(gram)``. A function's name is the law's."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from mtlkit.errors import UsageError
+from mtlkit.testing.cases import Case, require
+from mtlkit.testing.small_network import train
+
+__all__ = [
+    "gram_path",
+    "half_precision",
+    "identical_rows",
+    "nonfinite",
+    "permutation",
+    "require_equal_state",
+    "scale",
+    "single_task",
+    "spec",
+    "zero_rows",
+]
+
+
+def permutation(case: Case) -> None:
+    """The order of the tasks does not change the merged gradient."""
+    for rows in case.gradients():
+        losses = torch.rand(len(rows), dtype=torch.float64).to(rows) + 0.1
+        order = torch.randperm(len(rows), device=rows.device)
+        found = case.create().combine(rows[order], losses[order])
+        case.require_same(found, case.create().combine(rows, losses), "the tasks were permuted")
+
+
+def scale(case: Case) -> None:
+    """Scaling all gradients by one factor, 1e-12 to 1e12, does not change the merged direction."""
+    for rows in case.gradients():
+        factor = 10 ** float(24 * torch.rand(()) - 12)
+        _require_same_direction(case, rows, factor)
+    single = next(case.gradients()).float()
+    for factor in (1e-12, 1e12):
+        _require_same_direction(case, single, factor, tolerance=1e-3)
+
+
+def _require_same_direction(
+    case: Case, rows: Tensor, factor: float, tolerance: float | None = None
+) -> None:
+    plain, scaled = case.combine(case.create(), rows), case.combine(case.create(), rows * factor)
+    require(bool(plain.norm() > 0) and bool(scaled.norm() > 0), "the merged gradient is zero")
+    what = f"{rows.dtype} gradients were scaled by {factor:.0e}"
+    case.require_same(scaled / scaled.norm(), plain / plain.norm(), what, tolerance)
+
+
+def single_task(case: Case) -> None:
+    """The gradient of a single task is left as it is."""
+    if not case.allows(1):
+        return
+    for rows in case.gradients(tasks=1):
+        case.require_same(case.combine(case.create(1), rows), rows[0], "there is one task")
+
+
+def zero_rows(case: Case) -> None:
+    """Zero gradients give a finite result, and zero if all of them are zero."""
+    for example, rows in enumerate(case.gradients()):
+        zeros = len(rows) - example % len(rows)
+        rows[:zeros] = 0
+        method = case.create()
+        for step in range(2):
+            merged = case.combine(method, rows)
+            what = f"{zeros} of {len(rows)} gradients are zero, step {step}"
+            require(bool(torch.isfinite(merged).all()), f"{what}: the merged gradient is not finite")
+            require(zeros < len(rows) or not merged.any(), f"{what}: the merged gradient is not zero")
+
+
+def identical_rows(case: Case) -> None:
+    """Identical gradients are merged into one of the same direction."""
+    for rows in case.gradients():
+        merged = case.combine(case.create(), rows[:1].repeat(len(rows), 1))
+        require(bool(merged @ rows[0] > 0), "the merged gradient is zero, reversed or not finite")
+        factor = merged.norm() / rows[0].norm()
+        case.require_same(merged, factor * rows[0], "all gradients are the same")
+
+
+def nonfinite(case: Case) -> None:
+    """A gradient that is not finite gives such a merge, and neither it nor such a loss is remembered."""
+    for bad in (math.nan, math.inf, -math.inf):
+        rows = next(case.gradients())
+        method, twin = case.create(), case.create()
+        case.combine(method, rows)
+        before = copy.deepcopy(method.state_dict())
+        twin.load_state_dict(before)
+        poisoned = rows.clone()
+        poisoned[-1, 1] = bad
+        merged = case.combine(method, poisoned)
+        require(not torch.isfinite(merged).all(), f"a gradient holds {bad}: the merged one is finite")
+        require_equal_state(method.state_dict(), before, f"a gradient holds {bad}")
+        after = torch.equal(case.combine(method, rows), case.combine(twin, rows))
+        require(after, f"a gradient held {bad}: the next step is another one")
+    net = case.network()
+    (x,) = case.batches(1)
+    torch.autograd.backward(net(x))
+    before = copy.deepcopy(net.method.state_dict())
+    first, *others = net.losses(x)
+    assert first is not None
+    torch.autograd.backward(net.method.total([first * math.inf, *others]))
+    require_equal_state(net.method.state_dict(), before, "a loss is infinite")
+
+
+def gram_path(case: Case) -> None:
+    """``combine(grads)`` is the sum weighted by ``weights(gram)``, or there are no such weights."""
+    for rows in case.gradients():
+        method = case.create()
+        merge = method.merge_part
+        whole = merge is not None and merge.needs_whole_gradients
+        for _ in range(2):
+            try:
+                weights = method.weights(rows @ rows.T)
+            except UsageError:
+                if whole or (merge is not None and merge.uses_losses):
+                    return
+                raise
+            require(not whole, "a merge of whole gradients has weights")
+            shape = tuple(weights.shape)
+            require(shape == (len(rows),), f"weights has shape {shape}, not ({len(rows)},)")
+            case.require_same(method.combine(rows), weights @ rows, "combine and weights differ")
+
+
+def half_precision(case: Case) -> None:
+    """A model in bfloat16 or float32 trains, with the method's state in float32 or better."""
+    rows = next(case.gradients())
+    for dtype, tolerance in ((torch.float32, 1e-3), (torch.bfloat16, 1e-2)):
+        given = rows.to(dtype)
+        method, exact = case.create().to(dtype), case.create()
+        for _ in range(2):
+            merged = case.combine(method, given)
+            require(merged.dtype == dtype, f"{dtype} gradients gave {merged.dtype}")
+            expected = case.combine(exact, given.double())
+            case.require_same(merged, expected, f"the gradients are {dtype}", tolerance)
+        net = case.network().to(dtype)
+        train(net, [x.to(dtype) for x in case.batches(2)])
+        for name, value in net.method.state_dict().items():
+            wide = not value.is_floating_point() or value.dtype in (torch.float32, torch.float64)
+            require(wide, f"the model is {dtype}: {name} became {value.dtype}")
+        for name, value in net.state_dict().items():
+            require(bool(torch.isfinite(value).all()), f"the model is {dtype}: {name} is not finite")
+
+
+def spec(case: Case) -> None:
+    """The string of a method makes the same method again, options included."""
+    method = case.create()
+    again = case.create_again(method)
+    require(type(again) is type(method), f"{type(again).__name__} came back")
+    require(again.spec == method.spec, f"{method} came back as {again}")
+
+
+def require_equal_state(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], what: str) -> None:
+    """Raise unless two state dicts are equal bit for bit."""
+    require(found.keys() == expected.keys(), f"{what}: the state has other names")
+    for name, value in expected.items():
+        same = torch.equal(found[name].nan_to_num(), value.nan_to_num())
+        require(same, f"{what}: {name} is {found[name]}, not {value}")

@@ -1,0 +1,122 @@
+"""The laws of methods, over a method of anybody's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from mtlkit.errors import SpecError, unknown_name
+from mtlkit.spec import SpecLike
+from mtlkit.testing import merge_laws, step_laws
+from mtlkit.testing.cases import Case
+from mtlkit.testing.processes import distributed as distributed_law
+from mtlkit.weighting.base import GradientAggregator
+
+__all__ = ["LAWS", "check_method"]
+
+_CHECKS: dict[str, Callable[[Case], None]] = {
+    check.__name__: check
+    for check in (
+        merge_laws.permutation,
+        merge_laws.scale,
+        merge_laws.single_task,
+        merge_laws.zero_rows,
+        merge_laws.identical_rows,
+        merge_laws.nonfinite,
+        merge_laws.gram_path,
+        merge_laws.half_precision,
+        merge_laws.spec,
+        step_laws.junction,
+        step_laws.wrt_parameters,
+        step_laws.no_fork,
+        step_laws.heads,
+        step_laws.scaled_loss,
+        step_laws.absent_task,
+        step_laws.no_labels,
+        step_laws.state_dict,
+        step_laws.evaluation,
+        step_laws.copies,
+        step_laws.compiled,
+        distributed_law,
+    )
+}
+
+LAWS: Mapping[str, str] = {name: check.__doc__ or "" for name, check in _CHECKS.items()}
+"""Names of the laws, and one sentence for each."""
+
+
+def check_method(
+    method: SpecLike | type[GradientAggregator],
+    *,
+    laws: Iterable[str] | None = None,
+    tasks: int = 3,
+    seed: int = 0,
+    examples: int = 20,
+    distributed: bool = False,
+    compiled: bool = False,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float64,
+    **options: Any,
+) -> None:
+    """Check the laws of a method, but for those that it lists in ``waived_laws``.
+
+    Args:
+        method: a registered name, a config string, or a class, registered or not.
+        laws: names from :data:`LAWS`; default all, the slow ``distributed`` and ``compiled`` only if
+            asked for.
+        tasks: number of tasks, two or more.
+        seed: of gradients, networks and batches.
+        examples: number of random gradient matrices per law.
+        distributed: start two processes, which takes seconds; a class must then be importable.
+        compiled: compile a step, if the method is ``traceable``.
+        device: where gradients and networks live.
+        dtype: of gradients and networks, ``float64`` or ``float32``.
+        options: options of the method; one with a name from above goes into the config string.
+
+    Raises:
+        AssertionError: if a law does not hold; the message begins with the law's name.
+        SpecError: for an unknown method, option or law, in ``waived_laws`` too.
+    """
+    if tasks < 2 or examples < 1:
+        raise SpecError(f"give two tasks or more and an example or more, not {tasks} and {examples}")
+    if dtype not in (torch.float32, torch.float64):
+        raise SpecError(f"dtype must be torch.float32 or torch.float64, not {dtype}")
+    place = torch.device(device)
+    case = Case(method, options, tasks, seed, examples, place, dtype)
+    waived = _waived(case.create())
+    slow = {"distributed": distributed, "compiled": compiled}
+    chosen = [law for law in LAWS if slow.get(law, True)] if laws is None else list(laws)
+    shown = method.__name__ if isinstance(method, type) else method
+    for law in chosen:
+        _require_known(law)
+    with torch.random.fork_rng(devices=[] if place.type == "cpu" else [place]):
+        for law in chosen:
+            if law in waived:
+                continue
+            torch.manual_seed(seed)
+            try:
+                _CHECKS[law](case)
+            except Exception as error:
+                kind = "" if type(error) is AssertionError else f"{type(error).__name__}: "
+                raise AssertionError(
+                    f"{law}: {shown} with {tasks} tasks, seed {seed}: {kind}{error} [law: {LAWS[law]}]"
+                ) from error
+
+
+def _waived(method: GradientAggregator) -> set[str]:
+    """Laws that some part waives, each with a reason."""
+    waived: set[str] = set()
+    for part in method.parts:
+        for law, reason in part.waived_laws.items():
+            _require_known(law)
+            if not reason.strip():
+                raise SpecError(f"{part.name} waives the law {law!r} and gives no reason; write it down")
+            waived.add(law)
+    return waived
+
+
+def _require_known(law: str) -> None:
+    if law not in LAWS:
+        raise unknown_name("law", law, LAWS)

@@ -1,0 +1,240 @@
+"""Laws of a training step of a small network. A function's name is the law's."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import backward
+
+from mtlkit.testing.cases import Case, require
+from mtlkit.testing.merge_laws import require_equal_state
+from mtlkit.testing.small_network import SmallNetwork, task_gradients, train
+
+__all__ = [
+    "absent_task",
+    "compiled",
+    "copies",
+    "evaluation",
+    "heads",
+    "junction",
+    "no_fork",
+    "no_labels",
+    "scaled_loss",
+    "state_dict",
+    "wrt_parameters",
+]
+
+STEPS = 3
+
+
+def junction(case: Case) -> None:
+    """The gradient that one backward leaves is ``combine(grads, losses)`` of the task gradients."""
+    _require_combination(case, case.network())
+
+
+def wrt_parameters(case: Case) -> None:
+    """With ``wrt=parameters``, the merged gradients are those of one backward per loss."""
+    if case.takes_wrt():
+        _require_combination(case, case.network(case.create(wrt="parameters")))
+
+
+def no_fork(case: Case) -> None:
+    """With ``wrt=parameters`` and no fork, shared gradients are merged and heads keep their own."""
+    if not case.takes_wrt():
+        return
+    method = case.create(wrt="parameters")
+    if not method.needs_fork:
+        _require_combination(case, case.network(method), fork=False)
+
+
+def _require_combination(case: Case, net: SmallNetwork, *, fork: bool = True) -> None:
+    over_parameters = net.method.wrt_parameters
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.02)
+    for step, x in enumerate(case.batches(STEPS)):
+        optimizer.zero_grad()
+        rows, losses = task_gradients(net, x, parameters=over_parameters)
+        own = _head_gradients(net, x)
+        expected = copy.deepcopy(net.method).combine(rows, losses)
+        features = net.backbone(x)
+        features.retain_grad()
+        views = net.method(features) if fork else [features] * len(net.heads)
+        backward(net.method.total(net.losses_of(views, x)))
+        targets = list(net.backbone.parameters()) if over_parameters else [features]
+        found = torch.cat([_gradient(target).flatten() for target in targets])
+        case.require_same(found, expected, f"step {step}: backward and combine differ")
+        if not fork:
+            _require_head_gradients(case, net, own)
+        optimizer.step()
+
+
+def heads(case: Case) -> None:
+    """A head gets the gradient of its own loss, times its loss weight where losses are weighed."""
+    net = case.network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.02)
+    for x in case.batches(STEPS):
+        own = _head_gradients(net, x)
+        optimizer.zero_grad()
+        backward(net(x))
+        _require_head_gradients(case, net, own)
+        optimizer.step()
+
+
+def _head_gradients(net: SmallNetwork, x: Tensor) -> list[Tensor]:
+    net.method.eval()
+    losses = [loss for loss in net.losses(x) if loss is not None]
+    net.method.train()
+    values = torch.stack(losses).detach()
+    factors = net.method.loss_factors(values, values)
+    return [
+        factor * torch.autograd.grad(loss, next(head.parameters()), retain_graph=True)[0]
+        for factor, loss, head in zip(factors, losses, net.heads, strict=True)
+    ]
+
+
+def _require_head_gradients(case: Case, net: SmallNetwork, own: list[Tensor]) -> None:
+    for task, (head, expected) in enumerate(zip(net.heads, own, strict=True)):
+        case.require_same(_gradient(next(head.parameters())), expected, f"head {task}")
+
+
+def scaled_loss(case: Case) -> None:
+    """A scaled loss (GradScaler, accumulation) gives the scaled gradient and the same state."""
+    factor = 1024.0
+    plain, scaled = case.network(), case.network()
+    for step, x in enumerate(case.batches(STEPS)):
+        for net, size in ((plain, 1.0), (scaled, factor)):
+            net.zero_grad()
+            backward(net(x) * size)
+        pairs = zip(plain.named_parameters(), scaled.parameters(), strict=True)
+        for (name, one), other in pairs:
+            what = f"step {step}, loss times {factor:g}: gradient of {name}"
+            case.require_same(_gradient(other) / factor, _gradient(one), what)
+            with torch.no_grad():
+                one.sub_(_gradient(one), alpha=0.01)
+                other.copy_(one)
+    kept = scaled.method.state_dict()
+    for name, value in plain.method.state_dict().items():
+        case.require_same(kept[name], value, f"loss times {factor:g}: state {name}")
+
+
+def absent_task(case: Case) -> None:
+    """A step without a task's loss is one of a method that was made without that task."""
+    here = [task for task in range(case.tasks) if task != 1]
+    if case.tasks < 2 or not case.allows(len(here)):
+        return
+    full, smaller = case.network(), case.network(case.create(len(here)), targets=here)
+    smaller.backbone.load_state_dict(full.backbone.state_dict())
+    for head, task in zip(smaller.heads, here, strict=True):
+        head.load_state_dict(full.heads[task].state_dict())
+    for step, x in enumerate(case.batches(STEPS)):
+        labels = torch.ones(len(x), case.tasks, device=x.device)
+        labels[:, 1] = 0
+        full.zero_grad()
+        smaller.zero_grad()
+        backward(full(x, labels))
+        backward(smaller(x))
+        for one, other in zip(full.backbone.parameters(), smaller.backbone.parameters(), strict=True):
+            case.require_same(_gradient(one), _gradient(other), f"step {step}, without task 1")
+            with torch.no_grad():
+                one.sub_(_gradient(one), alpha=0.01)
+                other.copy_(one)
+
+
+def no_labels(case: Case) -> None:
+    """A step without any loss moves no shared parameter and leaves the state as it is."""
+    net = case.network()
+    first, second = case.batches(2)
+    train(net, [first])
+    before = copy.deepcopy(net.method.state_dict())
+    net.zero_grad()
+    backward(net(second, torch.zeros(len(second), case.tasks, device=second.device)))
+    moved = [p for p in net.backbone.parameters() if p.grad is not None and p.grad.any()]
+    require(not moved, "no task has a loss: the backbone got a gradient")
+    require_equal_state(net.method.state_dict(), before, "no task has a loss")
+
+
+def state_dict(case: Case) -> None:
+    """Training goes on bit for bit from a state dict that is loaded strictly."""
+    batches = case.batches(6)
+    net, other = case.network(), case.network()
+    first, second = (torch.optim.Adam(each.parameters(), lr=0.01) for each in (net, other))
+    train(net, batches[:4], first)
+    saved, saved_optimizer = copy.deepcopy(net.state_dict()), copy.deepcopy(first.state_dict())
+    train(net, batches[4:], first)
+    other.load_state_dict(saved, strict=True)
+    second.load_state_dict(saved_optimizer)
+    train(other, batches[4:], second)
+    require_equal_state(other.state_dict(), net.state_dict(), "resumed from a state dict")
+
+
+def evaluation(case: Case) -> None:
+    """In eval mode losses have ordinary gradients; neither it nor ``no_grad`` leaves a trace."""
+    *batches, between, after = case.batches(4)
+    net, twin = case.network(), case.network()
+    train(net, batches)
+    train(twin, batches)
+    with torch.no_grad():
+        net(between)
+    net.eval()
+    for loss in net.losses(between):
+        assert loss is not None
+        torch.autograd.grad(loss, list(net.backbone.parameters()), retain_graph=True)
+    net(between)
+    net.train()
+    same = str(net.method.stats) == str(twin.method.stats)
+    require(same, "stats changed")
+    require_equal_state(net.method.state_dict(), twin.method.state_dict(), "after an evaluation")
+    train(net, [after])
+    train(twin, [after])
+    require_equal_state(net.state_dict(), twin.state_dict(), "a step after an evaluation")
+
+
+def copies(case: Case) -> None:
+    """A deep copy, and what comes out of a pickle, go on as the method itself does, mid-step too."""
+    first, second, third = case.batches(3)
+    net = case.network()
+    train(net, [first])
+    forked = net.method(net.backbone(second))
+    twins = {"a deep copy": copy.deepcopy(net)}
+    if all(_importable(type(part)) for part in net.method.parts):
+        twins["a pickled copy"] = pickle.loads(pickle.dumps(net))
+    del forked
+    train(net, [second, third])
+    for what, twin in twins.items():
+        train(twin, [second, third])
+        require_equal_state(twin.state_dict(), net.state_dict(), what)
+
+
+def _importable(kind: type) -> bool:
+    """Whether pickle can find the class; not one that a function made."""
+    found: Any = sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is kind
+
+
+def compiled(case: Case) -> None:
+    """A traceable method compiles into one graph, whose steps are those of eager mode."""
+    eager, other = case.network(), case.network()
+    if not eager.method.traceable or eager.method.wrt_parameters:
+        return
+    torch._dynamo.reset()
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.02, momentum=0.5)
+    graph = torch.compile(other, fullgraph=True, backend="aot_eager")
+    train(eager, case.batches(STEPS))
+    for x in case.batches(STEPS):
+        optimizer.zero_grad()
+        backward(graph(x))
+        optimizer.step()
+    found = other.state_dict()
+    for name, value in eager.state_dict().items():
+        case.require_same(found[name], value, f"{name} of the compiled network")
+
+
+def _gradient(tensor: Tensor) -> Tensor:
+    """The gradient that a backward has left; zero where it left none."""
+    return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad

@@ -1,0 +1,92 @@
+"""A network that FSDP2 has sharded ends where one process ends, its method's parameters included."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import mtlkit
+from tests.distributed.launch import run_processes
+from tests.networks import SmallNet
+
+STEPS, BATCH = 8, 8
+# SGD shows whether gradients are averaged; Adam would move a parameter whose gradient is zero
+CASES = [
+    (spec, root, optimizer, inside)
+    for spec in ("rotograd", "gradnorm", "uw", "imtl_l+rotate(update_every=2)+scale")
+    for root in (True, False)
+    for optimizer, inside in (("sgd", False), ("adam", True))
+]
+
+
+class Net(SmallNet):
+    """The total is computed ``inside`` the forward that FSDP wraps, or after it."""
+
+    inside = True
+
+    def forward(self, x: Tensor) -> Tensor | list[Tensor | None]:
+        losses = self.losses(x)
+        return self.method.total(losses) if self.inside else losses
+
+
+def shard(net: Net, root: bool) -> None:
+    """The backbone, each head and, if ``root``, all that is left: the method's parameters."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (2,))
+    for module in (net.backbone, *net.heads):
+        fully_shard(module, mesh=mesh)
+    if root:
+        fully_shard(net, mesh=mesh)
+    sharded = [hasattr(parameter, "full_tensor") for parameter in net.method.parameters()]
+    assert all(sharded) if root else not any(sharded)
+
+
+def train(
+    spec: str, root: bool, kind: str, inside: bool, rank: int = 0, world: int = 1
+) -> dict[str, Tensor]:
+    torch.manual_seed(7)
+    net = Net(spec).double()
+    net.inside = inside
+    if world > 1:
+        shard(net, root)
+    groups = mtlkit.param_groups(net, lr=0.02, method_lr=0.01)
+    optimizer = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[kind](groups)
+    generator = torch.Generator().manual_seed(3)
+    share = BATCH // world
+    for _ in range(STEPS):
+        x = torch.randn(BATCH, 4, generator=generator, dtype=torch.float64)
+        optimizer.zero_grad()
+        found = net(x[rank * share : (rank + 1) * share])
+        (found if inside else net.method.total(found)).backward()
+        optimizer.step()
+    state = net.state_dict()
+    ends = {k: (v.full_tensor() if hasattr(v, "full_tensor") else v).clone() for k, v in state.items()}
+    with torch.no_grad():
+        ends["evaluated"] = torch.stack(net.eval().losses(x))  # of the whole batch on every process
+    return ends
+
+
+def on_rank(rank: int, world: int) -> list[dict[str, Tensor]]:
+    return [train(*case, rank, world) for case in CASES]
+
+
+@pytest.fixture(scope="module")
+def ranks() -> list[list[dict[str, Tensor]]]:
+    return run_processes(on_rank)
+
+
+def label(case: tuple[str, bool, str, bool]) -> str:
+    spec, root, optimizer, _ = case
+    return f"{spec}-{'root' if root else 'submodules'}-{optimizer}"
+
+
+@pytest.mark.parametrize("index", range(len(CASES)), ids=map(label, CASES))
+def test_a_sharded_network_ends_where_one_process_does(ranks, index: int) -> None:
+    alone = train(*CASES[index])
+    first, second = ranks[0][index], ranks[1][index]
+    for key, expected in alone.items():
+        assert torch.equal(first[key], second[key]), f"ranks differ in {key}"
+        assert (first[key].double() - expected.double()).abs().max() <= 1e-5, key

@@ -1,0 +1,215 @@
+"""For every law, a method that breaks it and no other one."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from mtlkit import GradientAggregator
+from mtlkit.gram import cosine_matrix, norms_of, safe_divide
+
+
+class ByPosition(GradientAggregator):
+    def weights(self, gram):
+        return torch.arange(1.0, len(gram) + 1).to(gram)
+
+
+class ComparesWithOne(GradientAggregator):
+    def weights(self, gram):
+        relative = norms_of(gram) / (norms_of(gram) + 1)
+        return safe_divide(relative, relative.mean())
+
+
+class TwiceTheSum(GradientAggregator):
+    def weights(self, gram):
+        return 2 * torch.ones_like(gram[0])
+
+
+class DividesByZero(GradientAggregator):
+    def weights(self, gram):
+        norms = norms_of(gram)
+        return norms.mean() / norms
+
+
+class LikesDifference(GradientAggregator):
+    def weights(self, gram):
+        ones = torch.ones_like(gram[0])
+        return ones if len(gram) == 1 else ones * (1 - cosine_matrix(gram).min())
+
+
+class CountsEveryStep(GradientAggregator):
+    def __init__(self, tasks, **common):
+        super().__init__(tasks, **common)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    def weights(self, gram):
+        self.steps += 1
+        return torch.ones_like(gram[0])
+
+
+class ShowsOtherWeights(GradientAggregator):
+    def weights(self, gram):
+        return 2 * torch.ones_like(gram[0])
+
+    def weigh(self, gram, state):
+        return torch.ones_like(gram[0]), state
+
+
+class CastsItsState(GradientAggregator):
+    def __init__(self, tasks, **common):
+        super().__init__(tasks, **common)
+        self.add_state("norms", 0.0)
+
+    def weigh(self, gram, state):
+        return torch.ones_like(gram[0]), state.replace(norms=norms_of(gram))
+
+    def _apply(self, fn, recurse=True):
+        return nn.Module._apply(self, fn, recurse)
+
+
+class ChangesItsOption(GradientAggregator):
+    def __init__(self, tasks, *, power: float = 1.0, **common):
+        super().__init__(tasks, **common)
+        self.power = power + 1
+
+    def weights(self, gram):
+        return torch.ones_like(gram[0])
+
+
+class _ChangesGradients(GradientAggregator):
+    """Merges twice the gradients that arrive at the features, for one value of ``wrt``."""
+
+    breaks_parameters = False
+
+    def weights(self, gram):
+        return torch.ones_like(gram[0])
+
+    def pull_back(self, grads):
+        factor = 2 if self.wrt_parameters == self.breaks_parameters else 1
+        return {task: [factor * g for g in leaves] for task, leaves in grads.items()}
+
+
+class ChangesFeatureGradients(_ChangesGradients):
+    pass
+
+
+class ChangesParameterGradients(_ChangesGradients):
+    breaks_parameters = True
+
+
+class ChangesLossRows(GradientAggregator):
+    def weights(self, gram):
+        return torch.ones_like(gram[0])
+
+    def merge_step(self, step):
+        factor = 1 if step.features.tasks else 2
+        return [factor * gradient for gradient in super().merge_step(step)]
+
+
+class DoublesHeads(GradientAggregator):
+    def weights(self, gram):
+        return torch.ones_like(gram[0])
+
+    def total(self, losses):
+        factor = 1 if self.wrt_parameters else 2
+        return super().total([None if loss is None else factor * loss for loss in losses])
+
+    def pull_back(self, grads):
+        factor = 1 if self.wrt_parameters else 0.5
+        return {task: [factor * g for g in leaves] for task, leaves in grads.items()}
+
+
+class UndoesTheScale(GradientAggregator):
+    def weights(self, gram):
+        return torch.ones_like(gram[0])
+
+    def merge_step(self, step):
+        return [gradient / step.scale for gradient in super().merge_step(step)]
+
+
+class CountsAllTasks(GradientAggregator):
+    def weights(self, gram):
+        return torch.ones_like(gram[0]) * len(self.tasks) / len(gram)
+
+
+class CountsEmptySteps(GradientAggregator):
+    def __init__(self, tasks, **common):
+        super().__init__(tasks, **common)
+        self.register_buffer("empty", torch.zeros((), dtype=torch.long))
+
+    def weights(self, gram):
+        return torch.ones_like(gram[0])
+
+    def total(self, losses):
+        self.empty += all(loss is None for loss in losses)
+        return super().total(losses)
+
+
+class ForgetsWhenSaved(GradientAggregator):
+    def __init__(self, tasks, **common):
+        super().__init__(tasks, **common)
+        self.add_state("steps", 0, per="all")
+        self._non_persistent_buffers_set.add("steps")
+
+    def weigh(self, gram, state):
+        weights = torch.ones_like(gram[0]) * torch.where(state.steps > 3, 2, 1)
+        return weights, state.replace(steps=state.steps + 1)
+
+
+class CountsEvaluations(GradientAggregator):
+    def __init__(self, tasks, **common):
+        super().__init__(tasks, **common)
+        self.register_buffer("evaluations", torch.zeros((), dtype=torch.long))
+
+    def weights(self, gram):
+        return torch.ones_like(gram[0])
+
+    def forward(self, features):
+        self.evaluations += not self.training
+        return super().forward(features)
+
+
+class HoldsAFunction(GradientAggregator):
+    def __init__(self, tasks, **common):
+        super().__init__(tasks, **common)
+        self.function = lambda gram: torch.ones_like(gram[0])
+
+    def weights(self, gram):
+        return self.function(gram)
+
+
+class LeavesTheGraph(GradientAggregator):
+    def weights(self, gram):
+        return torch.ones_like(gram[0]) * float(gram[0, 0] > -1)
+
+
+class ReadsItsRank(GradientAggregator):
+    def weights(self, gram):
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        return torch.ones_like(gram[0]) + rank
+
+
+BROKEN = {
+    "permutation": ByPosition,
+    "scale": ComparesWithOne,
+    "single_task": TwiceTheSum,
+    "zero_rows": DividesByZero,
+    "identical_rows": LikesDifference,
+    "nonfinite": CountsEveryStep,
+    "gram_path": ShowsOtherWeights,
+    "half_precision": CastsItsState,
+    "spec": ChangesItsOption,
+    "junction": ChangesFeatureGradients,
+    "wrt_parameters": ChangesParameterGradients,
+    "no_fork": ChangesLossRows,
+    "heads": DoublesHeads,
+    "scaled_loss": UndoesTheScale,
+    "absent_task": CountsAllTasks,
+    "no_labels": CountsEmptySteps,
+    "state_dict": ForgetsWhenSaved,
+    "evaluation": CountsEvaluations,
+    "copies": HoldsAFunction,
+    "compiled": LeavesTheGraph,
+    "distributed": ReadsItsRank,
+}

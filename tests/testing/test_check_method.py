@@ -1,0 +1,130 @@
+"""check_method finds what is wrong, says which law it is, and lets what is right pass."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import mtlkit
+from mtlkit.errors import SpecError, UnknownNameError
+from mtlkit.gram import norms_of, safe_divide
+from mtlkit.testing import LAWS, check_method
+from tests.testing.broken_methods import BROKEN
+
+FAST = [law for law in LAWS if law not in ("distributed", "compiled")]
+
+
+class SmoothedNorm(mtlkit.GradientAggregator):
+    """Weigh by the inverse of a running mean of the norms."""
+
+    def __init__(self, tasks, *, decay: float = 0.9, **common):
+        super().__init__(tasks, **common)
+        self.decay = decay
+        self.add_state("norms", 0.0)
+
+    def weigh(self, gram, state):
+        now = norms_of(gram)
+        mean = torch.where(state.norms == 0, now, self.decay * state.norms + (1 - self.decay) * now)
+        return safe_divide(mean.mean(), mean), state.replace(norms=mean)
+
+
+def test_every_law_has_a_sentence_and_a_method_that_breaks_it():
+    assert BROKEN.keys() == LAWS.keys()
+    assert all(sentence.endswith(".") and "\n" not in sentence for sentence in LAWS.values())
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_a_method_that_breaks_a_law_is_told_which(law):
+    with pytest.raises(AssertionError, match=f"^{law}: {BROKEN[law].__name__} with 3 tasks, seed 5: "):
+        check_method(BROKEN[law], laws=[law], seed=5, examples=4)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_a_method_that_breaks_one_law_passes_all_others(law):
+    check_method(BROKEN[law], laws=[other for other in FAST if other != law], examples=4)
+
+
+def test_a_correct_method_passes_with_and_without_a_name_and_with_options():
+    check_method(SmoothedNorm, distributed=True, compiled=True, decay=0.5)
+    check_method(SmoothedNorm, tasks=2, examples=4)
+    mtlkit.register_method("smoothed_norm_for_test")(SmoothedNorm)
+    try:
+        check_method(SmoothedNorm, examples=4)
+        check_method("smoothed_norm_for_test", examples=4, decay=0.5)
+        check_method("normalize+smoothed_norm_for_test(decay=0.5)", examples=4)
+    finally:
+        del mtlkit.registry.methods._factories["smoothed_norm_for_test"]
+        del SmoothedNorm.name
+
+
+def test_a_waived_law_is_not_checked():
+    class Waives(BROKEN["single_task"]):
+        waived_laws = {"single_task": "a sum of one, twice"}
+
+    check_method(Waives, examples=4)
+    with pytest.raises(AssertionError, match="single_task"):
+        check_method(BROKEN["single_task"], examples=4)
+
+
+def test_unknown_laws_options_and_methods_are_errors():
+    class Waives(BROKEN["single_task"]):
+        waived_laws = {"singel_task": "misspelt"}
+
+    class GivesNoReason(BROKEN["single_task"]):
+        waived_laws = {"single_task": " "}
+
+    with pytest.raises(UnknownNameError, match="unknown law 'singel_task'; did you mean 'single_task'"):
+        check_method(Waives)
+    with pytest.raises(SpecError, match="no reason"):
+        check_method(GivesNoReason)
+    with pytest.raises(UnknownNameError, match="unknown law 'scales'; did you mean 'scale'"):
+        check_method("sum", laws=["scales"])
+    with pytest.raises(UnknownNameError, match="unknown method"):
+        check_method("summ")
+    with pytest.raises(UnknownNameError, match="unknown option"):
+        check_method("sum", power=2)
+    with pytest.raises(SpecError, match="two tasks or more"):
+        check_method("sum", tasks=1)
+    with pytest.raises(SpecError, match="float64"):
+        check_method("sum", dtype=torch.float16)
+
+
+def test_laws_about_other_numbers_of_tasks_are_left_out_where_options_fix_the_number():
+    laws = [law for law in FAST if law != "permutation"]
+    check_method("constant(weights=[1, 2, 3])", laws=laws, examples=4)
+
+
+def test_an_error_inside_of_a_method_is_reported_as_a_broken_law():
+    class Fails(mtlkit.GradientAggregator):
+        def weights(self, gram):
+            raise ZeroDivisionError("no luck")
+
+    with pytest.raises(AssertionError, match=r"^permutation: Fails .*ZeroDivisionError: no luck"):
+        check_method(Fails)
+
+
+def test_a_class_that_other_processes_cannot_import_is_told_so():
+    class Local(BROKEN["single_task"]):
+        pass
+
+    with pytest.raises(AssertionError, match=r"^distributed: .*top level of a module"):
+        check_method(Local, laws=["distributed"])
+
+
+def test_the_random_state_of_the_caller_is_left_alone():
+    before = torch.random.get_rng_state()
+    check_method("pcgrad", examples=4)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_it_needs_neither_pytest_nor_hypothesis():
+    code = (
+        "import sys\n"
+        "sys.modules.update(pytest=None, hypothesis=None)\n"
+        "from mtlkit.testing import check_method\n"
+        "check_method('scale', examples=2)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
