@@ -191,37 +191,51 @@ class Task:
     @staticmethod
     def classification(name: str, classes: Classes) -> Task:
         """One of several classes; prediction (B, C), target (B,), negative where unlabelled."""
-        return create_task("classification", name, classes=classes)
+        from mtlkit.tasks.classification import Classification
+
+        return Classification(name, classes=classes)
 
     @staticmethod
     def binary(name: str, classes: Sequence[str] = ("no", "yes")) -> Task:
         """Yes or no, by logits; prediction and target (B, 1) or (B,), NaN or negative if unlabelled."""
-        return create_task("binary", name, classes=classes)
+        from mtlkit.tasks.binary import Binary
+
+        return Binary(name, classes=classes)
 
     @staticmethod
     def multilabel(name: str, labels: Classes) -> Task:
         """Several labels that are each yes or no; (B, L), single labels NaN or negative if unknown."""
-        return create_task("multilabel", name, labels=labels)
+        from mtlkit.tasks.multilabel import Multilabel
+
+        return Multilabel(name, labels=labels)
 
     @staticmethod
     def regression(name: str, outputs: int = 1) -> Task:
         """Numbers; (B, D), single ones NaN where unknown: mean squared error."""
-        return create_task("regression", name, outputs=outputs)
+        from mtlkit.tasks.regression import Regression
+
+        return Regression(name, outputs=outputs)
 
     @staticmethod
     def segmentation(name: str, classes: Classes) -> Task:
         """A class per pixel; prediction (B, C, H, W), target (B, H, W), negative where unlabelled."""
-        return create_task("segmentation", name, classes=classes)
+        from mtlkit.tasks.segmentation import Segmentation
+
+        return Segmentation(name, classes=classes)
 
     @staticmethod
     def depth(name: str) -> Task:
         """Distance per pixel; (B, 1, H, W), NaN or not above zero where unknown: absolute error."""
-        return create_task("depth", name)
+        from mtlkit.tasks.depth import Depth
+
+        return Depth(name)
 
     @staticmethod
     def normals(name: str) -> Task:
         """Surface normal per pixel; (B, 3, H, W), NaN or zero where unknown: one minus the cosine."""
-        return create_task("normals", name)
+        from mtlkit.tasks.normals import Normals
+
+        return Normals(name)
 
     @staticmethod
     def of(description: Any) -> Task:

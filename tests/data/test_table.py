@@ -443,3 +443,21 @@ def test_a_registered_kind_is_a_target_by_its_name():
         assert float(loss) > 0
     finally:
         del kinds._factories["tests_huber"]
+
+
+def test_the_command_line_compares_methods_on_a_table(tmp_path, capsys):
+    from mtlkit.cli import main
+    from mtlkit.evaluation.results import Comparison
+
+    write(people())
+    data = "table(file=people.csv, targets={income: regression, married: binary})"
+    with pytest.raises(SystemExit) as stop:
+        main(
+            ["compare", "--data", data, "--methods", "sum,pcgrad", "--seeds", "1", "--steps", "5"]
+            + ["--timing", "0", "--jobs", "1", "--output", "runs/t"]
+        )
+    assert stop.value.code == 0
+    made = Comparison.load(tmp_path / "runs" / "t")
+    assert {run.label for run in made.runs if run.status == "done"} == {"single-task", "sum", "pcgrad"}
+    assert set(made.runs[0].metrics) <= {"income", "married"}
+    assert list(made.runs[-1].metrics["married"]) == ["loss", "f1", "auc", "accuracy"]
