@@ -451,11 +451,9 @@ def test_the_command_line_compares_methods_on_a_table(tmp_path, capsys):
 
     write(people())
     data = "table(file=people.csv, targets={income: regression, married: binary})"
+    small = ["--steps", "5", "--timing", "0", "--jobs", "1", "--output", "runs/t"]
     with pytest.raises(SystemExit) as stop:
-        main(
-            ["compare", "--data", data, "--methods", "sum,pcgrad", "--seeds", "1", "--steps", "5"]
-            + ["--timing", "0", "--jobs", "1", "--output", "runs/t"]
-        )
+        main(["compare", "--data", data, "--methods", "sum,pcgrad", "--seeds", "1", *small])
     assert stop.value.code == 0
     made = Comparison.load(tmp_path / "runs" / "t")
     assert {run.label for run in made.runs if run.status == "done"} == {"single-task", "sum", "pcgrad"}
