@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
 
 from mtlkit.tasks.labels import NO_LABEL, number_known
 
@@ -69,33 +70,39 @@ class RankingScore(Metric):
     """``auc``: how often a positive sample is ranked above a negative one, ties counting half.
 
     That is the area under the ROC curve; NaN where one of the two classes does not occur. Unknown
-    answers do not count. One tensor per state, not a list, so that a process without labels can take
-    part.
+    answers do not count.
     """
 
     full_state_update = False
-    scores: Tensor
-    answers: Tensor
+    pairs: list[Tensor]
+    """Scores and answers (B, 2) of every batch."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.add_state("scores", torch.zeros(0), dist_reduce_fx="cat")
-        self.add_state("answers", torch.zeros(0, dtype=torch.bool), dist_reduce_fx="cat")
+        self.add_state("pairs", [], dist_reduce_fx="cat")
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        super().reset()
+        # never empty, so that a process without labels takes part when the processes join their pairs
+        self.pairs.append(torch.zeros(0, 2, device=self.device))
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """Add a batch."""
         prediction, target = prediction.reshape(-1), target.reshape(-1)
         known = target >= 0
-        self.scores = torch.cat([self.scores, prediction[known].float()])
-        self.answers = torch.cat([self.answers, target[known] > 0.5])
+        self.pairs.append(torch.stack([prediction[known].float(), target[known].float()], dim=1))
 
     def compute(self) -> Tensor:
         """From the mean rank of the positive samples (Mann and Whitney)."""
-        positive = self.answers.sum().double()
-        negative = len(self.answers) - positive
-        _, place, counts = torch.unique(self.scores, return_inverse=True, return_counts=True)
+        scores, answers = dim_zero_cat(self.pairs).unbind(dim=1)
+        yes = answers > 0.5
+        positive = yes.sum().double()
+        negative = len(yes) - positive
+        _, place, counts = torch.unique(scores, return_inverse=True, return_counts=True)
         ranks = counts.cumsum(0).double() - (counts - 1) / 2  # equal scores share their mean rank
-        above = ranks[place][self.answers].sum() - positive * (positive + 1) / 2
+        above = ranks[place][yes].sum() - positive * (positive + 1) / 2
         score: Tensor = above / (positive * negative)
         return score
 
