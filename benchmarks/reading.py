@@ -9,6 +9,7 @@ Python functions in the third step of a small network, with features and losses 
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -39,7 +40,7 @@ class Visits:
     @property
     def changes_of_file(self) -> int:
         files = [file for file, _, _ in self.calls]
-        return sum(one != other for one, other in zip(files, files[1:], strict=False))
+        return sum(one != other for one, other in pairwise(files))
 
 
 def visit(spec: str) -> Visits:

@@ -19,7 +19,7 @@ __all__ = [
     "inside_wrapper",
     "leave_without_gradient",
     "processes_of",
-    "waits_for_all_parameters",
+    "wrapper_waits",
 ]
 
 
@@ -74,8 +74,8 @@ def _timeout_of(group: Any) -> timedelta | None:
     """The timeout that ``init_process_group`` was given; None if it cannot be found out."""
     try:
         device = torch.device("cpu" if dist.get_backend(group) in ("gloo", "mpi") else "cuda")
-        backend = getattr(group, "_get_backend")(device)  # noqa: B009  (there is no public name)
-        return timedelta(seconds=getattr(backend.options, "_timeout").total_seconds())  # noqa: B009
+        options = group._get_backend(device).options  # noqa: SLF001  there is no public name
+        return timedelta(seconds=options._timeout.total_seconds())  # noqa: SLF001  nor here
     except (AttributeError, RuntimeError):
         return None
 
@@ -87,8 +87,8 @@ def inside_wrapper() -> Any:
     return getattr(torch.nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
 
 
-def waits_for_all_parameters() -> bool:
-    """Whether a DDP module's forward is running that waits for the gradient of every parameter.
+def wrapper_waits() -> tuple[bool, bool]:
+    """Whether the forward of a DDP module is running, and whether it waits for every parameter.
 
     Raises:
         UsageError: within ``DDP.join()``, where processes would wait for each other until the timeout.
@@ -101,7 +101,8 @@ def waits_for_all_parameters() -> bool:
             "reductions of the method, and the others would wait for it; give every process the same "
             "number of batches (DistributedSampler, or drop_last=True) and leave join() out"
         )
-    return wrapper is not None and not (wrapper.find_unused_parameters or wrapper.static_graph)
+    wrapped = wrapper is not None and not wrapper.static_graph
+    return wrapped, wrapped and not wrapper.find_unused_parameters
 
 
 def leave_without_gradient(parameters: Iterable[Tensor]) -> None:
@@ -118,6 +119,6 @@ def leave_without_gradient(parameters: Iterable[Tensor]) -> None:
         for parameter in without:
             parameter.grad = None
 
-    engine = getattr(torch.autograd.Variable, "_execution_engine")  # noqa: B009  (no public name)
+    engine = torch.autograd.Variable._execution_engine  # noqa: SLF001  there is no public name
     # DDP's own callback is queued later than this one, and a callback's callback later still
     engine.queue_callback(lambda: engine.queue_callback(clear))

@@ -318,8 +318,7 @@ class _Fork(nn.Module):
 
         def turned(given: Any, like: Any, path: list[Any]) -> Any:
             if not path:
-                side = self.rotate.side if self.rotate.size is not None else None
-                return _rotated(given, rotation, self.rotate.dim, side)
+                return self.rotate.axis.apply_one(rotation, given)
             # the example tells the structure, because what is traced has none
             keys = list(like) if isinstance(like, Mapping) else range(len(like))
             items = {key: given[key] for key in keys}
@@ -328,16 +327,6 @@ class _Fork(nn.Module):
 
         path = [] if self.example is None else _path_to_leaf(self.example, self.rotate.leaf)
         return turned(features, self.example, path)
-
-
-def _rotated(x: Tensor, rotation: Tensor, dim: int | str, side: int | None) -> Tensor:
-    """``x`` with its features, or the first ``side`` of them, multiplied by a matrix."""
-    axis = 1 if dim in ("channel", "flat") else int(dim)
-    moved = x.flatten(1) if dim == "flat" else x.movedim(axis, -1)
-    turned = moved[..., :side] @ rotation.T.to(x.dtype)
-    if side is not None:
-        turned = torch.cat([turned, moved[..., side:]], dim=-1)
-    return turned.view_as(x) if dim == "flat" else turned.movedim(-1, axis)
 
 
 def _path_to_leaf(features: Any, leaf: int) -> list[Any]:

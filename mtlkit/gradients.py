@@ -23,18 +23,31 @@ class Gradients:
     Args:
         rows: one list of gradients per task, by the task's number.
         dtype: type to compute in, whatever the type of the gradients.
+        tensors: the tensors of the list, where a merge may ask for them.
     """
 
-    def __init__(self, rows: Mapping[int, Sequence[Tensor | None]], dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        rows: Mapping[int, Sequence[Tensor | None]],
+        dtype: torch.dtype,
+        tensors: Sequence[Tensor] = (),
+    ) -> None:
         self.tasks = tuple(rows)
         self.dtype = dtype
         self.rows = rows
+        self._tensors = tensors
         self._columns: list[Column] = list(zip(*rows.values(), strict=True))
 
     @property
     def size(self) -> int:
         """N, without the tensors that no task reaches."""
         return sum(example.numel() for example in map(_example, self._columns) if example is not None)
+
+    @property
+    def reached(self) -> list[Tensor]:
+        """The tensors that :meth:`matrix` has columns of; empty if they are not known."""
+        pairs = zip(self._tensors, self._columns, strict=bool(self._tensors))
+        return [tensor for tensor, column in pairs if _example(column) is not None]
 
     def gram(self) -> Tensor:
         """(P, P) inner products, accumulated in ``dtype``."""
@@ -100,7 +113,7 @@ class Gradients:
         example = _example(column)
         if example is not None:
             zero = example.new_zeros(()).expand_as(example)  # takes no memory
-            flat = [(zero if g is None else g).reshape(-1).split(_CHUNK) for g in column]
+            flat = [torch.split((zero if g is None else g).reshape(-1), _CHUNK) for g in column]
             for chunk in zip(*flat, strict=True):
                 yield torch.stack(chunk).to(self.dtype)
 

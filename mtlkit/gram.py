@@ -10,8 +10,7 @@ __all__ = ["cosine_matrix", "norms_of", "precision", "safe_divide", "symmetric_p
 
 def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
     """Quotient, and zero where the denominator is zero."""
-    zero = denominator == 0
-    return torch.where(zero, 0.0, numerator / torch.where(zero, 1.0, denominator))
+    return torch.where(denominator == 0, 0.0, numerator / denominator)
 
 
 def norms_of(gram: Tensor) -> Tensor:
@@ -22,16 +21,16 @@ def norms_of(gram: Tensor) -> Tensor:
 def cosine_matrix(gram: Tensor) -> Tensor:
     """(K, K) cosines of the task gradients in float64; a zero gradient has cosine zero with all."""
     norms = norms_of(gram)
-    return safe_divide(safe_divide(gram.double(), norms[:, None]), norms[None, :])
+    inverse = torch.where(norms == 0, 0.0, 1 / norms)
+    return gram * inverse[:, None] * inverse
 
 
 def symmetric_pseudo_inverse(matrix: Tensor, rounding: float) -> Tensor:
     """Moore-Penrose inverse of a positive semidefinite matrix that is known to ``rounding``."""
-    finite = torch.isfinite(matrix).all()
-    values, vectors = torch.linalg.eigh(torch.where(finite, matrix, 0.0))
+    values, vectors = torch.linalg.eigh(matrix)
     resolved = values > values[-1] * (8 * len(matrix) * rounding)
-    inverse = torch.where(resolved, 1 / torch.where(resolved, values, 1.0), 0.0)
-    return torch.where(finite, (vectors * inverse) @ vectors.T, torch.nan)
+    inverse: Tensor = (vectors * torch.where(resolved, 1 / values, 0.0)) @ vectors.T
+    return inverse
 
 
 def precision(gram: Tensor) -> float:

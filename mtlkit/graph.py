@@ -45,18 +45,17 @@ def in_backward() -> bool:
     """Whether autograd is running: a checkpoint is computing its forward again."""
     if torch.compiler.is_compiling():
         return False
-    return bool(getattr(torch._C, "_current_graph_task_id")() != -1)  # noqa: B009  (no public name)
+    return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001  there is no public name
 
 
 def retains_graph() -> bool:
     """Whether the running backward was called with ``retain_graph=True``."""
-    autograd = getattr(torch._C, "_autograd")  # noqa: B009  (no public name)
-    return bool(getattr(autograd, "_get_current_graph_task_keep_graph")())  # noqa: B009
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())  # noqa: SLF001  as above
 
 
 def visits(node: Any) -> bool:
     """Whether ``node``, which is no leaf, belongs to the running backward."""
-    return bool(getattr(torch._C, "_will_engine_execute_node")(node))  # noqa: B009  (no public name)
+    return bool(torch._C._will_engine_execute_node(node))  # noqa: SLF001  as above
 
 
 def needed_again(tensors: Sequence[Tensor]) -> list[bool]:

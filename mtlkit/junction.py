@@ -56,8 +56,11 @@ class Merger(Protocol):
 
     tasks: tuple[str, ...]
     shared: list[Tensor] | None
-    fork_part: Forker | None
     wrt_parameters: bool
+
+    @property
+    def fork_part(self) -> Forker | None:
+        """The part that forks; None if every task is given the features as they are."""
 
     @property
     def processes(self) -> Processes:

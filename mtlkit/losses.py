@@ -75,7 +75,7 @@ def weigh(
     *,
     recording: bool,
 ) -> WeighedLosses:
-    """Let the parts weigh the losses, left to right, and keep what they remember if ``recording``.
+    """Let the parts weigh the losses, left to right, and keep their new state if ``recording``.
 
     The weights are functions of the averaged losses. Learnt weights get their gradient from these
     too, so that it is the same on every process, whoever averages gradients or does not.

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mtlkit.distributed import ALONE, Processes, inside_wrapper, waits_for_all_parameters
+from mtlkit.distributed import ALONE, Processes, inside_wrapper, wrapper_waits
 from mtlkit.errors import UsageError
 from mtlkit.graph import in_backward, nodes_below
 
@@ -31,8 +31,12 @@ class Fork:
     """The processes that share the step."""
     given: tuple[int, ...] = ()
     """Tasks whose loss needs a gradient on this process, once ``total`` has been called."""
-    waits: bool = False
+    wrapped: bool = False
+    """Whether it was made in the forward of DDP."""
+    strict: bool = False
     """Whether DDP waits for the gradient of every parameter, labels or not."""
+    recomputed: bool = False
+    """Whether a checkpoint made it while computing the forward again."""
 
 
 class Forks:
@@ -46,10 +50,11 @@ class Forks:
 
     def open(self, fork: Fork, anchor: Tensor | None) -> None:
         """Note a fork. It counts as long as something still refers to its graph."""
-        if in_backward():  # a checkpoint computes the forward again; its first fork is the one
+        fork.recomputed = in_backward()
+        if fork.recomputed:  # the fork of the first forward is the one
             return
         if not fork.processes.alone:
-            fork.waits = waits_for_all_parameters()
+            fork.wrapped, fork.strict = wrapper_waits()
         self.anchor, self.latest = anchor, fork
         self._unrecorded = "frozen" if anchor is None else ""
         if anchor is not None and not torch.compiler.is_compiling():
@@ -75,26 +80,28 @@ class Forks:
                 "per step (put several tensors into one list or dict), or run the extra pass under "
                 "torch.no_grad()"
             )
-        self.latest.given = tuple(k for k, loss in losses.items() if loss.requires_grad)
+        fork, self.latest = self.latest, Fork(ALONE)
+        fork.given = tuple(k for k, loss in losses.items() if loss.requires_grad)
         missing = [name for k, name in enumerate(tasks) if k not in losses]
-        if missing and self.latest.waits and inside_wrapper() is None:
+        # DDP finds unused heads by itself, but only if some output of its forward has a gradient
+        if missing and (fork.strict or (fork.wrapped and not losses)) and inside_wrapper() is None:
             raise UsageError(
                 f"task(s) {', '.join(missing)} have no labels on this process, and DDP waits for the "
-                "gradients of their heads: call method.total(losses) inside the wrapped forward, or "
-                "wrap with find_unused_parameters=True"
+                "gradients of their heads: wrap with find_unused_parameters=True"
+                + ("" if losses else " and call method.total(losses) inside the wrapped forward")
             )
         return anchor
 
     def refuse_without_fork(self, method: Any) -> None:
-        """Raise for a total without a fork, unless a frozen backbone left nothing to merge."""
+        """Raise for a total without the fork that it needs, or with one that merges nothing."""
         reason, self._unrecorded = self._unrecorded, ""
-        if reason == "frozen":
-            return
         if reason == "no_grad":
             raise UsageError(
                 "method(features) ran without gradients, so nothing can be merged; with activation "
                 "checkpointing around it, pass use_reentrant=False"
             )
+        if reason == "frozen" or not method.needs_fork:
+            return
         called = f"total(losses) before method(features): {method}"
         todo = "so give the heads what method(features) returns, once per step"
         part = method.fork_part
@@ -119,6 +126,8 @@ def check_arrivals(method: Any, fork: Fork, through_total: bool, arrived: Iterab
     if torch.is_grad_enabled():
         raise UsageError(f"create_graph=True: a merge of gradients has no derivative; {_NO_FORK}")
     arrived = set(arrived)
+    if fork.recomputed and method.is_sum:  # total raised for all others
+        return
     if not through_total:
         missing = [name for k, name in enumerate(method.tasks) if k not in arrived]
         if missing:

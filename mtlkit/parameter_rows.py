@@ -32,7 +32,7 @@ def parameters_below(
     If so, the merged row is their gradient and is handed to them directly: the backbone is walked K
     times, not K + 1 times.
     """
-    _refuse_sharded(features, shared)
+    _refuse_single_walks(features, shared)
     below = leaves_below(features)
     if shared is None:
         chosen: list[Tensor] = [t for t in below if isinstance(t, nn.Parameter)]
@@ -74,7 +74,7 @@ def rows_through_features(
 
     def rows(grads: Gradients, present: tuple[int, ...]) -> Gradients:
         found = {task: walk(row) for task, row in grads.rows.items()}
-        return Gradients(_average(found, present, parameters, processes), grads.dtype)
+        return Gradients(_average(found, present, parameters, processes), grads.dtype, parameters)
 
     return rows
 
@@ -105,7 +105,7 @@ def split_parameters(
     Without ``shared`` these are all module parameters; other leaf tensors that require a gradient,
     such as the coordinates of a physics-informed network, are merged only if there is nothing else.
     """
-    _refuse_sharded(losses, shared)
+    _refuse_single_walks(losses, shared)
     below = leaves_below(losses)
     if shared is None:
         if not processes.alone:
@@ -163,16 +163,12 @@ class LossRows:
             reached = processes.sum(reached.to(scale.device)).cpu()
         several = (reached > 0).sum(dim=0) > 1
         self._merged: list[int] = several.nonzero().flatten().tolist()
+        present = reached[:, several].any(dim=1).nonzero().flatten().tolist()
+        tensors = [self._parameters[i] for i in self._merged]
+        found = {task: [row[i] for i in self._merged] for task, row in self._rows.items()}
         double = any(p.dtype == torch.float64 for p in parameters.candidates)
-        self.shared = Gradients(
-            _average(
-                {task: [row[i] for i in self._merged] for task, row in self._rows.items()},
-                reached[:, several].any(dim=1).nonzero().flatten().tolist(),
-                [self._parameters[i] for i in self._merged],
-                processes,
-            ),
-            torch.float64 if double else torch.float32,
-        )
+        dtype = torch.float64 if double else torch.float32
+        self.shared = Gradients(_average(found, present, tensors, processes), dtype, tensors)
 
     def deliver(self, merged: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Every parameter's gradient: merged, that of the only task, or the sum over the tasks."""
@@ -214,12 +210,16 @@ def _average(
     return averaged
 
 
-def _refuse_sharded(tensors: Sequence[Tensor], shared: Sequence[Tensor] | None) -> None:
-    """Raise where FSDP shards the parameters: its hooks expect a single walk through the graph."""
-    hooks = ("RegisterPostBackwardFunctionBackward", "_PostBackwardBackward")
-    if any(type(tensor).__name__ == "DTensor" for tensor in shared or ()) or any(
-        type(node).__name__ in hooks for node in nodes_below(tensors)
-    ):
+def _refuse_single_walks(tensors: Sequence[Tensor], shared: Sequence[Tensor] | None) -> None:
+    """Raise for graphs that only a single ``backward()`` may walk."""
+    names = {type(node).__name__ for node in nodes_below(tensors)}
+    if "CheckpointFunctionBackward" in names:
+        raise UsageError(
+            "wrt=parameters walks the graph once per task, which reentrant activation checkpointing "
+            "does not allow; pass use_reentrant=False to checkpoint, or use wrt=features"
+        )
+    sharded = any(type(tensor).__name__ == "DTensor" for tensor in shared or ())
+    if sharded or names & {"RegisterPostBackwardFunctionBackward", "_PostBackwardBackward"}:
         raise UsageError(
             "wrt=parameters walks the graph once per task, and FSDP's hooks allow one walk; use "
             "wrt=features with method(features), or DDP"

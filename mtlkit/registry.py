@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import math
 import types
 import typing
 import warnings
@@ -128,6 +129,16 @@ class Registry(Generic[T]):
                 raise SpecError(f"option {key!r} of {part.name} must be {wanted}, not {value!r}")
         return factory
 
+    def check_finite(self, part: Part) -> None:
+        """Refuse options that are not finite, unless the default is not finite either.
+
+        To be called after the factory, which can say better what it accepts.
+        """
+        defaults = option_defaults(self.get(part.name))
+        for key, value in part.options.items():
+            if not _is_finite(value) and _is_finite(defaults[key]):
+                raise SpecError(f"{key} of {part.name} must be finite, not {value!r}")
+
     def _load(self) -> None:
         if self._loaded:
             return
@@ -187,6 +198,15 @@ def fits_type(value: Any, annotation: Any) -> bool:
         wanted: Any = abc.Sequence if origin in (list, tuple) else origin
         return isinstance(value, wanted) and not isinstance(value, str)
     return True
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether no number in ``value`` is infinite or NaN."""
+    if isinstance(value, abc.Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def describe_type(annotation: Any) -> str:

@@ -45,8 +45,9 @@ def test_heads_get_the_gradient_of_their_own_loss_untouched():
         assert torch.equal(mine.grad, theirs.grad)
 
 
-def test_sum_is_autograd_without_mtlkit_bit_for_bit():
-    net = SmallNet("sum")
+def test_sum_of_two_tasks_is_autograd_without_mtlkit_bit_for_bit():
+    # of three tasks, the order of the additions would decide the last bit
+    net = SmallNet("sum", tasks=2)
     x = torch.randn(8, 4)
     net(x).backward()
     mine = grads(net)
@@ -58,7 +59,7 @@ def test_sum_is_autograd_without_mtlkit_bit_for_bit():
         total = total + ((head(z)[:, 0] - target) ** 2).sum() / len(x)
     total.backward()
     for left, right in zip(mine, grads(net), strict=True):
-        torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
+        assert torch.equal(left, right)
 
 
 def test_nested_features_are_merged_jointly():
@@ -253,21 +254,24 @@ def test_grad_scaler_skips_an_overflow_and_keeps_the_state(spec):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("spec", SPECS)
 def test_autocast_merges_in_single_precision(spec, dtype):
-    net = SmallNet(spec)
+    net, x = SmallNet(spec), torch.randn(8, 4)
+    full = copy.deepcopy(net)
     with torch.autocast("cpu", dtype=dtype):
-        total = net(torch.randn(8, 4))
+        total = net(x)
     total.backward()
-    stats = net.method.stats
-    assert stats.norms.dtype == torch.float32
-    assert all(torch.isfinite(g).all() for g in grads(net))
-    full = SmallNet(spec)
-    full.load_state_dict(net.state_dict())
+    full(x).backward()
+    assert net.method.stats.norms.dtype == torch.float32
+    # the activations are rounded, the merge is not
+    torch.testing.assert_close(net.method.stats.norms, full.method.stats.norms, rtol=3e-3, atol=0)
+    for rounded, exact in zip(grads(net), grads(full), strict=True):
+        torch.testing.assert_close(rounded, exact, rtol=0.05, atol=0.02 * float(exact.abs().max()))
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", ["scale", "gradnorm", "rotate+scale", "normalize+pcgrad"])
 def test_half_precision_models_keep_the_methods_state_in_single_precision(spec):
     method = SmallNet(spec).to(torch.bfloat16).method
     state = [t for t in method.state_dict().values() if t.is_floating_point()]
+    assert state
     assert all(t.dtype in (torch.float32, torch.float64) for t in state)
 
 
@@ -320,7 +324,7 @@ def test_a_checkpoint_around_the_junction_itself_changes_nothing(spec):
 
 @pytest.mark.parametrize("spec", COMPILED)
 def test_a_full_graph_compiles_and_equals_eager(spec):
-    torch._dynamo.reset()
+    torch.compiler.reset()
     xs = [torch.randn(8, 4) for _ in range(4)]
     eager = SmallNet(spec)
     other = copy.deepcopy(eager)
@@ -342,7 +346,7 @@ def test_a_full_graph_compiles_and_equals_eager(spec):
 
 
 def test_stats_of_a_compiled_step_replace_those_of_an_eager_one():
-    torch._dynamo.reset()
+    torch.compiler.reset()
     net = SmallNet("scale")
     net(torch.randn(8, 4)).backward()
     eager = net.method.stats
@@ -367,7 +371,7 @@ class _Predictions(nn.Module):
 
 @pytest.mark.parametrize("spec", COMPILED)
 def test_the_total_may_be_taken_outside_of_the_compiled_network(spec):
-    torch._dynamo.reset()
+    torch.compiler.reset()
     eager = SmallNet(spec)
     other = copy.deepcopy(eager)
     compiled = torch.compile(_Predictions(other), fullgraph=True, backend="aot_eager")
@@ -391,7 +395,7 @@ def test_every_traceable_method_compiles_into_one_graph(spec):
 
 @pytest.mark.parametrize("spec", ["mgda", "gradnorm", "pcgrad(wrt=parameters)", "normalize+imtl_g"])
 def test_where_the_graph_breaks_compiling_still_gives_the_same(spec):
-    torch._dynamo.reset()
+    torch.compiler.reset()
     xs = [torch.randn(8, 4) for _ in range(3)]
     eager = SmallNet(spec)
     other = copy.deepcopy(eager)

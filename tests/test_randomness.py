@@ -75,7 +75,7 @@ def test_large_seeds_and_counters_do_not_repeat_each_other():
 
 
 def test_traced_and_plain_draws_are_the_same():
-    torch._dynamo.reset()
+    torch.compiler.reset()
     traced = torch.compile(uniform, fullgraph=True, backend="eager")
     counter = torch.tensor(3)
     for stream in (0, 1, 7):
@@ -85,7 +85,7 @@ def test_traced_and_plain_draws_are_the_same():
 
 
 def test_traced_and_plain_orders_are_the_same():
-    torch._dynamo.reset()
+    torch.compiler.reset()
     traced = torch.compile(random_orders, fullgraph=True, backend="eager")
     for count in (3, 12):
         assert torch.equal(traced(5, SECOND, count), random_orders(5, SECOND, count))

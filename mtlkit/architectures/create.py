@@ -44,6 +44,7 @@ def create_architecture(
                 f"architecture {part.name} needs the option {option!r}: {part.name}({option}=...)"
             )
     built = factory(tasks, method=method, **part.options)
+    architectures.check_finite(part)
     if not isinstance(built, Architecture):
         raise SpecError(
             f"architecture {part.name!r} is {type(built).__name__}; it must be an Architecture"

@@ -169,7 +169,7 @@ def _read(cls: DataSet, folder: Path, part: str) -> tuple[NDArray[np.uint8], NDA
     path = _npz(folder)
     assert path is not None
     try:
-        with np.load(path, allow_pickle=False) as content:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             images, labels = content[f"x_{part}"], content[f"y_{part}"]
     except KeyError as error:
         raise DataError(f"{path} lacks the array {error}; expected x_{part} and y_{part}") from None

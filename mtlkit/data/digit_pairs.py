@@ -74,11 +74,10 @@ class DigitPairs(DataSet):
             Task.regression("sum"),
             Task.regression("pixels"),
         )
-
-    @property
-    def default_architecture(self) -> str:
-        """The paper's net for this data set, at the size of its images."""
-        return f"{self.net}(input_size={self.input_shape}, binary=[parity], logits=True)"
+        # the paper's net for this data set, at the size of its images
+        self.default_architecture = (
+            f"{self.net}(input_size={self.input_shape}, binary=[parity], logits=True)"
+        )
 
     @abstractmethod
     def digits(self, split: SplitName) -> Source:

@@ -48,11 +48,11 @@ class MultiDigits(DigitPairs):
         size: int = _SIDE + _SHIFT,
         pixels: Pixels = "standardised",
     ) -> None:
-        super().__init__(data_dir, seed, train=train, val=val, test=test, val_share=0.2, pixels=pixels)
         if size < 8:
             raise SpecError(f"option size of {self.name} must be 8 or more, not {size}")
         self._size = size
         self.input_shape = (1, size, size)
+        super().__init__(data_dir, seed, train=train, val=val, test=test, val_share=0.2, pixels=pixels)
 
     def digits(self, split: SplitName) -> Source:
         """Digits of 16 x 16: the originals of 8 x 8, twice as large."""

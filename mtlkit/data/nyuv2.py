@@ -120,7 +120,7 @@ class NyuV2(DataSet):
             raise cls.missing(*absent)
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
+    def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]  # the files may come later
         """(3, height, width), read off the first image where ``size`` is not given."""
         if self._size is not None:
             return (3, *self._size)
@@ -244,7 +244,8 @@ class _Files:
         for kind in _KINDS:
             path = self._folder / part / kind / name
             try:
-                found[kind] = np.load(path, allow_pickle=False)
+                with path.open("rb") as file:
+                    found[kind] = np.lib.format.read_array(file, allow_pickle=False)
             except Exception as error:  # NumPy raises many kinds of errors for damaged files
                 raise DataError(f"cannot read {path}: {error}; fetch it again") from None
         return _standard(found, str(self._folder / part / "*" / name))
@@ -256,7 +257,7 @@ class _Arrays:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            with np.load(path, allow_pickle=False) as content:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
                 self._arrays = {
                     (part, kind): content[f"{kind}_{part}"] for part in _PARTS for kind in _KINDS
                 }
@@ -289,23 +290,31 @@ def _standard(found: dict[str, NDArray[Any]], where: str) -> dict[str, NDArray[A
     if min(size) == 0 or any(array.dtype.kind not in "fiu" for array in found.values()):
         kinds = ", ".join(f"{kind} {found[kind].shape} of {found[kind].dtype}" for kind in _KINDS)
         raise DataError(f"{where}: expected images of numbers, not {kinds}")
-    standard_image = image.astype(np.float32)
+    standard_image = _single_precision(image, where)
     if image.dtype == np.uint8:
         standard_image /= 255
-    standard_normal = normal.astype(np.float32)
+    standard_normal = _single_precision(normal, where)
     if normal.dtype == np.int8:
         # rounding to bytes leaves lengths slightly off one; a zero vector stays zero: unknown
         length = np.linalg.norm(standard_normal, axis=-1, keepdims=True)
         standard_normal /= np.maximum(length, 1)
-    labels = np.nan_to_num(label, nan=-1.0).astype(np.int64)
+    labels = np.nan_to_num(label, nan=-1.0)
     if labels.max() >= len(INDOOR_CLASSES) or labels.min() < -1:
         raise DataError(f"{where}: labels must be -1 (unknown) to {len(INDOOR_CLASSES) - 1}")
     return {
         "image": standard_image,
-        "label": labels,
-        "depth": np.nan_to_num(depth.astype(np.float32), nan=0.0),
+        "label": labels.astype(np.int64),
+        "depth": np.nan_to_num(_single_precision(depth, where), nan=0.0),
         "normal": standard_normal,
     }
+
+
+def _single_precision(array: NDArray[Any], where: str) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        single = array.astype(np.float32)
+    if np.isinf(single).any():
+        raise DataError(f"{where}: numbers that are infinite or too large; fetch the file again")
+    return single
 
 
 def _npz(folder: Path) -> Path | None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from mtlkit.architectures.base import Architecture
 from mtlkit.errors import SpecError, unknown_name
+from mtlkit.rotations import Axis
 
 __all__ = ["TaskMatrix", "add_capacity"]
 
@@ -28,25 +28,14 @@ class TaskMatrix(nn.Module):
         dim: axis of the features: -1, ``channel`` or ``flat``, as for ``rotate``.
     """
 
-    def __init__(self, size: int, dim: int | str = -1) -> None:
+    def __init__(self, size: int, dim: int | Literal["channel", "flat"] = -1) -> None:
         super().__init__()
-        self.dim = dim
+        self.axis = Axis(dim, size)
         self.matrix = nn.Parameter(torch.eye(size))
 
     def forward(self, features: Tensor) -> Tensor:
         """Features of the same shape."""
-        shape = features.shape
-        if self.dim == "flat":
-            before, length, after = shape[0], math.prod(shape[1:]), 1
-        else:
-            axis = 1 if self.dim == "channel" else int(self.dim) % len(shape)
-            before, length, after = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
-        flat = features.reshape(before, length, after)
-        size = len(self.matrix)
-        turned = self.matrix @ flat[:, :size]
-        if length > size:
-            turned = torch.cat([turned, flat[:, size:]], dim=1)
-        return turned.reshape(shape)
+        return self.axis.apply_one(self.matrix, features)
 
 
 def add_capacity(model: Architecture, options: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mtlkit.errors import UsageError
 
-__all__ = ["Axis"]
+__all__ = ["Axis", "block_diagonal"]
 
 
 @dataclass(frozen=True)
@@ -106,3 +106,11 @@ class Axis:
                 f"shape {shape} has {length}; pass feature_dim={length} to create_method, or choose "
                 "another dim (-1, 'channel', 'flat') or size"
             )
+
+
+def block_diagonal(blocks: Tensor) -> Tensor:
+    """(K, m, m) block-diagonal matrices of (K, b, n, n) blocks."""
+    count, number, size, _ = blocks.shape
+    matrices = blocks.new_zeros(count, number, size, number, size)
+    matrices.diagonal(dim1=1, dim2=3).copy_(blocks.permute(0, 2, 3, 1))
+    return matrices.view(count, number * size, number * size)

@@ -53,7 +53,7 @@ def packed_shape(side: int) -> tuple[int, int]:
 def unpack(packed: Tensor, side: int) -> Tensor:
     """(..., side, side) skew-symmetric matrices of (..., 2 h, h) numbers."""
     half = packed.shape[-1]
-    across, triangles = packed.split(half, dim=-2)
+    across, triangles = packed.chunk(2, dim=-2)
     upper = triangles.triu()
     lower = triangles - upper
     full = packed.new_empty(*packed.shape[:-2], 2 * half, 2 * half)
@@ -69,11 +69,11 @@ def packed_skew_products(left: Tensor, right: Tensor) -> list[Tensor]:
     if left.shape[-1] % 2:
         left, right = pad(left, (0, 1)), pad(right, (0, 1))
     half = left.shape[-1] // 2
-    right_1, right_2 = right.split(half, dim=-1)
+    right_1, right_2 = right.chunk(2, dim=-1)
     above = torch.ones(half, half, dtype=left.dtype, device=left.device).triu()
     found = []
     for own in left:  # one task after the other: its products stay in the cache
-        own_1, own_2 = own.split(half, dim=-1)
+        own_1, own_2 = own.chunk(2, dim=-1)
         across = torch.bmm(own_1.mT, right_2).baddbmm_(right_1.mT, own_2, alpha=-1)
         first, second = torch.bmm(own_1.mT, right_1), torch.bmm(own_2.mT, right_2)
         # first - first' above the diagonal and second - second' below, with one transposition for both
@@ -146,7 +146,8 @@ def _norm_from_square(square: Tensor) -> Tensor:
     for _ in range(_POWER_ITERATIONS):
         length = torch.linalg.vector_norm(vector, dim=1, keepdim=True)
         vector = torch.bmm(square, vector / length.clamp_min(tiny))
-    return torch.linalg.vector_norm(vector, dim=1, keepdim=True).sqrt()
+    norms: Tensor = torch.linalg.vector_norm(vector, dim=1, keepdim=True)
+    return norms.sqrt()
 
 
 def probe(matrices: Tensor, phase: float = 0.5) -> Tensor:

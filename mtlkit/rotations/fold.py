@@ -34,7 +34,7 @@ def fold_(base: Tensor, applied: Tensor, lie: Tensor, degree: int = 8) -> None:
     """
     chunk = max(1, _CHUNK // base.shape[-1] ** 2)
     squarings = _SQUARINGS.get(base.dtype, 0)
-    pieces = (tensor.split(chunk) for tensor in (base, applied, lie))
+    pieces = (torch.split(tensor, chunk) for tensor in (base, applied, lie))
     for rotations, done, wanted in zip(*pieces, strict=True):
         step, factor, finite = _step(rotations.shape[-1], done, wanted, degree, squarings)
         rotations += torch.bmm(rotations, step)

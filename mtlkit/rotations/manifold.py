@@ -22,7 +22,8 @@ def drift(rotations: Tensor) -> Tensor:
     """(B,) estimates of the Frobenius norms of ``R'R - I``, from two probes, for (B, n, n) R."""
     probes = torch.cat([probe(rotations, phase) for phase in (0.5, 2.0)], dim=1)
     moved = rotations.mT @ (rotations @ probes)
-    return torch.linalg.vector_norm(moved - probes, dim=(-2, -1)) / probes.shape[1] ** 0.5
+    norms: Tensor = torch.linalg.vector_norm(moved - probes, dim=(-2, -1))
+    return norms / math.sqrt(probes.shape[1])
 
 
 def orthogonalize(rotations: Tensor, iterations: int = 1) -> Tensor:
@@ -48,6 +49,8 @@ def correct_drift_(rotations: Tensor) -> None:
 
 def polar(matrix: Tensor) -> Tensor:
     """The rotation nearest to any (n, n) matrix: its polar factor, with determinant 1."""
+    left: Tensor
+    right: Tensor
     left, _, right = torch.linalg.svd(matrix)
     sign = torch.linalg.det(left @ right).sign()
     # the last singular value is the smallest, so turning its direction around costs least
@@ -59,12 +62,13 @@ def projected(matrices: Tensor) -> Tensor:
     """(B, n, n) matrices; where one is far from orthogonal, the nearest rotation in its place."""
     distances = drift(matrices)
     if torch.compiler.is_compiling():  # a singular value of 0.01 arrives at 1 in twelve iterations
-        return torch.cond(
+        rotations: Tensor = torch.cond(
             distances.max() > _NOT_ROTATIONS,
             lambda given: orthogonalize(given, iterations=14),
             lambda given: given.clone(),
             (matrices,),
         )
+        return rotations
     pairs = zip(matrices, distances.tolist(), strict=True)
     return torch.stack([polar(m) if _NOT_ROTATIONS < far < math.inf else m for m, far in pairs])
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from mtlkit.rotations.axis import block_diagonal
 from mtlkit.rotations.exponential import skew_product
 from mtlkit.rotations.fold import full_precision
 from mtlkit.rotations.manifold import starting_rotations
@@ -34,8 +35,8 @@ class GeotorchRotations(nn.Module):
     ) -> None:
         super().__init__()
         self.count, self.blocks, self.side = count, blocks, side // blocks
-        starts = starting_rotations(count * blocks, self.side, start, seed).split(blocks)
-        self.frames = nn.ModuleList(_constrained(rotations) for rotations in starts)
+        starts = starting_rotations(count * blocks, self.side, start, seed)
+        self.frames = nn.ModuleList(_constrained(rotations) for rotations in torch.split(starts, blocks))
         self._rotations: tuple[Tensor, ...] = ()
 
     def fold(self) -> Tensor:
@@ -50,7 +51,7 @@ class GeotorchRotations(nn.Module):
 
     def matrices(self) -> Tensor:
         """(K, m, m) rotations with all that the optimizer has done, as a copy."""
-        return torch.stack([torch.block_diag(*blocks) for blocks in self._computed()]).detach()
+        return block_diagonal(torch.stack(self._computed()).detach())
 
     def owned(self) -> tuple[Tensor, ...]:
         """The rotations of this forward, which :meth:`gradients` are the gradients of."""

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from mtlkit.rotations.axis import block_diagonal
 from mtlkit.rotations.exponential import degree_for, packed_shape, packed_skew_products, unpack
 from mtlkit.rotations.fold import fold_, folded, full_precision
 from mtlkit.rotations.manifold import correct_drift_, orthogonalize, projected, starting_rotations
@@ -101,10 +102,7 @@ class Rotations(nn.Module):
 
     def matrices(self) -> Tensor:
         """(K, m, m) rotations with all that the optimizer has done, as a copy."""
-        evaluated = self._evaluated()
-        if self.blocks == 1:
-            return evaluated[:, 0].clone()
-        return torch.stack([torch.block_diag(*blocks) for blocks in evaluated])
+        return block_diagonal(self._evaluated())
 
     def owned(self) -> tuple[Tensor, ...]:
         """The tensors that :meth:`gradients` are the gradients of, one per task."""
@@ -201,9 +199,13 @@ class Rotations(nn.Module):
                 return tensor.to(result.device)
             return result
 
-        return super()._apply(careful, recurse)
+        super()._apply(careful, recurse)  # type: ignore[no-untyped-call]
+        return self
 
 
 def _versions(tensors: Iterable[Tensor]) -> list[tuple[int, int]]:
     """Something that differs once a tensor was exchanged or written in place."""
-    return [(id(tensor), 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
+    return [
+        (id(tensor), 0 if tensor.is_inference() else tensor._version)  # noqa: SLF001  no public name
+        for tensor in tensors
+    ]

@@ -222,7 +222,7 @@ def compiled(case: Case) -> None:
     eager, other = case.network(), case.network()
     if not eager.method.traceable or eager.method.wrt_parameters:
         return
-    torch._dynamo.reset()
+    torch.compiler.reset()
     optimizer = torch.optim.SGD(other.parameters(), lr=0.02, momentum=0.5)
     graph = torch.compile(other, fullgraph=True, backend="aot_eager")
     train(eager, case.batches(STEPS))

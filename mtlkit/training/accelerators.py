@@ -31,7 +31,7 @@ def make_accelerator(
 
     if is_initialized() and AcceleratorState().mixed_precision != precision:
         # the precision is process-wide there, and Accelerate has no public way to change it
-        AcceleratorState._reset_state(reset_partial_state=False)
+        AcceleratorState._reset_state(reset_partial_state=False)  # noqa: SLF001
     return Accelerator(
         mixed_precision=precision,
         gradient_accumulation_steps=accumulate,

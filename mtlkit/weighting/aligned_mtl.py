@@ -52,14 +52,11 @@ class AlignedMTL(GradientAggregator):
 
     def weights(self, gram: Tensor) -> Tensor:
         """Row sums of the balance transformation."""
-        finite = torch.isfinite(gram).all()
-        values, vectors = torch.linalg.eigh(torch.where(finite, gram.double(), 0.0))
-        largest = values[-1]
-        kept = values > largest * len(gram) * precision(gram)
-        inverse = torch.where(kept, 1 / torch.where(kept, values, 1.0).sqrt(), 0.0)
+        values, vectors = torch.linalg.eigh(gram.double())
+        kept = values > values[-1] * len(gram) * precision(gram)
+        inverse = torch.where(kept, values.rsqrt(), 0.0)
         weights = (vectors * inverse) @ vectors.sum(dim=0) * self._scale(values, kept)
-        weights = torch.where(largest > 0, weights, 1.0)
-        return torch.where(finite, weights, torch.nan).to(gram.dtype)
+        return torch.where(values[-1] > 0, weights, 1.0).to(gram.dtype)
 
     def _scale(self, values: Tensor, kept: Tensor) -> Tensor:
         """The common length; of no meaning where no value is kept."""

@@ -28,15 +28,7 @@ _HOOKS = {
 class GradientAggregator(Method, ABC):
     """A method, or a part of one. Subclasses override the hooks of the roles that they play.
 
-    =====================  ====================================  ===============================
-    role                   without memory                        with memory
-    =====================  ====================================  ===============================
-    weigh the losses       ``loss_weights(losses)``              ``weigh_losses(losses, state)``
-    fork the features      ``fork(features)``                    (its gradient: ``pull_back(grads)``)
-    merge the gradients    ``weights(gram)``                     ``weigh(gram, state)``
-    ... as a whole         ``merge(grads)``                      ``merge_rows(grads, state)``
-    =====================  ====================================  ===============================
-
+    ===================  ========================================  =======================
     Hooks are pure functions over the P tasks that are present. One with memory is given the state that
     ``__init__`` declared (``add_state``, ``add_constant``, ``add_learnt``) and returns its result and
     the new state. Keyword-only arguments of ``__init__`` are the options of the config string; each

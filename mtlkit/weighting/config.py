@@ -47,16 +47,13 @@ class ConFIG(GradientAggregator):
     def weights(self, gram: Tensor) -> Tensor:
         """Coefficients of the task gradients in the conflict-free one."""
         count = len(gram)
-        finite = torch.isfinite(gram).all()
-        gram = torch.where(finite, gram, 0.0)
         norms = norms_of(gram)
         values, vectors = torch.linalg.eigh(cosine_matrix(gram))
         resolved = values > values[-1] * (8 * count * precision(gram))
         products = torch.where(resolved, vectors.sum(dim=0), 0.0)  # of 1 with the eigenvectors
-        solution = vectors @ torch.where(resolved, safe_divide(products, values), 0.0)  # a
+        solution = vectors @ torch.where(resolved, products / values, 0.0)  # a
         served = vectors @ products  # C a
         # 1 is orthogonal to all resolved eigenvectors when the gradients cancel
         some = served @ served > (1e-10 * count) ** 2
-        length = torch.where(some, safe_divide(norms @ served, solution @ served), 0.0)
-        weights = length * safe_divide(solution, norms)
-        return torch.where(finite, weights, torch.nan).to(gram.dtype)
+        length = torch.where(some, norms @ served / (solution @ served), 0.0)
+        return (length * safe_divide(solution, norms)).to(gram.dtype)

@@ -27,9 +27,10 @@ class DualProj(GradientAggregator):
 
     Differences: the paper's quadratic program has the gradient of the newest task in place of the
     mean. TorchJD adds 1e-4 to the diagonal of the Gram matrix divided by its trace, and returns the
-    mean where the squared norms sum to less than 1e-4; here nothing is added. The price: where some
-    combination of the gradients nearly vanishes, a small change of them can change the projection
-    much. LibMTL does not have the method.
+    mean where the squared norms sum to less than 1e-4. Here K times the rounding error is added to the
+    diagonal of the cosines, so that rounding does not decide where some combination of the gradients
+    nearly vanishes; there, a larger change of them can still change the projection much. LibMTL does
+    not have the method.
     """
 
     paper = "Lopez-Paz and Ranzato, Gradient Episodic Memory for Continual Learning, NeurIPS 2017"

@@ -19,7 +19,7 @@ from mtlkit.gradients import MatrixGradients
 from mtlkit.junction import fork, fork_unrecorded, join_losses, report
 from mtlkit.misuse import Fork, Forks
 from mtlkit.spec import Part, format_spec
-from mtlkit.step import Step, measure
+from mtlkit.step import Step
 from mtlkit.tasks import task_names
 from mtlkit.weighting.state import Stateful
 from mtlkit.weighting.stats import LastStep, Stats
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Method", "Tasks"]
 
+_ONE = torch.ones(())
 Tasks = int | Sequence[str] | Mapping[str, Any]
 Leaves = list[Tensor | None]
 
@@ -64,6 +65,10 @@ class Method(Stateful):
         merge = by_role.get("merge")
         vars(self).update(parts=parts, merge_part=merge, fork_part=by_role.get("fork"))
         self.wrt_parameters = merge is not None and merge.wrt == "parameters"
+
+    def own_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
+        """Gradients of the :meth:`owned` parameters."""
+        raise NotImplementedError
 
     # What a user calls
 
@@ -103,10 +108,9 @@ class Method(Stateful):
         device = self.last_step.gram.device
         weighed = loss_terms.weigh(given, self.parts, processes, device, recording=recording)
         terms = list(weighed.terms.values())
-        if recording and anchor is None:
-            if self.needs_fork:
-                self._forks.refuse_without_fork(self)
-            elif not self._sums and (given or not self.processes.alone):
+        if recording and anchor is None and not self.is_sum:
+            self._forks.refuse_without_fork(self)
+            if not self.needs_fork and (given or not self.processes.alone):
                 in_order = [weighed.terms.get(task) for task in range(len(self.tasks))]
                 terms = [_join_untraced(self, in_order, weighed.values)]
         if anchor is not None:
@@ -122,7 +126,7 @@ class Method(Stateful):
 
     @torch.no_grad()
     def combine(self, grads: Tensor, losses: Tensor | None = None) -> Tensor:
-        """Merge (K, N) task gradients into (N,), and remember what a step remembers.
+        """Merge (K, N) task gradients into (N,), and keep the new state, as a step does.
 
         Parts that weigh the losses by their values take part only if ``losses`` (K,) are given.
         """
@@ -133,10 +137,21 @@ class Method(Stateful):
             raise SpecError(f"gradients must be floating point, not {grads.dtype}")
         dtype = torch.float64 if grads.dtype == torch.float64 else torch.float32
         if "loss" in self.roles:
-            grads = self.loss_factors(losses, grads, remember=True)[:, None] * grads
+            grads = self.loss_factors(losses, grads, commit=True)[:, None] * grads
         rows = MatrixGradients(grads, dtype)
-        scale = torch.ones((), device=grads.device)
-        step = measure(rows, tasks=len(grads), scale=scale, losses=losses)
+        gram = rows.gram()
+        step = Step(
+            tasks=len(grads),
+            present=rows.tasks,
+            features=rows,
+            rows=rows,
+            delivered=rows,
+            gram=gram,
+            feature_gram=gram,
+            finite=torch.isfinite(gram).all(),
+            scale=_ONE,
+            losses=losses,
+        )
         (merged,) = self.merge_step(step)
         assert merged is not None
         return merged.to(grads.dtype)
@@ -183,7 +198,13 @@ class Method(Stateful):
     @property
     def needs_fork(self) -> bool:
         """Whether the features must be forked by ``method(features)`` in every step."""
-        return self.fork_part is not None or not (self._sums or self.wrt_parameters)
+        return not (self.is_sum or (self.wrt_parameters and self.fork_part is None))
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether autograd's own sum of the gradients is what this method does with them."""
+        plain = self.merge_part is None or self.merge_part.is_plain_sum
+        return plain and self.fork_part is None
 
     @property
     def processes(self) -> Processes:
@@ -207,7 +228,7 @@ class Method(Stateful):
     # How a step is merged
 
     def merge_step(self, step: Step) -> Leaves:
-        """The merged gradient; what the merge remembers is committed."""
+        """The merged gradient; the new state of the merge is committed."""
         if not step.present:
             return []
         weights = torch.ones_like(step.gram[0])
@@ -216,7 +237,8 @@ class Method(Stateful):
             if part.needs_whole_gradients:
                 return self._merge_whole(part, step)
             state = part.state_of(step)
-            weights, new = part.weigh(step.gram, state)
+            # a part never meets gradients that are not finite: it sees zeros, and the step is discarded
+            weights, new = part.weigh(torch.where(step.finite, step.gram, 0.0), state)
             part.commit_state(state, new, step.present, step.finite)
         weights = torch.where(step.finite, weights.to(step.gram.dtype), torch.nan)
         self.last_step.keep(step, weights)
@@ -232,7 +254,7 @@ class Method(Stateful):
                 "features must be in `shared`; pass the whole backbone as shared, or wrt=features"
             )
         matrix = step.matrix()
-        state = part.fit_coordinates(part.state_of(step), matrix)
+        state = part.fit_coordinates(part.state_of(step), matrix, step.rows.reached)
         merged, new = part.merge_rows(matrix, state)
         part.commit_state(state, new, step.present, step.finite)
         merged = torch.where(step.finite, merged, torch.nan)
@@ -242,7 +264,7 @@ class Method(Stateful):
         self.last_step.keep(step, None, products)
         return step.rows.split(merged * step.unit)
 
-    def loss_factors(self, losses: Tensor | None, like: Tensor, *, remember: bool = False) -> Tensor:
+    def loss_factors(self, losses: Tensor | None, like: Tensor, *, commit: bool = False) -> Tensor:
         """(K,) product of the parts' loss weights, as far as these are known without a step."""
         everyone = tuple(range(len(self.tasks)))
         factors = torch.ones(len(everyone), dtype=like.dtype, device=like.device)
@@ -251,14 +273,10 @@ class Method(Stateful):
                 continue
             state = part.read_state(everyone)
             weights, new = part.weigh_losses(factors if losses is None else factors * losses, state)
-            if remember:
+            if commit:
                 part.commit_state(state, new, everyone, torch.isfinite(like).all())
             factors = factors * weights.detach().to(like)
         return factors
-
-    @property
-    def _sums(self) -> bool:
-        return self.merge_part is None or self.merge_part.is_plain_sum
 
 
 _untraced: Any = torch.compiler.disable  # torch gives it no type

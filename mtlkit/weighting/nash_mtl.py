@@ -38,7 +38,7 @@ class NashMTL(GradientAggregator):
     solution by a sequence of conic programs, 20 at most by default.
 
     Args:
-        update_every: solve at every so-many-th step only and keep the weights in between.
+        update_every: number of steps for which the weights of one solution are used.
         max_norm: bound of :math:`\|d\|`; None, or 0, for none. The authors' code, LibMTL and TorchJD
             have 1, a bound for the gradient of the shared parameters; a feature's gradient is another
             quantity, so there is no bound by default. ``nash_mtl(wrt=parameters, max_norm=1)`` is

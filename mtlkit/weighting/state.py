@@ -1,4 +1,4 @@
-"""State in, state out: what a method remembers is declared, read, committed and saved here.
+"""State in, state out: state is declared, read, committed and saved here.
 
 A method declares its state with :meth:`Stateful.add_state` and is a pure function of it. It is given
 the state of the tasks that are present and returns the new one; absent tasks, steps that are not
@@ -7,8 +7,9 @@ finite, saving and restoring are taken care of.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,6 @@ from mtlkit.step import Step
 __all__ = ["State", "Stateful"]
 
 Per = Literal["task", "pair", "all", "coordinate"]
-Self = TypeVar("Self", bound="Stateful")
 
 
 class State:
@@ -56,11 +56,12 @@ class Stateful(nn.Module):
         self._declared: dict[str, Per] = {}
         self._learnt: list[str] = []
         self._constants: list[str] = []
+        self._columns = _Columns()
 
     # What a method declares
 
     def add_state(self, name: str, start: float | Sequence[float] = 0.0, *, per: Per = "task") -> None:
-        """Remember ``name`` between steps.
+        """Keep ``name`` between steps.
 
         Args:
             name: attribute, and key of the state dict.
@@ -123,19 +124,28 @@ class Stateful(nn.Module):
         if self.uses_losses and step.losses is not None:
             extras["losses"] = step.losses
         if self.uses_cross_gram:
-            extras["cross_gram"] = step.cross_gram()
+            extras["cross_gram"] = torch.where(step.finite, step.cross_gram(), 0.0)
         return self.read_state(step.present, **extras)
 
-    def fit_coordinates(self, state: State, grads: Tensor) -> State:
-        """The state with what it has per ``coordinate`` as (P, N), as the gradients; zeros at first."""
+    def fit_coordinates(self, state: State, grads: Tensor, tensors: Sequence[Tensor] = ()) -> State:
+        """The state with what it has per ``coordinate`` as (P, N), as the gradients; zeros at first.
+
+        Args:
+            state: of the present tasks.
+            grads: (P, N) gradients.
+            tensors: that they are the gradients of, if known; the same ones in every step.
+        """
         fitted: dict[str, Tensor] = {}
         for name in (name for name, per in self._declared.items() if per == "coordinate"):
             held = state.values[name]
-            if held.shape[1] not in (0, grads.shape[1]):
+            if held.shape[1] == 0:
+                self._columns = _Columns()
+            same = self._columns.are(tensors)
+            if held.shape[1] not in (0, grads.shape[1]) or not same:
                 raise UsageError(
                     f"the gradients have {grads.shape[1]} entries, and {name!r} remembers "
-                    f"{held.shape[1]}: the merged parameters have to be the same in every step; pass as "
-                    "`shared` those that every task reaches"
+                    f"{held.shape[1]}{'' if same else ', of other parameters'}: the merged parameters "
+                    "have to be the same in every step; pass as `shared` those that every task reaches"
                 )
             fitted[name] = held.to(grads.dtype) if held.shape[1] else torch.zeros_like(grads)
         return state.replace(**fitted)
@@ -167,7 +177,7 @@ class Stateful(nn.Module):
                 setattr(self, name, torch.zeros_like(saved, device=getattr(self, name).device))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
-    def _apply(self: Self, fn: Any, recurse: bool = True) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Keep state in its own type when a model is cast, and all else in float32 or better."""
         state = {id(getattr(self, name)) for name in self._declared if name not in self._learnt}
 
@@ -177,8 +187,28 @@ class Stateful(nn.Module):
             # the hooks compute with it in float64
             return tensor.to(result.device) if half or id(tensor) in state else result
 
-        nn.Module._apply(self, careful, recurse)  # type: ignore[no-untyped-call,unused-ignore]
+        super()._apply(careful, recurse)  # type: ignore[no-untyped-call]
         return self
+
+
+class _Columns:
+    """The tensors whose coordinates are remembered. They are not copied or saved with a method."""
+
+    def __init__(self) -> None:
+        self._tensors: list[weakref.ref[Tensor]] = []
+
+    def are(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether these are the tensors; those that are given first are."""
+        if tensors and not self._tensors:
+            self._tensors = [weakref.ref(tensor) for tensor in tensors]
+        known = [reference() for reference in self._tensors]
+        return not tensors or list(map(id, known)) == list(map(id, tensors))
+
+    def __deepcopy__(self, memo: Any) -> _Columns:
+        return _Columns()
+
+    def __reduce__(self) -> Any:
+        return _Columns, ()
 
 
 _indices: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}

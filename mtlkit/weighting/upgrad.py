@@ -27,8 +27,9 @@ class UPGrad(GradientAggregator):
     Length: K equal gradients g give g.
 
     Differences: none from the paper's definition. TorchJD and LibMTL divide the Gram matrix by its trace
-    and add 1e-4 to its diagonal; where the trace is less than 1e-4 they return the mean. Here nothing
-    depends on the scale of the gradients.
+    and add 1e-4 to its diagonal; where the trace is less than 1e-4 they return the mean. Here K times
+    the rounding error is added to the diagonal of the cosines, so that rounding does not decide where
+    some combination of the gradients nearly vanishes, and nothing depends on their scale.
     """
 
     paper = "Quinton and Rey, Jacobian Descent for Multi-Objective Optimization, arXiv 2406.16232, 2024"

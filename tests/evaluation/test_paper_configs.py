@@ -71,6 +71,7 @@ def test_every_config_has_a_test():
     assert {path.stem for path in CONFIGS} == set(TINY)
 
 
+@pytest.mark.filterwarnings("ignore:the rotations' learning rate")  # what learning_rate.yaml is about
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_an_experiment_takes_its_steps(path, files, tmp_path):
     changes, wanted = TINY[path.stem]

@@ -231,7 +231,7 @@ def test_traced_equals_eager(training: bool) -> None:
             for module in (eager, traced):
                 module.base.mul_(0.6)
         assert abs(forward(eager) - compiled(traced)) < 2e-5
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 def test_rotations_keep_their_precision_under_autocast_and_casts() -> None:

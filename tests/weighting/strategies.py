@@ -6,6 +6,11 @@ import torch
 from hypothesis import strategies as st
 
 
+def drawn(seed: int, tasks: int, size: int) -> torch.Tensor:
+    """(K, N) standard normal numbers."""
+    return torch.randn(tasks, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
 @st.composite
 def gradients(draw, tasks=st.integers(2, 6), dtype=torch.float64):
     """(K, N), N >= K: in general position, some conflicting, some of unequal norms."""

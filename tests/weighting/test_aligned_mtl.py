@@ -5,12 +5,9 @@ from hypothesis import strategies as st
 
 import mtlkit
 from mtlkit.errors import SpecError
+from tests.weighting.strategies import drawn
 
 MODES = ["min", "median", "rmse"]
-
-
-def drawn(seed: int, tasks: int, size: int) -> torch.Tensor:
-    return torch.randn(tasks, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize(

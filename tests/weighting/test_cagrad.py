@@ -6,16 +6,13 @@ from hypothesis import strategies as st
 
 import mtlkit
 from mtlkit.errors import SpecError
+from tests.weighting.strategies import drawn
 
 seeds = st.integers(0, 2**32 - 1)
 
 
 def merged(rows: torch.Tensor, c: float) -> torch.Tensor:
     return mtlkit.create_method("cagrad", len(rows), c=c).combine(rows)
-
-
-def drawn(seed: int, tasks: int, size: int) -> torch.Tensor:
-    return torch.randn(tasks, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def test_orthogonal_gradients_of_one_length_give_a_longer_mean():

@@ -4,10 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mtlkit
-
-
-def drawn(seed: int, tasks: int, size: int) -> torch.Tensor:
-    return torch.randn(tasks, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+from tests.weighting.strategies import drawn
 
 
 def test_the_mean_is_moved_until_the_first_task_does_not_lose():

@@ -8,14 +8,7 @@ from hypothesis import strategies as st
 
 import mtlkit
 from mtlkit.errors import SpecError
-
-
-def step(method, values):
-    losses = [None if v is None else torch.tensor(v, dtype=torch.float64) for v in values]
-    losses = [None if loss is None else loss.requires_grad_() for loss in losses]
-    total = method.total(losses)
-    total.backward()
-    return total.item(), [None if loss is None else loss.grad.item() for loss in losses]
+from tests.weighting.loss_steps import step
 
 
 def test_worked_sequence():

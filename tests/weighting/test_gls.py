@@ -6,13 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mtlkit
-
-
-def step(method, values, dtype=torch.float64):
-    losses = [torch.tensor(value, dtype=dtype, requires_grad=True) for value in values]
-    total = method.total(losses)
-    total.backward()
-    return total.item(), [loss.grad.item() for loss in losses]
+from tests.weighting.loss_steps import step
 
 
 def test_worked_example():

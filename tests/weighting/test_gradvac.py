@@ -6,10 +6,7 @@ from hypothesis import strategies as st
 import mtlkit
 from mtlkit.errors import SpecError
 from mtlkit.randomness import random_orders
-
-
-def drawn(seed: int, tasks: int, size: int) -> torch.Tensor:
-    return torch.randn(tasks, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+from tests.weighting.strategies import drawn
 
 
 def test_first_step_removes_conflicts_as_pcgrad_does():

@@ -1,11 +1,13 @@
 """What holds for every part that weighs the losses."""
 
 import copy
+import math
 
 import pytest
 import torch
 
 import mtlkit
+from tests.weighting import loss_steps
 
 SPECS = [
     "uw",
@@ -25,6 +27,7 @@ SPECS = [
     "constant",
     "normalize(burn_in=2)+uw",
 ]
+WITH_STATE = [spec for spec in SPECS if spec not in ("gls", "si", "constant")]
 
 
 def sequence(tasks, steps=6, seed=0):
@@ -34,16 +37,13 @@ def sequence(tasks, steps=6, seed=0):
 
 def step(method, values):
     """Total and gradient of one step; own parameters learn."""
-    losses = [None if v is None else torch.tensor(v, dtype=torch.float64) for v in values]
-    losses = [None if loss is None else loss.requires_grad_() for loss in losses]
     method.zero_grad()
-    total = method.total(losses)
-    total.backward()
+    found = loss_steps.step(method, values)
     with torch.no_grad():
         for parameter in method.parameters():
             if torch.isfinite(parameter.grad).all():
                 parameter -= 0.1 * parameter.grad
-    return total.item(), [None if loss is None else loss.grad.item() for loss in losses]
+    return found
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -76,7 +76,7 @@ def test_a_task_may_come_and_go(spec):
     for index, row in enumerate(sequence(3, steps=9)):
         row[index % 3] = None
         total, weights = step(method, row)
-        assert total == total
+        assert math.isfinite(total)
         assert all(w is None or abs(w) < 1e3 for w in weights)
 
 
@@ -94,7 +94,7 @@ def test_a_loss_that_is_not_finite_gives_such_a_total_and_leaves_the_state(spec,
         assert torch.equal(value, state[key]), key
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", WITH_STATE)
 def test_an_evaluation_changes_nothing(spec):
     values = sequence(3)
     method = mtlkit.create_method(spec, 3)
@@ -106,6 +106,7 @@ def test_an_evaluation_changes_nothing(spec):
     method.train()
     with torch.no_grad():
         method.total([torch.tensor(v) for v in values[5]])
+    assert state
     for key, value in method.state_dict().items():
         assert torch.equal(value, state[key]), key
 

@@ -6,10 +6,7 @@ from torch import nn
 
 import mtlkit
 from mtlkit.errors import SpecError, UsageError
-
-
-def drawn(seed: int, tasks: int, size: int) -> torch.Tensor:
-    return torch.randn(tasks, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+from tests.weighting.strategies import drawn
 
 
 def test_orthogonal_gradients_are_weighted_by_inverse_squares():

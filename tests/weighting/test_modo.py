@@ -91,5 +91,5 @@ def test_agrees_with_torchjd_on_drawn_matrices():
 
 @pytest.mark.parametrize("option", ["gamma=0.0", "gamma=1e400", "rho=-1.0", "rho=1e400"])
 def test_options_out_of_range_are_refused(option):
-    with pytest.raises(SpecError, match="of modo must be .* finite"):
+    with pytest.raises(SpecError, match=r"of modo must be .* finite"):
         mtlkit.create_method(f"modo({option})", 2)

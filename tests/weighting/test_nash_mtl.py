@@ -7,10 +7,7 @@ from hypothesis import strategies as st
 
 import mtlkit
 from mtlkit.errors import SpecError
-
-
-def drawn(seed: int, tasks: int, size: int) -> torch.Tensor:
-    return torch.randn(tasks, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+from tests.weighting.strategies import drawn
 
 
 def test_orthogonal_gradients_are_divided_by_their_norms():

@@ -1,18 +1,11 @@
 import math
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import mtlkit
-
-
-def step(method, values):
-    losses = [torch.tensor(value, dtype=torch.float64, requires_grad=True) for value in values]
-    total = method.total(losses)
-    total.backward()
-    return total.item(), [loss.grad.item() for loss in losses]
+from tests.weighting.loss_steps import step
 
 
 def test_worked_example():
