@@ -100,7 +100,7 @@ def test_missing_targets_are_missing_labels():
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|", ", "])
 def test_the_separator_is_found(separator):
-    frame = people().fillna("?")
+    frame = people().astype(object).fillna("?")
     lines = [separator.join(map(str, row)) for row in [frame.columns, *frame.to_numpy()]]
     with open("people.csv", "w") as file:
         file.write("\n".join(lines) + "\n")
