@@ -28,10 +28,12 @@ __all__ = [
     "fuse",
     "list_architectures",
     "list_methods",
+    "load_dataset",
     "mtl_backward",
     "param_groups",
     "register_architecture",
     "register_method",
+    "register_task",
     "rotation_schedule",
 ]
 
@@ -43,8 +45,10 @@ _LAZY: dict[str, str] = {
     "backward": "mtlkit.dropins",
     "create_architecture": "mtlkit.architectures.create",
     "fuse": "mtlkit.fusion",
+    "load_dataset": "mtlkit.data",
     "mtl_backward": "mtlkit.dropins",
     "param_groups": "mtlkit.training.groups",
+    "register_task": "mtlkit.tasks",
     "rotation_schedule": "mtlkit.training.groups",
 }
 

@@ -35,7 +35,9 @@ _MAX_LENGTH = 10_000
 _MAX_DEPTH = 50
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 # words that Python's grammar reads as something other than a name
-_RESERVED = frozenset({"True", "False", "None", "inf", "nan", "and", "or", "not", "is", "in", "if"})
+_RESERVED = frozenset(
+    {"True", "False", "true", "false", "None", "inf", "nan", "and", "or", "not", "is", "in", "if"}
+)
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,8 @@ def _parse_value(node: ast.expr, text: str, depth: int = 0) -> Any:
         name = _dotted_name(node)
         if name in ("inf", "nan"):
             return float(name)
+        if name in ("true", "false"):  # as YAML writes them
+            return name == "true"
         if name is not None:
             return name
     elif isinstance(node, ast.List):
@@ -167,7 +171,8 @@ def _parse_value(node: ast.expr, text: str, depth: int = 0) -> Any:
         return format_spec([_parse_part(part, text, nested=True) for part in _summands(node, text)])
     raise SpecError(
         f"in spec {_shorten(text)}: cannot read the value {_source(node, text)!r}; "
-        "accepted are numbers, strings, True, False, None, words, lists, tuples, mappings and parts"
+        "accepted are numbers, strings, True, False, None, words, lists, tuples, mappings and parts; "
+        "put a path or several words in quotes"
     )
 
 

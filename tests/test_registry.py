@@ -170,6 +170,17 @@ def test_the_method_of_an_installed_package_passes_the_laws(installed_plugin):
     run_with(installed_plugin, code)
 
 
+def test_an_installed_package_adds_its_kind_of_task(installed_plugin):
+    code = (
+        "import torch\n"
+        "from mtlkit.tasks import create_task, list_tasks\n"
+        "task = create_task('sample_task(factor=3)', 'mine')\n"
+        "loss, count = task.measure(torch.zeros(2, 1), torch.ones(2, 1))\n"
+        "print(task.kind, 'sample_task' in list_tasks(), float(loss), count)\n"
+    )
+    assert run_with(installed_plugin, code).stdout.strip() == "sample_task True 3.0 2"
+
+
 def test_a_broken_plugin_warns_with_its_name_and_breaks_nothing_else(installed_plugin):
     result = run_with(installed_plugin, "import mtlkit\nprint('pcgrad' in mtlkit.list_methods())")
     assert result.stdout.strip() == "True"

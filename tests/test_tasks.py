@@ -9,7 +9,8 @@ from torch.nn import functional
 
 from mtlkit import Task
 from mtlkit.errors import SpecError, UnknownNameError
-from mtlkit.tasks import NO_LABEL
+from mtlkit.tasks import NO_LABEL, create_task, list_tasks, register_task
+from mtlkit.tasks.registry import kinds
 from mtlkit.training import collate
 
 NAN = math.nan
@@ -212,3 +213,92 @@ def test_collate_fills_what_is_missing_per_sample():
     assert torch.isnan(targets["b"][1])
     assert targets["c"] is None
     assert targets["d"].dtype == torch.float32
+
+
+def test_collate_takes_plain_numbers_and_lists():
+    samples = [
+        (torch.zeros(2), {"pair": [1.0, None], "number": 1, "flag": True}),
+        (torch.zeros(2), {"pair": (2.0, 3.0), "number": 0.5, "flag": None}),
+    ]
+    _, targets = collate(samples)
+    assert targets["pair"].dtype == torch.float32
+    assert targets["pair"].shape == (2, 2)
+    assert torch.isnan(targets["pair"][0, 1])
+    assert targets["number"].tolist() == [1.0, 0.5]
+    assert targets["flag"][0] == 1
+    assert torch.isnan(targets["flag"][1])
+
+
+def test_a_whole_number_that_is_missing_is_no_target_of_a_regression():
+    _, targets = collate([(torch.zeros(1), {"r": 3}), (torch.zeros(1), {"r": None})])
+    task = Task.regression("r")
+    loss, count = task.measure(torch.zeros(2, 1), targets["r"])
+    assert (float(loss), count) == (9.0, 1)
+    assert metrics_of(task, torch.zeros(2, 1), targets["r"])["mse"] == 9
+
+
+def test_an_own_loss_does_not_broadcast_plain_numbers():
+    _, targets = collate([(torch.zeros(1), {"r": float(i)}) for i in range(3)])
+    task = Task("r", functional.l1_loss, outputs=1)
+    assert float(task.measure(torch.arange(3.0)[:, None], targets["r"])[0]) == 0
+
+
+def test_classes_are_a_number_or_names():
+    named = Task.classification("c", ["cat", "dog"])
+    assert (named.outputs, named.classes) == (2, ("cat", "dog"))
+    assert named.text(torch.tensor(1)) == "dog"
+    assert named.text(torch.tensor(-1)) == "?"
+    assert Task.segmentation("s", classes=5).outputs == 5
+    with pytest.raises(SpecError, match="classes of task 'c' must differ"):
+        Task.classification("c", ["cat", "cat"])
+    with pytest.raises(SpecError, match="a whole number or a list"):
+        create_task("classification(classes=cat)", "c")
+
+
+def test_the_missing_value_of_a_kind_is_a_missing_label():
+    shapes = {
+        "classification": ((2,), (2, 3)),
+        "segmentation": ((2, 4, 4), (2, 3, 4, 4)),
+        "multilabel": ((2, 3), (2, 3)),
+        "depth": ((2, 1, 4, 4), (2, 1, 4, 4)),
+        "normals": ((2, 3, 4, 4), (2, 3, 4, 4)),
+    }
+    for kind in list_tasks():
+        task = Task.of(SimpleNamespace(name="t", kind=kind, outputs=3 if kind in shapes else 1))
+        target, prediction = shapes.get(kind, ((2, 1), (2, 1)))
+        assert task.measure(torch.zeros(prediction), torch.full(target, task.missing)) == (None, 0)
+
+
+def test_the_area_under_the_curve_is_that_of_scikit_learn():
+    from sklearn.metrics import roc_auc_score
+
+    random = torch.Generator().manual_seed(0)
+    logits = torch.randn(200, 1, generator=random).round(decimals=1)  # with ties
+    target = (torch.rand(200, 1, generator=random) < 0.3).float()
+    target[::7] = NAN
+    known = ~torch.isnan(target)
+    expected = roc_auc_score(target[known], logits[known].sigmoid())
+    assert metrics_of(Task.binary("b"), logits, target)["auc"] == pytest.approx(expected, abs=1e-9)
+    alone = metrics_of(Task.binary("b"), logits, torch.zeros(200, 1))
+    assert math.isnan(alone["auc"])
+
+
+def test_a_kind_of_task_is_added_in_one_place():
+    @register_task("tests_absolute")
+    class Absolute(Task):
+        def __init__(self, name: str, *, scale: float = 1.0) -> None:
+            super().__init__(name, lambda p, t: scale * (p - t).abs().mean(), outputs=1)
+
+    try:
+        task = create_task("tests_absolute(scale=2)", "a")
+        assert (task.kind, task.outputs) == ("tests_absolute", 1)
+        assert float(task.measure(torch.zeros(2, 1), torch.ones(2, 1))[0]) == 2
+        with pytest.raises(UnknownNameError, match="did you mean 'scale'"):
+            create_task("tests_absolute(scal=2)", "a")
+    finally:
+        del kinds._factories["tests_absolute"]
+
+
+def test_a_kind_that_lacks_an_option_says_which():
+    with pytest.raises(SpecError, match=r"task 'c' of kind classification: .*'classes'"):
+        create_task("classification", "c")

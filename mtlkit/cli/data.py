@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -51,18 +51,32 @@ def _list(data_dir: Path | None) -> None:
     for name in list_datasets():
         factory = datasets.get(name)
         found = factory.files_found(data_dir) if hasattr(factory, "files_found") else None
-        state = {None: "embedded", True: "[green]found[/]", False: "not found"}[found]
+        origin = getattr(factory, "origin", "embedded")
+        state = {None: origin, True: "[green]found[/]", False: "not found"}[found]
         table.add_row(name, getattr(factory, "summary", ""), state)
     console = Console()
     console.print(table)
     console.print("\nWhere to get the files of one: mtlkit data NAME", highlight=False)
 
 
+def _explain(factory: Any) -> None:
+    """A data set that is nothing without its options."""
+    import inspect
+
+    typer.echo(f"{factory.name}: {factory.summary}\n")
+    typer.echo((inspect.getdoc(factory) or "").replace("``", ""))
+
+
 def _describe(
     spec: str, data_dir: Path | None, seed: int, preview: Path | None, split: str, count: int
 ) -> None:
-    from mtlkit.data.base import SPLITS, load_dataset
+    from mtlkit.data.base import SPLITS, datasets, load_dataset, missing_options
+    from mtlkit.spec import parse_spec
 
+    parts = parse_spec(spec)
+    if len(parts) == 1 and not parts[0].options and missing_options(parts[0]):
+        _explain(datasets.get(parts[0].name))
+        return
     made = load_dataset(spec, data_dir=data_dir, seed=seed)
     chosen = made.split(split)  # reading the files first reports what is wrong with them
     typer.echo(f"{made.spec}: {made.summary}")
@@ -71,10 +85,11 @@ def _describe(
     typer.echo(f"architecture: {made.default_architecture}")
     typer.echo("tasks:")
     for task in made.tasks:
-        arrow = "higher is better" if task.higher_is_better else "lower is better"
+        better = task.higher_is_better.get(task.main_metric, False)
+        arrow = "higher is better" if better else "lower is better"
         typer.echo(
-            f"  {task.name}: {task.kind}, {task.outputs} outputs, loss {task.loss}, "
-            f"metric {task.metrics[0]} ({arrow})"
+            f"  {task.name}: {task.kind}, {task.outputs} outputs, loss {task.loss_name}, "
+            f"metric {task.main_metric} ({arrow})"
         )
     if preview is not None:
         from mtlkit.data.preview import write_preview

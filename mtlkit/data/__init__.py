@@ -11,13 +11,12 @@ from mtlkit.data.base import (
     DataError,
     DataSet,
     Split,
-    TaskInfo,
     TensorSplit,
-    collate,
     list_datasets,
     load_dataset,
     register_dataset,
 )
+from mtlkit.data.collate import collate
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -26,7 +25,6 @@ __all__ = [
     "DataError",
     "DataSet",
     "Split",
-    "TaskInfo",
     "TensorSplit",
     "collate",
     "list_datasets",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -16,155 +16,34 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
 
+from mtlkit.data.collate import Batch, Targets, collate
 from mtlkit.data.randomness import generator, sample_uniform, split_indices
 from mtlkit.errors import MtlkitError, SpecError
-from mtlkit.registry import Registry
-from mtlkit.spec import SpecLike, format_spec, parse_spec
+from mtlkit.registry import Registry, option_defaults
+from mtlkit.spec import Part, SpecLike, format_spec, parse_spec
+from mtlkit.tasks import Task
 
 __all__ = [
-    "Batch",
     "DataError",
     "DataSet",
     "Split",
-    "TaskInfo",
+    "Targets",
     "TensorSplit",
-    "collate",
     "datasets",
     "list_datasets",
     "load_dataset",
     "register_dataset",
 ]
 
-Targets: TypeAlias = dict[str, Tensor]
 Indices: TypeAlias = NDArray[np.int64]
-Kind: TypeAlias = Literal["classification", "binary", "regression", "segmentation", "depth", "normals"]
 SplitName: TypeAlias = Literal["train", "val", "test"]
 
 SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
 ENVIRONMENT = "MTLKIT_DATA"
 
 
-_HIGHER_IS_BETTER = {
-    "accuracy": True,
-    "f1": True,
-    "mse": False,
-    "miou": True,
-    "pixel_accuracy": True,
-    "abs_error": False,
-    "rel_error": False,
-    "mean_angle": False,
-    "median_angle": False,
-    "within_11.25": True,
-    "within_22.5": True,
-    "within_30": True,
-}
-
-
 class DataError(MtlkitError, OSError):
     """Files of a data set that are missing, damaged or in another layout than expected."""
-
-
-@dataclass(frozen=True)
-class TaskInfo:
-    """One task of a data set.
-
-    Attributes:
-        name: key of its target.
-        kind: decides the shape of prediction and target, see below.
-        outputs: what the head puts out: classes, or channels.
-        loss: ``cross_entropy``, ``bce`` (with logits), ``mse``, ``l1`` or ``cosine``.
-        metrics: names, the main one first.
-        higher_is_better: direction of the main metric.
-        classes: names of the classes, where they have names.
-        compared: the metrics that the relative improvement of the task is the mean of; empty means the
-            main one. The paper's figures for NYUv2 are means over all metrics of a task.
-
-    ======================= ============================= ==========================================
-    kind                    target (one sample)           a target that is unknown
-    ======================= ============================= ==========================================
-    classification          int64 ()                      -1
-    binary, regression      float32 (1,)                  NaN
-    segmentation            int64 (H, W)                  -1
-    depth                   float32 (1, H, W), metres     0
-    normals                 float32 (3, H, W), unit       the zero vector
-    ======================= ============================= ==========================================
-    """
-
-    name: str
-    kind: Kind
-    outputs: int
-    loss: str
-    metrics: tuple[str, ...]
-    higher_is_better: bool
-    classes: tuple[str, ...] = ()
-    compared: tuple[str, ...] = ()
-
-    @property
-    def directions(self) -> dict[str, bool]:
-        """Whether higher is better, for each metric."""
-        return {name: _HIGHER_IS_BETTER.get(name, self.higher_is_better) for name in self.metrics}
-
-    @classmethod
-    def classification(cls, name: str, classes: Sequence[str]) -> TaskInfo:
-        """One of several classes: cross-entropy, accuracy."""
-        return cls(
-            name, "classification", len(classes), "cross_entropy", ("accuracy",), True, tuple(classes)
-        )
-
-    @classmethod
-    def binary(cls, name: str, classes: Sequence[str] = ("no", "yes")) -> TaskInfo:
-        """Yes or no: binary cross-entropy on logits, F1."""
-        return cls(name, "binary", 1, "bce", ("f1", "accuracy"), True, tuple(classes))
-
-    @classmethod
-    def regression(cls, name: str) -> TaskInfo:
-        """A number: mean squared error."""
-        return cls(name, "regression", 1, "mse", ("mse",), False)
-
-    @classmethod
-    def segmentation(cls, name: str, classes: Sequence[str]) -> TaskInfo:
-        """A class per pixel: cross-entropy, mean intersection over union."""
-        metrics = ("miou", "pixel_accuracy")
-        return cls(
-            name, "segmentation", len(classes), "cross_entropy", metrics, True, tuple(classes), metrics
-        )
-
-    @classmethod
-    def depth(cls, name: str) -> TaskInfo:
-        """Distance per pixel: mean absolute error."""
-        metrics = ("abs_error", "rel_error")
-        return cls(name, "depth", 1, "l1", metrics, False, compared=metrics)
-
-    @classmethod
-    def normals(cls, name: str) -> TaskInfo:
-        """Surface normal per pixel: cosine loss, mean angle in degrees."""
-        metrics = ("mean_angle", "median_angle", "within_11.25", "within_22.5", "within_30")
-        return cls(name, "normals", 3, "cosine", metrics, False, compared=metrics)
-
-
-class Batch(Sequence[tuple[Tensor, Targets]]):
-    """Samples stacked into a batch; item ``i`` is sample ``i``, as in a list of samples."""
-
-    def __init__(self, inputs: Tensor, targets: Targets) -> None:
-        self.inputs = inputs
-        self.targets = targets
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return Batch(self.inputs[index], {k: v[index] for k, v in self.targets.items()})
-        return self.inputs[index], {key: value[index] for key, value in self.targets.items()}
-
-
-def collate(samples: Sequence[tuple[Tensor, Targets]]) -> tuple[Tensor, Targets]:
-    """Stack samples into a batch; a :class:`Batch` is passed on as it is."""
-    if isinstance(samples, Batch):
-        return samples.inputs, samples.targets
-    inputs = torch.stack([sample[0] for sample in samples])
-    names = samples[0][1]
-    return inputs, {name: torch.stack([sample[1][name] for sample in samples]) for name in names}
 
 
 class Split(Dataset[tuple[Tensor, Targets]], ABC):
@@ -277,9 +156,12 @@ class DataSet(ABC):
     folder: ClassVar[str | None] = None  # None: nothing is read from disk
     layout: ClassVar[str] = ""  # the files below ``folder``, as error messages show them
     source: ClassVar[str] = ""  # where to get them
+    origin: ClassVar[str] = "embedded"  # where the samples come from, without ``folder``
     default_architecture: str = ""
+    preprocessing: Any = None
+    """What was learnt of the training samples, with ``to_json``; it is saved with a run."""
 
-    tasks: tuple[TaskInfo, ...]
+    tasks: tuple[Task, ...]
     input_shape: tuple[int, ...]
 
     def __init__(self, data_dir: str | os.PathLike[str] | None = None, seed: int = 0) -> None:
@@ -374,6 +256,10 @@ class DataSet(ABC):
             collate_fn=collate,
         )
 
+    def complete_architecture(self, spec: SpecLike) -> SpecLike:
+        """The architecture with what only the data set knows, such as the size of its inputs."""
+        return spec
+
     @property
     def task_names(self) -> tuple[str, ...]:
         """Names of the tasks, in order."""
@@ -450,6 +336,13 @@ def list_datasets() -> list[str]:
     return datasets.names()
 
 
+def missing_options(part: Part) -> list[str]:
+    """Options that a data set cannot do without and that are not given."""
+    defaults = option_defaults(datasets.get(part.name))
+    empty = inspect.Parameter.empty
+    return [name for name, value in defaults.items() if value is empty and name not in part.options]
+
+
 def load_dataset(
     spec: SpecLike | DataSet,
     data_dir: str | os.PathLike[str] | None = None,
@@ -475,6 +368,10 @@ def load_dataset(
         raise SpecError(f"one data set at a time, not {len(parts)}: {format_spec(parts)}")
     part = datasets.override(parts, overrides, of=parts[0].name)[0]
     factory = datasets.check(part)
+    lacking = missing_options(part)
+    if lacking:
+        needed = ", ".join(f"{option}=..." for option in lacking)
+        raise SpecError(f"data set {part.name} needs more options: {part.name}({needed})")
     made = factory(data_dir, seed, **part.options)
     if not isinstance(made, DataSet):
         raise SpecError(f"data set {part.name!r} is {type(made).__name__}; it must be a DataSet")

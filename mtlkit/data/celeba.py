@@ -17,12 +17,12 @@ from mtlkit.data.base import (
     Split,
     SplitName,
     Targets,
-    TaskInfo,
     TensorSplit,
     register_dataset,
 )
 from mtlkit.data.randomness import generator
 from mtlkit.errors import MissingExtraError, SpecError
+from mtlkit.tasks import Task
 
 __all__ = ["CelebA"]
 
@@ -91,7 +91,7 @@ class CelebA(DataSet):
     folder = "celeba"
     layout = f"{_IMAGES}/*.jpg, {_ATTRIBUTES}, {_PARTITION}"
     source = "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html"
-    tasks = tuple(TaskInfo.binary(name) for name in ATTRIBUTES)
+    tasks = tuple(Task.binary(name) for name in ATTRIBUTES)
 
     def __init__(
         self,

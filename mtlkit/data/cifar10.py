@@ -18,11 +18,11 @@ from mtlkit.data.base import (
     DataSet,
     SplitName,
     Targets,
-    TaskInfo,
     TensorSplit,
     register_dataset,
 )
 from mtlkit.data.randomness import generator
+from mtlkit.tasks import Task
 
 __all__ = ["Cifar10", "crop_and_flip"]
 
@@ -67,7 +67,7 @@ class Cifar10(DataSet):
     source = "https://www.cs.toronto.edu/~kriz/cifar.html (python version)"
     default_architecture = "paper_cifar10(logits=True)"
     input_shape = (3, 32, 32)
-    tasks = tuple(TaskInfo.binary(name) for name in CLASSES)
+    tasks = tuple(Task.binary(name) for name in CLASSES)
 
     def __init__(
         self,

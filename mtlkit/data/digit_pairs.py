@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from mtlkit.data.base import DataSet, SplitName, TaskInfo, TensorSplit
+from mtlkit.data.base import DataSet, SplitName, TensorSplit
 from mtlkit.data.randomness import generator
+from mtlkit.tasks import Task
 
 __all__ = ["DigitPairs", "PublishedDigits", "overlap"]
 
@@ -67,11 +68,11 @@ class DigitPairs(DataSet):
         self._val_share = val_share
         self._pixels = pixels
         self.tasks = (
-            TaskInfo.classification("left", self.classes),
-            TaskInfo.classification("right", self.classes),
-            TaskInfo.binary("parity", ("product even", "product odd")),
-            TaskInfo.regression("sum"),
-            TaskInfo.regression("pixels"),
+            Task.classification("left", self.classes),
+            Task.classification("right", self.classes),
+            Task.binary("parity", ("product even", "product odd")),
+            Task.regression("sum"),
+            Task.regression("pixels"),
         )
         # the paper's net for this data set, at the size of its images
         self.default_architecture = (

@@ -19,11 +19,11 @@ from mtlkit.data.base import (
     Split,
     SplitName,
     Targets,
-    TaskInfo,
     register_dataset,
 )
 from mtlkit.data.randomness import generator
 from mtlkit.errors import SpecError
+from mtlkit.tasks import Task
 
 __all__ = ["INDOOR_CLASSES", "NyuV2", "dense_tasks", "scale_crop_flip"]
 
@@ -47,12 +47,12 @@ _PARTS = ("train", "val")
 _SCALES = (1.0, 1.2, 1.5)
 
 
-def dense_tasks() -> tuple[TaskInfo, ...]:
+def dense_tasks() -> tuple[Task, ...]:
     """Segmentation, depth and normals."""
     return (
-        TaskInfo.segmentation("segmentation", INDOOR_CLASSES),
-        TaskInfo.depth("depth"),
-        TaskInfo.normals("normals"),
+        Task.segmentation("segmentation", INDOOR_CLASSES),
+        Task.depth("depth"),
+        Task.normals("normals"),
     )
 
 

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mtlkit.data.base import DataSet, Split, Targets, TaskInfo
+from mtlkit.data.base import DataSet, Split
+from mtlkit.data.collate import Targets
 from mtlkit.errors import MissingExtraError, SpecError
+from mtlkit.tasks import Task
 
 __all__ = ["write_preview"]
-
-_DENSE = ("segmentation", "depth", "normals")
 
 
 def write_preview(dataset: DataSet, split: Split, path: Path, count: int = 8) -> None:
@@ -26,8 +26,10 @@ def write_preview(dataset: DataSet, split: Split, path: Path, count: int = 8) ->
         raise MissingExtraError("matplotlib", "bench", "a preview") from None
     if path.suffix.lower() not in (".png", ".pdf", ".svg", ".jpg"):
         raise SpecError(f"cannot write a preview to {path}; name a .png, .pdf, .svg or .jpg file")
-    dense = [task for task in dataset.tasks if task.kind in _DENSE]
-    other = [task for task in dataset.tasks if task.kind not in _DENSE]
+    if len(dataset.input_shape) != 3:
+        raise SpecError(f"data set {dataset.name} has no images to show; a preview needs (C, H, W)")
+    dense = [task for task in dataset.tasks if task.dense]
+    other = [task for task in dataset.tasks if not task.dense]
     count = min(count, len(split))
     columns = min(count, 8)
     bands = -(-count // columns)
@@ -44,7 +46,7 @@ def write_preview(dataset: DataSet, split: Split, path: Path, count: int = 8) ->
         _show_image(axis, image)
         axis.set_title("\n".join(_texts(other, targets)), fontsize=7, loc="left")
         for row, task in enumerate(dense, start=1):
-            _show_dense(axes[band * rows + row, column], task, targets[task.name])
+            task.draw(axes[band * rows + row, column], targets[task.name])
     figure.tight_layout(pad=0.4)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110, bbox_inches="tight")
@@ -62,26 +64,9 @@ def _show_image(axis: Any, image: Tensor) -> None:
         axis.imshow(pixels)
 
 
-def _show_dense(axis: Any, task: TaskInfo, target: Tensor) -> None:
-    if task.kind == "segmentation":
-        labels = np.ma.masked_less(target.numpy(), 0)
-        axis.imshow(labels, cmap="tab20", vmin=0, vmax=max(task.outputs - 1, 1), interpolation="nearest")
-    elif task.kind == "depth":
-        axis.imshow(np.ma.masked_less_equal(target[0].numpy(), 0), cmap="viridis")
-    else:
-        axis.imshow(((target.permute(1, 2, 0).numpy() + 1) / 2).clip(0, 1))
-
-
-def _texts(tasks: list[TaskInfo], targets: Targets) -> list[str]:
+def _texts(tasks: list[Task], targets: Targets) -> list[str]:
     """One line per task; of many yes-or-no tasks only those that are yes."""
-    if len(tasks) > 6:
+    if len(tasks) > 6 and all(task.kind == "binary" for task in tasks):
         positive = [task.name for task in tasks if float(targets[task.name]) > 0.5]
         return positive[:5] + ([f"and {len(positive) - 5} more"] if len(positive) > 5 else [])
-    texts = []
-    for task in tasks:
-        value = float(targets[task.name])
-        if task.classes and value == value and value >= 0:
-            texts.append(f"{task.name}: {task.classes[int(value)]}")
-        else:
-            texts.append(f"{task.name}: {value:.3g}")
-    return texts
+    return [f"{task.name}: {task.text(targets[task.name])}" for task in tasks]

@@ -155,16 +155,13 @@ def _task_records(config: CompareConfig) -> list[TaskRecord]:
     from mtlkit.data import load_dataset
 
     train = config.train
-    infos = load_dataset(train["data"], data_dir=train["data_dir"], seed=config.seeds[0]).tasks
-    names = [info.name for info in infos]
+    dataset = load_dataset(train["data"], data_dir=train["data_dir"], seed=config.seeds[0])
+    tasks = [Task.of(task) for task in dataset.tasks]
+    names = [task.name for task in tasks]
     for name in config.improvement_over or ():
         if name not in names:
             raise unknown_name("task in improvement_over", name, names)
-    records = []
-    for info in infos:
-        task = Task.of(info)
-        records.append(TaskRecord(task.name, dict(task.higher_is_better), tuple(info.compared)))
-    return records
+    return [TaskRecord(task.name, dict(task.higher_is_better), task.compared) for task in tasks]
 
 
 def _threads(folder: Path, config: CompareConfig) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -244,7 +245,9 @@ def load_data(config: TrainConfig) -> Any:
     key = (config.data, config.data_dir, config.seed)
     if key not in _datasets:
         _datasets.clear()
-        _datasets[key] = load_dataset(config.data, data_dir=config.data_dir, seed=config.seed)
+        # what there is to say about the data was said when the comparison began
+        with contextlib.redirect_stderr(io.StringIO()):
+            _datasets[key] = load_dataset(config.data, data_dir=config.data_dir, seed=config.seed)
     return _datasets[key]
 
 

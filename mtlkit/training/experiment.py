@@ -25,6 +25,10 @@ from mtlkit.training.trainer import FitResult, Trainer
 __all__ = ["RunResult", "build_model", "build_trainer", "make_optimizer", "run"]
 
 
+PREPROCESSING = "preprocessing.json"
+"""File in a run's folder with what turns raw rows into inputs, where the data set has such a thing."""
+
+
 @dataclass
 class RunResult:
     """How a run ended, and the test metrics of the best checkpoint."""
@@ -54,9 +58,14 @@ def run(
         dataset: the data set, where it is loaded already.
         change: given the fresh network and the tasks, returns those to train.
     """
+    if dataset is None:
+        dataset = load_data(config)
     trainer, loaders = build_trainer(config, progress=progress, dataset=dataset, change=change)
     if trainer.accelerator.is_main_process:
         write_text(config.folder / "config.yaml", config.to_yaml())
+        preprocessing = getattr(dataset, "preprocessing", None)
+        if preprocessing is not None:
+            write_text(config.folder / PREPROCESSING, preprocessing.to_json())
     epochs = 10 if config.epochs is None and config.steps is None else config.epochs
     fit = trainer.fit(loaders["train"], loaders["val"], epochs=epochs, steps=config.steps, resume=resume)
     test = None
@@ -107,17 +116,25 @@ def build_trainer(
     return trainer, loaders
 
 
+def load_data(config: TrainConfig) -> Any:
+    """The data set of these settings."""
+    from mtlkit.data import load_dataset
+
+    return load_dataset(config.data, data_dir=config.data_dir, seed=config.seed)
+
+
 def build_model(
     config: TrainConfig, *, dataset: Any = None, change: Change | None = None
 ) -> tuple[torch.nn.Module, Sequence[Task], Any]:
     """The network, its tasks and the data set; the weights depend on the seed alone."""
     import mtlkit
-    from mtlkit.data import load_dataset
 
     if dataset is None:
-        dataset = load_dataset(config.data, data_dir=config.data_dir, seed=config.seed)
-    tasks: Sequence[Task] = [Task.of(info) for info in dataset.tasks]
+        dataset = load_data(config)
+    tasks: Sequence[Task] = [Task.of(task) for task in dataset.tasks]
     architecture = config.architecture or getattr(dataset, "default_architecture", None)
+    if config.architecture and hasattr(dataset, "complete_architecture"):
+        architecture = dataset.complete_architecture(config.architecture)
     if not architecture:
         raise ConfigError(f"data set {config.data!r} has no network of its own; set 'architecture'")
     torch.manual_seed(config.seed)

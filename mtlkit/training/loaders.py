@@ -20,8 +20,9 @@ from accelerate.utils import send_to_device
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, default_collate
 
+from mtlkit.data.collate import collate, stack_targets
 from mtlkit.errors import SpecError, UsageError
-from mtlkit.tasks import NO_LABEL, LabelCount, Task
+from mtlkit.tasks import LabelCount, Task
 
 __all__ = ["Batch", "Batches", "ShardedBatches", "collate", "prepare_loader", "unpack"]
 
@@ -167,15 +168,21 @@ def unpack(batch: Any, tasks: Sequence[Task]) -> tuple[Any, Mapping[str, Tensor 
         )
     inputs, targets = batch
     if isinstance(targets, Mapping):
-        return inputs, targets
+        return inputs, {name: _as_tensor(target) for name, target in targets.items()}
     if isinstance(targets, Tensor):
         targets = [targets]
     if isinstance(targets, tuple | list) and len(targets) == len(tasks):
-        return inputs, {task.name: target for task, target in zip(tasks, targets, strict=True)}
+        pairs = zip(tasks, targets, strict=True)
+        return inputs, {task.name: _as_tensor(target) for task, target in pairs}
     raise UsageError(
         "targets must be a mapping by task name, or one per task in the order "
         f"{', '.join(task.name for task in tasks)}"
     )
+
+
+def _as_tensor(target: Any) -> Tensor | None:
+    """A batch's target; one that is a list of numbers and None comes from a loader of the user's own."""
+    return stack_targets(target) if isinstance(target, list) else target
 
 
 def prepare_loader(loader: Any, tasks: Sequence[Task], accelerator: Any, seed: int) -> Batches:
@@ -258,42 +265,3 @@ class _Plain(DataLoaderStateMixin):  # type: ignore[misc]
     def set_epoch(self, epoch: int) -> None:
         if hasattr(self.batches, "set_epoch"):
             self.batches.set_epoch(epoch)
-
-
-def collate(samples: Sequence[Any]) -> Any:
-    """Stack samples ``(input, {task: target})``; targets may be None or absent in some samples.
-
-    A missing target becomes NaN, or :data:`~mtlkit.tasks.NO_LABEL` among integers; a task without any
-    label in the batch becomes None.
-    """
-    first = samples[0]
-    if not (isinstance(first, tuple | list) and len(first) == 2 and isinstance(first[1], Mapping)):
-        return default_collate(list(samples))
-    inputs = default_collate([sample[0] for sample in samples])
-    names = dict.fromkeys(name for sample in samples for name in sample[1])
-    return inputs, {name: _stack([sample[1].get(name) for sample in samples]) for name in names}
-
-
-def _stack(targets: Sequence[Any]) -> Any:
-    known = next((target for target in targets if target is not None), None)
-    if known is None:
-        return None
-    if any(target is None for target in targets):
-        like = torch.as_tensor(known)
-        if isinstance(known, float):
-            like = like.float()
-        if like.dtype == torch.bool:
-            like = like.float()
-            targets = [
-                target if target is None else torch.as_tensor(target).float() for target in targets
-            ]
-        fill = torch.nan if like.is_floating_point() else NO_LABEL
-        if like.dtype == torch.uint8:
-            like = like.long()
-            targets = [
-                target if target is None else torch.as_tensor(target).long() for target in targets
-            ]
-        filler: Tensor = torch.full_like(like, fill)
-        targets = [filler if target is None else torch.as_tensor(target) for target in targets]
-        return torch.stack([target.to(like.dtype) for target in targets])
-    return default_collate(list(targets))

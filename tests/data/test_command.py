@@ -64,3 +64,29 @@ def test_a_wrong_name_is_bad_usage(capsys):
 def test_a_preview_without_a_data_set_is_bad_usage(capsys, tmp_path):
     code, _, _ = run(capsys, "--preview", str(tmp_path / "x.png"))
     assert code == 2
+
+
+def test_a_data_set_that_needs_options_is_explained_without_them(capsys):
+    code, out, _ = run(capsys, "table")
+    assert code == 0
+    assert "targets:" in out
+    assert "test_file:" in out
+    code, _, err = run(capsys, "table(file=people.csv)")
+    assert code == 2
+    assert "table(targets=...)" in err
+
+
+def test_a_table_is_described_and_has_no_picture(capsys, tmp_path, monkeypatch):
+    pytest.importorskip("pandas", reason="pandas is in mtlkit[table]")
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{i % 17};{'abc'[i % 3]};{'yes' if i % 5 else 'no'}" for i in range(60)]
+    (tmp_path / "people.csv").write_text("\n".join(["age;job;married", *rows]))
+    spec = "table(file=people.csv, targets=[married])"
+    code, out, err = run(capsys, spec)
+    assert code == 0
+    assert "samples: 36 train, 12 val, 12 test" in out
+    assert "married: binary" in out
+    assert "target 'married': binary, guessed" in err
+    code, _, err = run(capsys, spec, "--preview", "x.png")
+    assert code == 2
+    assert "no images" in err

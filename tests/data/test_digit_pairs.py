@@ -61,7 +61,13 @@ def test_the_five_tasks_of_multidigits_follow_from_the_digits():
         "regression",
         "regression",
     ]
-    assert [task.higher_is_better for task in data.tasks] == [True, True, True, False, False]
+    assert [task.higher_is_better[task.main_metric] for task in data.tasks] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
     for split in (data.train, data.val, data.test):
         assert_targets_follow_from_digits(split)
         inputs, targets = split.batch(range(50))

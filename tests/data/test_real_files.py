@@ -57,3 +57,47 @@ def test_real_scenes_have_depth_in_metres_and_unit_normals():
     assert known.float().mean() > 0.8
     torch.testing.assert_close(lengths[known], torch.ones_like(lengths[known]), atol=0.02, rtol=0)
     assert set(targets["segmentation"].unique().tolist()) <= set(range(-1, 13))
+
+
+CENSUS = (
+    "table(file='census/census_income_train.csv.gz', test_file='census/census_income_test.csv.gz', "
+    "header=false, ignore=[25], categories=[3, 4], split_seed=0, "
+    "targets={income: binary(column=42), single: binary(column=8, yes='Never married')}"
+)
+
+
+def census(options: str = ""):
+    pytest.importorskip("pandas", reason="pandas is in mtlkit[table]")
+    folder = os.environ.get("MTLKIT_DATA")
+    if not folder or not os.path.isfile(f"{folder}/census/census_income_train.csv.gz"):
+        pytest.skip("no census files under MTLKIT_DATA")
+    return load_dataset(f"{CENSUS}{options})")
+
+
+def test_the_census_files_are_read_whole():
+    data = census()
+    assert len(data.train) + len(data.val) == 199_523
+    assert len(data.test) == 99_762
+    # counted in the file itself
+    income, single = (data.test.targets[name] for name in ("income", "single"))
+    assert int(income.sum()) == 6_186
+    assert int(single.sum()) == 43_143
+    assert len(data.preprocessing.columns) == 39
+
+
+def test_the_census_tasks_are_learnt_by_mmoe(tmp_path):
+    from mtlkit.training.config import TrainConfig
+    from mtlkit.training.experiment import run
+
+    settings = {
+        "data": f"{CENSUS}, train=20000)",
+        "architecture": "mmoe",
+        "epochs": 2,
+        "batch_size": 256,
+        "output": str(tmp_path),
+    }
+    result = run(TrainConfig.make(settings, "test"), progress=False, dataset=census(", train=20000"))
+    assert result.test is not None
+    assert result.test["income"]["auc"] > 0.91
+    assert result.test["single"]["auc"] > 0.98
+    assert result.test["single"]["f1"] > 0.9

@@ -26,9 +26,11 @@ def blocks(page: Path) -> list[tuple[int, str]]:
 
 @pytest.fixture
 def untouched_registry():
+    from mtlkit.data.base import datasets
     from mtlkit.registry import architectures, methods
+    from mtlkit.tasks.registry import kinds
 
-    registries = (methods, architectures)
+    registries = (methods, architectures, kinds, datasets)
     for registry in registries:
         registry.names()  # what is loaded when first asked for must be in the copy
     kept = [dict(registry._factories) for registry in registries]

@@ -1,4 +1,4 @@
-"""A method and an architecture that are not part of mtlkit."""
+"""A method, an architecture and a kind of task that are not part of mtlkit."""
 
 import torch
 from torch import nn
@@ -24,3 +24,10 @@ class LastTaskOnly(mtlkit.GradientAggregator):
 def sample_net(tasks, *, method, width: int = 3):
     """A network that is no use."""
     return nn.Linear(width, len(tasks))
+
+
+class SampleTask(mtlkit.Task):
+    """A number, by its absolute error."""
+
+    def __init__(self, name, *, factor: float = 1.0):
+        super().__init__(name, lambda p, t: factor * (p - t).abs().mean(), outputs=1)

@@ -1,16 +1,30 @@
 """Metrics that torchmetrics lacks in masked form: those of NYUv2, and errors with unknown entries.
 
-All states are sums, so that they add up exactly over processes and memory does not grow with the data.
+States are sums, so that they add up exactly over processes and memory does not grow with the data; only
+:class:`RankingScore` has to keep every score. Import this module where a metric is made: torchmetrics
+takes long to import.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
 
-__all__ = ["DepthErrors", "NormalAngles", "RegressionErrors", "SegmentationScores"]
+from mtlkit.tasks.labels import NO_LABEL, number_known
+
+__all__ = [
+    "DepthErrors",
+    "Flat",
+    "NormalAngles",
+    "RankingScore",
+    "RegressionErrors",
+    "SegmentationScores",
+]
 
 ANGLES = (11.25, 22.5, 30.0)
 _BINS_PER_DEGREE = 100
@@ -19,6 +33,78 @@ _BINS_PER_DEGREE = 100
 def _add_sums(metric: Metric, *names: str, size: tuple[int, ...] = ()) -> None:
     for name in names:
         metric.add_state(name, torch.zeros(size, dtype=torch.float64), dist_reduce_fx="sum")
+
+
+class Flat:
+    """A torchmetrics metric of 0 and 1 that is shown flat tensors, NaN as :data:`NO_LABEL`."""
+
+    def __init__(self, metric: Any, *, flatten: bool = True) -> None:
+        self.metric = metric
+        self.flatten = flatten
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """Add a batch."""
+        if not self.flatten:
+            target = torch.where(target >= 0, target, NO_LABEL).long()
+            self.metric.update(prediction.reshape(target.shape), target)
+            return
+        prediction, target = prediction.reshape(-1), target.reshape(-1)
+        mask = target >= 0
+        self.metric.update(prediction[mask], target[mask].long())
+
+    def compute(self) -> Any:
+        """The metric's value."""
+        return self.metric.compute()
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self.metric.reset()
+
+    def to(self, device: Any) -> Flat:
+        """Move to a device."""
+        self.metric.to(device)
+        return self
+
+
+class RankingScore(Metric):
+    """``auc``: how often a positive sample is ranked above a negative one, ties counting half.
+
+    That is the area under the ROC curve; NaN where one of the two classes does not occur. Unknown
+    answers do not count.
+    """
+
+    full_state_update = False
+    pairs: list[Tensor]
+    """Scores and answers (B, 2) of every batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("pairs", [], dist_reduce_fx="cat")
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        super().reset()
+        # never empty, so that a process without labels takes part when the processes join their pairs
+        self.pairs.append(torch.zeros(0, 2, device=self.device))
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """Add a batch."""
+        prediction, target = prediction.reshape(-1), target.reshape(-1)
+        known = target >= 0
+        self.pairs.append(torch.stack([prediction[known].float(), target[known].float()], dim=1))
+
+    def compute(self) -> Tensor:
+        """From the mean rank of the positive samples (Mann and Whitney)."""
+        scores, answers = dim_zero_cat(self.pairs).unbind(dim=1)
+        yes = answers > 0.5
+        positive = yes.sum().double()
+        negative = len(yes) - positive
+        _, place, counts = torch.unique(scores, return_inverse=True, return_counts=True)
+        ranks = counts.cumsum(0).double() - (counts - 1) / 2  # equal scores share their mean rank
+        above = ranks[place][yes].sum() - positive * (positive + 1) / 2
+        score: Tensor = above / (positive * negative)
+        return score
 
 
 class RegressionErrors(Metric):
@@ -35,8 +121,8 @@ class RegressionErrors(Metric):
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """Add a batch."""
-        errors = prediction.double() - target.reshape(prediction.shape).double()
-        errors = errors[~torch.isnan(target.reshape(prediction.shape))]
+        target = target.reshape(prediction.shape)
+        errors = (prediction.double() - target.double())[number_known(target)]
         self.squares += errors.square().sum()
         self.absolutes += errors.abs().sum()
         self.count += errors.numel()

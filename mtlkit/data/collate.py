@@ -1,0 +1,78 @@
+"""Samples stacked into batches; targets may be missing, and plain Python values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from mtlkit.tasks import NO_LABEL
+
+__all__ = ["Batch", "Targets", "collate", "stack_targets"]
+
+Targets: TypeAlias = dict[str, Tensor]
+
+
+class Batch(Sequence[tuple[Tensor, Targets]]):
+    """Samples stacked into a batch; item ``i`` is sample ``i``, as in a list of samples."""
+
+    def __init__(self, inputs: Tensor, targets: Targets) -> None:
+        self.inputs = inputs
+        self.targets = targets
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return Batch(self.inputs[index], {k: v[index] for k, v in self.targets.items()})
+        return self.inputs[index], {key: value[index] for key, value in self.targets.items()}
+
+
+def collate(samples: Sequence[Any]) -> Any:
+    """Stack samples ``(input, {task: target})``; targets may be None or absent in some samples.
+
+    A target is a tensor, an array, a number, or a list of numbers and None. A missing one becomes NaN,
+    or :data:`~mtlkit.tasks.NO_LABEL` among integers; a task without any label in the batch becomes
+    None. A :class:`Batch` is passed on as it is.
+    """
+    if isinstance(samples, Batch):
+        return samples.inputs, samples.targets
+    first = samples[0]
+    if not (isinstance(first, tuple | list) and len(first) == 2 and isinstance(first[1], Mapping)):
+        return default_collate(list(samples))
+    inputs = default_collate([sample[0] for sample in samples])
+    names = dict.fromkeys(name for sample in samples for name in sample[1])
+    return inputs, {name: stack_targets([sample[1].get(name) for sample in samples]) for name in names}
+
+
+def stack_targets(targets: Sequence[Any]) -> Tensor | None:
+    """The targets of one task, one after the other; None where all are missing."""
+    tensors = [None if target is None else _as_tensor(target) for target in targets]
+    known = [tensor for tensor in tensors if tensor is not None]
+    if not known:
+        return None
+    dtype = reduce(torch.promote_types, {tensor.dtype for tensor in known})
+    if len(known) < len(tensors):
+        # neither can say that a label is missing
+        dtype = {torch.bool: torch.float32, torch.uint8: torch.int64}.get(dtype, dtype)
+    filler = torch.full_like(known[0], torch.nan if dtype.is_floating_point else NO_LABEL, dtype=dtype)
+    stacked: Tensor = default_collate([filler if t is None else t.to(dtype) for t in tensors])
+    return stacked
+
+
+def _as_tensor(target: Any) -> Tensor:
+    if isinstance(target, list | tuple):
+        return torch.as_tensor(_with_nan(target))
+    # Python's numbers are doubles, which no network predicts
+    return torch.as_tensor(target, dtype=torch.float32 if isinstance(target, float) else None)
+
+
+def _with_nan(values: Any) -> Any:
+    if isinstance(values, list | tuple):
+        return [_with_nan(value) for value in values]
+    return torch.nan if values is None else values

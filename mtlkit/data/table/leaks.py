@@ -1,0 +1,98 @@
+"""Input columns that give a target away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mtlkit.data.table.preprocessing import CategoryColumn, NumberColumn
+from mtlkit.data.table.reading import Frame
+from mtlkit.data.table.targets import Target
+
+__all__ = ["find_leaks"]
+
+_LEAST_ROWS = 20
+_ROWS_PER_VALUE = 5
+_FIRST_LOOK = 2000
+_CORRELATION = 1 - 1e-9
+
+
+def find_leaks(
+    frame: Frame,
+    targets: Sequence[Target],
+    numbers: Sequence[NumberColumn],
+    categories: Sequence[CategoryColumn],
+) -> list[str]:
+    """Sentences that name every input column which determines a target in the training rows.
+
+    A category does if each of its values goes with one label, and occurs five times on average; a number
+    if thresholds separate the classes, or if it is the target itself up to scale.
+    """
+    found: list[str] = []
+    if len(frame) < _LEAST_ROWS:
+        return found
+    codes = {column.name: column.encode(frame[column.name]) for column in categories}
+    values = {column.name: column.encode(frame[column.name]) for column in numbers}
+    for target in targets:
+        labels = target.labels(frame).numpy().reshape(len(frame), -1)
+        known = np.isfinite(labels).all(axis=1)
+        if target.classes:
+            known &= (labels >= 0).all(axis=1)
+        answers = target.classes or target.yes
+        truth = np.unique(labels[known], axis=0, return_inverse=True)[1].reshape(-1)
+        for name in [*codes, *values]:
+            if name in codes:
+                leaks = bool(answers) and _determines(codes[name][known], truth)
+            else:
+                number, missing = values[name]
+                leaks = bool(answers) and _determines(missing[known].astype(np.int64), truth)
+                here = known & ~missing
+                if answers:
+                    leaks = leaks or _separates(number[here], truth[here[known]])
+                else:
+                    leaks = leaks or _is_multiple(number[here], labels[here])
+            if leaks:
+                found.append(
+                    f"column {name!r} determines target {target.task!r} in the training rows; if it is "
+                    f"not known when you predict, leave it out: ignore=[{name!r}]"
+                )
+    return found
+
+
+def _determines(codes: Any, truth: Any) -> bool:
+    """Whether each code goes with one label."""
+    if len(codes) < _LEAST_ROWS or truth.max() == 0:
+        return False
+    classes = int(truth.max()) + 1
+    for rows in (slice(_FIRST_LOOK), slice(None)):  # most columns are ruled out by the first rows
+        pairs = np.unique(codes[rows] * classes + truth[rows]).size
+        values = np.unique(codes[rows]).size
+        if pairs != values:
+            return False
+    return values > 1 and len(codes) >= _ROWS_PER_VALUE * values
+
+
+def _separates(number: Any, truth: Any) -> bool:
+    """Whether thresholds on the number separate the classes."""
+    if len(number) < _LEAST_ROWS or len(np.unique(truth)) < 2:
+        return False
+    classes = int(truth.max()) + 1
+    for rows in (slice(_FIRST_LOOK), slice(None)):
+        order = np.lexsort((truth[rows], number[rows]))
+        ordered, sizes = truth[rows][order], number[rows][order]
+        changes = np.flatnonzero(np.diff(ordered))
+        if len(changes) >= classes or (sizes[changes] == sizes[changes + 1]).any():
+            return False
+    return True
+
+
+def _is_multiple(number: Any, labels: Any) -> bool:
+    """Whether a target is this number, up to scale and shift."""
+    if len(number) < _LEAST_ROWS or number.std() == 0:
+        return False
+    for label in labels.T:
+        if label.std() > 0 and abs(np.corrcoef(number, label)[0, 1]) > _CORRELATION:
+            return True
+    return False

@@ -1,0 +1,158 @@
+"""From raw rows to the tensor that a network reads; fitted on the training rows, saved as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mtlkit.data.base import DataError
+from mtlkit.data.table.reading import Frame, Reading, import_pandas, look_up, numbers, words
+from mtlkit.data.table.targets import Target
+from mtlkit.errors import unknown_name
+
+__all__ = ["CategoryColumn", "NumberColumn", "Preprocessing"]
+
+_FORMAT = 1
+_UNKNOWN, _MISSING = 0, 1
+_FIRST = 2
+
+
+@dataclass(frozen=True)
+class NumberColumn:
+    """A column of numbers: its mean and deviation, and whether an input says that it is missing."""
+
+    name: str
+    mean: float
+    deviation: float
+    indicator: bool
+
+    @classmethod
+    def fit(cls, column: Any) -> NumberColumn | None:
+        """Of the training rows; None for a column that says nothing."""
+        values = numbers(column)
+        known = values[~np.isnan(values)]
+        missing = len(known) < len(values)
+        deviation = float(known.std()) if len(known) else 0.0
+        if deviation == 0 and (not missing or not len(known)):
+            return None
+        return cls(column.name, float(known.mean()), deviation or 1.0, missing)
+
+    def encode(self, column: Any) -> tuple[Any, Any]:
+        """Standardised values, 0 where missing, and where that is."""
+        values = numbers(column)
+        missing = np.isnan(values)
+        return np.where(missing, 0.0, (values - self.mean) / self.deviation), missing
+
+
+@dataclass(frozen=True)
+class CategoryColumn:
+    """A column of words. Index 0 is an unknown word, 1 a missing one, then come ``values``."""
+
+    name: str
+    values: Sequence[str]
+
+    @classmethod
+    def fit(cls, column: Any, least: int) -> CategoryColumn | None:
+        """Of the training rows, without words that occur fewer than ``least`` times."""
+        found = words(column)
+        counts = found.value_counts()
+        if (counts > 0).sum() + found.isna().any() < 2:
+            return None
+        return cls(column.name, tuple(sorted(counts[counts >= least].index)))
+
+    @property
+    def size(self) -> int:
+        """Number of indices."""
+        return len(self.values) + _FIRST
+
+    def encode(self, column: Any) -> Any:
+        """Indices of the words."""
+        places = {word: index for index, word in enumerate(self.values, start=_FIRST)}
+        return look_up(column, places, _UNKNOWN, _MISSING)
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What was learnt of the training rows, to be applied to any rows.
+
+    The inputs of a row are its numbers, then the indicators of missing numbers, then the indices of its
+    categories, in one tensor of floats; that is what the backbone ``table`` reads.
+    """
+
+    reading: Reading
+    numbers: Sequence[NumberColumn]
+    categories: Sequence[CategoryColumn]
+    targets: Sequence[Target]
+
+    @property
+    def number_inputs(self) -> int:
+        """How many inputs are numbers or indicators."""
+        return len(self.numbers) + sum(column.indicator for column in self.numbers)
+
+    @property
+    def category_sizes(self) -> list[int]:
+        """Number of indices of every category column."""
+        return [column.size for column in self.categories]
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read."""
+        return [c.name for c in self.numbers] + [c.name for c in self.categories]
+
+    def read(self, path: str | Path) -> Frame:
+        """The raw rows of a file."""
+        return self.reading.read(Path(path))
+
+    def inputs(self, rows: Frame | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Tensor:
+        """(N, d) inputs of raw rows: a DataFrame, a mapping of columns, or a list of mappings.
+
+        Raises:
+            DataError: for a column that is not there.
+        """
+        pandas = import_pandas()
+        frame = rows if isinstance(rows, pandas.DataFrame) else pandas.DataFrame(rows)
+        frame = frame.rename(columns=str)
+        for name in self.columns:
+            if name not in frame.columns:
+                raise DataError(str(unknown_name("column of the rows", name, frame.columns)))
+        frame = self.reading.clean(frame[self.columns])
+        amounts, indicators = [], []
+        for column in self.numbers:
+            values, missing = column.encode(frame[column.name])
+            amounts.append(values)
+            if column.indicator:
+                indicators.append(missing)
+        codes = [column.encode(frame[column.name]) for column in self.categories]
+        return torch.from_numpy(np.stack([*amounts, *indicators, *codes], axis=1).astype(np.float32))
+
+    def labels(self, frame: Frame) -> dict[str, Tensor]:
+        """Targets of raw rows by task."""
+        return {target.task: target.labels(frame) for target in self.targets}
+
+    def to_json(self) -> str:
+        """All of it as text; :meth:`from_json` reads it back."""
+        return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Preprocessing:
+        """What :meth:`to_json` wrote."""
+        try:
+            content = json.loads(text)
+            found = content.pop("format")
+            if found != _FORMAT:
+                raise DataError(f"preprocessing of format {found}; this version reads {_FORMAT}")
+            return cls(
+                Reading(**content["reading"]),
+                tuple(NumberColumn(**column) for column in content["numbers"]),
+                tuple(CategoryColumn(**column) for column in content["categories"]),
+                tuple(Target(**target) for target in content["targets"]),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DataError(f"this is not the preprocessing of a table: {error!r}") from None

@@ -1,0 +1,190 @@
+"""From a file to a table with named columns, in which what is missing is NaN."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mtlkit.data.base import ENVIRONMENT, DataError
+from mtlkit.errors import MissingExtraError
+
+__all__ = [
+    "MISSING",
+    "Frame",
+    "Reading",
+    "find_file",
+    "import_pandas",
+    "look_up",
+    "numbers",
+    "words",
+]
+
+Frame: TypeAlias = Any
+"""A pandas DataFrame; pandas is imported where it is used."""
+
+MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
+_SEPARATORS = (",", ";", "\t", "|")
+_PARQUET = (".parquet", ".pq")
+
+
+def import_pandas() -> Any:
+    """The module pandas, or an error that names the extra."""
+    try:
+        import pandas
+    except ImportError:
+        raise MissingExtraError("pandas", "table", "data set table") from None
+    return pandas
+
+
+def find_file(file: str, data_dir: str | os.PathLike[str] | None) -> Path:
+    """The path of a file that is given from here, or from the folder of the data sets."""
+    root = data_dir if data_dir is not None else os.environ.get(ENVIRONMENT) or None
+    places = [Path(file).expanduser()]
+    if root is not None:
+        places.append(Path(root).expanduser() / file)
+    for place in places:
+        if place.is_file():
+            return place
+    tried = " or ".join(str(place.absolute()) for place in places)
+    raise DataError(f"data set table: there is no file {tried}")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files are read; it is saved with a run, so that new rows are read alike.
+
+    Attributes:
+        header: whether the first line names the columns; else they are "1", "2", ...
+        separator: between the columns; None looks for one of ``, ; | tab``.
+        missing: words that mean that a value is missing.
+        encoding: of the text.
+    """
+
+    header: bool = True
+    separator: str | None = None
+    missing: Sequence[str] = MISSING
+    encoding: str = "utf-8"
+
+    def read(self, path: Path) -> Frame:
+        """The table in a CSV (also gzipped) or Parquet file.
+
+        Raises:
+            DataError: for a file that is empty, damaged or in another format.
+        """
+        pandas = import_pandas()
+        try:
+            if path.suffix.lower() in _PARQUET:
+                frame = pandas.read_parquet(path)
+            else:
+                frame = self._read_text(pandas, path)
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{path} is not {self.encoding} text ({error.reason} at byte {error.start}); "
+                "give its encoding, for example encoding='latin-1'"
+            ) from None
+        except ImportError:
+            raise MissingExtraError("pyarrow", "table", "a Parquet file") from None
+        except Exception as error:  # pandas, pyarrow and zlib raise many kinds for damaged files
+            reason = " ".join(str(error).split())
+            hint = "is it CSV or Parquet? Give separator=... if it was not found"
+            raise DataError(f"cannot read the table {path}: {reason}; {hint}") from None
+        if frame.empty:
+            what = "no rows" if len(frame.columns) else "no columns"
+            raise DataError(f"the table {path} is empty: it has {what}")
+        if self.header or path.suffix.lower() in _PARQUET:
+            frame.columns = [str(name).strip() for name in frame.columns]
+        else:
+            frame.columns = [str(number) for number in range(1, len(frame.columns) + 1)]
+        return self.clean(frame)
+
+    def clean(self, frame: Frame) -> Frame:
+        """The same table, its words without blanks around them and what means "missing" as NaN."""
+        pandas = import_pandas()
+        columns = {}
+        for name in frame.columns:
+            column = frame[name]
+            if pandas.api.types.is_datetime64_any_dtype(column):
+                # days since 1970
+                column = (column - pandas.Timestamp(0, tz=column.dt.tz)) / pandas.Timedelta(days=1)
+            elif not pandas.api.types.is_numeric_dtype(column):
+                column = words(column, self.missing)
+            columns[name] = column
+        return pandas.DataFrame(columns)
+
+    def _read_text(self, pandas: Any, path: Path) -> Frame:
+        separator = self.separator
+        if separator is None:
+            separator = _find_separator(self._first_lines(path))
+        with warnings.catch_warnings():
+            # rows that are longer than the header would lose their last columns with a warning
+            warnings.simplefilter("error", pandas.errors.ParserWarning)
+            return pandas.read_csv(
+                path,
+                sep=separator.strip() or separator,
+                header=0 if self.header else None,
+                index_col=False,
+                skipinitialspace=True,
+                keep_default_na=False,
+                na_values=list(self.missing),
+                encoding="utf-8-sig" if self.encoding == "utf-8" else self.encoding,
+                low_memory=False,
+            )
+
+    def _first_lines(self, path: Path) -> list[str]:
+        opened = gzip.open if path.suffix.lower() == ".gz" else open
+        with opened(path, "rt", encoding=self.encoding, newline="") as file:
+            return list(islice(file, 50))
+
+
+def words(column: Any, missing: Iterable[str] = ()) -> Any:
+    """A column of words as pandas' categories: 3.0 and "3 " are "3"; what is missing is NaN."""
+    pandas = import_pandas()
+    codes, values = pandas.factorize(column)
+    none = frozenset(missing)
+    kept: dict[str, int] = {}
+    index = []
+    for value in values:
+        word = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
+        index.append(-1 if word in none else kept.setdefault(word, len(kept)))
+    # factorize gives -1, the last entry, to what is missing
+    codes = np.array([*index, -1])[codes]
+    found = pandas.Categorical.from_codes(codes, categories=pandas.Index(list(kept), dtype=object))
+    return pandas.Series(found, index=column.index, name=column.name)
+
+
+def look_up(column: Any, places: Mapping[str, int], unknown: int, missing: int) -> NDArray[np.int64]:
+    """The place of every word of a column, with places for words that are unknown or missing."""
+    found = words(column)
+    table = [places.get(word, unknown) for word in found.cat.categories]
+    chosen: NDArray[np.int64] = np.array([*table, missing], dtype=np.int64)[found.cat.codes]
+    return chosen
+
+
+def numbers(column: Any) -> NDArray[np.float64]:
+    """A column's values as numbers; NaN where they are none or not finite."""
+    pandas = import_pandas()
+    if not pandas.api.types.is_numeric_dtype(column):
+        column = column.astype(object)
+    found = pandas.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.where(np.isfinite(found), found, np.nan)
+
+
+def _find_separator(lines: Sequence[str]) -> str:
+    """The separator that gives all lines the same number of columns, the most columns."""
+    best, most = ",", 1
+    for separator in _SEPARATORS:
+        rows = csv.reader(lines, delimiter=separator, skipinitialspace=True)
+        sizes = {len(row) for row in rows if row}
+        if len(sizes) == 1 and max(sizes) > most:
+            best, most = separator, max(sizes)
+    return best

@@ -1,0 +1,255 @@
+"""Columns that are to be predicted: which kind of task they are, and their values as labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mtlkit.data.base import DataError
+from mtlkit.data.table.reading import Frame, import_pandas, look_up, numbers, words
+from mtlkit.errors import SpecError
+from mtlkit.spec import Part, parse_call
+from mtlkit.tasks import NO_LABEL, Task, create_task
+
+__all__ = ["Target", "find_targets"]
+
+_MOST_CLASSES = 100
+_MOST_WHOLE_NUMBERS = 10
+FindColumn = Callable[[Any], str]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A task and the columns that hold its labels.
+
+    Attributes:
+        task: name of the task.
+        kind: its kind with all options, for :func:`mtlkit.tasks.create_task`.
+        columns: of the table.
+        classes: of a classification, the words in the order of the classes.
+        yes: of yes-or-no columns, the words that mean yes, column by column.
+        means: of numbers that are standardised; else empty.
+        deviations: of the same numbers.
+    """
+
+    task: str
+    kind: str
+    columns: Sequence[str]
+    classes: Sequence[str] = ()
+    yes: Sequence[Sequence[str]] = ()
+    means: Sequence[float] = ()
+    deviations: Sequence[float] = ()
+
+    def make_task(self) -> Task:
+        """The task."""
+        return create_task(self.kind, self.task)
+
+    def labels(self, frame: Frame) -> Tensor:
+        """Targets of all rows, as the task wants them; missing where the cells are."""
+        if self.classes:
+            places = {word: index for index, word in enumerate(self.classes)}
+            return torch.from_numpy(look_up(frame[self.columns[0]], places, NO_LABEL, NO_LABEL))
+        if self.yes:
+            pairs = zip(self.columns, self.yes, strict=True)
+            answers = [look_up(frame[c], dict.fromkeys(yes, 1), 0, -1) for c, yes in pairs]
+            columns = [np.where(answer < 0, np.nan, answer) for answer in answers]
+        else:
+            columns = [numbers(frame[c]) for c in self.columns]
+        values = np.stack(columns, axis=1)
+        if self.means:
+            values = (values - np.array(self.means)) / np.array(self.deviations)
+        return torch.from_numpy(values.astype(np.float32))
+
+    def standardised(self, frame: Frame) -> Target:
+        """The same target in units of the standard deviation of these rows."""
+        values = np.stack([numbers(frame[c]) for c in self.columns], axis=1)
+        means, deviations = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
+        return replace(self, means=tuple(means.tolist()), deviations=tuple(deviations.tolist()))
+
+    def check(self, frame: Frame, source: str) -> None:
+        """Refuse a target that the training rows ``frame`` cannot teach."""
+        for column in self.columns:
+            known = frame[column].dropna()
+            if known.empty:
+                raise DataError(f"target {self.task!r} of {source}: column {column!r} holds no value")
+            if known.nunique() < 2:
+                raise DataError(
+                    f"target {self.task!r} of {source} is constant: column {column!r} is "
+                    f"{known.iloc[0]!r} in all {len(known)} training rows that have a value; "
+                    "leave this target out"
+                )
+            if not self.classes and not self.yes:
+                _check_numbers(self.task, column, known)
+        if self.yes and self.kind.startswith("binary"):
+            answers = self.labels(frame)
+            if not bool((answers == 1).any()) or not bool((answers == 0).any()):
+                raise DataError(
+                    f"target {self.task!r} of {source} is constant: yes means {_listed(self.yes[0])}, "
+                    f"which is {'all' if bool((answers == 1).any()) else 'none'} of the training rows"
+                )
+
+
+def find_targets(targets: Any, frame: Frame, find: FindColumn, say: Say) -> list[tuple[Target, bool]]:
+    """The targets that the option ``targets`` asks for, and whether each is to be standardised.
+
+    Args:
+        targets: ``{task: kind}``, a list of columns, or one column.
+        frame: all rows of the file.
+        find: from a column's name or number to its name in ``frame``.
+        say: is told what was guessed.
+    """
+    if isinstance(targets, str | int):
+        targets = [targets]
+    wanted = targets if isinstance(targets, Mapping) else dict.fromkeys(targets)
+    if not wanted:
+        raise SpecError("targets of table is empty; name a column, for example targets={income: binary}")
+    found = [_find_target(key, kind, frame, find, say) for key, kind in wanted.items()]
+    names = [target.task for target, _ in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise SpecError(f"targets of table: two tasks are called {name!r}")
+    return found
+
+
+def _find_target(key: Any, kind: Any, frame: Frame, find: FindColumn, say: Say) -> tuple[Target, bool]:
+    name = f"column_{key}" if isinstance(key, int) else str(key)
+    part = Part("auto") if kind is None else parse_call(kind)
+    options = dict(part.options)
+    if part.arguments:
+        raise SpecError(f"target {name!r}: options are key=value, not {part.arguments[0]!r}")
+    if "column" in options and "columns" in options:
+        raise SpecError(f"target {name!r}: give column or columns, not both")
+    given = options.pop("columns", None) or [options.pop("column", key)]
+    columns = tuple(find(column) for column in ([given] if isinstance(given, str | int) else given))
+    scaled = options.pop("scale", part.name in ("auto", "regression"))
+    if not isinstance(scaled, bool):
+        raise SpecError(f"target {name!r}: scale must be True or False, not {scaled!r}")
+    if part.name == "auto":
+        part = Part(_guess(name, columns, frame), part.options)
+    target = Target(name, part.name, columns)
+    guessed = kind is None or parse_call(kind).name == "auto"
+    if part.name in ("binary", "multilabel"):
+        target, told = _yes_or_no(target, frame, options)
+    elif part.name == "classification":
+        target, told = _classes(target, frame, options)
+    else:
+        sizes = {"outputs": len(columns)} if part.name == "regression" else {}
+        target, told = replace(target, kind=str(Part(part.name, {**options, **sizes}))), ""
+    if len(columns) > 1 and not (part.name == "multilabel" or part.name == "regression"):
+        raise SpecError(f"target {name!r}: kind {part.name} takes one column, not {len(columns)}")
+    if guessed:
+        say(f"target {name!r}: {part.name}, guessed from its column{told and '; ' + told}")
+    elif told:
+        say(f"target {name!r}: {told}")
+    task = target.make_task()  # reports wrong options before anything is trained
+    if task.dense:
+        raise SpecError(f"target {name!r}: kind {part.name} is for images; a column cannot hold a map")
+    return target, scaled and not target.classes and not target.yes
+
+
+def _guess(name: str, columns: Sequence[str], frame: Frame) -> str:
+    pandas = import_pandas()
+    if len(columns) > 1:
+        raise SpecError(
+            f"target {name!r} has several columns; say whether it is regression or multilabel"
+        )
+    column = frame[columns[0]]
+    values = column.dropna().unique()
+    if len(values) <= 2:
+        return "binary"
+    if pandas.api.types.is_numeric_dtype(column):
+        whole = bool((column.dropna() % 1 == 0).all())
+        return "classification" if whole and len(values) <= _MOST_WHOLE_NUMBERS else "regression"
+    if len(values) <= min(_MOST_CLASSES, len(column) / 2):
+        return "classification"
+    raise DataError(
+        f"target {name!r}: column {columns[0]!r} holds {len(values)} different words, such as "
+        f"{_listed(values[:3])}; its kind cannot be guessed. Name it: targets={{{name}: classification}}"
+    )
+
+
+def _yes_or_no(target: Target, frame: Frame, options: dict[str, Any]) -> tuple[Target, str]:
+    given = options.pop("yes", None)
+    chosen = [given] if isinstance(given, str | int | float) else given
+    found, told = [], []
+    for column in target.columns:
+        values = _ordered(frame[column])
+        if chosen is not None:
+            yes = tuple(words(import_pandas().Series(list(chosen), dtype=object)))
+            for word in yes:
+                if word not in values:
+                    raise DataError(
+                        f"target {target.task!r}: yes={word!r} is not in column {column!r}; it holds "
+                        f"{_listed(values)}"
+                    )
+        elif len(values) > 2:
+            raise DataError(
+                f"target {target.task!r} is yes or no, but column {column!r} holds {len(values)} "
+                f"values: {_listed(values)}. Say which mean yes: {target.kind}(yes={values[0]!r}), or "
+                "take another kind"
+            )
+        else:
+            yes = tuple(values[-1:])
+            if values not in (["0", "1"], ["no", "yes"], ["False", "True"]):
+                told.append(f"{yes[0]!r} is yes, {values[0]!r} is no" if yes else "")
+        found.append(yes)
+    if target.kind == "binary" and "classes" not in options:
+        others = [word for word in _ordered(frame[target.columns[0]]) if word not in found[0]]
+        options["classes"] = [_joined(others, "no"), _joined(found[0], "yes")]
+    if target.kind == "multilabel":
+        options["labels"] = list(target.columns)
+    return replace(target, kind=str(Part(target.kind, options)), yes=tuple(found)), "; ".join(told)
+
+
+def _joined(values: Sequence[str], otherwise: str) -> str:
+    return values[0] if len(values) == 1 else otherwise
+
+
+def _classes(target: Target, frame: Frame, options: dict[str, Any]) -> tuple[Target, str]:
+    column = target.columns[0]
+    values = _ordered(frame[column])
+    given = options.get("classes")
+    told = ""
+    if given is None:
+        classes = values
+        told = f"{len(values)} classes: {_listed(values)}"
+    elif isinstance(given, int):
+        classes = [str(number) for number in range(given)]
+    else:
+        classes = [str(word) for word in given]
+    strange = [word for word in values if word not in classes]
+    if strange:
+        raise DataError(
+            f"target {target.task!r}: column {column!r} holds {_listed(strange)}, which are not among "
+            f"the classes {_listed(classes)}"
+        )
+    if not classes:
+        raise DataError(f"target {target.task!r}: column {column!r} holds no value")
+    kind = str(Part("classification", {**options, "classes": classes}))
+    return replace(target, kind=kind, classes=tuple(classes)), told
+
+
+def _ordered(column: Any) -> list[str]:
+    """Different values as words: numbers by size, words by the alphabet."""
+    values = column.dropna().unique().tolist()
+    return list(dict.fromkeys(words(import_pandas().Series(sorted(values), dtype=object))))
+
+
+def _listed(values: Sequence[Any]) -> str:
+    shown = ", ".join(repr(value) for value in values[:6])
+    return f"{shown} and {len(values) - 6} more" if len(values) > 6 else shown
+
+
+def _check_numbers(task: str, column: str, known: Any) -> None:
+    strange = known[np.isnan(numbers(known))]
+    if len(strange):
+        raise DataError(
+            f"target {task!r} is a number, but column {column!r} holds {_listed(_ordered(strange))}; "
+            "take kind classification or binary, or add these words to missing=[...]"
+        )

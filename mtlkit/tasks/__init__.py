@@ -1,0 +1,34 @@
+"""Tasks: one description for data sets, architectures, the Trainer and reports.
+
+Every kind of task is one file of this package: its head's size, loss, metrics, missing labels and
+preview.
+"""
+
+from mtlkit.tasks.binary import Binary
+from mtlkit.tasks.classification import Classification
+from mtlkit.tasks.depth import Depth
+from mtlkit.tasks.labels import NO_LABEL, LabelCount
+from mtlkit.tasks.multilabel import Multilabel
+from mtlkit.tasks.names import task_names
+from mtlkit.tasks.normals import Normals
+from mtlkit.tasks.registry import create_task, list_tasks, register_task
+from mtlkit.tasks.regression import Regression
+from mtlkit.tasks.segmentation import Segmentation
+from mtlkit.tasks.task import Task
+
+__all__ = [
+    "NO_LABEL",
+    "Binary",
+    "Classification",
+    "Depth",
+    "LabelCount",
+    "Multilabel",
+    "Normals",
+    "Regression",
+    "Segmentation",
+    "Task",
+    "create_task",
+    "list_tasks",
+    "register_task",
+    "task_names",
+]

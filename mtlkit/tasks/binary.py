@@ -1,0 +1,71 @@
+"""Yes or no."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from mtlkit.errors import SpecError
+from mtlkit.tasks.labels import Masked, answer_known
+from mtlkit.tasks.registry import register_task
+from mtlkit.tasks.task import Task
+
+__all__ = ["Binary"]
+
+
+@register_task("binary")
+class Binary(Task):
+    """Cross-entropy of logits; F1, area under the ROC curve and accuracy.
+
+    Prediction and target are (B, 1) or (B,); a target is NaN or negative where unlabelled.
+
+    Args:
+        name: of the task.
+        classes: what 0 and 1 are called.
+    """
+
+    def __init__(self, name: str, *, classes: Sequence[str] = ("no", "yes")) -> None:
+        if len(classes) != 2:
+            raise SpecError(f"task {name!r} is binary; name two classes, not {len(classes)}")
+        super().__init__(
+            name,
+            Masked(name, functional.binary_cross_entropy_with_logits, answer_known),
+            {"f1": _f1, "auc": _auc, "accuracy": _accuracy},
+            {"f1": True, "auc": True, "accuracy": True},
+            outputs=1,
+            labels=answer_known,
+            link=torch.sigmoid,  # torchmetrics would take logits of [0, 1] for probabilities
+            kind="binary",
+            classes=tuple(map(str, classes)),
+        )
+
+    def text(self, target: Tensor) -> str:
+        """The answer by its name."""
+        value = float(target)
+        return self.classes[value > 0.5] if value >= 0 else "?"
+
+
+def _f1() -> Any:
+    from torchmetrics.classification import BinaryF1Score
+
+    from mtlkit.tasks.metrics import Flat
+
+    return Flat(BinaryF1Score())
+
+
+def _auc() -> Any:
+    from mtlkit.tasks.metrics import RankingScore
+
+    return RankingScore()
+
+
+def _accuracy() -> Any:
+    from torchmetrics.classification import BinaryAccuracy
+
+    from mtlkit.tasks.metrics import Flat
+
+    return Flat(BinaryAccuracy())

@@ -1,0 +1,57 @@
+"""One of several classes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional
+
+from mtlkit.tasks.labels import NO_LABEL, class_known
+from mtlkit.tasks.registry import register_task
+from mtlkit.tasks.task import Classes, Task, class_names
+
+__all__ = ["Classification"]
+
+
+@register_task("classification")
+class Classification(Task):
+    """Cross-entropy and accuracy; prediction (B, C), target (B,), negative where unlabelled.
+
+    Args:
+        name: of the task.
+        classes: their number, or their names.
+    """
+
+    size_option = "classes"
+    missing = NO_LABEL
+
+    def __init__(self, name: str, *, classes: Classes) -> None:
+        number, names = class_names(name, "classes", classes)
+        super().__init__(
+            name,
+            cross_entropy,
+            {"accuracy": partial(_accuracy, number)},
+            {"accuracy": True},
+            outputs=number,
+            labels=class_known,
+            kind="classification",
+            classes=names,
+        )
+
+    def text(self, target: Tensor) -> str:
+        """The class by its name."""
+        index = int(target) if target >= 0 else -1
+        return "?" if index < 0 else self.classes[index] if self.classes else str(index)
+
+
+def cross_entropy(prediction: Tensor, target: Tensor) -> Tensor:
+    """Mean over the samples; targets may be floats of whole numbers."""
+    return functional.cross_entropy(prediction, target.reshape(-1).long())
+
+
+def _accuracy(classes: int) -> Any:
+    from torchmetrics.classification import MulticlassAccuracy
+
+    return MulticlassAccuracy(classes, average="micro")

@@ -1,0 +1,50 @@
+"""Distance per pixel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from mtlkit.tasks.labels import Masked
+from mtlkit.tasks.registry import register_task
+from mtlkit.tasks.task import Task
+
+__all__ = ["Depth"]
+
+
+@register_task("depth")
+class Depth(Task):
+    """Absolute error; (B, 1, H, W), NaN or not above zero where unknown."""
+
+    missing = 0.0
+    dense = True
+
+    def __init__(self, name: str) -> None:
+        metrics = {"abs_error": False, "rel_error": False}
+        super().__init__(
+            name,
+            Masked(name, functional.l1_loss, _positive),
+            {"errors": _errors},
+            metrics,
+            outputs=1,
+            labels=_positive,
+            kind="depth",
+            compared=tuple(metrics),
+        )
+
+    def draw(self, axis: Any, target: Tensor) -> None:
+        """Near is dark."""
+        axis.imshow(torch.where(target > 0, target, torch.nan)[0].numpy(), cmap="viridis")
+
+
+def _positive(target: Tensor) -> Tensor:
+    return target > 0  # false for NaN
+
+
+def _errors() -> Any:
+    from mtlkit.tasks.metrics import DepthErrors
+
+    return DepthErrors()

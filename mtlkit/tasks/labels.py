@@ -1,0 +1,121 @@
+"""Which labels are missing, and losses that leave them out.
+
+An integer target is missing where it is :data:`NO_LABEL`, a floating one where it is NaN. Kinds of tasks
+add to this: classes are missing where they are negative, depths where they are not above zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from mtlkit.errors import SpecError
+
+__all__ = [
+    "NO_LABEL",
+    "LabelCount",
+    "Labels",
+    "Masked",
+    "all_known",
+    "answer_known",
+    "class_known",
+    "labelled_rows",
+    "number_known",
+]
+
+NO_LABEL = -100
+"""Integer target of a sample without a label; torch's own ``ignore_index``."""
+
+Labels: TypeAlias = Callable[[Tensor], Tensor]
+
+
+class LabelCount(NamedTuple):
+    """Which labels of one task a batch has."""
+
+    number: int
+    rows: Tensor | None = None
+    """Indices of the labelled samples, if the loss and the metrics see only those; None for all."""
+
+
+def _is_complete(target: Tensor) -> bool:
+    """Whether no label can be missing: one pass over the target."""
+    if target.is_floating_point():
+        return math.isfinite(target.sum().item())
+    if target.dtype in (torch.bool, torch.uint8) or target.numel() == 0:
+        return True
+    return target.min().item() != NO_LABEL
+
+
+def labelled_rows(target: Tensor) -> Tensor:
+    """(B,) mask of the samples that have a label."""
+    flat = target.reshape(len(target), -1)
+    if target.is_floating_point():
+        return ~torch.isnan(flat).any(dim=1)
+    return (flat != NO_LABEL).any(dim=1)
+
+
+def class_known(target: Tensor) -> Tensor:
+    """Mask of the classes that are not negative; for floating targets also not NaN."""
+    return target >= 0
+
+
+def number_known(target: Tensor) -> Tensor:
+    """Mask of the numbers that are not NaN, or among integers not :data:`NO_LABEL`."""
+    return ~torch.isnan(target) if target.is_floating_point() else target != NO_LABEL
+
+
+def answer_known(target: Tensor) -> Tensor:
+    """Mask of 0 and 1, not NaN or negative; two dimensions at least, so that the loss masks it."""
+    return (target >= 0).reshape(len(target), -1)
+
+
+def all_known(labels: Labels | None, target: Tensor) -> bool:
+    """Whether one cheap pass can tell that nothing is missing in the sense of ``labels``."""
+    if labels is None or labels is number_known:
+        return _is_complete(target)
+    if labels is class_known:
+        return not target.is_floating_point() and target.numel() > 0 and target.min().item() >= 0
+    return False
+
+
+class Masked:
+    """Mean of an element-wise loss over the elements that are labelled.
+
+    Args:
+        task: name of the task, for error messages.
+        loss: a loss of torch, with the argument ``reduction``.
+        labels: mask of the labels that are known.
+    """
+
+    def __init__(self, task: str, loss: Callable[..., Tensor], labels: Labels) -> None:
+        self.task = task
+        self.loss = loss
+        self.labels = labels
+        self.__name__ = getattr(loss, "__name__", "loss")
+
+    def __call__(self, prediction: Tensor, target: Tensor, complete: bool | None = None) -> Tensor:
+        """The mean; ``complete`` says whether all labels are known, None reads the target for it."""
+        # the mask comes first, since NO_LABEL among integers would be a number among floats
+        mask = None if complete else self.labels(target)
+        # equal numbers of elements only: broadcasting (B, 1) with (B,) would give (B, B)
+        if prediction.shape != target.shape:
+            if prediction.numel() != target.numel() or len(prediction) != len(target):
+                raise SpecError(
+                    f"task {self.task!r}: the prediction has shape {tuple(prediction.shape)}, "
+                    f"the target {tuple(target.shape)}; they must agree"
+                )
+            target = target.reshape(prediction.shape)
+        target = target.to(prediction.dtype)
+        if mask is None:
+            return self.loss(prediction, target)
+        mask = mask.reshape(prediction.shape)
+        count = mask.sum()
+        if complete is None and int(count) == mask.numel():
+            return self.loss(prediction, target)
+        zero = torch.zeros((), dtype=target.dtype, device=target.device)
+        each = self.loss(prediction, torch.where(mask, target, zero), reduction="none")
+        return torch.where(mask, each, zero).sum() / count

@@ -1,0 +1,63 @@
+"""Several labels that are each yes or no."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from mtlkit.tasks.labels import NO_LABEL, Masked, answer_known
+from mtlkit.tasks.registry import register_task
+from mtlkit.tasks.task import Classes, Task, class_names
+
+__all__ = ["Multilabel"]
+
+
+@register_task("multilabel")
+class Multilabel(Task):
+    """Cross-entropy of logits, F1 and accuracy; (B, L), single labels NaN or negative if unknown.
+
+    Args:
+        name: of the task.
+        labels: their number, or their names.
+    """
+
+    size_option = "labels"
+
+    def __init__(self, name: str, *, labels: Classes) -> None:
+        number, names = class_names(name, "labels", labels)
+        super().__init__(
+            name,
+            Masked(name, functional.binary_cross_entropy_with_logits, answer_known),
+            {"f1": partial(_f1, number), "accuracy": _accuracy},
+            {"f1": True, "accuracy": True},
+            outputs=number,
+            labels=answer_known,
+            link=torch.sigmoid,
+            kind="multilabel",
+            classes=names,
+        )
+
+    def text(self, target: Tensor) -> str:
+        """The labels that are yes."""
+        chosen = [index for index, value in enumerate(target.tolist()) if value > 0.5]
+        return ", ".join(self.classes[i] if self.classes else str(i) for i in chosen) or "none"
+
+
+def _f1(labels: int) -> Any:
+    from torchmetrics.classification import MultilabelF1Score
+
+    from mtlkit.tasks.metrics import Flat
+
+    return Flat(MultilabelF1Score(labels, ignore_index=NO_LABEL), flatten=False)
+
+
+def _accuracy() -> Any:
+    from torchmetrics.classification import BinaryAccuracy
+
+    from mtlkit.tasks.metrics import Flat
+
+    return Flat(BinaryAccuracy(ignore_index=NO_LABEL))

@@ -1,0 +1,36 @@
+"""Names of tasks, from whatever describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mtlkit.errors import SpecError
+
+__all__ = ["task_names"]
+
+
+def task_names(tasks: int | Sequence[Any] | Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the tasks: ``3`` gives ``("0", "1", "2")``; names and objects with a name pass."""
+    if isinstance(tasks, bool | str | bytes):
+        raise SpecError(
+            f"tasks must be a number or a sequence of names, not {tasks!r}; "
+            "for example tasks=3 or tasks=('seg', 'depth')"
+        )
+    if isinstance(tasks, int):
+        if tasks < 1:
+            raise SpecError(f"tasks must be at least 1, not {tasks}")
+        return tuple(str(index) for index in range(tasks))
+    try:
+        names = tuple(item if isinstance(item, str) else item.name for item in tasks)
+    except (TypeError, AttributeError):
+        raise SpecError(
+            f"tasks must be a number or a sequence of names, not {tasks!r}; "
+            "for example tasks=3 or tasks=('seg', 'depth')"
+        ) from None
+    if not names:
+        raise SpecError("tasks is empty; name at least one task")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise SpecError(f"task names must differ; given more than once: {', '.join(repeated)}")
+    return names

@@ -1,0 +1,60 @@
+"""Kinds of tasks by name, which third-party packages extend by entry points of ``mtlkit.tasks``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mtlkit.errors import SpecError
+from mtlkit.registry import Registry
+from mtlkit.spec import Part, SpecLike, parse_call
+
+if TYPE_CHECKING:
+    from mtlkit.tasks.task import Task
+
+__all__ = ["create_task", "kinds", "list_tasks", "register_task"]
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+kinds: Registry[Any] = Registry("kind of task", "mtlkit.tasks", "mtlkit.tasks")
+
+
+def register_task(name: str, *, replace: bool = False) -> Callable[[T], T]:
+    """Register a kind of task: a :class:`~mtlkit.Task` subclass, or a function that returns one.
+
+    It is called with the task's name; its other arguments are options by name.
+    """
+    return kinds.register(name, replace=replace)
+
+
+def list_tasks() -> list[str]:
+    """Sorted names of all kinds of tasks, plugins included."""
+    return kinds.names()
+
+
+def create_task(kind: SpecLike, name: str, **overrides: Any) -> Task:
+    """A task from its kind, such as ``"binary"`` or ``"classification(classes=5)"``.
+
+    Args:
+        kind: name and options of the kind.
+        name: of the task.
+        overrides: options that replace those of the string.
+    """
+    from mtlkit.tasks.task import Task
+
+    part = parse_call(kind)
+    part = Part(part.name, {**part.options, **overrides}, part.arguments)
+    if part.arguments:
+        raise SpecError(f"options of kind {part.name} are key=value, not {part.arguments[0]!r}")
+    factory = kinds.check(part)
+    try:
+        inspect.signature(factory).bind(name, **part.options)
+    except TypeError as error:
+        raise SpecError(f"task {name!r} of kind {part}: {error}") from None
+    made = factory(name, **part.options)
+    if not isinstance(made, Task):
+        raise SpecError(f"kind of task {part.name!r} made {type(made).__name__}; it must be a Task")
+    if made.kind == "custom":
+        made.kind = part.name
+    return made

@@ -1,0 +1,298 @@
+"""What a task is: a name, a loss, metrics, which of its labels are missing, and how it is shown.
+
+One description serves data sets, architectures, the Trainer and reports. Each kind of task is a subclass
+in a file of its own beside this one.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import torch
+from torch import Tensor
+
+from mtlkit.errors import SpecError
+from mtlkit.tasks.labels import NO_LABEL, LabelCount, Labels, Masked, all_known, labelled_rows
+from mtlkit.tasks.registry import create_task, kinds
+
+__all__ = ["Classes", "Task", "class_names"]
+
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+Classes: TypeAlias = int | Sequence[str]
+"""Classes by their number, or by their names."""
+
+
+class Task:
+    """A task, as data sets, architectures, the Trainer and reports know it.
+
+    Args:
+        name: key of its prediction and its target.
+        loss: a module or function of (prediction, target) that returns the mean over the labels it
+            is given.
+        metrics: by name, a ``torchmetrics`` metric, or a function that makes one. A metric whose
+            ``compute`` returns a mapping stands for all names of that mapping.
+        higher_is_better: by name of the metric, or one truth for all; None asks the metrics. The
+            first name is the main metric; without metrics, the loss is.
+        outputs: size of the head's output, for :func:`mtlkit.create_architecture`.
+        labels: function from a target to a mask of what is labelled: (B,) picks whole samples before
+            the loss is called; more dimensions mean that ``loss`` and ``metrics`` leave out what is
+            unlabelled themselves, and are averaged by the number of labels. Without it, a sample is
+            unlabelled where its target has a NaN, or is :data:`NO_LABEL` throughout.
+        link: function of the prediction that the metrics see, such as a sigmoid.
+        kind: what sort of task this is, for people and for architectures.
+        classes: names of the classes, where they have names.
+        compared: the metrics that the relative improvement of the task is the mean of; empty means the
+            main one. The paper's figures for NYUv2 are means over all metrics of a task.
+    """
+
+    size_option: ClassVar[str | None] = None
+    """The option of a kind that sets the number of outputs."""
+    missing: ClassVar[float] = math.nan
+    """Value of a target that is not known."""
+    dense: ClassVar[bool] = False
+    """Whether a target is a map that :meth:`draw` shows; others are shown by :meth:`text`."""
+
+    def __init__(
+        self,
+        name: str,
+        loss: Loss,
+        metrics: Mapping[str, Any] | None = None,
+        higher_is_better: Mapping[str, bool] | bool | None = None,
+        *,
+        outputs: int | None = None,
+        labels: Labels | None = None,
+        link: Callable[[Tensor], Tensor] | None = None,
+        kind: str = "custom",
+        classes: Sequence[str] = (),
+        compared: Sequence[str] = (),
+    ) -> None:
+        if not isinstance(name, str) or not name:
+            raise SpecError(f"a task's name must be a word, not {name!r}")
+        if not callable(loss):
+            raise SpecError(
+                f"the loss of task {name!r} must be a module or function of (prediction, target), "
+                f"not {loss!r}"
+            )
+        self.name = name
+        self.loss = loss
+        self.metrics = dict(metrics or {})
+        self.higher_is_better = _directions(name, self.metrics, higher_is_better)
+        self.outputs = outputs
+        self.labels = labels
+        self.link = link
+        self.kind = kind
+        self.classes = tuple(classes)
+        self.compared = tuple(compared)
+
+    @property
+    def main_metric(self) -> str:
+        """Name of the first metric, or ``"loss"``."""
+        return next(iter(self.higher_is_better), "loss")
+
+    def count_labels(self, target: Tensor | None) -> LabelCount:
+        """Count the labels of a batch. This reads the target: do it before the target goes to a GPU."""
+        if target is None:
+            return LabelCount(0)
+        if all_known(self.labels, target):
+            return LabelCount(len(target) if self.labels is None else target.numel())
+        mask = labelled_rows(target) if self.labels is None else self.labels(target)
+        count = int(mask.sum())
+        some = mask.dim() == 1 and 0 < count < len(mask)
+        return LabelCount(count, mask.nonzero().flatten() if some else None)
+
+    def measure(
+        self, prediction: Tensor, target: Tensor | None, labels: LabelCount | None = None
+    ) -> tuple[Tensor | None, int]:
+        """Mean loss over the labels, and how many there are; (None, 0) where there is none.
+
+        Args:
+            prediction: of a batch.
+            target: of the same batch.
+            labels: what :meth:`count_labels` said of the target; None counts here.
+        """
+        labels = self.count_labels(target) if labels is None else labels
+        if target is None or labels.number == 0:
+            return None, 0
+        prediction, target = _labelled(prediction, target, labels)
+        if isinstance(self.loss, Masked):
+            loss = self.loss(prediction, target, complete=labels.number == target.numel())
+        else:
+            loss = self.loss(prediction, _column(prediction, target))
+        if not isinstance(loss, Tensor) or loss.dim() != 0:
+            found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise SpecError(
+                f"the loss of task {self.name!r} must be a scalar, the mean over the labels; got {found}"
+            )
+        return loss, labels.number
+
+    def make_metrics(self, device: torch.device | str = "cpu") -> dict[str, Any]:
+        """Fresh metrics, by the name they were given under."""
+        made = {}
+        for name, metric in self.metrics.items():
+            is_made = hasattr(metric, "update") and not isinstance(metric, type)
+            fresh = copy.deepcopy(metric) if is_made else metric()
+            fresh.reset()
+            made[name] = fresh.to(device)
+        return made
+
+    def update(
+        self,
+        metrics: Mapping[str, Any],
+        prediction: Tensor,
+        target: Tensor | None,
+        labels: LabelCount | None = None,
+    ) -> None:
+        """Show the labelled part of a batch to ``metrics``; ``labels`` as for :meth:`measure`."""
+        if not metrics:
+            return
+        labels = self.count_labels(target) if labels is None else labels
+        if target is None or labels.number == 0:
+            return
+        prediction, target = _labelled(prediction, target, labels)
+        if self.link is not None:
+            prediction = self.link(prediction)
+        for metric in metrics.values():
+            metric.update(prediction, target)
+
+    def compute(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """Values of the metrics, the main one first."""
+        values: dict[str, float] = {}
+        for name, metric in metrics.items():
+            result = metric.compute()
+            found = result if isinstance(result, Mapping) else {name: result}
+            values |= {key: float(value) for key, value in found.items()}
+        return {name: values[name] for name in self.higher_is_better if name in values} | values
+
+    def text(self, target: Tensor) -> str:
+        """A sample's target in words, for a preview."""
+        values = target.reshape(-1).tolist()
+        known = [f"{value:.3g}" if value == value and value != NO_LABEL else "?" for value in values]
+        return ", ".join(known)
+
+    def draw(self, axis: Any, target: Tensor) -> None:
+        """Draw a sample's target on an axis of matplotlib, for a preview; for dense tasks."""
+        raise NotImplementedError(f"kind {self.kind!r} does not say how its targets are drawn")
+
+    @property
+    def loss_name(self) -> str:
+        """What the loss is called."""
+        return getattr(self.loss, "__name__", type(self.loss).__name__)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Task {self.name!r}: {self.kind}, metrics: {', '.join(self.higher_is_better) or 'none'}>"
+        )
+
+    # Ready-made tasks
+
+    @staticmethod
+    def classification(name: str, classes: Classes) -> Task:
+        """One of several classes; prediction (B, C), target (B,), negative where unlabelled."""
+        from mtlkit.tasks.classification import Classification
+
+        return Classification(name, classes=classes)
+
+    @staticmethod
+    def binary(name: str, classes: Sequence[str] = ("no", "yes")) -> Task:
+        """Yes or no, by logits; prediction and target (B, 1) or (B,), NaN or negative if unlabelled."""
+        from mtlkit.tasks.binary import Binary
+
+        return Binary(name, classes=classes)
+
+    @staticmethod
+    def multilabel(name: str, labels: Classes) -> Task:
+        """Several labels that are each yes or no; (B, L), single labels NaN or negative if unknown."""
+        from mtlkit.tasks.multilabel import Multilabel
+
+        return Multilabel(name, labels=labels)
+
+    @staticmethod
+    def regression(name: str, outputs: int = 1) -> Task:
+        """Numbers; (B, D), single ones NaN where unknown: mean squared error."""
+        from mtlkit.tasks.regression import Regression
+
+        return Regression(name, outputs=outputs)
+
+    @staticmethod
+    def segmentation(name: str, classes: Classes) -> Task:
+        """A class per pixel; prediction (B, C, H, W), target (B, H, W), negative where unlabelled."""
+        from mtlkit.tasks.segmentation import Segmentation
+
+        return Segmentation(name, classes=classes)
+
+    @staticmethod
+    def depth(name: str) -> Task:
+        """Distance per pixel; (B, 1, H, W), NaN or not above zero where unknown: absolute error."""
+        from mtlkit.tasks.depth import Depth
+
+        return Depth(name)
+
+    @staticmethod
+    def normals(name: str) -> Task:
+        """Surface normal per pixel; (B, 3, H, W), NaN or zero where unknown: one minus the cosine."""
+        from mtlkit.tasks.normals import Normals
+
+        return Normals(name)
+
+    @staticmethod
+    def of(description: Any) -> Task:
+        """A task itself, or the task of an object with ``name``, ``kind`` and ``outputs``."""
+        if isinstance(description, Task):
+            return description
+        kind = str(getattr(description, "kind", None))
+        option = getattr(kinds.get(kind), "size_option", None)
+        size = {option: description.outputs} if option else {}
+        return create_task(kind, description.name, **size)
+
+
+def class_names(task: str, option: str, classes: Classes) -> tuple[int, tuple[str, ...]]:
+    """Number of classes and their names; no names where only a number is given."""
+    if isinstance(classes, int) and not isinstance(classes, bool):
+        number, names = classes, tuple[str, ...]()
+    elif isinstance(classes, Sequence) and not isinstance(classes, str):
+        names = tuple(map(str, classes))
+        number = len(names)
+        if len(set(names)) < number:
+            raise SpecError(f"{option} of task {task!r} must differ: {', '.join(names)}")
+    else:
+        raise SpecError(
+            f"{option} of task {task!r} must be a number or a list of names, not {classes!r}"
+        )
+    if number < 1:
+        raise SpecError(f"{option} of task {task!r} must be 1 or more, not {classes!r}")
+    return number, names
+
+
+def _directions(
+    task: str, metrics: Mapping[str, Any], given: Mapping[str, bool] | bool | None
+) -> dict[str, bool]:
+    if isinstance(given, Mapping):
+        return {str(name): bool(up) for name, up in given.items()}
+    if given is not None:
+        return dict.fromkeys(metrics, bool(given))
+    directions = {}
+    for name, metric in metrics.items():
+        known = getattr(metric, "higher_is_better", None)
+        if not isinstance(known, bool):
+            raise SpecError(
+                f"metric {name!r} of task {task!r} does not say whether higher is better; "
+                f"pass higher_is_better={{{name!r}: True}} or False"
+            )
+        directions[name] = known
+    return directions
+
+
+def _labelled(prediction: Tensor, target: Tensor, labels: LabelCount) -> tuple[Tensor, Tensor]:
+    rows = labels.rows
+    return (prediction, target) if rows is None else (prediction[rows], target[rows])
+
+
+def _column(prediction: Tensor, target: Tensor) -> Tensor:
+    """Numbers (B,) as (B, 1) where the prediction is that: a loss would broadcast them to (B, B)."""
+    if not target.is_floating_point():
+        return target
+    single = target.dim() == 1 and prediction.shape == (len(target), 1)
+    return (target[:, None] if single else target).to(prediction.dtype)

@@ -1,0 +1,461 @@
+"""Own tables: reading, splitting, encoding, targets, and what is refused."""
+
+import gzip
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import mtlkit
+from mtlkit.data import DataError, load_dataset
+from mtlkit.data.table import Preprocessing
+from mtlkit.data.table import dataset as table_module
+from mtlkit.errors import SpecError
+
+pandas = pytest.importorskip("pandas", reason="pandas is in mtlkit[table]")
+
+JOBS = ("clerk", "nurse", "smith")
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MTLKIT_DATA", raising=False)
+    monkeypatch.setattr(table_module, "_said", set())
+
+
+def people(rows: int = 200, seed: int = 0):
+    random = np.random.default_rng(seed)
+    age = random.integers(18, 80, rows)
+    frame = pandas.DataFrame(
+        {
+            "age": age,
+            "job": random.choice(JOBS, rows),
+            "hours": random.normal(38, 8, rows).round(2),
+            "income": 300.0 * age + random.normal(0, 2000, rows).round(2),
+            "married": np.where(random.random(rows) < age / 80, "yes", "no"),
+            "grade": random.integers(1, 5, rows),
+        }
+    )
+    frame.loc[:9, "hours"] = np.nan
+    frame.loc[20:24, "job"] = None
+    frame.loc[5:14, "married"] = None
+    return frame
+
+
+def write(frame, path: str = "people.csv", **options) -> str:
+    frame.to_csv(path, index=False, **options)
+    return path
+
+
+def load(options: str = "", targets: str = "{income: regression, married: binary}", **more):
+    extra = f", {options}" if options else ""
+    return load_dataset(f"table(file=people.csv, targets={targets}{extra})", **more)
+
+
+def test_numbers_are_standardised_on_the_training_rows_and_missing_ones_marked():
+    frame = people()
+    write(frame)
+    data = load()
+    inputs = data.train.inputs
+    # age, hours, grade, then the indicator of hours, then the index of the job
+    assert data.input_shape == (5,)
+    missing = inputs[:, 3] == 1
+    assert (inputs[missing, 1] == 0).all()
+    assert torch.allclose(inputs[:, 0].mean(), torch.tensor(0.0), atol=1e-5)
+    assert torch.allclose(inputs[:, 0].std(correction=0), torch.tensor(1.0), atol=1e-4)
+    assert torch.allclose(inputs[~missing, 1].mean(), torch.tensor(0.0), atol=1e-5)
+    total = sum(int((split.inputs[:, 3] == 1).sum()) for split in (data.train, data.val, data.test))
+    assert total == 10
+    assert abs(float(data.test.inputs[:, 0].mean())) > 1e-4  # not standardised by its own rows
+
+
+def test_unknown_and_missing_categories_have_their_own_index():
+    frame = people()
+    write(frame)
+    preprocessing = load().preprocessing
+    rows = frame.iloc[[30, 30, 30]].astype(object)
+    rows["job"] = ["smith", "astronaut", " ? "]
+    assert preprocessing.inputs(rows)[:, -1].tolist() == [4.0, 0.0, 1.0]
+    assert preprocessing.category_sizes == [5]
+
+
+def test_rare_categories_are_unknown_ones():
+    frame = people()
+    frame.loc[0, "job"] = "astronaut"
+    write(frame)
+    data = load("split_seed=1")
+    assert data.preprocessing.categories[0].values == JOBS
+
+
+def test_missing_targets_are_missing_labels():
+    write(people())
+    data = load()
+    labels = torch.cat([data.split(name).targets["married"] for name in ("train", "val", "test")])
+    assert int(torch.isnan(labels).sum()) == 10
+    task = data.tasks[1]
+    assert task.count_labels(labels).number == 190
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|", ", "])
+def test_the_separator_is_found(separator):
+    frame = people().astype(object).fillna("?")
+    lines = [separator.join(map(str, row)) for row in [frame.columns, *frame.to_numpy()]]
+    with open("people.csv", "w") as file:
+        file.write("\n".join(lines) + "\n")
+    data = load()
+    assert data.task_names == ("income", "married")
+    assert data.input_shape == (5,)
+    given = load(f"separator={separator!r}")
+    assert torch.equal(given.train.inputs, data.train.inputs)
+
+
+def test_gzip_parquet_and_csv_hold_the_same_table():
+    pytest.importorskip("pyarrow", reason="pyarrow is in mtlkit[table]")
+    frame = people()
+    write(frame)
+    with open("people.csv", "rb") as plain, gzip.open("people.csv.gz", "wb") as packed:
+        packed.write(plain.read())
+    frame.to_parquet("people.parquet")
+    first = load()
+    for name in ("people.csv.gz", "people.parquet"):
+        other = load_dataset("table", file=name, targets={"income": "regression", "married": "binary"})
+        assert torch.equal(first.train.inputs, other.train.inputs), name
+        assert torch.equal(first.test.targets["income"], other.test.targets["income"]), name
+
+
+def test_columns_without_a_header_are_counted_from_one():
+    write(people(), header=False)
+    data = load("header=false", "{4: regression, wed: binary(column=5)}")
+    assert data.task_names == ("column_4", "wed")
+    assert data.preprocessing.columns == ["1", "3", "6", "2"]
+    with pytest.raises(SpecError, match=r"unknown column of people.csv '9'.*counted from 1"):
+        load("header=false", "{9: regression}")
+
+
+def test_rows_are_split_by_share_and_seed():
+    write(people())
+    data = load("val_share=0.1, test_share=0.3")
+    assert [len(data.split(part)) for part in ("train", "val", "test")] == [120, 20, 60]
+    again, other = load("val_share=0.1, test_share=0.3"), load("val_share=0.1, test_share=0.3", seed=1)
+    assert torch.equal(data.test.inputs, again.test.inputs)
+    assert not torch.equal(data.test.inputs, other.test.inputs)
+    fixed = [load("split_seed=7", seed=seed).test.inputs for seed in (0, 1)]
+    assert torch.equal(*fixed)
+
+
+def test_rows_are_split_by_a_column():
+    frame = people()
+    frame["part"] = ["test"] * 50 + ["Validation"] * 30 + ["train"] * 120
+    write(frame)
+    data = load("split=part")
+    assert [len(data.split(part)) for part in ("train", "val", "test")] == [120, 30, 50]
+    assert "part" not in data.preprocessing.columns
+    frame["part"] = ["test"] * 50 + ["train"] * 150
+    write(frame)
+    assert [len(load("split=part").split(part)) for part in ("train", "val", "test")] == [120, 30, 50]
+    frame.loc[3, "part"] = "later"
+    write(frame)
+    with pytest.raises(DataError, match="it also holds 'later'"):
+        load("split=part")
+
+
+def test_rows_are_split_by_time_and_one_moment_stays_together():
+    frame = people().sample(frac=1, random_state=0)
+    frame["day"] = pandas.date_range("2024-01-01", periods=200).astype(str)
+    frame.loc[frame["day"].between("2024-06-01", "2024-06-20"), "day"] = "2024-06-10"
+    write(frame.sample(frac=1, random_state=1))
+    data = load("time=day", "{order: regression(column=income)}")
+    parts = [len(data.split(part)) for part in ("train", "val", "test")]
+    assert sum(parts) == 200
+    assert parts[2] >= 40
+    assert "day" not in data.preprocessing.columns
+    days = pandas.read_csv("people.csv")["day"]
+    later = set(days.iloc[np.argsort(days, kind="stable")][-parts[2] :])
+    assert not later & set(days.iloc[np.argsort(days, kind="stable")][: -parts[2]])
+
+
+def test_a_test_file_is_encoded_like_the_training_rows():
+    write(people())
+    write(people(50, seed=1), "later.csv")
+    data = load("test_file=later.csv")
+    assert [len(data.split(part)) for part in ("train", "val", "test")] == [160, 40, 50]
+    frame = data.preprocessing.read("later.csv")
+    assert torch.equal(data.preprocessing.inputs(frame), data.test.inputs)
+    write(people(50).drop(columns="hours"), "later.csv")
+    with pytest.raises(DataError, match=r"lacks the column.*'hours'"):
+        load("test_file=later.csv")
+
+
+def test_preprocessing_survives_json_and_takes_plain_rows():
+    frame = people()
+    write(frame)
+    data = load(targets="{income: regression, married: binary, grade: classification}")
+    again = Preprocessing.from_json(data.preprocessing.to_json())
+    assert again.to_json() == data.preprocessing.to_json()
+    assert torch.equal(again.inputs(again.read("people.csv")), data.preprocessing.inputs(frame))
+    row = {"age": "44", "hours": None, "job": "nurse"}
+    one = again.inputs([row])
+    assert one.shape == (1, 4)
+    assert one[0, 1:].tolist() == [0.0, 1.0, 3.0]
+    assert again.targets[2].make_task().classes == ("1", "2", "3", "4")
+    with pytest.raises(DataError, match=r"column of the rows 'hours'"):
+        again.inputs([{"age": 44, "job": "nurse"}])
+    with pytest.raises(DataError, match="not the preprocessing"):
+        Preprocessing.from_json("[1]")
+
+
+def test_guessed_kinds_are_said(capsys):
+    write(people())
+    data = load(targets="[income, married, grade, job]")
+    kinds = {task.name: task.kind for task in data.tasks}
+    assert kinds == {
+        "income": "regression",
+        "married": "binary",
+        "grade": "classification",
+        "job": "classification",
+    }
+    said = capsys.readouterr().err
+    for name, kind in kinds.items():
+        assert f"target {name!r}: {kind}, guessed" in said
+    assert "target 'income' is in standard deviations" in said
+    load(targets="[income, married, grade, job]")
+    assert capsys.readouterr().err == ""  # once per process
+
+
+def test_which_value_is_yes_can_be_said():
+    write(people())
+    data = load(
+        targets="{craft: binary(column=job, yes=[smith, nurse]), clerk: binary(column=job, yes=clerk)}"
+    )
+    craft, clerk = (data.train.targets[name] for name in ("craft", "clerk"))
+    known = ~torch.isnan(craft)
+    assert torch.equal(craft[known], 1 - clerk[known])
+    assert data.tasks[1].classes == ("no", "clerk")
+    with pytest.raises(
+        DataError, match=r"holds 3 values: 'clerk', 'nurse', 'smith'. Say which mean yes"
+    ):
+        load(targets="{job: binary}")
+    with pytest.raises(DataError, match="yes='pilot' is not in column 'job'"):
+        load(targets="{job: binary(yes=pilot)}")
+
+
+def test_several_columns_make_one_task():
+    frame = people()
+    frame["rich"] = (frame["income"] > 15000).astype(int)
+    frame["old"] = (frame["age"] + np.arange(200) % 7 > 50).astype(int)
+    write(frame)
+    data = load(
+        targets="{both: regression(columns=[income, hours]), tags: multilabel(columns=[rich, old])}"
+    )
+    assert data.train.targets["both"].shape == (120, 2)
+    assert data.train.targets["tags"].shape == (120, 2)
+    assert data.tasks[1].classes == ("rich", "old")
+    assert int(torch.isnan(data.train.targets["both"]).sum()) > 0
+    assert set(data.preprocessing.columns) == {"age", "job", "grade"} | {"married"}
+
+
+def test_a_regression_keeps_its_unit_if_asked():
+    frame = people()
+    write(frame)
+    data = load(targets="{income: regression(scale=false)}")
+    assert float(data.train.targets["income"].mean()) > 1000
+    scaled = load(targets="{income: regression}")
+    target = scaled.preprocessing.targets[0]
+    back = scaled.train.targets["income"] * target.deviations[0] + target.means[0]
+    assert torch.allclose(back, data.train.targets["income"], rtol=1e-4)
+
+
+def test_codes_are_categories_if_asked_and_columns_can_be_left_out():
+    write(people())
+    data = load("categories=[grade], ignore=[age]")
+    assert [column.name for column in data.preprocessing.categories] == ["job", "grade"]
+    assert data.preprocessing.columns == ["hours", "job", "grade"]
+    assert load("inputs=[age, job]").preprocessing.columns == ["age", "job"]
+    with pytest.raises(SpecError, match="'income' is a target"):
+        load("inputs=[age, income]")
+
+
+def test_columns_that_teach_nothing_are_left_out_and_named(capsys):
+    frame = people()
+    frame["id"] = [f"p{number}" for number in range(200)]
+    frame["planet"] = "Earth"
+    write(frame)
+    data = load()
+    assert not {"id", "planet"} & set(data.preprocessing.columns)
+    said = capsys.readouterr().err
+    assert "column 'id' is left out" in said
+    assert "column 'planet' is left out" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("copy", lambda frame: frame["married"]),
+        ("code", lambda frame: (frame["married"] == "yes") * 3.0),
+        ("dollars", lambda frame: frame["income"] * 1.1 + 5),
+        ("asked", lambda frame: np.where(frame["married"] == "yes", np.nan, frame["age"])),
+    ],
+)
+def test_a_column_that_gives_a_target_away_is_named(name, make):
+    frame = people().dropna()
+    frame[name] = make(frame)
+    write(frame)
+    with pytest.warns(UserWarning, match=f"column '{name}' determines target"):
+        load()
+
+
+def test_an_honest_table_raises_no_warning():
+    write(people())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load()
+
+
+def test_constant_and_empty_targets_are_refused():
+    frame = people()
+    frame["same"] = 3
+    frame["none"] = np.nan
+    write(frame)
+    for kind in ("regression", "binary", "auto"):
+        with pytest.raises(DataError, match=r"target 'same' of people\.csv is constant"):
+            load(targets=f"{{same: {kind}}}")
+    with pytest.raises(DataError, match="'none' holds no value"):
+        load(targets="{none: regression}")
+
+
+def test_a_word_in_a_column_of_numbers_is_named():
+    frame = people().astype(object)
+    frame.loc[:150, "income"] = "lots"
+    write(frame)
+    with pytest.raises(DataError, match=r"'income' is a number, but column 'income' holds .*'lots'"):
+        load()
+
+
+def test_a_wrong_column_is_an_error_with_the_nearest():
+    write(people())
+    with pytest.raises(SpecError, match="did you mean 'income'"):
+        load(targets="{incom: regression}")
+    with pytest.raises(SpecError, match=r"unknown column of people.csv 'hour'; did you mean 'hours'"):
+        load("ignore=[hour]")
+    with pytest.raises(SpecError, match="did you mean 'regression'"):
+        load(targets="{income: regresion}")
+    with pytest.raises(SpecError, match="is for images"):
+        load(targets="{income: depth}")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "cannot read|is empty"),
+        (b"a,b,c\n", "is empty: it has no rows"),
+        (b"a,b\n1,2\n3,4,5\n6,7\n", "cannot read the table"),
+        (b"a,b\n\xff\xfe,2\n3,4\n", "give its encoding"),
+        (b"\x1f\x8b\x00garbage", "cannot read|encoding"),
+    ],
+)
+def test_damaged_files_are_refused(content, message):
+    with open("people.csv", "wb") as file:
+        file.write(content)
+    with pytest.raises(DataError, match=message):
+        load(targets="[a]")
+
+
+def test_damaged_archives_and_missing_files_are_refused():
+    for name in ("x.csv.gz", "x.parquet"):
+        with open(name, "wb") as file:
+            file.write(b"no archive at all")
+        with pytest.raises(DataError, match="cannot read the table x"):
+            load_dataset("table", file=name, targets=["a"])
+    with pytest.raises(DataError, match=r"there is no file .*nowhere\.csv"):
+        load_dataset("table(file=nowhere.csv, targets=[a])")
+    with pytest.raises(SpecError, match=r"table\(file=..., targets=...\)"):
+        load_dataset("table")
+
+
+def test_files_are_also_looked_for_among_the_data_sets(tmp_path, monkeypatch):
+    (tmp_path / "store").mkdir()
+    write(people(), "store/people.csv")
+    with pytest.raises(DataError, match="there is no file"):
+        load()
+    assert len(load(data_dir=tmp_path / "store").train) == 120
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    ["hard_sharing", "mmoe", "ple", "cgc", "dselect_k", "mmoe(experts=3)", "cross_stitch", "ltb"],
+)
+def test_architectures_stand_on_the_tables_backbone_by_name(architecture):
+    write(people())
+    data = load()
+    spec = data.complete_architecture(architecture)
+    network = mtlkit.create_architecture(spec, data.tasks, method="sum")
+    predictions = network(data.train.inputs[:7])
+    assert {name: tuple(p.shape) for name, p in predictions.items()} == {
+        "income": (7, 1),
+        "married": (7, 1),
+    }
+    other = data.train.inputs[:7].clone()
+    other[:, -1] = 0  # another job must change the prediction
+    changed = network(other)["income"] - predictions["income"]
+    assert float(changed.detach().abs().sum()) > 0
+
+
+def test_rotograd_learns_a_table(tmp_path):
+    write(people(600))
+    from mtlkit.training.config import TrainConfig
+    from mtlkit.training.experiment import run
+
+    config = TrainConfig.make(
+        {
+            "data": "table(file=people.csv, targets={income: regression, married: binary})",
+            "method": "rotograd",
+            "epochs": 15,
+            "batch_size": 32,
+            "output": "run",
+        },
+        "test",
+    )
+    result = run(config, progress=False)
+    assert result.test is not None
+    assert result.test["income"]["mse"] < 0.5
+    assert result.test["married"]["auc"] > 0.6
+    saved = Preprocessing.from_json((tmp_path / "run" / "preprocessing.json").read_text())
+    assert saved.columns == ["age", "hours", "grade", "job"]
+
+
+def test_a_registered_kind_is_a_target_by_its_name():
+    from mtlkit.tasks.registry import kinds, register_task
+
+    @register_task("tests_huber")
+    class Huber(mtlkit.Task):
+        def __init__(self, name: str, *, delta: float = 1.0) -> None:
+            super().__init__(name, torch.nn.HuberLoss(delta=delta), outputs=1)
+
+    try:
+        write(people())
+        data = load(targets="{income: tests_huber(delta=2, scale=true)}")
+        assert data.tasks[0].kind == "tests_huber"
+        assert abs(float(data.train.targets["income"].mean())) < 1e-4
+        loss, count = data.tasks[0].measure(torch.zeros(120, 1), data.train.targets["income"])
+        assert count == 120
+        assert float(loss) > 0
+    finally:
+        del kinds._factories["tests_huber"]
+
+
+def test_the_command_line_compares_methods_on_a_table(tmp_path, capsys):
+    from mtlkit.cli import main
+    from mtlkit.evaluation.results import Comparison
+
+    write(people())
+    data = "table(file=people.csv, targets={income: regression, married: binary})"
+    small = ["--steps", "5", "--timing", "0", "--jobs", "1", "--output", "runs/t"]
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", "--data", data, "--methods", "sum,pcgrad", "--seeds", "1", *small])
+    assert stop.value.code == 0
+    made = Comparison.load(tmp_path / "runs" / "t")
+    assert {run.label for run in made.runs if run.status == "done"} == {"single-task", "sum", "pcgrad"}
+    assert set(made.runs[0].metrics) <= {"income", "married"}
+    assert list(made.runs[-1].metrics["married"]) == ["loss", "f1", "auc", "accuracy"]
