@@ -27,12 +27,10 @@ def cosine_matrix(gram: Tensor) -> Tensor:
 
 def symmetric_pseudo_inverse(matrix: Tensor, rounding: float) -> Tensor:
     """Moore-Penrose inverse of a positive semidefinite matrix that is known to ``rounding``."""
-    values: Tensor
-    vectors: Tensor
     values, vectors = torch.linalg.eigh(matrix)
     resolved = values > values[-1] * (8 * len(matrix) * rounding)
-    inverse = vectors * torch.where(resolved, 1 / values, 0.0)
-    return inverse @ vectors.T
+    inverse: Tensor = (vectors * torch.where(resolved, 1 / values, 0.0)) @ vectors.T
+    return inverse
 
 
 def precision(gram: Tensor) -> float:
