@@ -243,9 +243,9 @@ class Method(Stateful):
         weights = torch.where(step.finite, weights.to(step.gram.dtype), torch.nan)
         self.last_step.keep(step, weights)
         tasks = step.delivered.tasks
-        if tasks != step.present:
-            weights = step.of(weights, tasks)
-        return step.delivered.weighted(weights) if tasks else []
+        if not tasks:  # none of them has labels on this process
+            return []
+        return step.delivered.weighted(weights if tasks == step.present else step.of(weights, tasks))
 
     def _merge_whole(self, part: GradientAggregator, step: Step) -> Leaves:
         if step.delivered is not step.rows:
