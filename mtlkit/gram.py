@@ -27,10 +27,12 @@ def cosine_matrix(gram: Tensor) -> Tensor:
 
 def symmetric_pseudo_inverse(matrix: Tensor, rounding: float) -> Tensor:
     """Moore-Penrose inverse of a positive semidefinite matrix that is known to ``rounding``."""
+    values: Tensor
+    vectors: Tensor
     values, vectors = torch.linalg.eigh(matrix)
     resolved = values > values[-1] * (8 * len(matrix) * rounding)
-    inverse: Tensor = (vectors * torch.where(resolved, 1 / values, 0.0)) @ vectors.T
-    return inverse
+    inverse = vectors * torch.where(resolved, 1 / values, 0.0)
+    return inverse @ vectors.T
 
 
 def precision(gram: Tensor) -> float:

@@ -243,7 +243,7 @@ class Method(Stateful):
         weights = torch.where(step.finite, weights.to(step.gram.dtype), torch.nan)
         self.last_step.keep(step, weights)
         tasks = step.delivered.tasks
-        if not tasks:  # none of them has labels on this process
+        if not tasks:  # other processes have them all
             return []
         return step.delivered.weighted(weights if tasks == step.present else step.of(weights, tasks))
 
