@@ -20,7 +20,7 @@ __all__ = ["GradientAggregator", "State", "Step", "Tasks"]
 
 _HOOKS = {
     "loss": ("loss_weights", "weigh_losses"),
-    "fork": ("fork",),
+    "fork": ("fork", "pull_back"),
     "merge": ("weights", "weigh", "merge", "merge_rows"),
 }
 
