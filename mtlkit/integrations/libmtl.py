@@ -86,7 +86,7 @@ class _OnDevice:
     def _prepare_model(self, *args: Any) -> None:
         self.device = self.chosen_device
         trainer: Any = super()
-        trainer._prepare_model(*args)
+        trainer._prepare_model(*args)  # noqa: SLF001  (LibMTL names its hooks so)
 
     def _process_data(self, loader: list[Any]) -> tuple[Any, Any]:
         batch = next(loader[1], None)
