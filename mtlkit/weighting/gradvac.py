@@ -68,24 +68,32 @@ class GradVac(GradientAggregator):
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Coefficients of the task gradients in the sum of the turned ones."""
         norms, unit = norms_of(gram), cosine_matrix(gram)
-        goals, weights = state.goals, torch.ones_like(norms)
+        orders = random_orders(self.seed, state.draws, len(gram))  # (K, K - 1) whom each turns to
+        goals = state.goals.gather(1, orders)
+        sines = (1 - goals.square()).clamp(min=0).sqrt()
+        slopes, limits = safe_divide(goals, sines), goals - precision(gram)
+        meets = (norms[:, None] > 0) & (norms[orders] > 0)
+        able = meets & (sines > 0)
         # row i belongs to the gradient of task i as it turns, in units of its first norm
         products = unit  # (K, K) with the unit task gradients
         squares = unit.diagonal()
-        orders = random_orders(self.seed, state.draws, len(gram))
-        for others in orders.T:  # (K,) whom each task turns to next
-            pair = others[:, None]
-            along, goal = products.gather(1, pair)[:, 0], goals.gather(1, pair)[:, 0]
-            length = squares.clamp(min=0).sqrt()
-            takes_part = (length > 0) & (norms[others] > 0)
-            cosine = safe_divide(along, length).clamp(-1, 1)
-            sine = (1 - goal.square()).clamp(min=0).sqrt()
-            turns = takes_part & (cosine < goal - precision(gram)) & (sine > 0)
+        cosines, moves = [], []
+        for turn, others in enumerate(orders.T):
+            along = products.gather(1, others[:, None])[:, 0]
+            cosine = safe_divide(along, squares.clamp(min=0).sqrt()).clamp(-1, 1)
             across = (squares - along.square()).clamp(min=0).sqrt()
-            move = torch.where(turns, safe_divide(goal * across, sine) - along, 0.0)
-            products = products + move[:, None] * unit[others]
+            turns = able[:, turn] & (cosine < limits[:, turn])
+            move = torch.where(turns, slopes[:, turn] * across - along, 0.0)
+            products = torch.addcmul(products, move[:, None], unit[others])
             squares = squares + move * (2 * along + move)
-            weights = weights.index_add(0, others, safe_divide(move * norms, norms[others]))
-            moved = torch.where(takes_part, goal + self.beta * (cosine - goal), goal)
-            goals = goals.scatter(1, pair, moved[:, None])
-        return weights, state.replace(goals=goals, draws=state.draws + 1)
+            cosines.append(cosine)
+            moves.append(move)
+        if not moves:
+            return torch.ones_like(norms), state.replace(draws=state.draws + 1)
+        seen, moved = torch.stack(cosines, dim=1), torch.stack(moves, dim=1)  # (K, K - 1)
+        shares = safe_divide(moved * norms[:, None], norms[orders])
+        weights = torch.ones_like(norms).index_add(0, orders.flatten(), shares.flatten())
+        followed = torch.where(meets, goals + self.beta * (seen - goals), goals)
+        return weights, state.replace(
+            goals=state.goals.scatter(1, orders, followed), draws=state.draws + 1
+        )
