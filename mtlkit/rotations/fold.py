@@ -7,8 +7,6 @@ them that is in ``base`` already, are packed, (B, 2 h, h). Nothing here waits fo
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -54,12 +52,12 @@ def _step(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``exp(f A) - 1``, f and whether A is finite; the latter two are (B, 1, 1)."""
     move = lie - applied
-    largest = torch.linalg.vector_norm(move, math.inf, dim=(-2, -1), keepdim=True)
+    largest = move.abs().amax(dim=(-2, -1), keepdim=True)
     finite = largest.isfinite()
     # the powers of such entries stay within the dtype's range, and no smaller move is cut
     limit = 2.0**squarings
     scale = torch.where(finite, limit / largest.clamp_min(limit), 0.0)
-    move = torch.where(finite, move * scale, 0.0)
+    move = torch.nan_to_num(move, 0.0, 0.0, 0.0) * scale  # many times faster than where
     step, factor = exponential_minus_one(unpack(move, side), degree, squarings)
     return step, factor * scale, finite
 
