@@ -1,4 +1,4 @@
-"""mtlkit: multi-task learning for PyTorch, every published remedy behind one string."""
+"""mtlkit: multi-task learning for PyTorch, the published remedies behind one string."""
 
 from typing import Any
 

@@ -74,7 +74,7 @@ class Method(Stateful):
 
     def forward(self, features: Any) -> list[Any]:
         """K features in task order, whose gradients will be merged."""
-        if torch.compiler.is_compiling() and not (self.traceable and not self.wrt_parameters):
+        if torch.compiler.is_compiling() and (self.wrt_parameters or not self.traceable):
             return _fork_untraced(self, features)
         return self.fork_features(features)
 
