@@ -18,8 +18,8 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
-from mtlkit.errors import ConfigError, MtlkitError
 from mtlkit.architectures.capacity import add_capacity
+from mtlkit.errors import ConfigError, MtlkitError
 from mtlkit.files import write_text
 from mtlkit.tasks import Task
 from mtlkit.training.config import TrainConfig
@@ -109,11 +109,10 @@ class OneTask(nn.Module):
         super().__init__()
         self.architecture = architecture
         self.task = task
-        self._only: Any = [architecture.only(task)]  # type: ignore[operator]
 
     def forward(self, inputs: Any) -> dict[str, Tensor]:
         """The prediction of the task, by its name."""
-        return {self.task: self._only[0](inputs)}
+        return {self.task: self.architecture.forward_only(self.task, inputs)}  # type: ignore[operator]
 
 
 def run_job(job: Job) -> Outcome:
