@@ -25,7 +25,7 @@ from mtlkit.deployment.record import Record, read_record, readable_json, restore
 from mtlkit.errors import MissingExtraError, MtlkitError, SpecError, unknown_name
 from mtlkit.files import replacing, write_text
 from mtlkit.fusion import fuse
-from mtlkit.junction import flatten_features
+from mtlkit.nesting import flatten_features
 
 __all__ = ["FORMATS", "Exported", "export", "load_exported"]
 

@@ -14,7 +14,7 @@ from mtlkit.data.table.reading import Frame, import_pandas
 from mtlkit.deployment.loading import LoadedModel, load
 from mtlkit.errors import MtlkitError, SpecError, unknown_name
 from mtlkit.files import replacing
-from mtlkit.junction import flatten_features
+from mtlkit.nesting import flatten_features
 
 __all__ = ["predict", "predict_rows"]
 
