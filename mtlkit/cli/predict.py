@@ -42,9 +42,10 @@ def predict(
 
     begun = time.monotonic()
     console = Console(stderr=True)
-    with warnings.catch_warnings(), Progress(console=console, transient=True) as progress:
+    progress = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with warnings.catch_warnings(), progress:
         warnings.showwarning = lambda message, *_: typer.echo(f"note: {message}", err=True)
-        bar = progress.add_task("predicting", total=None, visible=console.is_terminal)
+        bar = progress.add_task("predicting", total=None)
         number = write(
             run,
             input,

@@ -1,15 +1,19 @@
-"""Every Python block of the README and the documentation runs, in order, page by page."""
+"""Every Python block of the README and the documentation runs, in order, page by page.
+
+So do the commands of blocks that are marked ``console run``.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```python[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(python|console run)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
@@ -19,9 +23,22 @@ PAGES = [
 NEEDED = {"docs/examples/huggingface.md": "transformers", "docs/examples/libmtl.md": "LibMTL"}
 
 
-def blocks(page: Path) -> list[tuple[int, str]]:
+def blocks(page: Path) -> list[tuple[int, str, str]]:
+    """Line, language and code of every block."""
     text = page.read_text()
-    return [(text[: match.start(1)].count("\n"), match.group(1)) for match in BLOCK.finditer(text)]
+    return [(text[: match.start(2)].count("\n"), match[1], match[2]) for match in BLOCK.finditer(text)]
+
+
+def run_commands(code: str) -> None:
+    """Run the lines that begin with ``$ mtlkit``, in this process."""
+    from mtlkit.cli import main
+
+    for line in code.replace("\\\n", " ").splitlines():
+        prompt, program, *arguments = shlex.split(line)
+        assert (prompt, program) == ("$", "mtlkit")
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        assert stop.value.code == 0, line
 
 
 @pytest.fixture
@@ -47,7 +64,10 @@ def test_the_code_on_a_page_runs(page, tmp_path, monkeypatch, untouched_registry
         pytest.skip(f"{needed} is not installed; see the Makefile")
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__page__"}
-    for line, code in blocks(page):
+    for line, language, code in blocks(page):
+        if language != "python":
+            run_commands(code)
+            continue
         # blank lines in front make a traceback show the line of the page
         exec(compile("\n" * line + code, str(page), "exec"), namespace)
 
