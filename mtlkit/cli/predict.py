@@ -32,8 +32,7 @@ def predict(
 ) -> None:
     """Predict on new samples with the network of a run.
 
-    The table has a row per sample, in their order: classes with their probabilities, and numbers in the
-    unit of the targets.
+    Classes come with probabilities, numbers in the unit of the targets.
     """
     from rich.console import Console
     from rich.progress import Progress
