@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from mtlkit.cli import app
+from mtlkit.cli.options import Plugins
 
 __all__ = ["predict"]
 
@@ -29,6 +30,7 @@ def predict(
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples per pass.")] = 1024,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")] = "cpu",
+    plugin: Plugins = None,
 ) -> None:
     """Predict on new samples with the network of a run.
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from mtlkit.architectures.saving import rebuild
 from mtlkit.deployment.record import RECORD, Record, draw_inputs, read_record, restore_task
-from mtlkit.errors import MtlkitError, SpecError
+from mtlkit.errors import ConfigError, MtlkitError, SpecError
+from mtlkit.plugins import load_plugin
 from mtlkit.tasks import Task
 from mtlkit.training.checkpoints import CheckpointError, load_checkpoint
 
@@ -112,6 +113,11 @@ def load(run: str | os.PathLike[str], device: str | torch.device = "cpu") -> Loa
 
 def build(record: Record) -> nn.Module:
     """The network that a record describes, its weights drawn anew."""
+    for plugin in record.get("plugins", ()):
+        try:
+            load_plugin(plugin)
+        except ConfigError as error:  # it may have brought the data set only
+            warnings.warn(f"{error}; what it registers is not known", stacklevel=3)
     outputs = {task["name"]: task["outputs"] for task in record["tasks"]}
     network = rebuild({**record, "tasks": outputs})
     if set(record["predicts"]) == set(outputs):

@@ -1,19 +1,16 @@
-"""Every Python block of the README and the documentation runs, in order, page by page.
-
-So do the commands of blocks that are marked ``console run``.
-"""
+"""Every Python block of the README and the documentation runs, in order, page by page."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
-import shlex
 from pathlib import Path
 
 import pytest
 
+from tests.docs.run_blocks import blocks, run
+
 ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```(python|console run)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
@@ -21,24 +18,6 @@ PAGES = [
 ]
 # packages that `dev` does not hold; `make test` puts them into folders of their own
 NEEDED = {"docs/examples/huggingface.md": "transformers", "docs/examples/libmtl.md": "LibMTL"}
-
-
-def blocks(page: Path) -> list[tuple[int, str, str]]:
-    """Line, language and code of every block."""
-    text = page.read_text()
-    return [(text[: match.start(2)].count("\n"), match[1], match[2]) for match in BLOCK.finditer(text)]
-
-
-def run_commands(code: str) -> None:
-    """Run the lines that begin with ``$ mtlkit``, in this process."""
-    from mtlkit.cli import main
-
-    for line in code.replace("\\\n", " ").splitlines():
-        prompt, program, *arguments = shlex.split(line)
-        assert (prompt, program) == ("$", "mtlkit")
-        with pytest.raises(SystemExit) as stop:
-            main(arguments)
-        assert stop.value.code == 0, line
 
 
 @pytest.fixture
@@ -63,13 +42,7 @@ def test_the_code_on_a_page_runs(page, tmp_path, monkeypatch, untouched_registry
     if needed is not None and importlib.util.find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed; see the Makefile")
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": "__page__"}
-    for line, language, code in blocks(page):
-        if language != "python":
-            run_commands(code)
-            continue
-        # blank lines in front make a traceback show the line of the page
-        exec(compile("\n" * line + code, str(page), "exec"), namespace)
+    run(page)
 
 
 def test_every_page_of_the_site_is_in_a_table_of_contents():
