@@ -1,4 +1,7 @@
-"""Every Python block of the README and the documentation runs, in order, page by page."""
+"""Every Python block of the README and the documentation runs, in order, page by page.
+
+So do the commands of blocks that are marked ``console run``.
+"""
 
 from __future__ import annotations
 
