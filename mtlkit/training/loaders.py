@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, default_collate
 
 from mtlkit.data.collate import collate, stack_targets
+from mtlkit.data.mixture import in_turn, mix
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.tasks import LabelCount, Task
 
@@ -185,10 +186,17 @@ def _as_tensor(target: Any) -> Tensor | None:
     return stack_targets(target) if isinstance(target, list) else target
 
 
-def prepare_loader(loader: Any, tasks: Sequence[Task], accelerator: Any, seed: int) -> Batches:
-    """The loader for this process: its share of every batch, on its device."""
+def prepare_loader(
+    loader: Any, tasks: Sequence[Task], accelerator: Any, seed: int, *, training: bool = False
+) -> Batches:
+    """The loader for this process: its share of every batch, on its device.
+
+    Loaders by task are mixed in training, and read one after the other elsewhere.
+    """
     if isinstance(loader, Batches):
         return loader
+    if isinstance(loader, Mapping):
+        loader = mix(loader, seed=seed) if training else in_turn(loader)
     return Batches(_source(loader, accelerator, seed), tasks, accelerator)
 
 

@@ -138,22 +138,60 @@ class Table(DataSet):
                 shown = "; ".join(f"{c!r} has mean {m:.6g}, deviation {d:.6g}" for c, m, d in units)
                 _say(f"target {target.task!r} is in standard deviations: {shown}")
         taken = {column for target in fitted for column in target.columns}
-        names = _input_columns(find, taken, {split_column, time_column}, inputs, ignore)
-        codes = {find(column) for column in categories}
-        numbers, words = _fit_columns(learnt, names, codes, min_count)
+        self.input_columns = _input_columns(find, taken, {split_column, time_column}, inputs, ignore)
+        self._codes = {find(column) for column in categories}
+        self._min_count = min_count
+        self._frames = frames
+        self._targets = tuple(fitted)
+        self._reading = reading
+        numbers, words = _fit_columns(learnt, self.input_columns, self._codes, min_count)
         if not numbers and not words:
             raise DataError(f"the table {self.path} has no column to learn from besides its targets")
         for leak in find_leaks(learnt, fitted, numbers, words):
             warnings.warn(leak, stacklevel=2)
-        self.preprocessing = Preprocessing(reading, numbers, words, tuple(fitted))
         self.tasks = tuple(target.make_task() for target in fitted)
+        self._encode_by(numbers, words)
+
+    @staticmethod
+    def encode_together(tables: Sequence[Table]) -> None:
+        """Let several tables, from which nothing has been read yet, give one network their inputs.
+
+        Numbers are standardised and words numbered by the training rows of all of them. A column that
+        a table lacks, or has to predict, is missing in its rows.
+        """
+        pandas = import_pandas()
+        rows = [table._frames["train"][table.input_columns] for table in tables]
+        is_numeric = pandas.api.types.is_numeric_dtype
+        codes = set[str]().union(*(table._codes for table in tables))
+        names = list(dict.fromkeys(name for table in tables for name in table.input_columns))
+        for name in names:
+            kinds = {is_numeric(frame[name]) for frame in rows if name in frame and name not in codes}
+            if len(kinds) > 1:
+                raise DataError(
+                    f"column {name!r} holds numbers in one source and words in another: "
+                    f"{', '.join(table.path.name for table in tables)}; rename or ignore it in one of "
+                    f"them, or say categories=[{name}] in both"
+                )
+        together = pandas.concat(rows, ignore_index=True)
+        least = max(table._min_count for table in tables)
+        numbers, words = _fit_columns(together, names, codes, least)
+        for table in tables:
+            table._encode_by(numbers, words)
+
+    def _encode_by(
+        self, numbers: Sequence[NumberColumn], words: Sequence[CategoryColumn]
+    ) -> None:
+        self.preprocessing = Preprocessing(self._reading, numbers, words, self._targets)
         self.input_shape = (self.preprocessing.number_inputs + len(words),)
         self.default_architecture = self.complete_architecture("hard_sharing")
-        self._splits = {part: self._encode(rows) for part, rows in frames.items()}
 
     def make_split(self, split: SplitName) -> TensorSplit:
         """One part of the rows."""
-        return self._splits[split]
+        rows = self._frames.pop(split)
+        columns = self.preprocessing.columns
+        own = rows[[name for name in self.input_columns if name in columns]]
+        inputs = self.preprocessing.inputs(own.reindex(columns=columns))
+        return TensorSplit(inputs, self.preprocessing.labels(rows), seed=self.seed)
 
     def backbone(self, hidden: Sequence[int] = _HIDDEN) -> str:
         """The config string of a backbone that reads these inputs: embeddings, then linear layers."""
@@ -175,10 +213,6 @@ class Table(DataSet):
                 backbone = self.backbone(() if "expert" in known else _HIDDEN)
                 parts = [Part(parts[0].name, {**parts[0].options, "backbone": backbone})]
         return format_spec(parts)
-
-    def _encode(self, rows: Frame) -> TensorSplit:
-        targets = self.preprocessing.labels(rows)
-        return TensorSplit(self.preprocessing.inputs(rows), targets, seed=self.seed)
 
 
 class _ColumnFinder:
