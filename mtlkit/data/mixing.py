@@ -27,7 +27,7 @@ class Draw(NamedTuple):
     """One sample: the number of its source, its index there, and which pass over the source this is."""
 
     source: int
-    index: int
+    sample: int
     turn: int
 
 

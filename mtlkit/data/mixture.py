@@ -51,7 +51,7 @@ class Mixture(Split):
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         draw = self._find(index)
         name = self._names[draw.source]
-        inputs, targets = self.sources[name][draw.index]
+        inputs, targets = self.sources[name][draw.sample]
         return inputs, self._by_task(name, targets)
 
     def __getitems__(self, draws: Sequence[int | Draw]) -> Batch:
@@ -65,7 +65,7 @@ class Mixture(Split):
             return Batch(inputs[0], read[0][1])
         sizes = [len(indices) for indices in parts.values()]
         names = dict.fromkeys(name for _, targets in read for name in targets)
-        targets = {n: join_targets([t.get(n) for _, t in read], sizes) for n in names}
+        targets: Any = {n: join_targets([t.get(n) for _, t in read], sizes) for n in names}
         return Batch(_join_inputs(inputs, [self._names[source] for source, _ in parts]), targets)
 
     def set_epoch(self, epoch: int) -> None:
@@ -85,14 +85,16 @@ class Mixture(Split):
 
     def _read(self, number: int, indices: list[int], turn: int) -> tuple[Any, dict[str, Any]]:
         name = self._names[number]
-        source = self.sources[name]
+        source: Any = self.sources[name]
         # a source that is short starts over within an epoch, and then augments in a new way
         epoch: AbstractContextManager[Any] = nullcontext()
         if isinstance(source, Split):
             epoch = source.at_epoch(turn)
         with epoch:
-            many = getattr(source, "__getitems__", None)
-            samples = many(indices) if many is not None else [source[index] for index in indices]
+            if hasattr(source, "__getitems__"):
+                samples = source.__getitems__(indices)
+            else:
+                samples = [source[index] for index in indices]
         batch = self._collates.get(name, collate)(samples)
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise UsageError(

@@ -16,6 +16,7 @@ from mtlkit.data.collate import collate
 from mtlkit.data.mixing import BatchesOf, InTurn, MixedBatches, check_batches, mixing_shares
 from mtlkit.data.mixture import Mixture
 from mtlkit.data.table import Table
+from mtlkit.data.table.together import encode_together
 from mtlkit.errors import SpecError
 from mtlkit.spec import Part, SpecLike, format_spec
 
@@ -72,17 +73,17 @@ class Sources(DataSet):
         tables = [source for source in self.sources.values() if isinstance(source, Table)]
         together = len(tables) == len(self.sources)
         if together and len(tables) > 1:
-            Table.encode_together(tables)
+            encode_together(tables)
         self._renamed = {
             name: {source.tasks[0].name: name} if len(source.tasks) == 1 else {}
             for name, source in self.sources.items()
         }
-        self._describe()
+        self.describe()
         if together:
             self.preprocessing = self._joint_preprocessing(tables)
 
-    def _describe(self) -> None:
-        """Tasks, shape of the inputs and network, from the sources."""
+    def describe(self) -> None:
+        """Take tasks, shape of the inputs and network from the sources."""
         tasks, owners = [], dict[str, str]()
         for name, source in self.sources.items():
             for task in source.tasks:
@@ -90,8 +91,8 @@ class Sources(DataSet):
                 named.name = self._renamed[name].get(task.name, task.name)
                 if named.name in owners:
                     raise SpecError(
-                        f"task {named.name!r} is in source {owners[named.name]!r} and in {name!r}; tasks "
-                        "of different sources need different names"
+                        f"task {named.name!r} is in source {owners[named.name]!r} and in {name!r}; "
+                        "tasks of different sources need different names"
                     )
                 owners[named.name] = name
                 tasks.append(named)
@@ -175,5 +176,5 @@ class Sources(DataSet):
         }
         for split in ("train", "val", "test"):
             vars(chosen).pop(split, None)  # cached with all sources
-        chosen._describe()
+        chosen.describe()
         return chosen

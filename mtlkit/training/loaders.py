@@ -24,6 +24,8 @@ from mtlkit.data.collate import collate, stack_targets
 from mtlkit.data.mixture import in_turn, mix
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.tasks import LabelCount, Task
+from mtlkit.tasks.overlap import LabelOverlap, join_overlaps, overlap_advice
+from mtlkit.training.accelerators import gather
 
 __all__ = ["Batch", "Batches", "ShardedBatches", "collate", "prepare_loader", "unpack"]
 
@@ -107,12 +109,25 @@ class Batches:
         source: gives ``(inputs, targets)``.
         tasks: whose labels are counted.
         accelerator: says which device.
+        training: whether to look for tasks that are labelled on different samples.
     """
 
-    def __init__(self, source: Any, tasks: Sequence[Task], accelerator: Any) -> None:
+    def __init__(
+        self, source: Any, tasks: Sequence[Task], accelerator: Any, *, training: bool = False
+    ) -> None:
         self.source = source
         self.tasks = tasks
         self.accelerator = accelerator
+        self._overlap = LabelOverlap(tasks) if training else None
+
+    def advice(self, method: Any) -> str | None:
+        """What the labels of the first batches mean for the method; said once, None otherwise.
+
+        Every process must call this after every batch.
+        """
+        if self._overlap is None or not self._overlap.is_due():
+            return None
+        return overlap_advice(method, join_overlaps(gather(self._overlap.seen, self.accelerator)))
 
     def __len__(self) -> int:
         return len(self.source)
@@ -148,6 +163,8 @@ class Batches:
                     task.name: LabelCount(0) if padded else task.count_labels(own[task.name])
                     for task in self.tasks
                 }
+                if self._overlap is not None:
+                    self._overlap.observe(own, labels)
                 # a copy to CUDA need not be awaited, since the stream keeps the order
                 yield send_to_device(
                     Batch(inputs, own, labels), device, non_blocking=device.type == "cuda"
@@ -197,7 +214,7 @@ def prepare_loader(
         return loader
     if isinstance(loader, Mapping):
         loader = mix(loader, seed=seed) if training else in_turn(loader)
-    return Batches(_source(loader, accelerator, seed), tasks, accelerator)
+    return Batches(_source(loader, accelerator, seed), tasks, accelerator, training=training)
 
 
 def _source(loader: Any, accelerator: Any, seed: int) -> Any:

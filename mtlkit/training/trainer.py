@@ -275,6 +275,9 @@ class Trainer:
                         self._read()  # if an earlier step was not finite, that is the error to show
                     raise
                 here.batch += 1
+                advice = batches.advice(self.method)
+                if advice is not None:
+                    self._log.note(advice, self.step)
                 if not stepped:
                     continue
                 here.step += 1

@@ -22,7 +22,7 @@ from mtlkit.errors import SpecError, unknown_name
 from mtlkit.registry import architectures, option_names
 from mtlkit.spec import Part, SpecLike, format_spec
 
-__all__ = ["Table"]
+__all__ = ["Table", "fit_columns"]
 
 _HIDDEN = (128, 64)
 _MANY_WORDS = 50
@@ -139,55 +139,28 @@ class Table(DataSet):
                 _say(f"target {target.task!r} is in standard deviations: {shown}")
         taken = {column for target in fitted for column in target.columns}
         self.input_columns = _input_columns(find, taken, {split_column, time_column}, inputs, ignore)
-        self._codes = {find(column) for column in categories}
-        self._min_count = min_count
-        self._frames = frames
-        self._targets = tuple(fitted)
-        self._reading = reading
-        numbers, words = _fit_columns(learnt, self.input_columns, self._codes, min_count)
+        self.codes = {find(column) for column in categories}
+        self.min_count = min_count
+        self.frames = frames
+        self.targets = tuple(fitted)
+        self.reading = reading
+        numbers, words = fit_columns(learnt, self.input_columns, self.codes, min_count)
         if not numbers and not words:
             raise DataError(f"the table {self.path} has no column to learn from besides its targets")
         for leak in find_leaks(learnt, fitted, numbers, words):
             warnings.warn(leak, stacklevel=2)
         self.tasks = tuple(target.make_task() for target in fitted)
-        self._encode_by(numbers, words)
+        self.encode_by(numbers, words)
 
-    @staticmethod
-    def encode_together(tables: Sequence[Table]) -> None:
-        """Let several tables, from which nothing has been read yet, give one network their inputs.
-
-        Numbers are standardised and words numbered by the training rows of all of them. A column that
-        a table lacks, or has to predict, is missing in its rows.
-        """
-        pandas = import_pandas()
-        rows = [table._frames["train"][table.input_columns] for table in tables]
-        is_numeric = pandas.api.types.is_numeric_dtype
-        codes = set[str]().union(*(table._codes for table in tables))
-        names = list(dict.fromkeys(name for table in tables for name in table.input_columns))
-        for name in names:
-            kinds = {is_numeric(frame[name]) for frame in rows if name in frame and name not in codes}
-            if len(kinds) > 1:
-                raise DataError(
-                    f"column {name!r} holds numbers in one source and words in another: "
-                    f"{', '.join(table.path.name for table in tables)}; rename or ignore it in one of "
-                    f"them, or say categories=[{name}] in both"
-                )
-        together = pandas.concat(rows, ignore_index=True)
-        least = max(table._min_count for table in tables)
-        numbers, words = _fit_columns(together, names, codes, least)
-        for table in tables:
-            table._encode_by(numbers, words)
-
-    def _encode_by(
-        self, numbers: Sequence[NumberColumn], words: Sequence[CategoryColumn]
-    ) -> None:
-        self.preprocessing = Preprocessing(self._reading, numbers, words, self._targets)
+    def encode_by(self, numbers: Sequence[NumberColumn], words: Sequence[CategoryColumn]) -> None:
+        """Make inputs of these columns; one that the table lacks is missing in all rows."""
+        self.preprocessing = Preprocessing(self.reading, numbers, words, self.targets)
         self.input_shape = (self.preprocessing.number_inputs + len(words),)
         self.default_architecture = self.complete_architecture("hard_sharing")
 
     def make_split(self, split: SplitName) -> TensorSplit:
         """One part of the rows."""
-        rows = self._frames.pop(split)
+        rows = self.frames.pop(split)
         columns = self.preprocessing.columns
         own = rows[[name for name in self.input_columns if name in columns]]
         inputs = self.preprocessing.inputs(own.reindex(columns=columns))
@@ -252,9 +225,10 @@ def _input_columns(
     return [name for name in chosen if name not in ignored]
 
 
-def _fit_columns(
+def fit_columns(
     frame: Frame, names: Sequence[str], codes: set[str], min_count: int
 ) -> tuple[tuple[NumberColumn, ...], tuple[CategoryColumn, ...]]:
+    """Learn how to encode these columns of the training rows; those that say nothing are left out."""
     is_numeric = import_pandas().api.types.is_numeric_dtype
     numbers, words = [], []
     for name in names:
