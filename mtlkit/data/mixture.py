@@ -95,7 +95,8 @@ class Mixture(Split):
                 samples = source.__getitems__(indices)
             else:
                 samples = [source[index] for index in indices]
-        batch = self._collates.get(name, collate)(samples)
+        stack: Any = self._collates.get(name, collate)
+        batch = stack(samples)
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise UsageError(
                 f"a batch of source {name!r} must be (inputs, targets), not {type(batch).__name__}"
