@@ -18,15 +18,9 @@ from mtlkit.data.mixture import Mixture
 from mtlkit.data.table import Table
 from mtlkit.data.table.together import encode_together
 from mtlkit.errors import SpecError
-from mtlkit.spec import Part, SpecLike, format_spec
+from mtlkit.spec import SpecLike
 
-__all__ = ["Sources", "sources_spec"]
-
-
-def sources_spec(sources: Mapping[str, Any], mixing: str | None, batches: str | None) -> str:
-    """The config string of the data set that the keys ``sources``, ``mixing``, ``batches`` describe."""
-    options = {"of": dict(sources), "mixing": mixing, "batches": batches}
-    return format_spec([Part("sources", {k: v for k, v in options.items() if v is not None})])
+__all__ = ["Sources"]
 
 
 @register_dataset("sources")

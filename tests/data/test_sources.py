@@ -263,3 +263,31 @@ def test_a_config_string_describes_the_same_data(files):
 def test_sources_that_do_not_fit_are_refused_with_what_to_do(options, reason):
     with pytest.raises(SpecError, match=reason):
         mtlkit.load_dataset("sources", **options)
+
+
+def test_a_comparison_trains_single_tasks_on_their_sources_and_all_methods_on_the_same_batches(files):
+    from mtlkit.evaluation.compare import compare
+    from mtlkit.evaluation.compare_config import CompareConfig
+
+    of = {
+        "rich": f"table(file='{files / 'a.csv'}', targets={{label: binary}})",
+        "tall": f"table(file='{files / 'b.csv'}', targets={{height: regression}}, ignore=[label])",
+    }
+    settings = {
+        "sources": of,
+        "mixing": "temperature(2)",
+        "methods": ["sum", "pcgrad(wrt=parameters)"],
+        "seeds": 1,
+        "epochs": 1,
+        "batch_size": 8,
+        "timing": 0,
+        "jobs": 1,
+        "device": "cpu",
+    }
+    found = compare(CompareConfig.make(settings), files / "out")
+    assert [(run.label, run.status) for run in found.runs] == [
+        ("single-task", "done"),
+        ("sum", "done"),
+        ("pcgrad(wrt=parameters)", "done"),
+    ]
+    assert all(set(run.metrics) == {"rich", "tall"} for run in found.runs)
