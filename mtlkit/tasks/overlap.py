@@ -27,6 +27,7 @@ def label_overlap(
     tasks: Sequence[Task],
     targets: Mapping[str, Tensor | None],
     labels: Mapping[str, LabelCount] | None = None,
+    inputs: Any = None,
 ) -> Overlap:
     """Look at the targets of one batch; they should be on the host.
 
@@ -34,7 +35,9 @@ def label_overlap(
         tasks: in the order of the method.
         targets: by task name.
         labels: of the targets, where they have been counted already.
+        inputs: of the batch; a mapping by task means that every task has samples of its own.
     """
+    own_samples = isinstance(inputs, Mapping) and set(inputs) <= {task.name for task in tasks}
     present, total = 0, None
     for number, task in enumerate(tasks):
         target = targets.get(task.name)
@@ -42,8 +45,9 @@ def label_overlap(
         if target is None or count.number == 0:
             continue
         present |= 1 << number
-        known = _labelled_samples(task, target, count).int()
-        total = known if total is None else total + known
+        if not own_samples:
+            known = _labelled_samples(task, target, count).int()
+            total = known if total is None else total + known
     return Overlap(total is not None and bool((total > 1).any()), present)
 
 
@@ -109,10 +113,15 @@ class LabelOverlap:
         self.seen: list[Overlap] = []
         self._said = False
 
-    def observe(self, targets: Mapping[str, Tensor | None], labels: Mapping[str, LabelCount]) -> None:
+    def observe(
+        self,
+        inputs: Any,
+        targets: Mapping[str, Tensor | None],
+        labels: Mapping[str, LabelCount],
+    ) -> None:
         """Look at a batch on the host, unless enough have been seen."""
         if len(self.seen) < self.batches:
-            self.seen.append(label_overlap(self.tasks, targets, labels))
+            self.seen.append(label_overlap(self.tasks, targets, labels, inputs))
 
     def is_due(self) -> bool:
         """Whether enough has been seen, the first time that it is asked."""

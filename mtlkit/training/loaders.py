@@ -164,7 +164,7 @@ class Batches:
                     for task in self.tasks
                 }
                 if self._overlap is not None:
-                    self._overlap.observe(own, labels)
+                    self._overlap.observe(inputs, own, labels)
                 # a copy to CUDA need not be awaited, since the stream keeps the order
                 yield send_to_device(
                     Batch(inputs, own, labels), device, non_blocking=device.type == "cuda"

@@ -11,7 +11,7 @@ SOURCES = {"mood": "table(file='a.csv', targets={x: binary})", "topic": {"name":
 def test_the_keys_make_a_data_set_that_survives_a_yaml_file():
     config = TrainConfig.make({"sources": SOURCES, "mixing": "temperature(2)", "batches": "one"})
     assert config.data == (
-        "sources(of={mood: \"table(file='a.csv', targets={x: binary})\", topic: multidigits}, "
+        "sources(of={mood: 'table(file=a.csv, targets={x: binary})', topic: multidigits}, "
         "mixing='temperature(2)', batches=one)"
     )
     again = TrainConfig.make(parse_yaml(config.to_yaml(), "text"))
