@@ -45,6 +45,7 @@ __all__ = [
     "register_method",
     "register_task",
     "rotation_schedule",
+    "weigh_by_labels",
 ]
 
 # imported when first used: torch takes seconds, and not every command of the command line needs it
@@ -63,6 +64,7 @@ _LAZY: dict[str, str] = {
     "param_groups": "mtlkit.training.groups",
     "register_task": "mtlkit.tasks",
     "rotation_schedule": "mtlkit.training.groups",
+    "weigh_by_labels": "mtlkit.losses",
 }
 _MODULES = ("architectures", "data", "tasks", "testing", "training", "weighting")
 

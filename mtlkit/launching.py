@@ -8,7 +8,11 @@ import warnings
 
 from mtlkit.errors import UsageError
 
-__all__ = ["is_first_process", "launched_processes", "refuse_launcher", "warn_first"]
+__all__ = ["LaunchError", "is_first_process", "launched_processes", "refuse_launcher", "warn_first"]
+
+
+class LaunchError(UsageError):
+    """A command that a launcher started several times; every process raises it."""
 
 
 def launched_processes() -> int:
@@ -42,13 +46,13 @@ def refuse_launcher(command: str) -> None:
         command: what starts processes of its own, such as ``"mtlkit compare"``.
 
     Raises:
-        UsageError: where a launcher started this process.
+        LaunchError: where a launcher started this process.
     """
     started = launched_processes()
     if started == 1 and os.environ.get("LOCAL_RANK", "-1") == "-1":
         return
-    raise UsageError(
-        f"{command} starts processes of its own and cannot run under torchrun or accelerate launch, which "
-        f"started {started}: call it without them, and set how many runs there are at a time by --jobs. "
-        "One training on several GPUs is for mtlkit train"
+    raise LaunchError(
+        f"{command} starts processes of its own, so torchrun or accelerate launch must not start it "
+        f"({started} times): call it alone, and say with --jobs how many runs go on at a time. For one "
+        "training on several GPUs, launch mtlkit train"
     )

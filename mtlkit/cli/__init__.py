@@ -13,6 +13,7 @@ from typer.main import get_command_from_info
 
 from mtlkit._version import __version__
 from mtlkit.errors import MtlkitError, SpecError
+from mtlkit.launching import LaunchError, is_first_process
 
 __all__ = ["COMMANDS", "app", "main"]
 
@@ -98,6 +99,8 @@ def _run(arguments: list[str] | None) -> int:
         typer.echo(str(stop) or "interrupted", err=True)
         return 130
     except MtlkitError as error:
+        if isinstance(error, LaunchError) and not is_first_process():
+            return 0  # the first process says it; a failure here could end that one before it has
         typer.echo(f"mtlkit: {error}", err=True)
         return 2 if isinstance(error, SpecError) else 1
     except Exception as error:

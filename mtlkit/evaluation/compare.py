@@ -41,6 +41,7 @@ from mtlkit.evaluation.results import (
 from mtlkit.evaluation.tables import build_table, table_files
 from mtlkit.evaluation.timing import time_steps
 from mtlkit.files import write_text
+from mtlkit.launching import refuse_launcher
 from mtlkit.tasks import Task
 from mtlkit.training.logs import plain_values
 
@@ -81,7 +82,9 @@ def compare(
     Raises:
         ConfigError: for settings that do not fit the data, or another comparison in ``output``.
         Stopped: after Ctrl-C or SIGTERM.
+        LaunchError: under torchrun or ``accelerate launch``.
     """
+    refuse_launcher("mtlkit compare")
     folder = Path(output)
     tasks = _task_records(config)
     threads = _threads(folder, config)

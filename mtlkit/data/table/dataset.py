@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from mtlkit.data.table.reading import MISSING, Frame, Reading, find_file, import
 from mtlkit.data.table.splitting import Parts, split_by_column, split_by_share, split_by_time
 from mtlkit.data.table.targets import find_targets
 from mtlkit.errors import SpecError, unknown_name
+from mtlkit.launching import is_first_process, warn_first
 from mtlkit.registry import architectures, option_names
 from mtlkit.spec import Part, SpecLike, format_spec
 
@@ -148,7 +148,7 @@ class Table(DataSet):
         if not numbers and not words:
             raise DataError(f"the table {self.path} has no column to learn from besides its targets")
         for leak in find_leaks(learnt, fitted, numbers, words):
-            warnings.warn(leak, stacklevel=2)
+            warn_first(leak)
         self.tasks = tuple(target.make_task() for target in fitted)
         self.encode_by(numbers, words)
 
@@ -273,6 +273,6 @@ _said: set[str] = set()
 
 def _say(message: str) -> None:
     """Say what was decided, once per process: a comparison reads its data many times."""
-    if message not in _said:
+    if message not in _said and is_first_process():
         _said.add(message)
         print(f"table: {message}", file=sys.stderr)
