@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -87,6 +88,8 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exit codes: 0 done, 1 a run failed, 2 bad usage, 130 interrupted."""
+    if not is_first_process():  # torch's warnings in C++ need not be said by every process
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     sys.exit(_run(None if arguments is None else list(arguments)))
 
 
