@@ -149,12 +149,13 @@ class Table(DataSet):
             raise DataError(f"the table {self.path} has no column to learn from besides its targets")
         for leak in find_leaks(learnt, fitted, numbers, words):
             warn_first(leak)
+        self.width = None if reading.names_columns(self.path) else len(frame.columns)
         self.tasks = tuple(target.make_task() for target in fitted)
         self.encode_by(numbers, words)
 
     def encode_by(self, numbers: Sequence[NumberColumn], words: Sequence[CategoryColumn]) -> None:
         """Make inputs of these columns; one that the table lacks is missing in all rows."""
-        self.preprocessing = Preprocessing(self.reading, numbers, words, self.targets)
+        self.preprocessing = Preprocessing(self.reading, numbers, words, self.targets, self.width)
         self.input_shape = (self.preprocessing.number_inputs + len(words),)
         self.default_architecture = self.complete_architecture("hard_sharing")
 
