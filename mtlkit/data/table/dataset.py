@@ -153,18 +153,23 @@ class Table(DataSet):
         self.tasks = tuple(target.make_task() for target in fitted)
         self.encode_by(numbers, words)
 
-    def encode_by(self, numbers: Sequence[NumberColumn], words: Sequence[CategoryColumn]) -> None:
-        """Make inputs of these columns; one that the table lacks is missing in all rows."""
-        self.preprocessing = Preprocessing(self.reading, numbers, words, self.targets, self.width)
+    def encode_by(
+        self,
+        numbers: Sequence[NumberColumn],
+        words: Sequence[CategoryColumn],
+        optional: Sequence[str] = (),
+    ) -> None:
+        """Make inputs of these columns; the table may lack some, and has them missing in all rows."""
+        self.preprocessing = Preprocessing(
+            self.reading, numbers, words, self.targets, self.width, tuple(optional)
+        )
         self.input_shape = (self.preprocessing.number_inputs + len(words),)
         self.default_architecture = self.complete_architecture("hard_sharing")
 
     def make_split(self, split: SplitName) -> TensorSplit:
         """One part of the rows."""
         rows = self.frames.pop(split)
-        columns = self.preprocessing.columns
-        own = rows[[name for name in self.input_columns if name in columns]]
-        inputs = self.preprocessing.inputs(own.reindex(columns=columns))
+        inputs = self.preprocessing.inputs(rows[self.input_columns])
         return TensorSplit(inputs, self.preprocessing.labels(rows), seed=self.seed)
 
     def backbone(self, hidden: Sequence[int] = _HIDDEN) -> str:
