@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch.distributed as dist
 
 from mtlkit.errors import SpecError, UsageError, unknown_name
+from mtlkit.launching import warn_first
 
 __all__ = [
     "adapt_accelerator",
@@ -78,10 +78,9 @@ def _check_processes(accelerator: Any) -> None:
         )
     asked = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() in ("1", "true", "yes")
     if asked and not is_sharded(accelerator):
-        warnings.warn(
+        warn_first(
             f"FSDP was asked for, but Accelerate leaves it out on {accelerator.device.type} "
             f"({accelerator.distributed_type.name}): every process holds the whole network",
-            UserWarning,
             stacklevel=4,
         )
 
