@@ -17,10 +17,10 @@ import torch
 from scipy import stats
 
 import mtlkit
+from mtlkit.architectures.capacity import TaskMatrix, add_capacity
 from mtlkit.errors import ConfigError, SpecError, UsageError
 from mtlkit.evaluation import build_table
 from mtlkit.evaluation import jobs as jobs_module
-from mtlkit.evaluation.capacity import TaskMatrix, add_capacity
 from mtlkit.evaluation.compare import Stopped, compare, plan_jobs
 from mtlkit.evaluation.compare_config import DEMO, CompareConfig, split_specs
 from mtlkit.evaluation.jobs import Job, Outcome, read_outcome, run_job
@@ -427,9 +427,9 @@ def test_a_method_can_have_settings_of_its_own():
         ({"methods": [{"method": "sum", "extra_capacity": {"side": 3}}]}, "extra_capacity is true or"),
         ({"seeds": 0}, "'seeds' is a number from 1"),
         ({"seeds": [1, 1]}, "a seed twice"),
-        ({"jobs": 0}, "'jobs' must be a whole number from 1"),
+        ({"jobs": 0}, "'jobs' must be 1 or more, not 0"),
         ({"timing": True}, "'timing' must be a whole number"),
-        ({"launcher": "slurm"}, "'launcher' must be one of local, submitit"),
+        ({"launcher": "slurm"}, "'launcher' must be one of 'local', 'submitit', not 'slurm'"),
         ({"normalize": "yes"}, "'normalize' must be true or false"),
         ({"lr": "fast"}, "'lr' must be"),
         ({"reference": "nonsense"}, "unknown method 'nonsense'"),
