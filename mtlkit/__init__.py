@@ -47,6 +47,7 @@ __all__ = [
     "register_method",
     "register_task",
     "rotation_schedule",
+    "weigh_by_labels",
 ]
 
 # imported when first used: torch takes seconds, and not every command of the command line needs it
@@ -67,6 +68,7 @@ _LAZY: dict[str, str] = {
     "param_groups": "mtlkit.training.groups",
     "register_task": "mtlkit.tasks",
     "rotation_schedule": "mtlkit.training.groups",
+    "weigh_by_labels": "mtlkit.losses",
 }
 _MODULES = ("architectures", "data", "tasks", "testing", "training", "weighting")
 

@@ -47,12 +47,12 @@ class LoadedModel(nn.Module):
         predictions: dict[str, Tensor] = self.network(inputs)
         return predictions
 
-    def predict(self, rows: Any, batch_size: int = 1024) -> Any:
+    def predict(self, rows: Any, batch_size: int | None = None) -> Any:
         """A DataFrame of predictions in words and units for raw samples.
 
         Args:
             rows: a file that the preprocessing reads, a DataFrame of raw samples, or a list of mappings.
-            batch_size: samples per pass through the network.
+            batch_size: samples per pass through the network; None for what suits the input.
         """
         from mtlkit.deployment.predicting import predict_rows
 

@@ -85,6 +85,8 @@ def build_trainer(
 ) -> tuple[Trainer, dict[str, DataLoader[Any] | None]]:
     """The Trainer of these settings, and the loaders of train, val and test."""
     model, tasks, dataset = build_model(config, dataset=dataset, change=change)
+    if hasattr(dataset, "only"):
+        dataset = dataset.only([task.name for task in tasks])
     optimizer = make_optimizer(config, model)
     loaders = {name: _loader(dataset, name, config) for name in ("train", "val", "test")}
     if loaders["train"] is None:
