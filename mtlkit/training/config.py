@@ -45,7 +45,8 @@ class TrainConfig:
         schedule: of the learning rate: ``constant``, ``cosine`` down to zero, ``cosine(period=200)``,
             ``step(every=100, factor=0.5)`` in steps or ``step(epochs=100, factor=0.5)``; with
             ``on=network`` the method's own rate is left alone.
-        rotation_decay: factor of the rotations' learning rate at every step; None for none.
+        rotation_decay: factor of the rotations' learning rate at every step; None for none; ``auto``
+            ends at the rate that the paper's run on multi-MNIST ended at, however long this one is.
         accumulate: batches per optimizer step.
         clip_norm: largest norm of the gradient.
         precision: ``no``, ``bf16`` or ``fp16``.
@@ -77,7 +78,7 @@ class TrainConfig:
     method_lr: float | None = None
     weight_decay: float = 0.0
     schedule: str = "constant"
-    rotation_decay: float | None = None
+    rotation_decay: float | Literal["auto"] | None = None
     accumulate: int = 1
     clip_norm: float | None = None
     precision: Literal["no", "bf16", "fp16"] = "no"
@@ -128,10 +129,9 @@ class TrainConfig:
             raise ConfigError(f"{source}: 'seed' must be below 2**32, not {self.seed}")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ConfigError(f"{source}: 'clip_norm' must be above 0, not {self.clip_norm}")
-        if self.rotation_decay is not None and not 0 < self.rotation_decay <= 1:
-            raise ConfigError(
-                f"{source}: 'rotation_decay' must be above 0 and at most 1, not {self.rotation_decay}"
-            )
+        decay = self.rotation_decay
+        if isinstance(decay, float) and not 0 < decay <= 1:
+            raise ConfigError(f"{source}: 'rotation_decay' must be above 0 and at most 1, not {decay}")
 
     @property
     def folder(self) -> Path:

@@ -16,7 +16,7 @@ from mtlkit.errors import ConfigError, SpecError
 from mtlkit.files import write_text
 from mtlkit.tasks import Task
 from mtlkit.training.config import TrainConfig
-from mtlkit.training.groups import METHOD_GROUP, param_groups, rotation_schedule
+from mtlkit.training.groups import METHOD_GROUP, paper_decay, param_groups, rotation_schedule
 from mtlkit.training.loaders import collate
 from mtlkit.training.optimizers import build_optimizer
 from mtlkit.training.schedules import make_schedule
@@ -161,7 +161,9 @@ def _schedulers(
     made: list[Any] = [make_schedule(config.schedule, optimizer, steps, epoch_steps)]
     if config.rotation_decay is not None:
         if any(group.get("name") == METHOD_GROUP for group in optimizer.param_groups):
-            made.append(rotation_schedule(optimizer, config.rotation_decay))
+            auto = config.rotation_decay == "auto"
+            decay = paper_decay(steps) if auto else float(config.rotation_decay)
+            made.append(rotation_schedule(optimizer, decay))
         elif not lenient:
             raise SpecError(f"rotation_decay is set, but the method {config.method!r} has no parameters")
     return [scheduler for scheduler in made if scheduler is not None]
