@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from mtlkit.errors import ConfigError, MtlkitError
-from mtlkit.evaluation.capacity import add_capacity
+from mtlkit.architectures.capacity import add_capacity
 from mtlkit.files import write_text
 from mtlkit.tasks import Task
 from mtlkit.training.config import TrainConfig
@@ -42,7 +42,7 @@ class Job:
         seed: of weights, batches and data split.
         train: settings of a :class:`TrainConfig`, the method included.
         task: the only task, in a single-task training.
-        extra_capacity: see :class:`~mtlkit.evaluation.capacity.TaskMatrix`; None for none.
+        extra_capacity: see :class:`~mtlkit.architectures.capacity.TaskMatrix`; None for none.
         channels_last: memory format of the convolutions.
         threads: of torch; they decide the order of sums, so a resumed run takes the same number.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
