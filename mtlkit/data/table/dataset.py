@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from mtlkit.data.base import DataError, DataSet, SplitName, TensorSplit, register_dataset
@@ -28,6 +28,7 @@ from mtlkit.spec import Part, SpecLike, format_spec
 
 __all__ = ["Table"]
 
+_say = partial(say, "table")
 _HIDDEN = (128, 64)
 _MANY_WORDS = 50
 
@@ -105,7 +106,7 @@ class Table(DataSet):
         others = splitting.columns(find)
         test = None
         if test_file is not None:
-            test = _read_test(reading, find_file(test_file, data_dir), list(frame.columns))
+            test = reading.read_like(find_file(test_file, data_dir), list(frame.columns))
         wanted = find_targets(targets, frame, find, _say, test)
         frames = splitting.apply(frame, find, test)
         learnt = frames["train"]
@@ -194,15 +195,3 @@ def _fit_columns(
         if found is None:
             _say(f"column {name!r} is left out: it is the same in all training rows")
     return tuple(numbers), tuple(words)
-
-
-def _read_test(reading: Reading, path: Path, columns: Sequence[str]) -> Frame:
-    frame = reading.read(path)
-    lacking = [name for name in columns if name not in frame.columns]
-    if lacking:
-        raise DataError(f"the test file {path} lacks the column(s) {', '.join(map(repr, lacking))}")
-    return frame
-
-
-def _say(message: str) -> None:
-    say("table", message)

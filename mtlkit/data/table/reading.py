@@ -108,6 +108,14 @@ class Reading:
             frame.columns = [str(number) for number in range(1, len(frame.columns) + 1)]
         return self.clean(frame)
 
+    def read_like(self, path: Path, columns: Sequence[str]) -> Frame:
+        """A second file with these columns at least."""
+        frame = self.read(path)
+        lacking = [name for name in columns if name not in frame.columns]
+        if lacking:
+            raise DataError(f"the test file {path} lacks the column(s) {', '.join(map(repr, lacking))}")
+        return frame
+
     def names_columns(self, path: Path) -> bool:
         """Whether the columns of the file have names; else they are known by their place."""
         return self.header or path.suffix.lower() in _PARQUET

@@ -12,11 +12,11 @@ from mtlkit.data.randomness import generator, split_indices
 from mtlkit.data.table.reading import ColumnFinder, Frame, import_pandas
 from mtlkit.errors import SpecError
 
-__all__ = ["Splitting", "split_by_column", "split_by_share", "split_by_time"]
+__all__ = ["SPLIT_NAMES", "Splitting", "split_by_column", "split_by_share", "split_by_time"]
 
 Parts = dict[SplitName, Indices]
 
-_NAMES: dict[str, SplitName] = {
+SPLIT_NAMES: dict[str, SplitName] = {
     "train": "train",
     "training": "train",
     "val": "val",
@@ -130,13 +130,13 @@ def split_by_time(times: Any, shares: dict[SplitName, float], name: str) -> Part
 def split_by_column(frame: Frame, name: str) -> Parts:
     """As a column says: train, val or test."""
     words = frame[name].astype(object).map(lambda value: str(value).strip().lower())
-    strange = sorted(set(words) - set(_NAMES))
+    strange = sorted(set(words) - set(SPLIT_NAMES))
     if strange:
         raise DataError(
             f"column {name!r} is to say where a row belongs: train, val or test; it also holds "
             f"{', '.join(map(repr, strange[:6]))}"
         )
-    chosen = words.map(_NAMES).to_numpy()
+    chosen = words.map(SPLIT_NAMES).to_numpy()
     parts: Parts = {}
     for part in ("train", "val", "test"):
         rows = np.flatnonzero(chosen == part)
