@@ -125,7 +125,6 @@ def plan_jobs(config: CompareConfig, folder: Path, tasks: Sequence[str], threads
     """All trainings of a comparison, seed by seed."""
     jobs = []
     common: dict[str, Any] = {
-        "channels_last": config.channels_last,
         "threads": threads,
         "device": config.device,
         "keep_weights": config.keep_weights,
@@ -346,7 +345,8 @@ def _check_equal_starts(plan: _Plan) -> None:
     for seed in dict.fromkeys(job.seed for job in plan.jobs):
         outcomes = {job.name: read_outcome(job) for job in plan.jobs if job.seed == seed}
         for what in ("weights", "batch"):
-            found = {name: getattr(o, what) for name, o in outcomes.items() if o is not None}
+            sums = {name: getattr(o, what) for name, o in outcomes.items() if o is not None}
+            found = {name: value for name, value in sums.items() if value is not None}
             if len(set(found.values())) > 1:
                 raise UsageError(
                     f"runs of seed {seed} did not start alike ({what}: {found}); a comparison of them "

@@ -86,6 +86,8 @@ def build_trainer(
 ) -> tuple[Trainer, dict[str, DataLoader[Any] | None]]:
     """The Trainer of these settings, and the loaders of train, val and test."""
     model, tasks, dataset = build_model(config, dataset=dataset, change=change)
+    if hasattr(dataset, "only"):
+        dataset = dataset.only([task.name for task in tasks])
     optimizer = make_optimizer(config, model)
     loaders = {name: _loader(dataset, name, config) for name in ("train", "val", "test")}
     if loaders["train"] is None:
@@ -107,7 +109,7 @@ def build_trainer(
         early_stop=config.early_stop,
         log_every=config.log_every,
         monitor_every=config.monitor_every,
-        trackers=("tensorboard",) if config.tensorboard else (),
+        trackers=config.trackers,
         seed=config.seed,
         progress=progress,
     )
@@ -141,6 +143,10 @@ def build_model(
     model: torch.nn.Module = mtlkit.create_architecture(architecture, tasks, method=config.method)
     if change is not None:
         model, tasks = change(model, tasks)
+    if config.channels_last:
+        model.to(memory_format=torch.channels_last)
+    if config.compile:
+        model.compile()  # in place: parameters and checkpoints keep their names
     return model, tasks, dataset
 
 

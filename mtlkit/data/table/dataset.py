@@ -26,7 +26,7 @@ from mtlkit.errors import SpecError
 from mtlkit.registry import architectures, option_names
 from mtlkit.spec import Part, SpecLike, format_spec
 
-__all__ = ["Table"]
+__all__ = ["Table", "fit_columns"]
 
 _say = partial(say, "table")
 _HIDDEN = (128, 64)
@@ -112,23 +112,34 @@ class Table(DataSet):
         learnt = frames["train"]
         fitted = fit_targets(wanted, learnt, str(self.path), _say)
         taken = {column for target in fitted for column in target.columns}
-        names = _input_columns(find, taken, others, inputs, ignore)
-        codes = {find(column) for column in categories}
-        numbers, words = _fit_columns(learnt, names, codes, min_count)
+        self.input_columns = _input_columns(find, taken, others, inputs, ignore)
+        self.codes = {find(column) for column in categories}
+        self.min_count = min_count
+        self.frames = frames
+        self.targets = fitted
+        self.reading = reading
+        self._width = None if reading.names_columns(self.path) else len(frame.columns)
+        numbers, words = fit_columns(learnt, self.input_columns, self.codes, min_count)
         if not numbers and not words:
             raise DataError(f"the table {self.path} has no column to learn from besides its targets")
         for leak in find_leaks(learnt, fitted, numbers, words):
             warnings.warn(leak, stacklevel=2)
-        width = None if reading.names_columns(self.path) else len(frame.columns)
-        self.preprocessing = Preprocessing(reading, numbers, words, fitted, width)
         self.tasks = tuple(target.make_task() for target in fitted)
+        self.encode_by(numbers, words)
+
+    def encode_by(self, numbers: Sequence[NumberColumn], words: Sequence[CategoryColumn]) -> None:
+        """Make inputs of these columns; one that the table lacks is missing in all rows."""
+        self.preprocessing = Preprocessing(self.reading, numbers, words, self.targets, self._width)
         self.input_shape = (self.preprocessing.number_inputs + len(words),)
         self.default_architecture = self.complete_architecture("hard_sharing")
-        self._splits = {part: self._encode(rows) for part, rows in frames.items()}
 
     def make_split(self, split: SplitName) -> TensorSplit:
         """One part of the rows."""
-        return self._splits[split]
+        rows = self.frames.pop(split)
+        columns = self.preprocessing.columns
+        own = rows[[name for name in self.input_columns if name in columns]]
+        inputs = self.preprocessing.inputs(own.reindex(columns=columns))
+        return TensorSplit(inputs, self.preprocessing.labels(rows), seed=self.seed)
 
     def backbone(self, hidden: Sequence[int] = _HIDDEN) -> str:
         """The config string of a backbone that reads these inputs: embeddings, then linear layers."""
@@ -151,10 +162,6 @@ class Table(DataSet):
                 parts = [Part(parts[0].name, {**parts[0].options, "backbone": backbone})]
         return format_spec(parts)
 
-    def _encode(self, rows: Frame) -> TensorSplit:
-        targets = self.preprocessing.labels(rows)
-        return TensorSplit(self.preprocessing.inputs(rows), targets, seed=self.seed)
-
 
 def _input_columns(
     find: ColumnFinder,
@@ -173,9 +180,10 @@ def _input_columns(
     return [name for name in chosen if name not in ignored]
 
 
-def _fit_columns(
+def fit_columns(
     frame: Frame, names: Sequence[str], codes: set[str], min_count: int
 ) -> tuple[tuple[NumberColumn, ...], tuple[CategoryColumn, ...]]:
+    """Learn how to encode these columns of the training rows; those that say nothing are left out."""
     is_numeric = import_pandas().api.types.is_numeric_dtype
     numbers, words = [], []
     for name in names:
