@@ -267,7 +267,8 @@ class Architecture(Pretrained, nn.Module, ABC):
         for task in inputs:
             self.check_task(task)
         present = [task for task in self.tasks if task in inputs]
-        sizes = [len(flatten_features(inputs[task])[0][0]) for task in present]
+        # not len, which would fix the sizes in an exported graph
+        sizes = [flatten_features(inputs[task])[0][0].shape[0] for task in present]
         views = self._fork(self.encode(_concatenate([inputs[task] for task in present], present)))
         predictions, start = {}, 0
         for task, size in zip(present, sizes, strict=True):

@@ -13,7 +13,18 @@ from mtlkit.errors import MtlkitError, SpecError
 
 __all__ = ["COMMANDS", "app", "main"]
 
-COMMANDS = ("architectures", "compare", "data", "doctor", "methods", "report", "schema", "train")
+COMMANDS = (
+    "architectures",
+    "compare",
+    "data",
+    "doctor",
+    "export",
+    "methods",
+    "predict",
+    "report",
+    "schema",
+    "train",
+)
 """Modules of this package that hold a command."""
 
 app = typer.Typer(

@@ -107,11 +107,10 @@ class OneTask(nn.Module):
         super().__init__()
         self.architecture = architecture
         self.task = task
-        self._only: Any = [architecture.only(task)]  # type: ignore[operator]
 
     def forward(self, inputs: Any) -> dict[str, Tensor]:
         """The prediction of the task, by its name."""
-        return {self.task: self._only[0](inputs)}
+        return {self.task: self.architecture.forward_only(self.task, inputs)}  # type: ignore[operator]
 
 
 def run_job(job: Job) -> Outcome:

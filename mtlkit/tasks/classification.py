@@ -51,10 +51,8 @@ class Classification(Task):
         probabilities = prediction.softmax(dim=1)
         names = self.classes or [str(index) for index in range(probabilities.shape[1])]
         chosen = [names[index] for index in probabilities.argmax(dim=1).tolist()]
-        columns = {
-            f"{self.name}_probability_{name}": p
-            for name, p in zip(names, probabilities.T.numpy(), strict=True)
-        }
+        pairs = zip(names, probabilities.T.numpy(), strict=True)
+        columns = {f"{self.name}_probability_{name}": column for name, column in pairs}
         return {self.name: chosen, **columns}
 
 

@@ -53,10 +53,8 @@ class Multilabel(Task):
         """The labels that are yes, and the probability of every label."""
         probabilities = torch.sigmoid(prediction)
         names = self.classes or range(probabilities.shape[1])
-        columns = {
-            f"{self.name}_probability_{name}": p
-            for name, p in zip(names, probabilities.T.numpy(), strict=True)
-        }
+        pairs = zip(names, probabilities.T.numpy(), strict=True)
+        columns = {f"{self.name}_probability_{name}": column for name, column in pairs}
         return {self.name: [self.text(row) for row in probabilities], **columns}
 
 
