@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtlkit.data.base import DataError, register_dataset
-from mtlkit.data.mtan import PARTS, ArraySource, MtanDataSet, standard_arrays
+from mtlkit.data.mtan import MtanDataSet
+from mtlkit.data.mtan_files import PARTS, ArraySource, standard_arrays
 from mtlkit.tasks import Task
 
 __all__ = ["INDOOR_CLASSES", "NyuV2", "dense_tasks"]

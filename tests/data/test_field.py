@@ -137,6 +137,17 @@ def test_one_domain_or_some_of_them(tmp_path):
         load_dataset("office31(domains=[webcams])", data_dir=tmp_path)
 
 
+def test_sources_mix_the_domains_evenly(tmp_path):
+    factory, folders = SETS["office31"]
+    write_office(tmp_path / "office31", folders, factory.things, each=3)
+    of = ", ".join(f"{name}: office31(domains={name}, size=8)" for name in factory.places)
+    data = load_dataset(f"sources(of={{{of}}}, mixing=uniform)", data_dir=tmp_path)
+    assert data.task_names == tuple(factory.places)
+    _, targets = next(iter(data.loader("train", 12)))
+    counts = [task.count_labels(targets[task.name]).number for task in data.tasks]
+    assert counts == [4, 4, 4]
+
+
 def test_absent_and_strange_folders_are_named(tmp_path):
     factory, folders = SETS["office31"]
     write_office(tmp_path / "office31", folders, factory.things[:-1], each=3)

@@ -96,6 +96,27 @@ def test_the_column_of_names_is_found_and_endings_may_lack(capsys):
         load("size=32")
 
 
+def test_a_second_table_names_the_pictures_to_test_on():
+    frame = write_pictures(20)
+    frame[:15].to_csv("labels.csv", index=False)
+    later = frame[15:].copy()
+    later.to_csv("later.csv", index=False)
+    data = load("size=16, test_labels=later.csv")
+    assert (len(data.train), len(data.val), len(data.test)) == (12, 3, 5)
+    assert [path.stem for path in data.test.paths] == ["15", "16", "17", "18", "19"]
+    later.loc[16, "breed"] = "d"
+    later.to_csv("later.csv", index=False)
+    with pytest.raises(DataError, match=r"test file also holds 'd'"):
+        load("size=16, test_labels=later.csv")
+
+
+def test_pictures_on_both_sides_of_a_split_are_said(capsys):
+    frame = write_pictures(10)
+    pandas.concat([frame] * 3).to_csv("labels.csv", index=False)
+    load("size=16")
+    assert "are in more than one of train, val and test" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("parts", [False, True])
 def test_folders_are_classes(parts):
     for part in ("train", "Val", "test") if parts else ("",):
@@ -386,7 +407,7 @@ def run(*arguments: str) -> None:
     assert not stop.value.code
 
 
-def test_training_on_the_command_line_resumes_bit_for_bit():
+def test_training_on_the_command_line_resumes_bit_for_bit_and_predicts():
     write_pictures(14)
     data = f"images(folder=photos, labels=labels.csv, file=name, targets={TARGETS}, size=16, augment=crop+flip)"
     settings = ("--data", data, "--architecture", "hard_sharing(backbone=timm.test_resnet)")
@@ -395,5 +416,11 @@ def test_training_on_the_command_line_resumes_bit_for_bit():
     run("train", *settings, "--epochs", "1", "-o", "parts")
     run("train", *settings, "--epochs", "2", "-o", "parts", "--resume", "auto")
     assert Path("whole/test.json").read_text() == Path("parts/test.json").read_text()
-    kept = Preprocessing.from_json(Path("whole/preprocessing.json").read_text())
-    assert kept.sizing.size == (16, 16)
+    model = mtlkit.load("whole")
+    assert model.preprocessing.sizing.size == (16, 16)
+    run("predict", "whole", "--input", "photos", "--output", "out.csv")
+    predicted = pandas.read_csv("out.csv")
+    assert sorted(predicted["file"]) == sorted(f"{index}.png" for index in range(14))
+    rows = model.preprocessing.read("photos")
+    logits = model(model.preprocessing.inputs(rows))["breed"]
+    assert list(predicted["breed"]) == ["abc"[index] for index in logits.argmax(dim=1)]

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from mtlkit.data.base import DataError, DataSet, SplitName, register_dataset
 from mtlkit.data.images.checking import check_files
-from mtlkit.data.images.files import SUFFIXES, PictureFolder, find_folder
-from mtlkit.data.images.folders import rows_of_folder
+from mtlkit.data.images.files import PictureFolder, find_folder
 from mtlkit.data.images.maps import MAP_SUFFIXES, MapTarget, find_map_target
 from mtlkit.data.images.networks import complete_for_images, default_network
 from mtlkit.data.images.preprocessing import Preprocessing
+from mtlkit.data.images.rows import frame_of_folder, guess_file_column, wanted_targets
 from mtlkit.data.images.samples import PictureSplit
 from mtlkit.data.images.transforms import IMAGENET, Augmentation, Fit, Sizing, check_size
 from mtlkit.data.notes import say
@@ -25,7 +25,6 @@ from mtlkit.data.table.reading import (
     Frame,
     Reading,
     find_file,
-    import_pandas,
 )
 from mtlkit.data.table.splitting import Splitting
 from mtlkit.data.table.targets import find_targets, fit_targets
@@ -126,7 +125,9 @@ class Images(DataSet):
         self.pictures = find_folder(folder, data_dir)
         reading = Reading(header, separator, tuple(missing), encoding)
         if labels is None:
-            frame, test, source = _from_folders(self.pictures, targets, test_labels), None, self.pictures
+            if test_labels is not None:
+                raise SpecError("test_labels of images is given without labels")
+            frame, test, source = frame_of_folder(self.pictures, targets), None, self.pictures
             if "split" in frame.columns and split is None and time is None:
                 splitting = replace(splitting, split="split")
             file = "file"
@@ -137,8 +138,8 @@ class Images(DataSet):
             if test_labels is not None:
                 test = reading.read_like(find_file(test_labels, data_dir), list(frame.columns))
         find = ColumnFinder(source.name, list(frame.columns), header)
-        self._file = _guess_file(frame, source) if file is None else find(file)
-        wanted = _wanted(targets, frame, labels)
+        self._file = guess_file_column(frame, source, _say) if file is None else find(file)
+        wanted = wanted_targets(targets, frame, labels)
         self._maps = [m for key, kind in wanted.items() if (m := find_map_target(key, kind)) is not None]
         other = {k: v for k, v in wanted.items() if find_map_target(k, v) is None}
         found = find_targets(other, frame, find, _say, test) if other else []
@@ -222,45 +223,3 @@ class Images(DataSet):
                 f"{shared} pictures are in more than one of train, val and test, since several rows "
                 "name them; let a column say where they belong: split=..."
             )
-
-
-def _from_folders(folder: Path, targets: Any, test_labels: str | None) -> Frame:
-    if test_labels is not None:
-        raise SpecError("test_labels of images is given without labels")
-    rows = rows_of_folder(folder)
-    if targets is None and "label" not in rows:
-        raise DataError(
-            f"the pictures of {folder} have no labels: give a table with labels=labels.csv and "
-            "targets={...}, or put each picture into the folder of its class"
-        )
-    return import_pandas().DataFrame(rows)
-
-
-def _wanted(targets: Any, frame: Frame, labels: str | None) -> dict[Any, Any]:
-    """Kind by task; None where it is to be guessed."""
-    if targets is None:
-        if labels is not None:
-            raise SpecError(
-                "images needs targets=..., the columns of its table to learn; they are: "
-                f"{', '.join(frame.columns)}"
-            )
-        return {"label": "classification"}
-    if isinstance(targets, str | int):
-        targets = [targets]
-    wanted = dict(targets) if isinstance(targets, Mapping) else dict.fromkeys(targets)
-    if not wanted:
-        raise SpecError("targets is empty; name a column, for example targets={breed: classification}")
-    return wanted
-
-
-def _guess_file(frame: Frame, source: Path) -> str:
-    """The first column whose values end like pictures."""
-    for name in frame.columns:
-        known = frame[name].dropna()
-        if len(known) and all(str(value).lower().endswith(SUFFIXES) for value in known.unique()[:50]):
-            _say(f"column {name!r} names the pictures, guessed from its values")
-            return str(name)
-    raise DataError(
-        f"no column of {source} looks like names of pictures; say which with file=..., one of: "
-        f"{', '.join(frame.columns)}"
-    )
