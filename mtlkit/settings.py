@@ -25,18 +25,30 @@ from pydantic import (
     field_validator,
 )
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
 
 from mtlkit.errors import ConfigError, shorten, unknown_key
 from mtlkit.spec import format_spec, parse_spec
 
-__all__ = ["Display", "Names", "Settings", "Spec", "accepted", "choices", "display", "setting"]
+__all__ = [
+    "Display",
+    "Names",
+    "Says",
+    "Settings",
+    "Spec",
+    "accepted",
+    "bounds",
+    "choices",
+    "display",
+    "setting",
+]
 
 _WHOLE = re.compile(r"[-+]?\d+")
 _KINDS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
-    str: "a word",
+    str: "text",
     dict: "keys and values",
 }
 _BOUNDS: dict[type, tuple[str, str]] = {
@@ -66,13 +78,12 @@ class Display:
     cli: type | None = None
 
     def __call__(self, schema: dict[str, Any]) -> None:
-        """Leave out of the JSON schema the title that repeats the key."""
-        schema.pop("title", None)
+        """Add nothing of this to the JSON schema."""
 
 
 @dataclass(frozen=True)
-class _Says:
-    """What a type accepts, in words."""
+class Says:
+    """What a type accepts, in words, where its name does not say it."""
 
     words: str
 
@@ -127,7 +138,7 @@ Spec = Annotated[
     str,
     BeforeValidator(_read_spec),
     WithJsonSchema({"type": ["string", "object", "array"]}),
-    _Says("a config string such as `name(option=1)`"),
+    Says("a config string"),
 ]
 """A config string, or the mapping or list that means the same; kept as the string."""
 
@@ -135,9 +146,16 @@ Names = Annotated[
     list[str],
     BeforeValidator(_split_names),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
-    _Says("a list of names"),
+    Says("a list of names"),
 ]
 """Names as a list, or separated by commas."""
+
+
+class _Untitled(GenerateJsonSchema):
+    """A schema without titles, which would repeat the keys."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
 
 
 class Settings(BaseModel):
@@ -171,6 +189,11 @@ class Settings(BaseModel):
             if not isinstance(key, str) or key not in cls.model_fields:
                 raise unknown_key(source, key, cls.model_fields)
 
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """The JSON schema of these settings, for editors."""
+        return cls.model_json_schema(schema_generator=_Untitled)
+
     @field_validator("*", mode="before")
     @classmethod
     def _read_number(cls, value: Any, info: ValidationInfo) -> Any:
@@ -200,7 +223,7 @@ class Settings(BaseModel):
         if first["type"] == "finite_number":
             wanted = "finite"
         elif first["type"] in ("greater_than", "greater_than_equal", "less_than", "less_than_equal"):
-            wanted = _range(field)
+            wanted = bounds(field)
         return ConfigError(f"{source}: {key!r} must be {wanted}, not {shorten(first['input'])}")
 
 
@@ -218,9 +241,9 @@ def choices(annotation: Any) -> Iterator[Any]:
 
 def accepted(field: FieldInfo) -> str:
     """What a field accepts, in words, without its range."""
-    says = [entry.words for entry in _metadata(field) if isinstance(entry, _Says)]
+    says = [entry.words for entry in _metadata(field) if isinstance(entry, Says)]
     kinds = [_describe(kind) for kind in choices(field.annotation)]
-    return says[0].replace("`", "") if says else " or ".join(dict.fromkeys(kinds))
+    return says[0] if says else " or ".join(dict.fromkeys(kinds))
 
 
 def _describe(kind: Any) -> str:
@@ -232,8 +255,8 @@ def _describe(kind: Any) -> str:
     return _KINDS.get(origin or kind, str(kind))
 
 
-def _range(field: FieldInfo) -> str:
-    """The bounds of a field in words."""
+def bounds(field: FieldInfo) -> str:
+    """The range of a field in words; empty where it has none."""
     said = [
         words.format(getattr(entry, name))
         for entry in _metadata(field)

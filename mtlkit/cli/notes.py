@@ -1,34 +1,33 @@
-"""Warnings as notes on the terminal."""
+"""Warnings of a run, as the command line shows them."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
 
-__all__ = ["is_first_process", "notes"]
+from mtlkit.launching import is_first_process
+
+__all__ = ["warnings_as_notes"]
 
 
-def is_first_process() -> bool:
-    """Whether this is the one of several processes that speaks."""
-    return os.environ.get("RANK", "0") == "0"
+@contextmanager
+def warnings_as_notes() -> Iterator[None]:
+    """Print warnings as one line each, without those of libraries about their own code.
 
-
-@contextlib.contextmanager
-def notes() -> Iterator[None]:
-    """Show each warning as one line, once, and by the first process alone."""
+    Each is said once, and by the first of several processes.
+    """
     said = set[str]()
 
-    def say(message: Any, *_: Any, **__: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         text = str(message)
-        if is_first_process() and text not in said:
+        if issubclass(category, UserWarning) and is_first_process() and text not in said:
             said.add(text)
             typer.echo(f"note: {text}", err=True)
 
     with warnings.catch_warnings():
-        warnings.showwarning = say
+        warnings.showwarning = show
         yield

@@ -32,8 +32,7 @@ def predict(
 ) -> None:
     """Predict on new samples with the network of a run.
 
-    The table has a row per sample, in their order: classes with their probabilities, and numbers in the
-    unit of the targets.
+    Classes come with probabilities, numbers in the unit of the targets.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -42,9 +41,10 @@ def predict(
 
     begun = time.monotonic()
     console = Console(stderr=True)
-    with warnings.catch_warnings(), Progress(console=console, transient=True) as progress:
+    progress = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with warnings.catch_warnings(), progress:
         warnings.showwarning = lambda message, *_: typer.echo(f"note: {message}", err=True)
-        bar = progress.add_task("predicting", total=None, visible=console.is_terminal)
+        bar = progress.add_task("predicting", total=None)
         number = write(
             run,
             input,

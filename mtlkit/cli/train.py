@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from mtlkit.cli import app
-from mtlkit.cli.notes import is_first_process, notes
+from mtlkit.cli.notes import warnings_as_notes
 from mtlkit.cli.options import with_settings
+from mtlkit.launching import is_first_process
 from mtlkit.training.config import TrainConfig
 from mtlkit.training.yaml_files import read_yaml
 
@@ -42,7 +43,7 @@ def train(
     chosen = TrainConfig.make({**settings, **flags}, str(config) if config and not flags else "train")
     from mtlkit.training.experiment import run
 
-    with notes():
+    with warnings_as_notes():
         try:
             result = run(chosen, resume=resume)
         except Interrupted as stop:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from mtlkit.launching import is_first_process
+
 __all__ = ["said", "say"]
 
 said: set[str] = set()
@@ -13,6 +15,6 @@ said: set[str] = set()
 def say(dataset: str, message: str) -> None:
     """Say what was decided, once per process: a comparison reads its data many times."""
     line = f"{dataset}: {message}"
-    if line not in said:
+    if line not in said and is_first_process():
         said.add(line)
         print(line, file=sys.stderr)

@@ -108,7 +108,8 @@ class Sources(DataSet):
             for name, table in zip(self.sources, tables, strict=True)
             for target in table.preprocessing.targets
         ]
-        return replace(tables[0].preprocessing, targets=tuple(targets))
+        width = tables[0].width if len({table.width for table in tables}) == 1 else None
+        return replace(tables[0].preprocessing, targets=tuple(targets), width=width)
 
     def make_split(self, split: SplitName) -> Mixture:
         """The samples of one split, one source after the other."""

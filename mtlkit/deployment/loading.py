@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mtlkit.architectures.saving import rebuild
 from mtlkit.deployment.record import RECORD, Record, draw_inputs, read_record, restore_task
-from mtlkit.errors import MtlkitError
+from mtlkit.errors import MtlkitError, SpecError
 from mtlkit.tasks import Task
 from mtlkit.training.checkpoints import CheckpointError, load_checkpoint
 
@@ -102,7 +102,12 @@ def load(run: str | os.PathLike[str], device: str | torch.device = "cpu") -> Loa
             f"the weights in {weights} do not fit the network that {path / RECORD} describes: {error}"
         ) from None
     tasks = [restore_task(task) for task in record["tasks"] if task["name"] in record["predicts"]]
-    return LoadedModel(network, tasks, _preprocessing(path, record), record).to(device).eval()
+    loaded = LoadedModel(network, tasks, _preprocessing(path, record), record).eval()
+    try:
+        return loaded.to(device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise SpecError(f"the device {str(device)!r} cannot be used: {reason}") from None
 
 
 def build(record: Record) -> nn.Module:

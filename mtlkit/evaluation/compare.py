@@ -29,6 +29,7 @@ from mtlkit.evaluation.launchers import Launcher, Processes, Submitit, ThisProce
 from mtlkit.evaluation.live_table import LiveTable
 from mtlkit.evaluation.report import write_report
 from mtlkit.evaluation.results import (
+    ONE_EACH,
     Comparison,
     HistoryRow,
     Run,
@@ -41,6 +42,7 @@ from mtlkit.evaluation.results import (
 from mtlkit.evaluation.tables import build_table, table_files
 from mtlkit.evaluation.timing import time_steps
 from mtlkit.files import write_text
+from mtlkit.launching import refuse_launcher
 from mtlkit.tasks import Task
 from mtlkit.training.logs import plain_values
 
@@ -81,7 +83,9 @@ def compare(
     Raises:
         ConfigError: for settings that do not fit the data, or another comparison in ``output``.
         Stopped: after Ctrl-C or SIGTERM.
+        LaunchError: under torchrun or ``accelerate launch``.
     """
+    refuse_launcher("mtlkit compare")
     folder = Path(output)
     tasks = _task_records(config)
     threads = _threads(folder, config)
@@ -91,6 +95,8 @@ def compare(
     finished = [job for job in plan.jobs if read_outcome(job) is not None]  # also checks settings
     _write_header(config, folder, tasks, threads)
     comparison = Comparison.load(folder)
+    for run in comparison.recovered:
+        append_result(folder, run)
     planned: dict[str, int] = {}
     for job in plan.jobs:
         planned[job.label] = planned.get(job.label, 0) + 1
@@ -303,7 +309,7 @@ def _record(
 ) -> None:
     """Append a run to the results once all its trainings have finished, or one has failed."""
     parts = plan.parts(label, seed)
-    method = parts[0].train["method"] if parts[0].task is None else "one network per task"
+    method = parts[0].train["method"] if parts[0].task is None else ONE_EACH
     run = Run(label, seed, method=method, step_ratio=ratios.get(label))
     if failure is not None:
         job, error = failure
@@ -317,6 +323,7 @@ def _record(
             assert outcome is not None
             run.metrics |= outcome.metrics
         run.seconds = sum(outcome.seconds for outcome in outcomes if outcome is not None)
+        run.steps = sum(outcome.steps for outcome in outcomes if outcome is not None)
         if parts[0].task is not None:
             _join_histories(folder, run, parts)
     known = comparison.find(label, seed)

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from mtlkit.errors import ConfigError, SpecError
-from mtlkit.settings import Names, Settings, Spec, display, setting
+from mtlkit.settings import Names, Says, Settings, Spec, display, setting
 from mtlkit.spec import format_spec, parse_spec
 from mtlkit.training.config import DATA, SPEED, TrainingSettings
 
@@ -97,7 +97,10 @@ _CAPACITY_SCHEMA = {
     ]
 }
 Capacity = Annotated[
-    dict[str, Any] | None, BeforeValidator(_read_capacity), WithJsonSchema(_CAPACITY_SCHEMA)
+    dict[str, Any] | None,
+    BeforeValidator(_read_capacity),
+    WithJsonSchema(_CAPACITY_SCHEMA),
+    Says("true, false or {size: 512, dim: flat}"),
 ]
 """Matrices before the heads: their options, or None."""
 
@@ -106,8 +109,8 @@ def _read_seeds(given: Any) -> tuple[int, ...]:
     seeds: Any = given
     if isinstance(given, str):  # on the command line: how many, or several with commas
         words = given.split(",")
-        numbers = [int(word) for word in words if word.strip().isdigit()]
-        seeds = numbers[0] if len(numbers) == len(words) == 1 else numbers
+        if all(word.strip().isdecimal() for word in words):
+            seeds = int(given) if len(words) == 1 else [int(word) for word in words]
     if isinstance(seeds, int) and not isinstance(seeds, bool):
         seeds = range(seeds)
     valid = isinstance(seeds, Sequence) and len(seeds) > 0
@@ -124,7 +127,12 @@ _SEEDS_SCHEMA = {
         {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
     ]
 }
-Seeds = Annotated[tuple[int, ...], BeforeValidator(_read_seeds), WithJsonSchema(_SEEDS_SCHEMA)]
+Seeds = Annotated[
+    tuple[int, ...],
+    BeforeValidator(_read_seeds),
+    WithJsonSchema(_SEEDS_SCHEMA),
+    Says("a number from 1, or a list"),
+]
 """Seeds, or how many."""
 
 
@@ -178,7 +186,7 @@ class CompareConfig(TrainingSettings):
             {
                 "type": "array",
                 "minItems": 1,
-                "items": {"anyOf": [{"type": "string"}, MethodSettings.model_json_schema()]},
+                "items": {"anyOf": [{"type": "string"}, MethodSettings.json_schema()]},
             }
         ),
     ] = setting(

@@ -224,6 +224,11 @@ def test_tables_are_encoded_together_and_a_target_is_nowhere_an_input_of_its_own
     assert torch.equal(inputs[:, 5] == 1, ~tall)
     ages = torch.cat([data.sources[name].train.inputs[:, 0] for name in ("rich", "tall")])
     assert abs(float(ages.mean())) < 1e-5
+    again = type(data.preprocessing).from_json(data.preprocessing.to_json())
+    rows = again.read(files / "b.csv").head(3)  # it lacks the column job
+    assert again.inputs(rows.drop(columns="height"))[:, 2].tolist() == [1, 1, 1]
+    with pytest.raises(MtlkitError, match="lacks: 'age'"):
+        again.inputs(rows.drop(columns="age"))
 
 
 def test_a_column_of_numbers_here_and_words_there_is_refused(files):

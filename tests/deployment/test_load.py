@@ -11,7 +11,7 @@ import mtlkit
 from mtlkit.data.table.splitting import split_by_share
 from mtlkit.deployment.loading import LoadedModel
 from mtlkit.deployment.record import describe_task, restore_task
-from mtlkit.errors import MtlkitError, UsageError
+from mtlkit.errors import MtlkitError, SpecError, UsageError
 from mtlkit.tasks import create_task, list_tasks
 from mtlkit.training.config import TrainConfig, read_yaml
 from mtlkit.training.experiment import run as run_training
@@ -126,6 +126,8 @@ def test_what_cannot_be_loaded_is_said(run, tmp_path):
     (tmp_path / "comparison.json").write_text("{}")
     with pytest.raises(MtlkitError, match=r"is a comparison; give the folder of one of its runs"):
         mtlkit.load(tmp_path)
+    with pytest.raises(SpecError, match=r"device 'gpu' cannot be used"):
+        mtlkit.load(run, device="gpu")
     record = run / "model.json"
     content = json.loads(record.read_text())
     record.write_text(json.dumps({**content, "format": 2, "version": "9.1"}))

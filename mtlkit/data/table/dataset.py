@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -23,6 +22,7 @@ from mtlkit.data.table.reading import (
 from mtlkit.data.table.splitting import Splitting
 from mtlkit.data.table.targets import find_targets, fit_targets
 from mtlkit.errors import SpecError
+from mtlkit.launching import warn_first
 from mtlkit.registry import architectures, option_names
 from mtlkit.spec import Part, SpecLike, format_spec
 
@@ -118,27 +118,32 @@ class Table(DataSet):
         self.frames = frames
         self.targets = fitted
         self.reading = reading
-        self._width = None if reading.names_columns(self.path) else len(frame.columns)
+        self.width = None if reading.names_columns(self.path) else len(frame.columns)
         numbers, words = fit_columns(learnt, self.input_columns, self.codes, min_count)
         if not numbers and not words:
             raise DataError(f"the table {self.path} has no column to learn from besides its targets")
         for leak in find_leaks(learnt, fitted, numbers, words):
-            warnings.warn(leak, stacklevel=2)
+            warn_first(leak)
         self.tasks = tuple(target.make_task() for target in fitted)
         self.encode_by(numbers, words)
 
-    def encode_by(self, numbers: Sequence[NumberColumn], words: Sequence[CategoryColumn]) -> None:
-        """Make inputs of these columns; one that the table lacks is missing in all rows."""
-        self.preprocessing = Preprocessing(self.reading, numbers, words, self.targets, self._width)
+    def encode_by(
+        self,
+        numbers: Sequence[NumberColumn],
+        words: Sequence[CategoryColumn],
+        optional: Sequence[str] = (),
+    ) -> None:
+        """Make inputs of these columns; the table may lack some, and has them missing in all rows."""
+        self.preprocessing = Preprocessing(
+            self.reading, numbers, words, self.targets, self.width, tuple(optional)
+        )
         self.input_shape = (self.preprocessing.number_inputs + len(words),)
         self.default_architecture = self.complete_architecture("hard_sharing")
 
     def make_split(self, split: SplitName) -> TensorSplit:
         """One part of the rows."""
         rows = self.frames.pop(split)
-        columns = self.preprocessing.columns
-        own = rows[[name for name in self.input_columns if name in columns]]
-        inputs = self.preprocessing.inputs(own.reindex(columns=columns))
+        inputs = self.preprocessing.inputs(rows[self.input_columns])
         return TensorSplit(inputs, self.preprocessing.labels(rows), seed=self.seed)
 
     def backbone(self, hidden: Sequence[int] = _HIDDEN) -> str:

@@ -32,5 +32,6 @@ def encode_together(tables: Sequence[Table]) -> None:
             )
     least = max(table.min_count for table in tables)
     numbers, words = fit_columns(pandas.concat(rows, ignore_index=True), names, codes, least)
+    optional = [name for name in names if any(name not in frame for frame in rows)]
     for table in tables:
-        table.encode_by(numbers, words)
+        table.encode_by(numbers, words, optional)
