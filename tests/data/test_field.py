@@ -146,6 +146,9 @@ def test_sources_mix_the_domains_evenly(tmp_path):
     _, targets = next(iter(data.loader("train", 12)))
     counts = [task.count_labels(targets[task.name]).number for task in data.tasks]
     assert counts == [4, 4, 4]
+    assert data.preprocessing.sizing.size == (8, 8)
+    other = of.replace("webcam, size=8", "webcam, size=8, fit=crop")
+    assert load_dataset(f"sources(of={{{other}}})", data_dir=tmp_path).preprocessing is None
 
 
 def test_absent_and_strange_folders_are_named(tmp_path):
