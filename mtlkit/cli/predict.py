@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from mtlkit.cli import app
+from mtlkit.cli.options import Plugins
 
 __all__ = ["predict"]
 
@@ -27,8 +28,11 @@ def predict(
             help="Column of the input to copy; may be repeated; all for all.", metavar="COLUMN"
         ),
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples per pass.")] = 1024,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Samples per pass; default by the kind of input.")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")] = "cpu",
+    plugin: Plugins = None,
 ) -> None:
     """Predict on new samples with the network of a run.
 

@@ -1,7 +1,4 @@
-"""Every Python block of the README and the documentation runs, in order, page by page.
-
-So do the commands of blocks that are marked ``console run``.
-"""
+"""Every Python block of the README and the documentation runs, in order, page by page."""
 
 from __future__ import annotations
 
