@@ -1,9 +1,9 @@
 """What ``mtlkit compare --demo`` shows: the same methods on the same images, in two kinds of units.
 
-In raw units the number of bright pixels is a plain count, whose squared error is thousands of times as
-large as the other losses. Then pixels are standardised, and each loss is divided by its first values. All
-else is the RotoGrad paper's, but three times its learning rates, for fewer epochs; nothing was chosen by
-the outcome.
+In raw units the number of bright pixels is a plain count, whose squared error is at first a hundred
+to ten thousand times as large as the other losses. Then pixels are standardised, and each loss is divided by its first values.
+All else is the RotoGrad paper's, but three times its learning rates, for fewer epochs; nothing was
+chosen by the outcome.
 """
 
 from __future__ import annotations
@@ -53,15 +53,20 @@ class DemoPart:
 
     Attributes:
         name: of its folder.
-        title: of its report.
+        units: of the losses.
         story: what is special about it.
         settings: of the comparison.
     """
 
     name: str
-    title: str
+    units: str
     story: str
     settings: Mapping[str, Any]
+
+    @property
+    def title(self) -> str:
+        """Of its report."""
+        return f"{self.units}: two digits per image, five tasks"
 
     def config(self, changes: Mapping[str, Any]) -> CompareConfig:
         """The settings with some of them changed."""
@@ -73,13 +78,13 @@ class DemoPart:
 PARTS = (
     DemoPart(
         "raw",
-        "Two digits per image, five tasks, in raw units",
-        "Losses as they come: the squared error of a pixel count is thousands of times the others.",
+        "Raw units",
+        "Losses as they come: at first, that of the pixel count is 100 to 10 000 times the others.",
         {"data": "multidigits(val=600, test=1500, pixels=count)"},
     ),
     DemoPart(
         "normalised",
-        "Two digits per image, five tasks, normalised",
+        "Normalised",
         "The same with standardised pixels, and each loss divided by its first values.",
         {"data": "multidigits(val=600, test=1500)", "normalize": True},
     ),
@@ -93,13 +98,13 @@ def write_demo_page(comparisons: Mapping[str, Comparison], folder: str | os.Path
     for part in PARTS:
         comparison = comparisons[part.name]
         table = build_table(comparison)
-        blocks: list[Block | None] = [Note(part.story), Note(table.verdict.text, important=True)]
+        blocks: list[Block | None] = [Note(part.story, important=True)]
         blocks += result_blocks(comparison, table, f"table-{part.name}")
         blocks += [difference_charts(table), task_charts(comparison)]
         blocks.append(Note(f"Curves, gradients, ranks and cost: {part.name}/report.html"))
         sections.append(Section(part.name, part.title, blocks))
     first = comparisons[PARTS[0].name]
-    lead = [f"{part.title}: {build_table(comparisons[part.name]).verdict.text}" for part in PARTS]
+    lead = [f"{part.units}: {build_table(comparisons[part.name]).verdict.text}" for part in PARTS]
     page = render_page(
         "mtlkit: the same methods in two kinds of units",
         sections,

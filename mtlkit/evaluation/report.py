@@ -109,9 +109,9 @@ def result_blocks(comparison: Comparison, table: Table, name: str = "table") -> 
     for index, row in enumerate(table.rows):
         notes = [row.role] if row.role else []
         notes += [f"{row.failed} failed"] if row.failed else []
-        name = Cell(row.label, index, small=", ".join(notes), series=index)
+        first = Cell(row.label, index, small=", ".join(notes), series=index)
         cells = [_cell(row.cells[column.key], column) for column in table.columns]
-        rows.append([name, *cells, Cell(str(row.done), row.done)])
+        rows.append([first, *cells, Cell(str(row.done), row.done)])
     listing = Listing([*heads, Head("runs")], rows, [*groups, ("", 1)], name)
     notes = [describe_marks(table), f"All on the {comparison.split} set."]
     if any(column.key == "time" for column in table.columns):
