@@ -23,7 +23,7 @@ import yaml
 
 from mtlkit._version import __version__
 from mtlkit.errors import ConfigError, MtlkitError, UsageError, unknown_name
-from mtlkit.evaluation.compare_config import SINGLE_TASK, CompareConfig
+from mtlkit.evaluation.compare_config import CONFIG, SINGLE_TASK, CompareConfig
 from mtlkit.evaluation.jobs import Job, Outcome, read_outcome, write_json
 from mtlkit.evaluation.launchers import Launcher, Processes, Submitit, ThisProcess, cores
 from mtlkit.evaluation.live_table import LiveTable
@@ -49,7 +49,6 @@ from mtlkit.training.logs import plain_values
 __all__ = ["Stopped", "compare", "plan_jobs", "write_tables"]
 
 TIMING = "timing.json"
-CONFIG = "compare.yaml"
 _MOST_JOBS = 8
 
 
