@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from mtlkit.architectures.base import Architecture
     from mtlkit.architectures.create import create_architecture
     from mtlkit.data import load_dataset
+    from mtlkit.deployment.exporting import export
+    from mtlkit.deployment.loading import load
     from mtlkit.dropins import backward, mtl_backward
     from mtlkit.fusion import fuse
     from mtlkit.step import Step

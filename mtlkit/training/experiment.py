@@ -59,7 +59,7 @@ def run(
     if dataset is None:
         dataset = load_data(config)
     trainer, loaders = build_trainer(config, progress=progress, dataset=dataset, change=change)
-    record = describe_run(trainer.model, trainer.tasks, dataset)
+    record = describe_run(trainer.model, trainer.tasks, dataset, config.plugins)
     if trainer.accelerator.is_main_process:
         write_text(config.folder / "config.yaml", config.to_yaml())
         write_record(config.folder, record, dataset)

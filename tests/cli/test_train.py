@@ -1,3 +1,4 @@
+import functools
 import json
 import socket
 import subprocess
@@ -82,6 +83,32 @@ def test_an_interrupted_run_goes_on_with_resume(tmp_path):
     assert call(*options, "--steps", 9, "-o", tmp_path / "parts", "--resume", "auto") == 0
     name = "checkpoints/step-000000009.pt"
     assert torch.equal(weights(tmp_path / "whole" / name), weights(tmp_path / "parts" / name))
+
+
+def test_a_compiled_run_has_the_weights_and_names_of_an_eager_one_and_resumes(tmp_path, monkeypatch):
+    torch.compiler.reset()
+    # a back end that compiles within a second
+    quick = functools.partialmethod(torch.nn.Module.compile, backend="aot_eager")
+    monkeypatch.setattr(torch.nn.Module, "compile", quick)
+    options = ["train", "--data", "small", "--batch-size", 8, "--method", "rotograd", "--no-test"]
+    assert call(*options, "--steps", 4, "-o", tmp_path / "eager") == 0
+    assert call(*options, "--steps", 2, "-o", tmp_path / "compiled", "--compile", "--channels-last") == 0
+    again = ["train", "-c", tmp_path / "compiled" / "config.yaml", "--steps", 4, "--resume", "auto"]
+    assert call(*again) == 0
+    name = "checkpoints/step-000000004.pt"
+    eager, compiled = (load_checkpoint(tmp_path / run / name)["model"] for run in ("eager", "compiled"))
+    assert list(eager) == list(compiled)
+    for key, tensor in eager.items():
+        if tensor.is_floating_point():  # how often rotations were folded is counted in eager runs only
+            torch.testing.assert_close(compiled[key], tensor, atol=1e-5, rtol=1e-4)
+
+
+def test_figures_go_to_the_trackers_that_are_named(tmp_path, capsys):
+    options = ["train", "--data", "small", "--steps", 2, "--log-every", 1, "--no-test"]
+    assert call(*options, "-o", tmp_path / "run", "--trackers", "tensorboard") == 0
+    assert list((tmp_path / "run").rglob("events.out.tfevents.*"))
+    assert call(*options, "-o", tmp_path / "other", "--trackers", "tensorbord") == 2
+    assert "did you mean 'tensorboard'" in capsys.readouterr().err
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, capsys, monkeypatch):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -95,6 +95,8 @@ class Preprocessing(preprocessing.Preprocessing):
         optional: columns that rows may lack, since one of several tables lacks them; they are then
             missing values.
     """
+
+    batch_size: ClassVar[int] = 4096
 
     reading: Reading
     numbers: Sequence[NumberColumn]
