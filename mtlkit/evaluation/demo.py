@@ -1,9 +1,9 @@
 """What ``mtlkit compare --demo`` shows: the same methods on the same images, in two kinds of units.
 
 In raw units the number of bright pixels is a plain count, whose squared error is at first a hundred to
-ten thousand times as large as the other losses. Then pixels are standardised, each loss is divided by
-its first values. All else is the RotoGrad paper's, but three times its learning rates, for fewer epochs;
-nothing was chosen by the outcome.
+ten thousand times as large as the other losses. Then pixels are standardised, and each loss is divided
+by its first values. All else is the RotoGrad paper's, but three times its learning rates, for fewer
+epochs; nothing was chosen by the outcome.
 """
 
 from __future__ import annotations
