@@ -226,6 +226,14 @@ def test_a_page_of_anything_else_can_be_made_of_the_same_blocks():
     assert len(text) < 30_000  # no charts, no library
 
 
+def test_a_single_run_shows_all_its_metrics_and_says_nothing_about_seeds():
+    made = draw_comparison(("sum",), seeds=1, epochs=3, monitor=3)
+    text = without_library(render_report(made))
+    assert text.count("mae ↓") == 2
+    assert "over seeds" not in text.lower()
+    assert "All on the test set." in text
+
+
 def test_the_page_of_the_demo_shows_both_parts_with_their_verdicts(tmp_path):
     made = {part.name: draw_comparison(METHODS[:4], seeds=3, epochs=1, monitor=1) for part in PARTS}
     text = without_library(write_demo_page(made, tmp_path).read_text(encoding="utf-8"))
