@@ -13,6 +13,11 @@ from mtlkit.errors import SpecError, UsageError
 from tests.diagnosis.directed import BATCH, Directed, batches, directed_tasks, finding, rules
 
 
+@pytest.fixture(autouse=True)
+def _same_weights():
+    torch.manual_seed(0)
+
+
 def diagnose(model, tasks, data=None, steps=24, **options):
     options = {"optimizer": "sgd", "lr": 1e-3, "progress": False} | options
     return mtlkit.diagnose(model, tasks, data or batches(tasks), steps, **options)
