@@ -6,7 +6,7 @@ import math
 import os
 import threading
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -215,6 +215,7 @@ class Trainer:
         # all accelerators of a process share this setting
         self.accelerator.gradient_accumulation_steps = self._accumulate
         self._shares.start()
+        self._tell_epoch(batches)
         here = self._position
         shown = self.accelerator.is_main_process and Progress.wanted(self.show_progress)
         progress = Progress(shown, self._total_steps(batches, epochs, steps))
@@ -437,6 +438,11 @@ class Trainer:
             message = f"{path} was written by {len(ranks)} processes: random numbers start anew here"
             self._log.note(message, self.step)
         return True
+
+    def _tell_epoch(self, batches: Batches) -> None:
+        with suppress(TypeError):  # a stream has no length
+            for part in self.method.parts:
+                part.set_epoch_length(max(1, len(batches)))
 
     def _total_steps(self, batches: Batches, epochs: int | None, steps: int | None) -> int | None:
         if epochs is None:
