@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mtlkit.diagnosis.probe import Probe, find_method, install
+from mtlkit.diagnosis.samples import shared_samples
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.tasks import Task, task_names
-from mtlkit.tasks.labels import all_known, labelled_rows
 from mtlkit.training.accelerators import make_accelerator
 from mtlkit.training.arguments import check_at_least, check_choice, check_tasks
 from mtlkit.training.groups import param_groups
@@ -133,7 +133,7 @@ def _choose_probe(model: nn.Module, tasks: Sequence[Task], first: Batch, wrt: Wr
             f"{type(model).__name__} does not fork its features by a method, so there are none to look "
             "at; leave wrt out, or give wrt='parameters'"
         )
-    shared = _shared_samples(tasks, first)
+    shared = shared_samples(tasks, first)
     labelled = shared.diagonal() > 0
     meets = shared[labelled][:, labelled].astype(bool)
     if wrt is None and not (probe.forked and meets.all()):
@@ -200,7 +200,7 @@ class _Run:
         )
 
     def _step(self, batch: Batch) -> None:
-        self.shared_samples += _shared_samples(self.module.tasks, batch)
+        self.shared_samples += shared_samples(self.module.tasks, batch)
         count = len(self.probe.tasks)
         device = next(self.module.parameters()).device
         losses = norms = torch.full((count,), torch.nan, device=device)
@@ -240,24 +240,3 @@ def _endless(batches: Batches) -> Iterator[tuple[int, Batch]]:
 
 def _stack(values: list[Tensor]) -> Array:
     return torch.stack(values).double().cpu().numpy()
-
-
-def _shared_samples(tasks: Sequence[Task], batch: Batch) -> NDArray[np.int64]:
-    """(K, K) number of samples of a batch that are labelled for both tasks."""
-    own_inputs = isinstance(batch.inputs, Mapping) and set(batch.inputs) <= {t.name for t in tasks}
-    masks = [_labelled_samples(task, batch.targets.get(task.name)) for task in tasks]
-    table = np.zeros((len(tasks), len(tasks)), dtype=np.int64)
-    for i, one in enumerate(masks):
-        for j, other in enumerate(masks):
-            if one is not None and other is not None and (i == j or not own_inputs):
-                table[i, j] = int((one & other).sum())
-    return table
-
-
-def _labelled_samples(task: Task, target: Tensor | None) -> NDArray[np.bool_] | None:
-    if target is None:
-        return None
-    if all_known(task.labels, target):
-        return np.ones(len(target), dtype=bool)
-    mask = labelled_rows(target) if task.labels is None else task.labels(target)
-    return mask.reshape(len(target), -1).any(dim=1).cpu().numpy()

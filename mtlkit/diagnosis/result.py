@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import textwrap
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from mtlkit.diagnosis.figures import Figures
 from mtlkit.diagnosis.measure import Measurement
 from mtlkit.diagnosis.rules import Finding, apply_rules
+from mtlkit.diagnosis.sentences import share
 
 __all__ = ["Diagnosis"]
 
@@ -32,7 +32,7 @@ class Diagnosis:
 
     def __str__(self) -> str:
         numbered = [_wrap(f"{n}. {finding}") for n, finding in enumerate(self.findings, start=1)]
-        return "\n\n".join([self._head(), self._table(), *numbered]).replace("`", "")
+        return "\n\n".join(["; ".join(self.facts()), self._table(), *numbered]).replace("`", "")
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
         """Write a page with the findings and drawings; gives its path."""
@@ -40,13 +40,13 @@ class Diagnosis:
 
         return write_page(self, path)
 
-    def _head(self) -> str:
+    def facts(self) -> list[str]:
+        """What was measured, in a few words."""
         measured = self.figures.measured
-        where = "shared features" if measured.wrt == "features" else "shared parameters"
-        return (
-            f"{self.figures.steps} plain steps of a copy in {measured.seconds:.1f} s; "
-            f"gradients of the {where}"
-        )
+        return [
+            f"{self.figures.steps} plain steps of a copy in {measured.seconds:.1f} s",
+            f"gradients of the shared {measured.wrt}",
+        ]
 
     def _table(self) -> str:
         f = self.figures
@@ -57,7 +57,7 @@ class Diagnosis:
             first, last = f.loss_change[k]
             lines.append(
                 f"{task:<{width}}  {f.labelled_samples[k]:>7}  {first:>13.4g}  {last:>9.4g}  "
-                f"{f.typical_norms[k]:>8.2g}  {_signed(f.effect[k])}"
+                f"{f.typical_norms[k]:>8.2g}  {share(f.effect[k], '+')}"
             )
         return "\n".join(lines)
 
@@ -65,9 +65,3 @@ class Diagnosis:
 def _wrap(text: str) -> str:
     lines = [textwrap.fill(line, 100, subsequent_indent=" " * 7) for line in text.splitlines()]
     return "\n".join(lines)
-
-
-def _signed(share: float) -> str:
-    if not math.isfinite(share):
-        return "-"
-    return f"{share:+.0%}" if abs(share) < 10 else f"{share:+.3g} x"

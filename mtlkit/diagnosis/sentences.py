@@ -13,9 +13,9 @@ from mtlkit.diagnosis.figures import Figures, Pair
 
 NORM_RATIO = 10.0
 NORM_DRIFT = 5.0
-LASTING_SHARE, LASTING_COSINE = 0.6, -0.1
+LASTING_SHARE, LASTING_COSINE = 0.6, -0.05
 COST = -0.25
-CHANCE_COSINE = 0.05
+CHANCE_COSINE, CHANCE_SHARE = 0.05, (0.35, 0.65)
 GROUP_GAP = 0.2
 HELP = 0.25
 FEW_LABELS = 0.1
@@ -73,12 +73,12 @@ def different_norms(f: Figures) -> str | None:
         return None
     norms = np.where(f.typical_norms > 0, f.typical_norms, np.nan)
     ends = [int(np.nanargmax(norms)), int(np.nanargmin(norms))]
-    text = f"gradient norms differ {f.norm_ratio:.3g} x ({_named(f, ends, '{:.2g}', norms)})"
-    text += f", losses {f.loss_ratio:.3g} x"
+    listed = _named(f, ends, "{:.3g}", norms)
+    text = f"gradient norms differ {times(f.norm_ratio)} ({listed}), losses {times(f.loss_ratio)}"
     worst = ends[1]
     if f.effect[worst] < -1:
         text += f"; to first order the others raise the loss of {f.tasks[worst]}"
-        text += f" {-f.effect[worst]:.2g} x as fast as it lowers it"
+        text += f" {times(-f.effect[worst])} as fast as it lowers it"
     return text
 
 
@@ -89,8 +89,8 @@ def drifting_norms(f: Figures) -> str | None:
     (i, j), first, last = f.norm_drift
     if max(first / last, last / first) < NORM_DRIFT:
         return None
-    which = f"the gradient norm of {f.tasks[i]} is {first:.2g} x that of {f.tasks[j]} at first"
-    return f"{which} and {last:.2g} x at last"
+    which = f"the gradient norm of {f.tasks[i]} is {times(first)} that of {f.tasks[j]} at first"
+    return f"{which} and {times(last)} at last"
 
 
 def rising_losses(f: Figures) -> str | None:
@@ -115,7 +115,7 @@ def lasting_conflicts(f: Figures) -> str | None:
     pairs.sort(key=lambda p: f.cosine[p])
     return "lasting conflicts: " + _some(
         f"{_pair(f, p)} in {f.conflict_share[p]:.0%} of the steps, mean cosine {f.cosine[p]:+.2f}, "
-        f"{_percent(f.persistence[p])} followed by another"
+        f"{share(f.persistence[p])} followed by another"
         for p in pairs
     )
 
@@ -127,7 +127,9 @@ def costly_others(f: Figures) -> str | None:
     if not tasks:
         return None
     return "the other tasks take back " + _some(
-        f"{-f.effect[k]:.0%} of the decrease that {f.tasks[k]} brings its own loss" for k in tasks
+        f"{share(-f.effect[k])} of the decrease that {f.tasks[k]} brings its own loss "
+        f"({share(-f.effect_at_equal_norms[k])} at equal norms)"
+        for k in tasks
     )
 
 
@@ -151,7 +153,9 @@ def dead_features(f: Figures) -> str | None:
 def chance_conflicts(f: Figures) -> str | None:
     """Conflicts that are chance."""
     pairs = [
-        p for p in f.pairs if abs(f.cosine[p]) <= CHANCE_COSINE and 0.25 <= f.conflict_share[p] <= 0.75
+        p
+        for p in f.pairs
+        if abs(f.cosine[p]) < CHANCE_COSINE and CHANCE_SHARE[0] <= f.conflict_share[p] <= CHANCE_SHARE[1]
     ]
     if not pairs:
         return None
@@ -169,13 +173,14 @@ def helpful_pairs(f: Figures) -> str | None:
         return None
     helped.sort(key=lambda p: -f.affinity[p])
     return "tasks help each other: " + _some(
-        f"{f.tasks[j]} brings {f.tasks[i]} {f.affinity[i, j]:.0%} of its own decrease" for i, j in helped
+        f"{f.tasks[j]} brings {f.tasks[i]} {share(f.affinity[i, j])} of its own decrease"
+        for i, j in helped
     )
 
 
 def nothing(f: Figures) -> str:
     """The figures that call for nothing."""
-    text = f"nothing to repair: gradient norms differ {f.norm_ratio:.2g} x"
+    text = f"nothing to repair: gradient norms differ {times(f.norm_ratio)}"
     known = [p for p in f.pairs if math.isfinite(f.cosine[p])]
     if known:
         lowest = min(known, key=lambda p: f.cosine[p])
@@ -204,5 +209,15 @@ def _some(pieces: Iterable[str]) -> str:
     return "; ".join(listed[:_MOST_NAMED]) + (f"; and {rest} more" if rest > 0 else "")
 
 
-def _percent(share: float) -> str:
-    return f"{share:.0%}" if math.isfinite(share) else "none"
+def times(factor: float) -> str:
+    """A factor with as many digits as matter."""
+    return f"{factor:,.0f} x" if factor >= 100 else f"{factor:.2g} x"
+
+
+def share(part: float, sign: str = "") -> str:
+    """A share in percent, or as a factor where it is large; ``sign`` is ``+`` to show it always."""
+    if not math.isfinite(part):
+        return "-"
+    if abs(part) >= 10:
+        return f"{part:{sign},.0f} x"
+    return f"{round(part, 2) + 0.0:{sign}.0%}"  # no minus zero
