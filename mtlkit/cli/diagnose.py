@@ -2,67 +2,58 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
 from mtlkit.cli import app
+from mtlkit.cli.notes import warnings_as_notes
+from mtlkit.cli.options import with_settings
+from mtlkit.training.config import TrainConfig
+from mtlkit.training.yaml_files import read_yaml
 
 __all__ = ["diagnose"]
 
+_SETTINGS = ("data", "data_dir", "architecture", "batch_size", "optimizer", "lr", "workers", "seed")
+
 
 @app.command(epilog="Example: mtlkit diagnose --data multidigits -o runs/diagnosis")
+@with_settings(TrainConfig, only=_SETTINGS)
 def diagnose(
-    data: Annotated[str, typer.Option(help="Data set: see 'mtlkit data'.", show_default=False)],
-    data_dir: Annotated[str | None, typer.Option(help="Folder with the data sets' files.")] = None,
-    architecture: Annotated[
-        str | None, typer.Option(help="Network: see 'mtlkit architectures'; default the data set's.")
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="YAML file of 'mtlkit train'; flags override its keys."),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps to take.")] = 200,
     wrt: Annotated[
-        str | None,
-        typer.Option(help="Gradients of 'features' or 'parameters'; default what the network allows."),
+        Literal["features", "parameters"] | None,
+        typer.Option(help="Whose gradients to look at; without, what the network allows."),
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples per step.")] = 64,
-    optimizer: Annotated[str, typer.Option(help="adam, adamw, radam, sgd(momentum=0.9).")] = "adam",
-    lr: Annotated[float, typer.Option(help="Learning rate.")] = 1e-3,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, order and augmentation.")] = 0,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for diagnosis.html and diagnosis.txt.")
     ] = Path("runs/diagnosis"),
+    **flags: Any,
 ) -> None:
-    """Take some plain steps and say what the tasks' gradients do to each other, and what to try."""
-    from mtlkit.training.config import TrainConfig
-
-    settings = {
-        "data": data,
-        "data_dir": data_dir,
-        "architecture": architecture,
-        "batch_size": batch_size,
-        "optimizer": optimizer,
-        "lr": lr,
-        "seed": seed,
-        "output": str(output),
-    }
-    config = TrainConfig.make({k: v for k, v in settings.items() if v is not None}, "diagnose")
+    """Take some plain steps; say what the tasks' gradients do to each other, and what to try."""
+    settings: dict[str, Any] = {} if config is None else read_yaml(config)
+    # the plain sum, whatever the file says: the tasks are looked at
+    chosen = TrainConfig.make({**settings, **flags, "method": "sum", "output": str(output)}, "diagnose")
     import mtlkit
     from mtlkit.files import write_text
     from mtlkit.training.experiment import build_trainer
 
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: typer.echo(f"note: {message}", err=True)
-        trainer, loaders = build_trainer(config)
+    with warnings_as_notes():
+        trainer, loaders = build_trainer(chosen)
         found = mtlkit.diagnose(
             trainer.model,
             trainer.tasks,
             loaders["train"],
             steps,
             wrt=wrt,
-            optimizer=config.optimizer,
-            lr=config.lr,
-            seed=config.seed,
+            optimizer=chosen.optimizer,
+            lr=chosen.lr,
+            seed=chosen.seed,
         )
     typer.echo(str(found))
     write_text(output / "diagnosis.txt", f"{found}\n")
