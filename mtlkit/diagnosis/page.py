@@ -55,8 +55,8 @@ _OTHERS = Note(
 )
 _DIRECTIONS = (
     "Affinity: what the column's task adds to the decrease of the row's loss, over what the row's task "
-    "adds itself. Blue is help, red is conflict. Agreement is the cosine over the whole run; the dashed line "
-    "parts the groups."
+    "adds itself. Blue is help, red is conflict. Agreement is the cosine over the whole run; the dashed "
+    "line parts the groups."
 )
 _COLOURS = [[0, "#b2182b"], [0.5, "#f3f3f3"], [1, "#2166ac"]]
 

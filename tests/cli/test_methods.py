@@ -55,7 +55,7 @@ def test_json_holds_the_same_facts(capsys):
     assert entries["uw"]["needs"] == ["losses", "own parameters"]
     code, out, _ = run(capsys, "dwa", "--json")
     options = {option["name"]: option["default"] for option in json.loads(out)["options"]}
-    assert options == {"temperature": 2.0, "window": 1}
+    assert options == {"temperature": 2.0, "window": None}
 
 
 def test_time_adds_a_measurement(capsys):
