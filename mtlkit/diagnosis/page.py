@@ -84,7 +84,7 @@ def _task_table(f: Figures) -> Listing:
             ]
         )
     losses = Head("loss at first", "low"), Head("loss at last", "low")
-    heads = ["task", "labelled samples", *losses, "gradient norm", "others bring"]
+    heads: list[Head | str] = ["task", "labelled samples", *losses, "gradient norm", "others bring"]
     return Listing(heads, rows, name="task-table")
 
 

@@ -11,6 +11,7 @@ from torch import nn
 import mtlkit
 from mtlkit.errors import SpecError, UsageError
 from tests.diagnosis.directed import BATCH, Directed, batches, directed_tasks, finding, rules
+from tests.evaluation.browser import look, needs_browser
 
 
 @pytest.fixture(autouse=True)
@@ -273,3 +274,57 @@ def test_what_cannot_be_diagnosed_is_refused_with_the_reason():
         Directed(tasks), tasks, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1)
     )
     assert found.figures.steps == 24
+
+
+def test_the_page_shows_findings_tasks_and_drawings(tmp_path):
+    tasks = directed_tasks(**{"a<b": [1, 0.2, 0, 0], "c": [-1, 0.1, 0, 0], "d": [0, 0, 400, 0]})
+    found = diagnose(Directed(tasks), tasks)
+    written = found.to_html(tmp_path / "deep" / "page.html").read_text()
+    page = written.partition('<script id="library">')[0]
+    assert "Gradient norms differ 398 x" in page
+    assert "a&lt;b" in page
+    assert "a<b" not in page
+    for title in ("Gradient norm", "Loss", "Mean cosine", "Steps in conflict", "First-order affinity"):
+        assert f"<figcaption>{title}</figcaption>" in page
+    assert "<figcaption>Groups by agreement</figcaption>" in page
+    assert "http://" not in page
+
+
+@needs_browser
+@pytest.mark.slow
+def test_a_browser_draws_the_page_on_a_narrow_screen(tmp_path):
+    tasks = directed_tasks(a=[1, 0.2, 0, 0], b=[-1, 0.1, 0, 0], c=[0, 0, 400, 0])
+    page = diagnose(Directed(tasks), tasks).to_html(tmp_path / "found.html").read_text()
+    script = """window.dispatchEvent(new Event("beforeprint"));  // draws those out of view too
+    await wait();
+    window.dispatchEvent(new Event("afterprint"));
+    await wait();
+    const charts = Array.from(document.querySelectorAll(".chart"));
+    seen.drawn = charts.filter(c => c.querySelector(".main-svg")).length;"""
+    seen, console = look(tmp_path, page, script, "--window-size=500,900")
+    assert seen["errors"] == []
+    assert console == []
+    assert seen["drawn"] == 6
+    assert seen["overflow"] <= 0
+
+
+def test_the_command_prints_and_writes_what_it_found(tmp_path, capsys):
+    from mtlkit.cli import main
+
+    arguments = [
+        "diagnose",
+        "--data",
+        "multidigits(train=60, val=20, test=20)",
+        "--steps",
+        "3",
+        "--lr",
+        "1e-4",
+    ]
+    with pytest.raises(SystemExit) as stop:
+        main([*arguments, "--batch-size", "20", "-o", str(tmp_path / "out")])
+    shown = capsys.readouterr()
+    assert stop.value.code == 0, shown.err
+    assert shown.out.startswith("3 plain steps of a copy")
+    assert "  try  " in shown.out
+    assert (tmp_path / "out" / "diagnosis.txt").read_text().strip() in shown.out
+    assert "<h1>Diagnosis</h1>" in (tmp_path / "out" / "diagnosis.html").read_text()
