@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command_from_info
 
 from mtlkit._version import __version__
+from mtlkit.cli import failures
 from mtlkit.errors import MtlkitError, SpecError
 
 __all__ = ["COMMANDS", "app", "main"]
@@ -105,7 +106,7 @@ def _run(arguments: list[str] | None) -> int:
         return 2 if isinstance(error, SpecError) else 1
     except Exception as error:
         if not _is_usage_error(error):
-            raise
+            return failures.tell(error)
         error.show()  # type: ignore[attr-defined]
         return int(getattr(error, "exit_code", 2))
     return code if isinstance(code, int) else 0

@@ -20,7 +20,7 @@ def test_a_network_that_does_not_fit_the_data_is_told_before_anything_is_written
     wrong = make(architecture="hard_sharing(backbone=mlp(8, inputs=5))")
     before = torch.random.get_rng_state()
     with pytest.raises(
-        ConfigError, match="nothing was started.*RuntimeError.*inputs \\(10, 1, 22, 22\\)"
+        ConfigError, match=r"nothing was started.*RuntimeError.*inputs \(10, 1, 22, 22\)"
     ):
         compare(wrong, tmp_path / "out", progress=False)
     assert not (tmp_path / "out").exists()
