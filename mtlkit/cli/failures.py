@@ -21,7 +21,7 @@ _SHAPES = re.compile(
     r"shapes cannot be multiplied|size of tensor|must match|size mismatch|invalid for input of size"
     r"|[Ee]xpected (input|\d+D|target size|more than 1 value)|channels|broadcast|Sizes of tensors",
 )
-_TORCH_WRITES = re.compile(r"PytorchStreamWriter|file write failed")
+_TORCH_WRITES = re.compile(r"unexpected pos|PytorchStreamWriter|file write failed")
 _MAKE_ROOM = "make room and give the same command again: what is done is kept"
 _OWN = Path(__file__).parent.parent
 _LIBRARIES = {"site-packages", "dist-packages", Path(os.__file__).parent.name}
