@@ -70,7 +70,7 @@ class Trainer:
         monitor_every: steps between samples of the method's statistics; 0 turns it off.
         trackers: Accelerate's trackers, such as ``("tensorboard",)``.
         seed: of the order of the samples.
-        progress: show a progress bar; None shows it on a terminal.
+        progress: show a progress bar; None shows it on a terminal, and a line per epoch elsewhere.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class Trainer:
         self._shares.start()
         self._tell_epoch(batches)
         here = self._position
-        shown = self.accelerator.is_main_process and Progress.wanted(self.show_progress)
+        shown = Progress.wanted(self.show_progress) if self.accelerator.is_main_process else ""
         progress = Progress(shown, here.end(batches, self._accumulate, epochs, steps))
         try:
             with catch_signals(self._stop), progress:
@@ -280,6 +280,7 @@ class Trainer:
         self._schedulers.after("epoch")
         if self.validate_every is None or here.is_due(self.validate_every):
             self._validate(validating)
+        progress.end_epoch(here.step, here.epoch, self._losses.means(), self._last_validation)
         every = self.checkpoint_every
         if every is None or here.is_due(every) or validating is not None:
             self._save()
