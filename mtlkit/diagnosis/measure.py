@@ -49,6 +49,8 @@ class Measurement:
     """(S, K, K) cosines between them."""
     shared_samples: NDArray[np.int64]
     """(K, K) number of samples with labels of both tasks; on the diagonal, of the task."""
+    most_together: int
+    """Most tasks that had labels in one batch."""
     forked: bool
     """Whether the model gives a method its features to fork."""
     features: int
@@ -169,7 +171,7 @@ class _Run:
         self.norms: list[Tensor] = []
         self.cosines: list[Tensor] = []
         self.shared_samples = np.zeros((count, count), dtype=np.int64)
-        self.not_finite = 0
+        self.most_together = self.not_finite = 0
 
     def take(self, batches: Batches, steps: int, progress: Progress) -> Measurement:
         begun = time.monotonic()
@@ -192,6 +194,7 @@ class _Run:
             norms=_stack(self.norms),
             cosines=_stack(self.cosines),
             shared_samples=self.shared_samples,
+            most_together=self.most_together,
             forked=self.probe.forked,
             features=features,
             dead_features=dead,
@@ -200,7 +203,9 @@ class _Run:
         )
 
     def _step(self, batch: Batch) -> None:
-        self.shared_samples += shared_samples(self.module.tasks, batch)
+        shared = shared_samples(self.module.tasks, batch)
+        self.shared_samples += shared
+        self.most_together = max(self.most_together, int((shared.diagonal() > 0).sum()))
         count = len(self.probe.tasks)
         device = next(self.module.parameters()).device
         losses = norms = torch.full((count,), torch.nan, device=device)

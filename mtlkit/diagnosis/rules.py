@@ -69,6 +69,13 @@ RULES: tuple[Rule, ...] = (
         "the shared layers learn nothing from it, and no method can change that",
     ),
     Rule(
+        "one task per batch",
+        "no batch has labels of two tasks",
+        found.single_batches,
+        "batches of all tasks; for sources, `batches=all`",
+        "a method is given one gradient at a time, and has nothing to merge",
+    ),
+    Rule(
         "different samples",
         "two tasks are never labelled on the same sample",
         found.different_samples,

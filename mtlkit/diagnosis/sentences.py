@@ -45,9 +45,16 @@ def unreached(f: Figures) -> str | None:
     return f"gradient 0 at the shared {f.wrt} in all {f.steps} steps: {_names(f, f.unreached)}"
 
 
+def single_batches(f: Figures) -> str | None:
+    """Batches of one task each."""
+    if len(f.tasks) < 2 or f.measured.most_together > 1:
+        return None
+    return f"each of the {f.steps} batches has labels of one task at most, so no pair was measured"
+
+
 def different_samples(f: Figures) -> str | None:
-    """Pairs that share no sample."""
-    if not f.apart:
+    """Pairs that share no sample, though they share batches."""
+    if not f.apart or f.measured.most_together < 2:
         return None
     return f"0 samples are labelled for both of {_some(_pair(f, p) for p in f.apart)}"
 

@@ -23,7 +23,7 @@ import yaml
 
 from mtlkit._version import __version__
 from mtlkit.errors import ConfigError, MtlkitError, UsageError, unknown_name
-from mtlkit.evaluation.compare_config import SINGLE_TASK, CompareConfig
+from mtlkit.evaluation.compare_config import CONFIG, SINGLE_TASK, CompareConfig
 from mtlkit.evaluation.jobs import Job, Outcome, read_outcome, write_json
 from mtlkit.evaluation.launchers import Launcher, Processes, Submitit, ThisProcess, cores
 from mtlkit.evaluation.live_table import LiveTable
@@ -43,13 +43,13 @@ from mtlkit.evaluation.results import (
 from mtlkit.evaluation.tables import build_table, table_files
 from mtlkit.evaluation.timing import time_steps
 from mtlkit.files import write_text
+from mtlkit.launching import refuse_launcher
 from mtlkit.tasks import Task
 from mtlkit.training.logs import plain_values
 
 __all__ = ["Stopped", "compare", "plan_jobs", "write_tables"]
 
 TIMING = "timing.json"
-CONFIG = "compare.yaml"
 _MOST_JOBS = 8
 
 
@@ -83,7 +83,9 @@ def compare(
     Raises:
         ConfigError: for settings that do not fit the data, or another comparison in ``output``.
         Stopped: after Ctrl-C or SIGTERM.
+        LaunchError: under torchrun or ``accelerate launch``.
     """
+    refuse_launcher("mtlkit compare")
     folder = Path(output)
     tasks = _task_records(config)
     threads = _threads(folder, config)
@@ -351,7 +353,8 @@ def _check_equal_starts(plan: _Plan) -> None:
     for seed in dict.fromkeys(job.seed for job in plan.jobs):
         outcomes = {job.name: read_outcome(job) for job in plan.jobs if job.seed == seed}
         for what in ("weights", "batch"):
-            found = {name: getattr(o, what) for name, o in outcomes.items() if o is not None}
+            sums = {name: getattr(o, what) for name, o in outcomes.items() if o is not None}
+            found = {name: value for name, value in sums.items() if value is not None}
             if len(set(found.values())) > 1:
                 raise UsageError(
                     f"runs of seed {seed} did not start alike ({what}: {found}); a comparison of them "

@@ -18,44 +18,17 @@ from pydantic import (
 )
 
 from mtlkit.errors import ConfigError, SpecError
-from mtlkit.settings import Names, Settings, Spec, display, setting
+from mtlkit.settings import Names, Says, Settings, Spec, display, setting
 from mtlkit.spec import format_spec, parse_spec
 from mtlkit.training.config import DATA, SPEED, TrainingSettings
 
-__all__ = ["DEMO", "SINGLE_TASK", "CompareConfig", "Entry", "MethodSettings", "split_specs"]
+__all__ = ["CONFIG", "SINGLE_TASK", "CompareConfig", "Entry", "MethodSettings", "split_specs"]
 
 SINGLE_TASK = "single-task"
 WITH_ROTATIONS = "with R_k"
 COMPARISON = "Comparison"
-
-DEMO: dict[str, Any] = {
-    "title": "multidigits: two digits per image, five tasks",
-    "data": "multidigits(val=600, test=1500)",
-    "methods": [
-        "sum",
-        "pcgrad",
-        "mgda",
-        "gradnorm",
-        "imtl_g",
-        "graddrop",
-        # the losses' references change at step 20, so the gradients' must too
-        {"method": "rotograd(burn_in=20)", "label": "rotograd"},
-    ],
-    "seeds": 3,
-    "epochs": 6,
-    "batch_size": 64,
-    "optimizer": "radam",
-    "lr": 3e-3,
-    "method_lr": 1.5e-3,
-    "rotation_decay": 0.9999,
-    "normalize": True,
-    "channels_last": True,
-    "improvement_over": ["left", "right", "parity", "sum"],
-    "log_every": 21,
-    "monitor_every": 7,
-    "timing": 30,
-}
-"""What ``mtlkit compare --demo`` runs: the paper's settings, but three times its learning rates."""
+CONFIG = "compare.yaml"
+"""File in the folder of a comparison with its settings."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +70,10 @@ _CAPACITY_SCHEMA = {
     ]
 }
 Capacity = Annotated[
-    dict[str, Any] | None, BeforeValidator(_read_capacity), WithJsonSchema(_CAPACITY_SCHEMA)
+    dict[str, Any] | None,
+    BeforeValidator(_read_capacity),
+    WithJsonSchema(_CAPACITY_SCHEMA),
+    Says("true, false or {size: 512, dim: flat}"),
 ]
 """Matrices before the heads: their options, or None."""
 
@@ -124,7 +100,12 @@ _SEEDS_SCHEMA = {
         {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
     ]
 }
-Seeds = Annotated[tuple[int, ...], BeforeValidator(_read_seeds), WithJsonSchema(_SEEDS_SCHEMA)]
+Seeds = Annotated[
+    tuple[int, ...],
+    BeforeValidator(_read_seeds),
+    WithJsonSchema(_SEEDS_SCHEMA),
+    Says("a number from 1, or a list"),
+]
 """Seeds, or how many."""
 
 

@@ -115,6 +115,7 @@ def measurements(draw):
         norms=norms,
         cosines=cosines,
         shared_samples=shared,
+        most_together=draw(st.integers(0, tasks)),
         forked=draw(st.booleans()),
         features=features,
         dead_features=draw(st.integers(0, features)),
@@ -142,4 +143,9 @@ def test_advice_names_methods_and_networks_that_exist():
     for rule in (*RULES, NOTHING):
         for name in re.findall(r"`([^`]+)`", rule.advice):
             word = name.partition("(")[0]
-            assert word in known or name in ("clip_norm", "wrt=parameters", "mtlkit tune"), name
+            assert word in known or name in (
+                "clip_norm",
+                "wrt=parameters",
+                "batches=all",
+                "mtlkit tune",
+            ), name

@@ -101,6 +101,16 @@ def test_tasks_of_different_samples_are_measured_at_the_parameters():
     assert "different samples" in rules(at_features)
 
 
+def test_batches_of_one_task_each_are_told_and_not_taken_for_orthogonal():
+    tasks = directed_tasks(a=[1, 0, 0, 0], b=[1, 0, 0, 0])
+    data = batches(tasks, count=4, labelled={"a": [0, 1, 2, 3], "b": []})
+    data += batches(tasks, count=4, labelled={"a": [], "b": [0, 1, 2, 3]})
+    found = diagnose(Directed(tasks), tasks, data, steps=8)
+    assert "each of the 8 batches" in finding(found, "one task per batch").figure
+    assert "different samples" not in rules(found)
+    assert math.isnan(found.figures.affinity[0, 1])
+
+
 def test_tasks_without_or_with_few_labels_are_named():
     tasks = directed_tasks(all=[1, 0, 0, 0], few=[1, 1, 0, 0], none=[0, 1, 0, 0])
     data = batches(tasks, count=12, labelled={"all": [0, 1, 2, 3], "few": [], "none": []})
