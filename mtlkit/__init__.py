@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mtlkit.diagnosis import diagnose
     from mtlkit.dropins import backward, mtl_backward
     from mtlkit.fusion import fuse
+    from mtlkit.losses import weigh_by_labels
     from mtlkit.step import Step
     from mtlkit.tasks import Task, register_task
     from mtlkit.training.groups import param_groups, rotation_schedule
