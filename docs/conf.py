@@ -8,8 +8,12 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent / "_ext")]
 
+from method_pages import write_method_pages  # noqa: E402
+from settings_table import settings_table  # noqa: E402
+
 from mtlkit import __version__  # noqa: E402
-from mtlkit.cli import catalogue  # noqa: E402
+from mtlkit.evaluation.compare_config import CompareConfig, MethodSettings  # noqa: E402
+from mtlkit.training.config import TrainConfig, TrainingSettings  # noqa: E402
 
 project = "mtlkit"
 release = version = __version__
@@ -19,6 +23,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "mathml",
     "sphinx.ext.viewcode",
+    "sphinx_copybutton",
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_inline"]
 myst_heading_anchors = 3
@@ -35,21 +40,27 @@ napoleon_use_ivar = True
 suppress_warnings = ["myst.header"]
 html_math_renderer = "mathml"
 html_css_files = ["site.css"]
+html_js_files = ["sort.js"]
+html_theme_options = {
+    "source_repository": "https://github.com/mtlkit/mtlkit/",
+    "source_branch": "main",
+    "source_directory": "docs/",
+}
+copybutton_prompt_text = "$ "
 
 
-def write_method_pages() -> None:
-    """One page per method, and their table, from the registry."""
-    folder = Path(__file__).parent / "methods"
+def write_settings_tables() -> None:
+    """What `docs/settings.md` includes, from the models that check the settings."""
+    folder = Path(__file__).parent / "settings_tables"
     folder.mkdir(exist_ok=True)
-    for old in folder.glob("*.md"):
-        old.unlink()
-    names = [facts.name for facts in catalogue.all_facts()]
-    for name in names:
-        (folder / f"{name}.md").write_text(catalogue.method_page(name))
-    listing = "\n".join(names)
-    (folder / "index.md").write_text(
-        f"# All methods\n\n{catalogue.methods_table()}\n\n```{{toctree}}\n:hidden:\n\n{listing}\n```\n"
-    )
+    tables = {
+        "train": settings_table(TrainConfig),
+        "compare": settings_table(CompareConfig, leave_out=TrainingSettings),
+        "method": settings_table(MethodSettings),
+    }
+    for name, text in tables.items():
+        (folder / f"{name}.txt").write_text(text)
 
 
-write_method_pages()
+write_method_pages(Path(__file__).parent / "methods")
+write_settings_tables()

@@ -1,6 +1,6 @@
 """mtlkit: multi-task learning for PyTorch, the published remedies behind one string."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mtlkit._version import __version__
 from mtlkit.errors import MtlkitError
@@ -10,9 +10,23 @@ from mtlkit.registry import (
     register_architecture,
     register_method,
 )
-from mtlkit.step import Step
-from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.chain import create_method
+
+if TYPE_CHECKING:
+    from mtlkit.architectures.base import Architecture
+    from mtlkit.architectures.create import create_architecture
+    from mtlkit.data import load_dataset
+    from mtlkit.deployment.exporting import export
+    from mtlkit.deployment.loading import load
+    from mtlkit.diagnosis import diagnose
+    from mtlkit.dropins import backward, mtl_backward
+    from mtlkit.fusion import fuse
+    from mtlkit.losses import weigh_by_labels
+    from mtlkit.step import Step
+    from mtlkit.tasks import Task, register_task
+    from mtlkit.training.groups import param_groups, rotation_schedule
+    from mtlkit.training.trainer import Trainer
+    from mtlkit.weighting.base import GradientAggregator
+    from mtlkit.weighting.chain import create_method
 
 __all__ = [
     "Architecture",
@@ -25,9 +39,12 @@ __all__ = [
     "backward",
     "create_architecture",
     "create_method",
+    "diagnose",
+    "export",
     "fuse",
     "list_architectures",
     "list_methods",
+    "load",
     "load_dataset",
     "mtl_backward",
     "param_groups",
@@ -35,22 +52,31 @@ __all__ = [
     "register_method",
     "register_task",
     "rotation_schedule",
+    "weigh_by_labels",
 ]
 
-# imported when first used, so that `import mtlkit` stays fast
+# imported when first used: torch takes seconds, and not every command of the command line needs it
 _LAZY: dict[str, str] = {
     "Architecture": "mtlkit.architectures.base",
+    "GradientAggregator": "mtlkit.weighting.base",
+    "Step": "mtlkit.step",
     "Task": "mtlkit.tasks",
     "Trainer": "mtlkit.training.trainer",
     "backward": "mtlkit.dropins",
     "create_architecture": "mtlkit.architectures.create",
+    "create_method": "mtlkit.weighting.chain",
+    "diagnose": "mtlkit.diagnosis",
+    "export": "mtlkit.deployment.exporting",
     "fuse": "mtlkit.fusion",
+    "load": "mtlkit.deployment.loading",
     "load_dataset": "mtlkit.data",
     "mtl_backward": "mtlkit.dropins",
     "param_groups": "mtlkit.training.groups",
     "register_task": "mtlkit.tasks",
     "rotation_schedule": "mtlkit.training.groups",
+    "weigh_by_labels": "mtlkit.losses",
 }
+_MODULES = ("architectures", "data", "tasks", "testing", "training", "weighting")
 
 
 def __getattr__(name: str) -> Any:
@@ -58,10 +84,10 @@ def __getattr__(name: str) -> Any:
 
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
-    if name == "testing":
-        return importlib.import_module("mtlkit.testing")
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module 'mtlkit' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_LAZY})
+    return sorted({*globals(), *__all__, *_LAZY, *_MODULES})

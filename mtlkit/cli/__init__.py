@@ -1,29 +1,74 @@
-"""The command ``mtlkit``. Each module of :data:`COMMANDS` adds its command to :data:`app`."""
+"""The command ``mtlkit``: each command is a module of this package, imported when it is called."""
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command_from_info
 
 from mtlkit._version import __version__
+from mtlkit.cli import failures
 from mtlkit.errors import MtlkitError, SpecError
+from mtlkit.launching import LaunchError, is_first_process
 
 __all__ = ["COMMANDS", "app", "main"]
 
-COMMANDS = ("architectures", "compare", "data", "doctor", "methods", "report", "train")
-"""Modules of this package that hold a command."""
+COMMANDS = {
+    "architectures": "List the architectures, or show the options of one.",
+    "compare": "Compare methods: every method with every seed, statistics, a report.",
+    "data": "List the data sets, or describe one.",
+    "diagnose": "Take some plain steps; say what the tasks' gradients do, and what to try.",
+    "doctor": "Show versions, devices and extras; say what is missing.",
+    "export": "Write a trained network as one file: pt2, ONNX or safetensors.",
+    "methods": "List all methods, or show the page of one.",
+    "predict": "Predict on new samples with the network of a run.",
+    "report": "Write a self-contained HTML report of results, and their tables.",
+    "schema": "Print the JSON schema of a command's settings, for editors.",
+    "train": "Train one network with one method.",
+}
+"""Modules of this package that add a command to :data:`app`, and what ``mtlkit --help`` says of each."""
+
+
+class _Commands(TyperGroup):
+    """Knows the commands by name; the module of one is imported when it is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, None if command is None else _load(str(name)), rest
+
 
 app = typer.Typer(
     name="mtlkit",
     help="Multi-task learning: compare methods, train, look at the results.",
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+
+def _load(name: str) -> Any:
+    """The command of a module."""
+    module = f"{__name__}.{name}"
+    importlib.import_module(module)
+    (info,) = [i for i in app.registered_commands if i.callback and i.callback.__module__ == module]
+    info.name = name
+    return get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode="rich")
 
 
 def _print_version(value: bool) -> None:
@@ -47,25 +92,27 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exit codes: 0 done, 1 a run failed, 2 bad usage, 130 interrupted."""
-    for name in COMMANDS:
-        importlib.import_module(f"{__name__}.{name}")
+    if not is_first_process():  # torch's warnings in C++ need not be said by every process
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     sys.exit(_run(None if arguments is None else list(arguments)))
 
 
 def _run(arguments: list[str] | None) -> int:
     try:
-        code = app(args=arguments, standalone_mode=False)
+        code = app(args=arguments, prog_name="mtlkit", standalone_mode=False)
     except typer.Exit as stop:
         code = stop.exit_code
     except (typer.Abort, KeyboardInterrupt) as stop:
         typer.echo(str(stop) or "interrupted", err=True)
         return 130
     except MtlkitError as error:
+        if isinstance(error, LaunchError) and not is_first_process():
+            return 0  # the first process says it; a failure here could end that one before it has
         typer.echo(f"mtlkit: {error}", err=True)
         return 2 if isinstance(error, SpecError) else 1
     except Exception as error:
         if not _is_usage_error(error):
-            raise
+            return failures.tell(error)
         error.show()  # type: ignore[attr-defined]
         return int(getattr(error, "exit_code", 2))
     return code if isinstance(code, int) else 0

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import shlex
-import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from mtlkit.cli import app
+from mtlkit.cli.notes import warnings_as_notes
+from mtlkit.cli.options import with_settings
+from mtlkit.errors import ConfigError
+from mtlkit.evaluation.compare_config import CONFIG, CompareConfig
+from mtlkit.training.yaml_files import read_yaml
 
 __all__ = ["compare"]
 
-_WHAT = "What is compared"
-_TRAINING = "Training"
-_WHERE = "Where it runs"
-
 
 @app.command()
+@with_settings(CompareConfig)
 def compare(
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="YAML file; flags override its keys.")
@@ -30,91 +31,7 @@ def compare(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder; one that is half done is completed.")
     ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Data set: see 'mtlkit data'.", rich_help_panel=_WHAT)
-    ] = None,
-    data_dir: Annotated[
-        str | None, typer.Option(help="Folder with the data sets' files.", rich_help_panel=_WHAT)
-    ] = None,
-    methods: Annotated[
-        str | None,
-        typer.Option(help="Methods, separated by commas.", rich_help_panel=_WHAT),
-    ] = None,
-    architecture: Annotated[
-        str | None,
-        typer.Option(help="Network: see 'mtlkit architectures'.", rich_help_panel=_WHAT),
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(help="Runs per method; default 3.", rich_help_panel=_WHAT)
-    ] = None,
-    single_task: Annotated[
-        bool | None,
-        typer.Option(
-            "--single-task/--no-single-task",
-            help="Train one network per task too, as the baseline.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    reference: Annotated[
-        str | None,
-        typer.Option(help="What the t-test compares with; default sum.", rich_help_panel=_WHAT),
-    ] = None,
-    reference_with_rotations: Annotated[
-        bool | None,
-        typer.Option(
-            "--reference-with-rotations",
-            help="Add the plain sum with R_k as ordinary task parameters.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    normalize: Annotated[
-        bool | None,
-        typer.Option(
-            "--normalize/--no-normalize",
-            help="Divide each loss by its first values, as the RotoGrad paper does.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="Passes over the data; default 10.", rich_help_panel=_TRAINING)
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Optimizer steps.", rich_help_panel=_TRAINING)
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Samples per step.", rich_help_panel=_TRAINING)
-    ] = None,
-    optimizer: Annotated[
-        str | None,
-        typer.Option(help="adam, adamw, radam, sgd(momentum=0.9).", rich_help_panel=_TRAINING),
-    ] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.", rich_help_panel=_TRAINING)] = None,
-    method_lr: Annotated[
-        float | None,
-        typer.Option(help="Learning rate of the method's parameters.", rich_help_panel=_TRAINING),
-    ] = None,
-    timing: Annotated[
-        int | None,
-        typer.Option(help="Timed steps per method; 0: none.", rich_help_panel=_TRAINING),
-    ] = None,
-    keep_weights: Annotated[
-        bool | None,
-        typer.Option(
-            "--keep-weights", help="Keep the best weights of every run.", rich_help_panel=_TRAINING
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs", "-j", help="Runs at a time; default one per GPU or core.", rich_help_panel=_WHERE
-        ),
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="auto, cpu, cuda or cuda:1.", rich_help_panel=_WHERE)
-    ] = None,
-    launcher: Annotated[
-        str | None, typer.Option(help="local, or submitit for Slurm.", rich_help_panel=_WHERE)
-    ] = None,
+    **flags: Any,
 ) -> None:
     """Compare methods: every method with every seed, single-task baselines, statistics, a report.
 
@@ -122,41 +39,49 @@ def compare(
 
     The same command goes on where it was stopped or killed.
     """
-    apart = ("config", "demo", "budget", "output")
-    flags = {k: v for k, v in locals().items() if v is not None and k not in (*apart, "apart")}
-    from mtlkit.errors import ConfigError
-    from mtlkit.evaluation.compare_config import DEMO, CompareConfig
-    from mtlkit.training.config import read_yaml
-
     if demo and config is not None:
         raise ConfigError("--demo and --config exclude each other: each says what to compare")
-    settings: dict[str, Any] = dict(DEMO) if demo else {} if config is None else read_yaml(config)
-    source = "the demo" if demo else "compare" if config is None else str(config)
+    if demo:
+        _demo(flags, Path("runs/demo") if output is None else output)
+        return
+    settings: dict[str, Any] = {} if config is None else read_yaml(config)
+    source = "compare" if config is None else str(config)
     if budget == "small" and isinstance(settings.get("small"), dict):
         # flags override both the file and what it says for a small budget
         settings["small"] = {k: v for k, v in settings["small"].items() if k not in flags}
     chosen = CompareConfig.make({**settings, **flags}, source, budget)
-    folder = output if output is not None else _default_folder(config, demo, chosen)
-    _run(chosen, folder)
+    folder = output if output is not None else _default_folder(config, chosen)
+    _run(chosen, folder, ["-c", str(folder / CONFIG), "-o", str(folder)])
 
 
-def _run(chosen: Any, folder: Path) -> None:
-    from mtlkit.evaluation.compare import CONFIG, Stopped
+def _demo(changes: dict[str, Any], folder: Path) -> None:
+    """Two comparisons, and a page about both."""
+    from mtlkit.evaluation.demo import PARTS, write_demo_page
+
+    made = {}
+    for part in PARTS:
+        typer.echo(part.story, err=True)
+        made[part.name] = _run(part.config(changes), folder / part.name, ["--demo", "-o", str(folder)])
+        typer.echo()
+    typer.echo(f"report of both: {write_demo_page(made, folder)}")
+
+
+def _run(chosen: Any, folder: Path, resume: list[str]) -> Any:
+    """Run and print a comparison; ``resume`` are the arguments of the command that goes on with it."""
+    from mtlkit.evaluation.compare import Stopped
     from mtlkit.evaluation.compare import compare as run_comparison
     from mtlkit.evaluation.live_table import print_table
     from mtlkit.evaluation.tables import build_table
 
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: typer.echo(f"note: {message}", err=True)
+    with warnings_as_notes():
         try:
             comparison = run_comparison(chosen, folder)
         except Stopped as stop:
-            again = shlex.join(["mtlkit", "compare", "-c", str(folder / CONFIG), "-o", str(folder)])
+            again = shlex.join(["mtlkit", "compare", *resume])
             typer.echo(f"{stop}; go on with: {again}", err=True)
             raise typer.Exit(130) from None
     typer.echo(comparison.title)
     print_table(build_table(comparison))
-    _print_legend(comparison)
     failed = [run for run in comparison.runs if run.status == "failed"]
     for run in failed:
         typer.echo(f"failed: {run.label}, seed {run.seed}: {run.error}", err=True)
@@ -166,23 +91,10 @@ def _run(chosen: Any, folder: Path) -> None:
     typer.echo(f"report: {folder / 'report.html'}")
     if failed:
         raise typer.Exit(1)
+    return comparison
 
 
-def _print_legend(comparison: Any) -> None:
-    seeds = len({run.seed for run in comparison.runs})
-    text = f"Median ± standard deviation over {seeds} seed{'' if seeds == 1 else 's'}."
-    if comparison.reference:
-        text += f" † better than {comparison.reference}: one-sided paired t-test, 0.05."
-    if comparison.baseline:
-        over = comparison.config.get("improvement_over")
-        which = f" of {', '.join(over)}" if over else ""
-        text += f" Δ: improvement{which} over {comparison.baseline} networks, in percent."
-    typer.echo(text)
-
-
-def _default_folder(config: Path | None, demo: bool, chosen: Any) -> Path:
-    if demo:
-        return Path("runs/demo")
+def _default_folder(config: Path | None, chosen: Any) -> Path:
     if config is not None:
         return Path("runs") / config.stem
     import re

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mtlkit.cli import app
+from mtlkit.cli.options import Plugins
 from mtlkit.errors import SpecError
 
 __all__ = ["data"]
@@ -29,6 +30,7 @@ def data(
     split: Annotated[str, typer.Option(help="Split of the preview: train, val or test.")] = "train",
     count: Annotated[int, typer.Option(min=1, max=64, help="Samples in the preview.")] = 8,
     seed: Annotated[int, typer.Option(min=0, help="Seed of splits and augmentations.")] = 0,
+    plugin: Plugins = None,
 ) -> None:
     """List the data sets, or describe one."""
     if spec is None:
@@ -71,18 +73,39 @@ def _describe(
     spec: str, data_dir: Path | None, seed: int, preview: Path | None, split: str, count: int
 ) -> None:
     from mtlkit.data.base import SPLITS, datasets, load_dataset, missing_options
+    from mtlkit.plugins import load_location
     from mtlkit.spec import parse_spec
 
+    spec = load_location(spec)
     parts = parse_spec(spec)
     if len(parts) == 1 and not parts[0].options and missing_options(parts[0]):
         _explain(datasets.get(parts[0].name))
         return
     made = load_dataset(spec, data_dir=data_dir, seed=seed)
+    if preview is None and made.files_found(data_dir) is False:
+        _describe_without_files(made)
+        return
     chosen = made.split(split)  # reading the files first reports what is wrong with them
     typer.echo(f"{made.spec}: {made.summary}")
     typer.echo(f"input: {' x '.join(map(str, made.input_shape))}")
     typer.echo("samples: " + ", ".join(f"{len(made.split(name))} {name}" for name in SPLITS))
     typer.echo(f"architecture: {made.default_architecture}")
+    _list_tasks(made)
+    if preview is not None:
+        from mtlkit.data.preview import write_preview
+
+        write_preview(made, chosen, preview, count)
+        typer.echo(f"wrote {preview}")
+
+
+def _describe_without_files(made: Any) -> None:
+    typer.echo(f"{made.spec}: {made.summary}")
+    typer.echo(f"architecture: {made.default_architecture}")
+    _list_tasks(made)
+    typer.echo(f"files: not found\n\n{made.where_to_get()}")
+
+
+def _list_tasks(made: Any) -> None:
     typer.echo("tasks:")
     for task in made.tasks:
         better = task.higher_is_better.get(task.main_metric, False)
@@ -91,8 +114,3 @@ def _describe(
             f"  {task.name}: {task.kind}, {task.outputs} outputs, loss {task.loss_name}, "
             f"metric {task.main_metric} ({arrow})"
         )
-    if preview is not None:
-        from mtlkit.data.preview import write_preview
-
-        write_preview(made, chosen, preview, count)
-        typer.echo(f"wrote {preview}")

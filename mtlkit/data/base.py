@@ -6,6 +6,7 @@ import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -19,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampl
 from mtlkit.data.collate import Batch, Targets, collate
 from mtlkit.data.randomness import generator, sample_uniform, split_indices
 from mtlkit.errors import MtlkitError, SpecError
+from mtlkit.plugins import load_location
 from mtlkit.registry import Registry, option_defaults
 from mtlkit.spec import Part, SpecLike, format_spec, parse_spec
 from mtlkit.tasks import Task
@@ -53,15 +55,25 @@ class Split(Dataset[tuple[Tensor, Targets]], ABC):
         self.seed = seed
         # in shared memory, so that persistent workers see the next epoch
         self._epoch = torch.zeros((), dtype=torch.long).share_memory_()  # type: ignore[no-untyped-call]
+        self._own_epoch: int | None = None
 
     @property
     def epoch(self) -> int:
         """The epoch that augmentations are drawn for."""
-        return int(self._epoch)
+        return int(self._epoch) if self._own_epoch is None else self._own_epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that augmentations are drawn for; Accelerate's loaders call this."""
         self._epoch.fill_(epoch)
+
+    @contextmanager
+    def at_epoch(self, epoch: int) -> Iterator[None]:
+        """Draw augmentations for this epoch meanwhile, in this process alone."""
+        before, self._own_epoch = self._own_epoch, epoch
+        try:
+            yield
+        finally:
+            self._own_epoch = before
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -159,7 +171,7 @@ class DataSet(ABC):
     origin: ClassVar[str] = "embedded"  # where the samples come from, without ``folder``
     default_architecture: str = ""
     preprocessing: Any = None
-    """What was learnt of the training samples, with ``to_json``; it is saved with a run."""
+    """A :class:`~mtlkit.data.preprocessing.Preprocessing`, saved with a run; None for none."""
 
     tasks: tuple[Task, ...]
     input_shape: tuple[int, ...]
@@ -260,6 +272,10 @@ class DataSet(ABC):
         """The architecture with what only the data set knows, such as the size of its inputs."""
         return spec
 
+    def only(self, tasks: Sequence[str]) -> DataSet:
+        """The data that these tasks need; all of it, unless tasks have data of their own."""
+        return self
+
     @property
     def task_names(self) -> tuple[str, ...]:
         """Names of the tasks, in order."""
@@ -351,6 +367,8 @@ def load_dataset(
 ) -> DataSet:
     """A data set from its config string, such as ``"multimnist"`` or ``"scenes(size=96, train=300)"``.
 
+    ``"my.py:Cars"`` is the class or registered name ``Cars`` of that Python file.
+
     Args:
         spec: name and options.
         data_dir: folder with the files; None means ``$MTLKIT_DATA``. Embedded data sets need none.
@@ -363,7 +381,7 @@ def load_dataset(
     """
     if isinstance(spec, DataSet):
         return spec
-    parts = parse_spec(spec)
+    parts = parse_spec(load_location(spec))
     if len(parts) != 1:
         raise SpecError(f"one data set at a time, not {len(parts)}: {format_spec(parts)}")
     part = datasets.override(parts, overrides, of=parts[0].name)[0]

@@ -23,12 +23,14 @@ import yaml
 
 from mtlkit._version import __version__
 from mtlkit.errors import ConfigError, MtlkitError, UsageError, unknown_name
-from mtlkit.evaluation.compare_config import SINGLE_TASK, CompareConfig
+from mtlkit.evaluation.compare_config import CONFIG, SINGLE_TASK, CompareConfig
 from mtlkit.evaluation.jobs import Job, Outcome, read_outcome, write_json
 from mtlkit.evaluation.launchers import Launcher, Processes, Submitit, ThisProcess, cores
 from mtlkit.evaluation.live_table import LiveTable
+from mtlkit.evaluation.preflight import check_first_step
 from mtlkit.evaluation.report import write_report
 from mtlkit.evaluation.results import (
+    ONE_EACH,
     Comparison,
     HistoryRow,
     Run,
@@ -41,13 +43,13 @@ from mtlkit.evaluation.results import (
 from mtlkit.evaluation.tables import build_table, table_files
 from mtlkit.evaluation.timing import time_steps
 from mtlkit.files import write_text
+from mtlkit.launching import refuse_launcher
 from mtlkit.tasks import Task
 from mtlkit.training.logs import plain_values
 
 __all__ = ["Stopped", "compare", "plan_jobs", "write_tables"]
 
 TIMING = "timing.json"
-CONFIG = "compare.yaml"
 _MOST_JOBS = 8
 
 
@@ -81,7 +83,9 @@ def compare(
     Raises:
         ConfigError: for settings that do not fit the data, or another comparison in ``output``.
         Stopped: after Ctrl-C or SIGTERM.
+        LaunchError: under torchrun or ``accelerate launch``.
     """
+    refuse_launcher("mtlkit compare")
     folder = Path(output)
     tasks = _task_records(config)
     threads = _threads(folder, config)
@@ -89,8 +93,12 @@ def compare(
         plan_jobs(config, folder, [task.name for task in tasks], threads), [t.name for t in tasks]
     )
     finished = [job for job in plan.jobs if read_outcome(job) is not None]  # also checks settings
+    waiting = [job for job in plan.jobs if job not in finished]
+    check_first_step(waiting, elsewhere=config.launcher == "submitit")
     _write_header(config, folder, tasks, threads)
     comparison = Comparison.load(folder)
+    for run in comparison.recovered:
+        append_result(folder, run)
     planned: dict[str, int] = {}
     for job in plan.jobs:
         planned[job.label] = planned.get(job.label, 0) + 1
@@ -102,7 +110,6 @@ def compare(
                 table.found(job)
             for label, seed in dict.fromkeys((job.label, job.seed) for job in finished):
                 _record(comparison, folder, plan, label, seed, ratios)
-            waiting = [job for job in plan.jobs if job not in finished]
             if waiting:
 
                 def ended(job: Job, outcome: Outcome) -> None:
@@ -125,7 +132,6 @@ def plan_jobs(config: CompareConfig, folder: Path, tasks: Sequence[str], threads
     """All trainings of a comparison, seed by seed."""
     jobs = []
     common: dict[str, Any] = {
-        "channels_last": config.channels_last,
         "threads": threads,
         "device": config.device,
         "keep_weights": config.keep_weights,
@@ -304,7 +310,7 @@ def _record(
 ) -> None:
     """Append a run to the results once all its trainings have finished, or one has failed."""
     parts = plan.parts(label, seed)
-    method = parts[0].train["method"] if parts[0].task is None else "one network per task"
+    method = parts[0].train["method"] if parts[0].task is None else ONE_EACH
     run = Run(label, seed, method=method, step_ratio=ratios.get(label))
     if failure is not None:
         job, error = failure
@@ -318,6 +324,7 @@ def _record(
             assert outcome is not None
             run.metrics |= outcome.metrics
         run.seconds = sum(outcome.seconds for outcome in outcomes if outcome is not None)
+        run.steps = sum(outcome.steps for outcome in outcomes if outcome is not None)
         if parts[0].task is not None:
             _join_histories(folder, run, parts)
     known = comparison.find(label, seed)
@@ -346,7 +353,8 @@ def _check_equal_starts(plan: _Plan) -> None:
     for seed in dict.fromkeys(job.seed for job in plan.jobs):
         outcomes = {job.name: read_outcome(job) for job in plan.jobs if job.seed == seed}
         for what in ("weights", "batch"):
-            found = {name: getattr(o, what) for name, o in outcomes.items() if o is not None}
+            sums = {name: getattr(o, what) for name, o in outcomes.items() if o is not None}
+            found = {name: value for name, value in sums.items() if value is not None}
             if len(set(found.values())) > 1:
                 raise UsageError(
                     f"runs of seed {seed} did not start alike ({what}: {found}); a comparison of them "

@@ -18,8 +18,8 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
+from mtlkit.architectures.capacity import add_capacity
 from mtlkit.errors import ConfigError, MtlkitError
-from mtlkit.evaluation.capacity import add_capacity
 from mtlkit.files import write_text
 from mtlkit.tasks import Task
 from mtlkit.training.config import TrainConfig
@@ -42,8 +42,7 @@ class Job:
         seed: of weights, batches and data split.
         train: settings of a :class:`TrainConfig`, the method included.
         task: the only task, in a single-task training.
-        extra_capacity: see :class:`~mtlkit.evaluation.capacity.TaskMatrix`; None for none.
-        channels_last: memory format of the convolutions.
+        extra_capacity: see :class:`~mtlkit.architectures.capacity.TaskMatrix`; None for none.
         threads: of torch; they decide the order of sums, so a resumed run takes the same number.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
         keep_weights: keep ``checkpoints/best.pt``.
@@ -55,7 +54,6 @@ class Job:
     train: dict[str, Any]
     task: str | None = None
     extra_capacity: dict[str, Any] | None = None
-    channels_last: bool = False
     threads: int = 1
     device: str = "auto"
     keep_weights: bool = False
@@ -69,7 +67,7 @@ class Job:
     @property
     def identity(self) -> dict[str, Any]:
         """The settings that determine the result."""
-        keys = ("label", "seed", "train", "task", "extra_capacity", "channels_last")
+        keys = ("label", "seed", "train", "task", "extra_capacity")
         identity: dict[str, Any] = json.loads(json.dumps({key: asdict(self)[key] for key in keys}))
         return identity
 
@@ -87,7 +85,7 @@ class Outcome:
         metrics: on the test set, by task and metric.
         seconds: of the last process that worked on it.
         weights: checksum of the network's first weights, without the method's own.
-        batch: checksum of the first batch.
+        batch: checksum of the first batch; None for a task that was trained on data of its own.
         steps: optimizer steps.
         best_step: the step whose weights were tested.
         error: why it failed; empty for a training that ended well.
@@ -96,7 +94,7 @@ class Outcome:
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: float = 0.0
     weights: int = 0
-    batch: int = 0
+    batch: int | None = 0
     steps: int = 0
     best_step: int | None = None
     error: str = ""
@@ -109,11 +107,10 @@ class OneTask(nn.Module):
         super().__init__()
         self.architecture = architecture
         self.task = task
-        self._only: Any = [architecture.only(task)]  # type: ignore[operator]
 
     def forward(self, inputs: Any) -> dict[str, Tensor]:
         """The prediction of the task, by its name."""
-        return {self.task: self._only[0](inputs)}
+        return {self.task: self.architecture.forward_only(self.task, inputs)}  # type: ignore[operator]
 
 
 def run_job(job: Job) -> Outcome:
@@ -168,9 +165,13 @@ def claim(job: Job) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, job.identity)
         return
-    if known == job.identity:
+    if "channels_last" in known:  # before it was a setting of every training
+        known["train"]["channels_last"] = known.pop("channels_last")
+    defaults = {f"train.{key}": field.default for key, field in TrainConfig.model_fields.items()}
+    # a folder of an earlier version lacks the settings that came later
+    old, new = defaults | _flat(known), defaults | _flat(job.identity)
+    if old == new:
         return
-    old, new = _flat(known), _flat(job.identity)
     changed = [
         f"{key} was {old.get(key)!r}, now {new.get(key)!r}"
         for key in sorted({*old, *new})
@@ -188,8 +189,6 @@ def network_change(job: Job) -> Any:
     def change(model: nn.Module, tasks: Sequence[Task]) -> tuple[nn.Module, Sequence[Task]]:
         if job.extra_capacity is not None:
             add_capacity(model, job.extra_capacity)  # type: ignore[arg-type]
-        if job.channels_last:
-            model.to(memory_format=torch.channels_last)
         if job.task is None:
             return model, tasks
         return OneTask(model, job.task), [task for task in tasks if task.name == job.task]
@@ -205,6 +204,7 @@ def _noting_start(job: Job) -> Any:
         weights = weights_checksum(model)
         changed, chosen = network_change(job)(model, tasks)
 
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
         def note(module: nn.Module, inputs: tuple[Any, ...]) -> None:
             handle.remove()
             if not path.exists():  # a resumed run starts with another batch
@@ -263,11 +263,12 @@ def _train(job: Job) -> Outcome:
     dataset = load_data(config)
     result = run(config, resume="auto", progress=False, dataset=dataset, change=_noting_start(job))
     start = json.loads((Path(job.folder) / _START).read_text(encoding="utf-8"))
+    own_data = job.task is not None and dataset.only([job.task]) is not dataset
     return Outcome(
         metrics=result.test if result.test is not None else result.fit.validation,
         seconds=time.monotonic() - begun,
         weights=start["weights"],
-        batch=start["batch"],
+        batch=None if own_data else start["batch"],
         steps=result.fit.step,
         best_step=result.fit.best_step,
     )

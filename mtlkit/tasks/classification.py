@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
-from mtlkit.tasks.labels import NO_LABEL, class_known
+from mtlkit.tasks.labels import NO_LABEL, ClassLoss, Loss, class_known
 from mtlkit.tasks.registry import register_task
 from mtlkit.tasks.task import Classes, Task, class_names
 
@@ -22,16 +22,17 @@ class Classification(Task):
     Args:
         name: of the task.
         classes: their number, or their names.
+        loss: instead of the cross-entropy; it is given the samples that have a label.
     """
 
     size_option = "classes"
     missing = NO_LABEL
 
-    def __init__(self, name: str, *, classes: Classes) -> None:
+    def __init__(self, name: str, *, classes: Classes, loss: Loss | None = None) -> None:
         number, names = class_names(name, "classes", classes)
         super().__init__(
             name,
-            cross_entropy,
+            cross_entropy if loss is None else ClassLoss(name, loss, class_known),
             {"accuracy": partial(_accuracy, number)},
             {"accuracy": True},
             outputs=number,
@@ -44,6 +45,15 @@ class Classification(Task):
         """The class by its name."""
         index = int(target) if target >= 0 else -1
         return "?" if index < 0 else self.classes[index] if self.classes else str(index)
+
+    def decode(self, prediction: Tensor) -> dict[str, Any]:
+        """The class by its name, and the probability of every class."""
+        probabilities = prediction.softmax(dim=1)
+        names = self.classes or [str(index) for index in range(probabilities.shape[1])]
+        chosen = [names[index] for index in probabilities.argmax(dim=1).tolist()]
+        pairs = zip(names, probabilities.T.numpy(), strict=True)
+        columns = {f"{self.name}_probability_{name}": column for name, column in pairs}
+        return {self.name: chosen, **columns}
 
 
 def cross_entropy(prediction: Tensor, target: Tensor) -> Tensor:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
-from mtlkit.errors import UsageError
+from mtlkit.errors import SpecError, UsageError, unknown_name
+from mtlkit.launching import warn_first
 
 __all__ = [
+    "adapt_accelerator",
     "broadcast",
-    "check_processes",
-    "find_unused_parameters",
     "gather",
     "is_sharded",
     "make_accelerator",
@@ -32,6 +31,7 @@ def make_accelerator(
     if is_initialized() and AcceleratorState().mixed_precision != precision:
         # the precision is process-wide there, and Accelerate has no public way to change it
         AcceleratorState._reset_state(reset_partial_state=False)  # noqa: SLF001
+    _check_trackers(trackers)
     return Accelerator(
         mixed_precision=precision,
         gradient_accumulation_steps=accumulate,
@@ -40,7 +40,31 @@ def make_accelerator(
     )
 
 
-def check_processes(accelerator: Any) -> None:
+def _check_trackers(trackers: Sequence[str]) -> None:
+    """Refuse trackers that Accelerate does not know, or would leave out without a word."""
+    from accelerate.tracking import get_available_trackers
+    from accelerate.utils import LoggerType
+
+    known = [str(kind.value) for kind in LoggerType]
+    installed = {"all", *map(str, get_available_trackers())} if trackers else set()
+    for tracker in trackers:
+        if tracker not in known:
+            raise unknown_name("tracker", str(tracker), known)
+        if tracker not in installed:
+            raise SpecError(
+                f"tracker {tracker!r} is not installed; install it with: pip install {tracker}"
+            )
+
+
+def adapt_accelerator(accelerator: Any, accumulate: int) -> None:
+    """Check an accelerator, anybody's, and set what the Trainer relies on."""
+    _check_processes(accelerator)
+    _find_unused_parameters(accelerator)
+    if accumulate != 1:
+        accelerator.gradient_accumulation_steps = accumulate
+
+
+def _check_processes(accelerator: Any) -> None:
     """Refuse processes that Accelerate did not join, and warn where it ignores FSDP.
 
     Raises:
@@ -54,15 +78,14 @@ def check_processes(accelerator: Any) -> None:
         )
     asked = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() in ("1", "true", "yes")
     if asked and not is_sharded(accelerator):
-        warnings.warn(
+        warn_first(
             f"FSDP was asked for, but Accelerate leaves it out on {accelerator.device.type} "
             f"({accelerator.distributed_type.name}): every process holds the whole network",
-            UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
-def find_unused_parameters(accelerator: Any) -> None:
+def _find_unused_parameters(accelerator: Any) -> None:
     """Let DDP accept heads without a gradient, since a process may have no labels for a task."""
     from accelerate.utils import DistributedDataParallelKwargs
 

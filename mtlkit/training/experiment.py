@@ -16,17 +16,13 @@ from mtlkit.errors import ConfigError, SpecError
 from mtlkit.files import write_text
 from mtlkit.tasks import Task
 from mtlkit.training.config import TrainConfig
-from mtlkit.training.groups import METHOD_GROUP, param_groups, rotation_schedule
+from mtlkit.training.groups import METHOD_GROUP, paper_decay, param_groups, rotation_schedule
 from mtlkit.training.loaders import collate
 from mtlkit.training.optimizers import build_optimizer
 from mtlkit.training.schedules import make_schedule
 from mtlkit.training.trainer import FitResult, Trainer
 
 __all__ = ["RunResult", "build_model", "build_trainer", "make_optimizer", "run"]
-
-
-PREPROCESSING = "preprocessing.json"
-"""File in a run's folder with what turns raw rows into inputs, where the data set has such a thing."""
 
 
 @dataclass
@@ -54,20 +50,23 @@ def run(
     Args:
         config: the settings.
         resume: as for :meth:`Trainer.fit`.
-        progress: show a progress bar; None shows it on a terminal.
+        progress: show a progress bar; None shows it on a terminal, and a line per epoch elsewhere.
         dataset: the data set, where it is loaded already.
         change: given the fresh network and the tasks, returns those to train.
     """
+    from mtlkit.deployment.record import describe_run, write_record
+
     if dataset is None:
         dataset = load_data(config)
     trainer, loaders = build_trainer(config, progress=progress, dataset=dataset, change=change)
+    record = describe_run(trainer.model, trainer.tasks, dataset, config.plugins)
     if trainer.accelerator.is_main_process:
         write_text(config.folder / "config.yaml", config.to_yaml())
-        preprocessing = getattr(dataset, "preprocessing", None)
-        if preprocessing is not None:
-            write_text(config.folder / PREPROCESSING, preprocessing.to_json())
+        write_record(config.folder, record, dataset)
     epochs = 10 if config.epochs is None and config.steps is None else config.epochs
     fit = trainer.fit(loaders["train"], loaders["val"], epochs=epochs, steps=config.steps, resume=resume)
+    if trainer.accelerator.is_main_process:
+        write_record(config.folder, record, trained={"steps": fit.step, "best_step": fit.best_step})
     test = None
     if config.test and loaders["test"] is not None:
         trainer.load_best()
@@ -86,6 +85,8 @@ def build_trainer(
 ) -> tuple[Trainer, dict[str, DataLoader[Any] | None]]:
     """The Trainer of these settings, and the loaders of train, val and test."""
     model, tasks, dataset = build_model(config, dataset=dataset, change=change)
+    if hasattr(dataset, "only"):
+        dataset = dataset.only([task.name for task in tasks])
     optimizer = make_optimizer(config, model)
     loaders = {name: _loader(dataset, name, config) for name in ("train", "val", "test")}
     if loaders["train"] is None:
@@ -107,7 +108,7 @@ def build_trainer(
         early_stop=config.early_stop,
         log_every=config.log_every,
         monitor_every=config.monitor_every,
-        trackers=("tensorboard",) if config.tensorboard else (),
+        trackers=config.trackers,
         seed=config.seed,
         progress=progress,
     )
@@ -141,6 +142,10 @@ def build_model(
     model: torch.nn.Module = mtlkit.create_architecture(architecture, tasks, method=config.method)
     if change is not None:
         model, tasks = change(model, tasks)
+    if config.channels_last:
+        model.to(memory_format=torch.channels_last)
+    if config.compile:
+        model.compile()  # in place: parameters and checkpoints keep their names
     return model, tasks, dataset
 
 
@@ -161,7 +166,9 @@ def _schedulers(
     made: list[Any] = [make_schedule(config.schedule, optimizer, steps, epoch_steps)]
     if config.rotation_decay is not None:
         if any(group.get("name") == METHOD_GROUP for group in optimizer.param_groups):
-            made.append(rotation_schedule(optimizer, config.rotation_decay))
+            auto = config.rotation_decay == "auto"
+            decay = paper_decay(steps) if auto else float(config.rotation_decay)
+            made.append(rotation_schedule(optimizer, decay))
         elif not lenient:
             raise SpecError(f"rotation_decay is set, but the method {config.method!r} has no parameters")
     return [scheduler for scheduler in made if scheduler is not None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,11 +10,15 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import MultiplicativeLR
 
 from mtlkit.errors import SpecError
+from mtlkit.launching import warn_first
 from mtlkit.weighting.base import GradientAggregator
 
 __all__ = ["param_groups", "rotation_schedule"]
 
 METHOD_GROUP = "method"
+
+PAPER_DECAY, PAPER_STEPS = 0.9999, 17_600
+"""The rotations' decay on multi-MNIST, and the steps of that run: 300 epochs of batches of 1024."""
 
 
 def param_groups(
@@ -83,6 +86,11 @@ def rotation_schedule(optimizer: Optimizer, decay: float = 0.9999) -> Multiplica
     return MultiplicativeLR(optimizer, lr_lambda=factors)
 
 
+def paper_decay(steps: int) -> float:
+    """The decay per step that ends where the paper's run ended, at 17 % of the first rate."""
+    return float(PAPER_DECAY ** (PAPER_STEPS / max(steps, 1)))
+
+
 class _Factor:
     """A constant factor; an object, so that the scheduler's state can be saved."""
 
@@ -102,10 +110,9 @@ def _warn_if_fast(method_lr: float, lr: float, methods: list[GradientAggregator]
     rotates = not methods or any(method.fork_part is not None for method in methods)
     if rotates and method_lr > lr and not _warned:
         _warned = True
-        warnings.warn(
+        warn_first(
             f"the rotations' learning rate ({method_lr:g}) is above the network's ({lr:g}); RotoGrad "
             "converges when the rotations are the slow learner (appendix B of the paper): take about "
             "half of the network's rate and decay it with mtlkit.rotation_schedule",
-            UserWarning,
             stacklevel=3,
         )

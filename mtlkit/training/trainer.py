@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.tasks import Task
-from mtlkit.training.accelerators import (
-    check_processes,
-    find_unused_parameters,
-    is_sharded,
-    make_accelerator,
-)
+from mtlkit.training.accelerators import adapt_accelerator, is_sharded, make_accelerator
 from mtlkit.training.arguments import check_at_least, check_best_by, check_choice, check_tasks
-from mtlkit.training.checkpoints import Checkpoints, load_checkpoint, write_rng
+from mtlkit.training.checkpoints import write_rng
 from mtlkit.training.interrupts import Interrupted, catch_signals
 from mtlkit.training.loaders import Batch, Batches, prepare_loader
 from mtlkit.training.loss_module import LossModule
 from mtlkit.training.monitor import Monitor
-from mtlkit.training.nonfinite import NonFinitePolicy, check_parameters, gradients_of
+from mtlkit.training.nonfinite import NonFinitePolicy, gradients_of
 from mtlkit.training.position import FitResult, Position
 from mtlkit.training.progress import Progress
 from mtlkit.training.readings import LossMeans, Readings
 from mtlkit.training.run_log import RunLog
-from mtlkit.training.run_state import RunState, find_checkpoint
+from mtlkit.training.run_state import RunState
+from mtlkit.training.saver import Saver
+from mtlkit.training.schedules import Schedulers
 from mtlkit.training.shares import Shares
 from mtlkit.training.validation import evaluate, score
-from mtlkit.training.weights import write_weights
 
 __all__ = ["FitResult", "Interrupted", "Trainer"]
 
@@ -76,7 +70,7 @@ class Trainer:
         monitor_every: steps between samples of the method's statistics; 0 turns it off.
         trackers: Accelerate's trackers, such as ``("tensorboard",)``.
         seed: of the order of the samples.
-        progress: show a progress bar; None shows it on a terminal.
+        progress: show a progress bar; None shows it on a terminal, and a line per epoch elsewhere.
     """
 
     def __init__(
@@ -105,7 +99,6 @@ class Trainer:
         progress: bool | None = None,
     ) -> None:
         check_choice("on_nonfinite", on_nonfinite, ("raise", "skip"))
-        check_choice("scheduler_every", scheduler_every, ("step", "epoch"))
         check_choice("precision", precision, ("no", "bf16", "fp16"))
         numbers = {
             "accumulate": accumulate,
@@ -121,12 +114,8 @@ class Trainer:
         self.tasks = check_tasks(tasks)
         self.output = None if output is None else Path(output)
         self.accelerator = accelerator or make_accelerator(precision, accumulate, trackers, self.output)
-        check_processes(self.accelerator)
-        if accelerator is not None and accumulate != 1:
-            accelerator.gradient_accumulation_steps = accumulate
-        given = scheduler if isinstance(scheduler, list | tuple) else [scheduler]
-        self.schedulers = [each for each in given if each is not None]
-        self.scheduler_every = scheduler_every
+        adapt_accelerator(self.accelerator, accumulate)
+        self._schedulers = Schedulers(scheduler, scheduler_every)
         self.clip_norm = clip_norm
         self.on_nonfinite = on_nonfinite
         self.validate_every = validate_every
@@ -141,14 +130,11 @@ class Trainer:
         module = LossModule(model, self.tasks, self.accelerator)
         self.method = module.method
         self._accumulate = int(self.accelerator.gradient_accumulation_steps)
-        find_unused_parameters(self.accelerator)
         self._prepared, self.optimizer = self.accelerator.prepare(module, optimizer)
         self._module: LossModule = self.accelerator.unwrap_model(self._prepared)
         self.monitor = Monitor(self.method, monitor_every) if monitor_every else None
-        self._checkpoints = (
-            None if self.output is None else Checkpoints(self.output / "checkpoints", keep_checkpoints)
-        )
-        self._state = RunState(self._module, self.optimizer, self.schedulers, seed, self.accelerator)
+        state = RunState(self._module, self.optimizer, self._schedulers.all, seed, self.accelerator)
+        self._saver = Saver(self.output, keep_checkpoints, state)
         own_trackers = accelerator is None and bool(trackers)
         self._log = RunLog(self.output, self.accelerator, start_trackers=own_trackers)
         names = [task.name for task in self.tasks]
@@ -184,6 +170,7 @@ class Trainer:
 
         Args:
             train: loader of ``(inputs, {task: target})``; its batch is that of all processes together.
+                Or ``{task: loader}``, each with its own data; see :func:`mtlkit.data.mix`.
             validation: loader that decides which checkpoint is best. Never give the test set here.
             epochs: passes over ``train``.
             steps: optimizer steps; with both, whichever comes first.
@@ -197,7 +184,7 @@ class Trainer:
         if epochs is None and steps is None:
             raise SpecError("give fit() epochs or steps")
         check_at_least(0, {"epochs": epochs, "steps": steps})
-        batches = prepare_loader(train, self.tasks, self.accelerator, self.seed)
+        batches = prepare_loader(train, self.tasks, self.accelerator, self.seed, training=True)
         validating = None
         if validation is not None:
             validating = prepare_loader(validation, self.tasks, self.accelerator, self.seed)
@@ -215,9 +202,10 @@ class Trainer:
         # all accelerators of a process share this setting
         self.accelerator.gradient_accumulation_steps = self._accumulate
         self._shares.start()
+        self._tell_epoch(batches)
         here = self._position
-        shown = self.accelerator.is_main_process and Progress.wanted(self.show_progress)
-        progress = Progress(shown, self._total_steps(batches, epochs, steps))
+        shown = Progress.wanted(self.show_progress) if self.accelerator.is_main_process else ""
+        progress = Progress(shown, here.end(batches, self._accumulate, epochs, steps))
         try:
             with catch_signals(self._stop), progress:
                 progress.advance(self.step)
@@ -228,15 +216,12 @@ class Trainer:
                 self._finish(validating)
         finally:
             self._log.close()
-        best = None
-        if self._checkpoints is not None and self._checkpoints.best.exists():
-            best = self._checkpoints.best
         return FitResult(
             step=self.step,
             epoch=self.epoch,
             validation=self._last_validation,
             best_step=here.best_step,
-            best_checkpoint=best,
+            best_checkpoint=self._saver.best,
             stopped_early=here.done,
         )
 
@@ -249,12 +234,7 @@ class Trainer:
 
     def load_best(self) -> bool:
         """Give the model the weights of the best checkpoint; False where there is none."""
-        if self._checkpoints is None or not self._checkpoints.best.exists():
-            return False
-        write_weights(self._module.model, load_checkpoint(self._checkpoints.best), self.accelerator)
-        return True
-
-    # One epoch, one step
+        return self._saver.load_best()
 
     def _train_epoch(
         self, batches: Batches, validating: Batches | None, steps: int | None, progress: Progress
@@ -274,6 +254,9 @@ class Trainer:
                         self._read()  # if an earlier step was not finite, that is the error to show
                     raise
                 here.batch += 1
+                advice = batches.advice(self.method)
+                if advice is not None:
+                    self._log.note(advice, self.step)
                 if not stepped:
                     continue
                 here.step += 1
@@ -297,9 +280,11 @@ class Trainer:
                     raise Interrupted(here.step, self._save())
         if here.batch == 0:
             raise UsageError("the training loader gave no batch; is the data set empty?")
-        self._close_epoch()
+        here.epoch, here.batch = here.epoch + 1, 0
+        self._schedulers.after("epoch")
         if self.validate_every is None or here.is_due(self.validate_every):
             self._validate(validating)
+        progress.end_epoch(here.step, here.epoch, self._losses.means(), self._last_validation)
         every = self.checkpoint_every
         if every is None or here.is_due(every) or validating is not None:
             self._save()
@@ -335,9 +320,8 @@ class Trainer:
         if self.clip_norm is not None:
             self.accelerator.clip_grad_norm_(self._prepared.parameters(), self.clip_norm)
         self.optimizer.step()
-        stepwise = self.schedulers and self.scheduler_every == "step"
-        if stepwise and not self.accelerator.optimizer_step_was_skipped:
-            self._step_schedulers()
+        if not self.accelerator.optimizer_step_was_skipped:
+            self._schedulers.after("step")
 
     def _read(self) -> str | None:
         """Read the figures of the batches, which waits for the device; say what was not finite."""
@@ -365,20 +349,6 @@ class Trainer:
         self._log.training(self.step, self.epoch, means, batches, self.optimizer, summary)
         self._losses.reset()
 
-    def _close_epoch(self) -> None:
-        here = self._position
-        here.epoch += 1
-        here.batch = 0
-        if self.scheduler_every == "epoch":
-            self._step_schedulers()
-
-    def _step_schedulers(self) -> None:
-        for scheduler in self.schedulers:
-            if not isinstance(scheduler, ReduceLROnPlateau):
-                scheduler.step()
-
-    # Validation and checkpoints
-
     def _validate(self, validating: Batches | None) -> None:
         self._read()
         if validating is None:
@@ -388,9 +358,7 @@ class Trainer:
         self._last_validation = figures
         reached = score(figures, self.tasks, self.best_by, here.first)
         is_best = here.judge(reached, self.early_stop)
-        for scheduler in self.schedulers:
-            if isinstance(scheduler, ReduceLROnPlateau):
-                scheduler.step(reached)
+        self._schedulers.after_validation(reached)
         self._log.validation(here.step, here.epoch, reached, is_best, figures)
 
     def _finish(self, validating: Batches | None) -> None:
@@ -398,10 +366,9 @@ class Trainer:
         self._read()
         if self._losses.batches:
             self._log_training()
-        if self._checkpoints is None:
+        if self.output is None:
             return
-        newest = self._checkpoints.paths()
-        if not newest or f"{here.step:09d}" not in newest[-1].name:
+        if not self._saver.holds(here.step):
             if here.step and here.batch:  # stopped within an epoch, at the last step
                 self._validate(validating)
             self._save()
@@ -411,38 +378,19 @@ class Trainer:
     def _save(self, *, best: bool | None = None) -> Path | None:
         """Write a checkpoint; every process must call this."""
         self._read()
-        if self._checkpoints is None:
-            return None
-        here = self._position
-        check_parameters(self._module, here.step)
-        state = self._state.read(here)
-        path = None
-        if self.accelerator.is_main_process:
-            is_best = here.best_step == here.step if best is None else best
-            path = self._checkpoints.save(here.step, state, best=is_best)
-        self.accelerator.wait_for_everyone()
-        return path or self._checkpoints.directory / f"step-{here.step:09d}.pt"
+        return self._saver.save(self._position, best=best)
 
     def _resume(self, resume: str | os.PathLike[str] | None) -> bool:
         """Whether this continues a run."""
-        path = find_checkpoint(resume, self._checkpoints, self.step, self.accelerator)
-        if path is None:
+        found = self._saver.resume(resume, self.step)
+        if found is None:
             return resume is None and self.step > 0
-        state = load_checkpoint(path)
-        self._position = self._state.write(state, path)
-        ranks, rank = state["rng"], self.accelerator.process_index
-        if rank < len(ranks):
-            self._saved_rng = ranks[rank]
-        else:
-            message = f"{path} was written by {len(ranks)} processes: random numbers start anew here"
-            self._log.note(message, self.step)
+        self._position, self._saved_rng, origin = found
+        if self._saved_rng is None:
+            self._log.note(f"{origin}: random numbers start anew here", self.step)
         return True
 
-    def _total_steps(self, batches: Batches, epochs: int | None, steps: int | None) -> int | None:
-        if epochs is None:
-            return steps
-        try:
-            whole = epochs * math.ceil(len(batches) / self._accumulate)
-        except TypeError:
-            return steps
-        return whole if steps is None else min(whole, steps)
+    def _tell_epoch(self, batches: Batches) -> None:
+        with suppress(TypeError):  # a stream has no length
+            for part in self.method.parts:
+                part.set_epoch_length(max(1, len(batches)))

@@ -55,6 +55,8 @@ class GradientAggregator(Method, ABC):
     year: ClassVar[int | None] = None
     reads_gram: ClassVar[bool] = True
     """Whether the weights depend on the Gram matrix, and not on the number of tasks alone."""
+    reads_angles: ClassVar[bool] = True
+    """Whether the merge depends on the gradients' angles, and not on their lengths alone."""
     is_plain_sum: ClassVar[bool] = False
     """Whether autograd's own sum is the merge, so that ``method(features)`` may be left out."""
     exact_if: ClassVar[str] = ""
@@ -101,6 +103,9 @@ class GradientAggregator(Method, ABC):
     def loss_penalty(self, losses: Tensor, state: State) -> Tensor | None:
         """Term that is added to the total, such as the sum of UW's log-variances."""
         return None
+
+    def set_epoch_length(self, batches: int) -> None:
+        """Called by the Trainer before it trains, with the number of batches of an epoch."""
 
     # Fork the features
 

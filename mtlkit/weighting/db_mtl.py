@@ -59,6 +59,7 @@ class DBMTL(GradientAggregator):
         "Networks)"
     )
     year = 2023
+    reads_angles = False
     uses_losses = True
 
     def __init__(

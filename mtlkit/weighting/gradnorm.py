@@ -53,6 +53,7 @@ class GradNorm(GradientAggregator):
         "Networks, ICML 2018"
     )
     year = 2018
+    reads_angles = False
     uses_losses = True
 
     def __init__(self, tasks: Tasks, *, alpha: float = 1.5, **common: Any) -> None:

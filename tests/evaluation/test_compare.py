@@ -17,12 +17,13 @@ import torch
 from scipy import stats
 
 import mtlkit
+from mtlkit.architectures.capacity import TaskMatrix, add_capacity
 from mtlkit.errors import ConfigError, SpecError, UsageError
 from mtlkit.evaluation import build_table
 from mtlkit.evaluation import jobs as jobs_module
-from mtlkit.evaluation.capacity import TaskMatrix, add_capacity
 from mtlkit.evaluation.compare import Stopped, compare, plan_jobs
-from mtlkit.evaluation.compare_config import DEMO, CompareConfig, split_specs
+from mtlkit.evaluation.compare_config import CompareConfig, split_specs
+from mtlkit.evaluation.demo import PARTS
 from mtlkit.evaluation.jobs import Job, Outcome, read_outcome, run_job
 from mtlkit.evaluation.results import Comparison, read_history, run_folder
 from mtlkit.training import experiment
@@ -427,9 +428,9 @@ def test_a_method_can_have_settings_of_its_own():
         ({"methods": [{"method": "sum", "extra_capacity": {"side": 3}}]}, "extra_capacity is true or"),
         ({"seeds": 0}, "'seeds' is a number from 1"),
         ({"seeds": [1, 1]}, "a seed twice"),
-        ({"jobs": 0}, "'jobs' must be a whole number from 1"),
+        ({"jobs": 0}, "'jobs' must be 1 or more, not 0"),
         ({"timing": True}, "'timing' must be a whole number"),
-        ({"launcher": "slurm"}, "'launcher' must be one of local, submitit"),
+        ({"launcher": "slurm"}, "'launcher' must be one of 'local', 'submitit', not 'slurm'"),
         ({"normalize": "yes"}, "'normalize' must be true or false"),
         ({"lr": "fast"}, "'lr' must be"),
         ({"reference": "nonsense"}, "unknown method 'nonsense'"),
@@ -479,8 +480,14 @@ def test_methods_are_split_at_the_top_level_only(text, pieces):
     assert split_specs(text) == pieces
 
 
-def test_the_demo_is_what_the_readme_promises():
-    config = CompareConfig.make(DEMO)
-    labels = [entry.label for entry in config.entries]
-    assert labels == ["sum", "pcgrad", "mgda", "gradnorm", "imtl_g", "graddrop", "rotograd"]
-    assert (len(config.seeds), config.single_task) == (3, True)
+def test_the_demo_compares_the_same_in_raw_units_and_normalised():
+    raw, normalised = (part.config({}) for part in PARTS)
+    labels = [entry.label for entry in raw.entries]
+    assert labels == ["sum", "imtl_g", "scale", "rotograd"]
+    assert [entry.label for entry in normalised.entries] == labels
+    assert "pixels=count" in raw.train["data"]
+    assert not raw.normalize
+    assert normalised.normalize
+    for config in (raw, normalised):
+        assert (len(config.seeds), config.single_task) == (5, True)
+    assert PARTS[0].config({"seeds": 1}).seeds == (0,)
