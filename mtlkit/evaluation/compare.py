@@ -25,7 +25,7 @@ from mtlkit._version import __version__
 from mtlkit.errors import ConfigError, MtlkitError, UsageError, unknown_name
 from mtlkit.evaluation.compare_config import SINGLE_TASK, CompareConfig
 from mtlkit.evaluation.jobs import Job, Outcome, read_outcome, write_json
-from mtlkit.evaluation.launchers import Launcher, Processes, Submitit, ThisProcess, cores
+from mtlkit.evaluation.launchers import choose_launcher, cores, number_of_jobs
 from mtlkit.evaluation.live_table import LiveTable
 from mtlkit.evaluation.report import write_report
 from mtlkit.evaluation.results import (
@@ -48,7 +48,6 @@ __all__ = ["Stopped", "compare", "plan_jobs", "write_tables"]
 
 TIMING = "timing.json"
 CONFIG = "compare.yaml"
-_MOST_JOBS = 8
 
 
 class Stopped(KeyboardInterrupt):
@@ -110,7 +109,11 @@ def compare(
                     failure = (job, outcome.error) if outcome.error else None
                     _record(comparison, folder, plan, job.label, job.seed, ratios, failure)
 
-                _launcher(config, folder, len(waiting)).run(waiting, table.started, ended)
+                number = number_of_jobs(config.jobs, config.device)
+                launcher = choose_launcher(
+                    config.launcher, folder, number, len(waiting), config.launcher_options
+                )
+                launcher.run(waiting, table.started, ended)
     except KeyboardInterrupt:
         if any(run.status == "done" for run in comparison.runs):
             write_tables(comparison, folder)
@@ -170,21 +173,7 @@ def _threads(folder: Path, config: CompareConfig) -> int:
         header = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
         return int(header["config"]["threads"])
     except (OSError, ValueError, KeyError, TypeError):
-        return max(1, cores() // _number_of_jobs(config))
-
-
-def _number_of_jobs(config: CompareConfig) -> int:
-    if config.jobs is not None:
-        return config.jobs
-    gpus = torch.cuda.device_count() if config.device != "cpu" and torch.cuda.is_available() else 0
-    return gpus if gpus else min(cores(), _MOST_JOBS)
-
-
-def _launcher(config: CompareConfig, folder: Path, waiting: int) -> Launcher:
-    number = _number_of_jobs(config)
-    if config.launcher == "submitit":
-        return Submitit(folder / "submitit", number, config.launcher_options)
-    return ThisProcess() if min(number, waiting) == 1 else Processes(number)
+        return max(1, cores() // number_of_jobs(config.jobs, config.device))
 
 
 def _write_header(config: CompareConfig, folder: Path, tasks: list[TaskRecord], threads: int) -> None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from mtlkit.errors import ConfigError, MtlkitError
 from mtlkit.evaluation.capacity import add_capacity
+from mtlkit.evaluation.results import read_history
 from mtlkit.files import write_text
 from mtlkit.tasks import Task
 from mtlkit.training.config import TrainConfig
@@ -84,7 +85,7 @@ class Outcome:
     """How a training ended.
 
     Attributes:
-        metrics: on the test set, by task and metric.
+        metrics: on the test set, by task and metric; without one, those of the best validation.
         seconds: of the last process that worked on it.
         weights: checksum of the network's first weights, without the method's own.
         batch: checksum of the first batch.
@@ -182,6 +183,12 @@ def claim(job: Job) -> None:
     )
 
 
+def best_validation(folder: str, step: int | None) -> dict[str, dict[str, float]]:
+    """Metrics of the validation at a step, from the log of the run; empty where there was none."""
+    rows = [row for row in read_history(folder)[0] if row.split == "val" and row.step == step]
+    return rows[-1].metrics if rows else {}
+
+
 def network_change(job: Job) -> Any:
     """A function that turns a fresh network into the job's network."""
 
@@ -263,8 +270,11 @@ def _train(job: Job) -> Outcome:
     dataset = load_data(config)
     result = run(config, resume="auto", progress=False, dataset=dataset, change=_noting_start(job))
     start = json.loads((Path(job.folder) / _START).read_text(encoding="utf-8"))
+    metrics = result.test
+    if metrics is None:  # nothing to test on, or not wanted
+        metrics = best_validation(job.folder, result.fit.best_step) or result.fit.validation
     return Outcome(
-        metrics=result.test if result.test is not None else result.fit.validation,
+        metrics=metrics,
         seconds=time.monotonic() - begun,
         weights=start["weights"],
         batch=start["batch"],
