@@ -35,6 +35,7 @@ __all__ = [
     "register_method",
     "register_task",
     "rotation_schedule",
+    "tune",
 ]
 
 # imported when first used, so that `import mtlkit` stays fast
@@ -50,6 +51,7 @@ _LAZY: dict[str, str] = {
     "param_groups": "mtlkit.training.groups",
     "register_task": "mtlkit.tasks",
     "rotation_schedule": "mtlkit.training.groups",
+    "tune": "mtlkit.tuning.study",
 }
 
 
