@@ -13,7 +13,7 @@ from mtlkit.errors import MtlkitError, SpecError
 
 __all__ = ["COMMANDS", "app", "main"]
 
-COMMANDS = ("architectures", "compare", "data", "doctor", "methods", "report", "train")
+COMMANDS = ("architectures", "compare", "data", "doctor", "methods", "report", "train", "tune")
 """Modules of this package that hold a command."""
 
 app = typer.Typer(

@@ -1,9 +1,9 @@
 """What a trial is judged by: validation metrics, relative to one plain run, the same for every method.
 
-The sum of raw validation losses would follow the task with the largest unit. A relative gain has no unit:
-for each metric the difference to the reference run, divided by the mean of both magnitudes. It is near
-the relative change while that is small, and never beyond 200 % either way, so that one metric near zero
-cannot outweigh all others.
+The sum of raw validation losses would follow the task with the largest unit. A relative gain has no
+unit: for each metric the difference to the reference run, divided by the mean of both magnitudes. It is
+near the relative change while that is small, and never beyond 200 % either way, so that one metric near
+zero cannot outweigh all others.
 """
 
 from __future__ import annotations

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from mtlkit.evaluation.jobs import Job
 from mtlkit.evaluation.live_table import clock, progress_of
 from mtlkit.tuning.ledger import Ledger, Trial
+from mtlkit.tuning.spaces import MethodSpace
 
 __all__ = ["TuneProgress", "winners_table"]
 
@@ -75,7 +76,7 @@ class TuneProgress:
             state = f"FAILED: {error}" if error else f"{value:+.2f} % ({seconds:.1f} s)"
             print(
                 f"[{self._done()}/{self._total()}] {trial.label}, trial {trial.index + 1}: {state}  "
-                f"{_point(trial)}",
+                f"{_described(trial, self.ledger.spaces[trial.label])}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -95,7 +96,8 @@ class TuneProgress:
         head = f"{done} of {total} trials, {clock(passed)}"
         if self._worked and done < total:
             head += f", about {clock(passed / self._worked * (total - done))} to go"
-        lines: list[Any] = [Text(head, style="bold"), winners_table(self._trials, self.ledger.trials)]
+        table = winners_table(self._trials, self.ledger.spaces, self.ledger.trials)
+        lines: list[Any] = [Text(head, style="bold"), table]
         if self._note:
             lines.append(Text(self._note, style="dim"))
         for trial, job, begun in list(self._running.values()):
@@ -104,8 +106,10 @@ class TuneProgress:
         return Group(*lines)
 
 
-def winners_table(trials: dict[str, list[Trial]], count: int) -> Any:
-    """Trials, best value and best point of every method, for a terminal."""
+def winners_table(
+    trials: Mapping[str, Sequence[Trial]], spaces: Mapping[str, MethodSpace], count: int
+) -> Any:
+    """Trials, best value and best setting of every method, for a terminal."""
     from rich.table import Table
     from rich.text import Text
 
@@ -123,13 +127,16 @@ def winners_table(trials: dict[str, list[Trial]], count: int) -> Any:
             Text(f"{len(ended)}/{count}" + (f", {failed} failed" if failed else "")),
             "" if best is None else f"{best.value:+.2f} %",
             f"{sum(trial.facts.get('seconds', 0.0) for trial in ended):.0f}",
-            "" if best is None else _point(best),
+            "" if best is None else _described(best, spaces[label]),
         )
     return table
 
 
-def _point(trial: Trial) -> str:
-    return ", ".join(
+def _described(trial: Trial, space: MethodSpace) -> str:
+    """The method's string and the settings of the training, with three digits."""
+    settings = [
         f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in trial.point.items()
-    )
+        if "." not in name
+    ]
+    return " ".join([space.method(trial.point), *settings])

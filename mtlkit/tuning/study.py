@@ -46,11 +46,13 @@ class Tuning:
     Attributes:
         winners: the best setting of every method, and the cost.
         trials: all trials, by label.
+        spaces: what was searched, by label.
         failed: labels of the methods none of whose trials ended well.
     """
 
     winners: Winners
     trials: dict[str, list[Trial]]
+    spaces: dict[str, MethodSpace]
     failed: list[str]
 
 
@@ -304,7 +306,7 @@ def _result(plan: _Plan, ledger: Ledger) -> Tuning:
         if getattr(config, key):
             shared[key] = getattr(config, key)
     winners = Winners(shared, config.seed, plan.trials, config.sampler, best, cost)
-    return Tuning(winners, trials, failed)
+    return Tuning(winners, trials, plan.spaces, failed)
 
 
 def _features(entry: Entry, train: dict[str, Any], config: TuneConfig, dataset: Any) -> int | None:

@@ -134,8 +134,11 @@ def hold_out_test(data: str, seed: int) -> str:
     parts. The others have published test samples, or make new ones.
     """
     (part,) = parse_spec(data)
-    known: Mapping[str, Any] = dict.fromkeys(option_names(datasets.get(part.name)))
-    for option in ("test_seed", "split_seed"):
-        if option in known:
-            return format_spec([Part(part.name, {option: seed, **part.options})])
-    return data
+    options = dict(part.options)
+    known = option_names(datasets.get(part.name))
+    option = next((name for name in ("test_seed", "split_seed") if name in known), None)
+    if option is not None and options.get("split_seed") is None:  # else the split is fixed already
+        options.setdefault(option, seed)
+    if isinstance(options.get("of"), Mapping):  # several data sets in one
+        options["of"] = {name: hold_out_test(one, seed) for name, one in options["of"].items()}
+    return format_spec([Part(part.name, options)])

@@ -60,6 +60,7 @@ class Table(DataSet):
         val_share: share of the rows of ``file`` for validation.
         test_share: share of the rows of ``file`` for test, where no test file is given.
         split_seed: decides which rows go where, instead of the seed of the run.
+        test_seed: keeps the rows for test that this seed has, where they are drawn.
         min_count: words that occur less often in training share the index of unknown ones.
         train: at most this many training rows.
     """
@@ -87,6 +88,7 @@ class Table(DataSet):
         val_share: float = 0.2,
         test_share: float = 0.2,
         split_seed: int | None = None,
+        test_seed: int | None = None,
         min_count: int = 2,
         train: int | None = None,
     ) -> None:
@@ -113,9 +115,9 @@ class Table(DataSet):
         if time_column is not None:
             parts = split_by_time(frame[time_column], shares, time_column)
         elif split_column is not None:
-            parts = _filled(split_by_column(frame, split_column), shares, first)
+            parts = _filled(split_by_column(frame, split_column), shares, first, test_seed)
         else:
-            parts = split_by_share(len(frame), shares, first)
+            parts = split_by_share(len(frame), shares, first, test_seed)
         if train is not None and train < len(parts["train"]):
             parts["train"] = np.sort(
                 generator(first, "table", "train").permutation(parts["train"])[:train]
@@ -242,13 +244,13 @@ def _fit_columns(
     return tuple(numbers), tuple(words)
 
 
-def _filled(parts: Parts, shares: dict[SplitName, float], seed: int) -> Parts:
+def _filled(parts: Parts, shares: dict[SplitName, float], seed: int, test_seed: int | None) -> Parts:
     """Parts that the column does not name are drawn from the training rows."""
     lacking = {part: share for part, share in shares.items() if part not in parts}
     if not lacking:
         return parts
     train = parts["train"]
-    drawn = split_by_share(len(train), lacking, seed)
+    drawn = split_by_share(len(train), lacking, seed, test_seed)
     return {**parts, **{part: train[rows] for part, rows in drawn.items()}}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mtlkit.data.base import DataError, Indices, SplitName
-from mtlkit.data.randomness import generator, split_indices
+from mtlkit.data.randomness import generator, split_indices, split_with_test
 from mtlkit.data.table.reading import Frame, import_pandas
 from mtlkit.errors import SpecError
 
@@ -26,10 +26,19 @@ _NAMES: dict[str, SplitName] = {
 }
 
 
-def split_by_share(count: int, shares: dict[SplitName, float], seed: int) -> Parts:
-    """At random; training takes what the shares of the others leave."""
+def split_by_share(
+    count: int, shares: dict[SplitName, float], seed: int, test_seed: int | None = None
+) -> Parts:
+    """At random; training takes what the shares of the others leave.
+
+    With ``test_seed`` the rows for test are those which that seed has.
+    """
+    sizes, random = list(shares.values()), generator(seed, "table", "split")
     try:
-        parts = split_indices(count, list(shares.values()), generator(seed, "table", "split"))
+        if test_seed is not None and "test" in shares:
+            parts = split_with_test(count, sizes, random, generator(test_seed, "table", "split"))
+        else:
+            parts = split_indices(count, sizes, random)
     except SpecError as error:
         raise DataError(f"data set table: {error}") from None
     return dict(zip(("train", *shares), parts, strict=True))
