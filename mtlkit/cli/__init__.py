@@ -13,7 +13,9 @@ from mtlkit.errors import MtlkitError, SpecError
 
 __all__ = ["COMMANDS", "app", "main"]
 
-COMMANDS = ("architectures", "compare", "data", "doctor", "methods", "report", "train", "tune")
+COMMANDS = (
+    "architectures", "compare", "data", "doctor", "methods", "report", "schema", "train", "tune",
+)  # fmt: skip
 """Modules of this package that hold a command."""
 
 app = typer.Typer(

@@ -10,15 +10,16 @@ from typing import Annotated, Any
 import typer
 
 from mtlkit.cli import app
+from mtlkit.cli.options import with_settings
+from mtlkit.errors import ConfigError
+from mtlkit.evaluation.compare_config import DEMO, CompareConfig
+from mtlkit.training.yaml_files import read_yaml
 
 __all__ = ["compare"]
 
-_WHAT = "What is compared"
-_TRAINING = "Training"
-_WHERE = "Where it runs"
-
 
 @app.command()
+@with_settings(CompareConfig)
 def compare(
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="YAML file; flags override its keys.")
@@ -30,91 +31,7 @@ def compare(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder; one that is half done is completed.")
     ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Data set: see 'mtlkit data'.", rich_help_panel=_WHAT)
-    ] = None,
-    data_dir: Annotated[
-        str | None, typer.Option(help="Folder with the data sets' files.", rich_help_panel=_WHAT)
-    ] = None,
-    methods: Annotated[
-        str | None,
-        typer.Option(help="Methods, separated by commas.", rich_help_panel=_WHAT),
-    ] = None,
-    architecture: Annotated[
-        str | None,
-        typer.Option(help="Network: see 'mtlkit architectures'.", rich_help_panel=_WHAT),
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(help="Runs per method; default 3.", rich_help_panel=_WHAT)
-    ] = None,
-    single_task: Annotated[
-        bool | None,
-        typer.Option(
-            "--single-task/--no-single-task",
-            help="Train one network per task too, as the baseline.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    reference: Annotated[
-        str | None,
-        typer.Option(help="What the t-test compares with; default sum.", rich_help_panel=_WHAT),
-    ] = None,
-    reference_with_rotations: Annotated[
-        bool | None,
-        typer.Option(
-            "--reference-with-rotations",
-            help="Add the plain sum with R_k as ordinary task parameters.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    normalize: Annotated[
-        bool | None,
-        typer.Option(
-            "--normalize/--no-normalize",
-            help="Divide each loss by its first values, as the RotoGrad paper does.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="Passes over the data; default 10.", rich_help_panel=_TRAINING)
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Optimizer steps.", rich_help_panel=_TRAINING)
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Samples per step.", rich_help_panel=_TRAINING)
-    ] = None,
-    optimizer: Annotated[
-        str | None,
-        typer.Option(help="adam, adamw, radam, sgd(momentum=0.9).", rich_help_panel=_TRAINING),
-    ] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.", rich_help_panel=_TRAINING)] = None,
-    method_lr: Annotated[
-        float | None,
-        typer.Option(help="Learning rate of the method's parameters.", rich_help_panel=_TRAINING),
-    ] = None,
-    timing: Annotated[
-        int | None,
-        typer.Option(help="Timed steps per method; 0: none.", rich_help_panel=_TRAINING),
-    ] = None,
-    keep_weights: Annotated[
-        bool | None,
-        typer.Option(
-            "--keep-weights", help="Keep the best weights of every run.", rich_help_panel=_TRAINING
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs", "-j", help="Runs at a time; default one per GPU or core.", rich_help_panel=_WHERE
-        ),
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="auto, cpu, cuda or cuda:1.", rich_help_panel=_WHERE)
-    ] = None,
-    launcher: Annotated[
-        str | None, typer.Option(help="local, or submitit for Slurm.", rich_help_panel=_WHERE)
-    ] = None,
+    **flags: Any,
 ) -> None:
     """Compare methods: every method with every seed, single-task baselines, statistics, a report.
 
@@ -122,12 +39,6 @@ def compare(
 
     The same command goes on where it was stopped or killed.
     """
-    apart = ("config", "demo", "budget", "output")
-    flags = {k: v for k, v in locals().items() if v is not None and k not in (*apart, "apart")}
-    from mtlkit.errors import ConfigError
-    from mtlkit.evaluation.compare_config import DEMO, CompareConfig
-    from mtlkit.training.config import read_yaml
-
     if demo and config is not None:
         raise ConfigError("--demo and --config exclude each other: each says what to compare")
     settings: dict[str, Any] = dict(DEMO) if demo else {} if config is None else read_yaml(config)

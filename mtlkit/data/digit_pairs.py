@@ -87,12 +87,18 @@ class DigitPairs(DataSet):
     def join(self, left: NDArray[np.uint8], right: NDArray[np.uint8]) -> Tensor:
         """Images (N, 1, H, W) uint8 of both digits."""
 
+    def draw_pairs(
+        self, sources: int, count: int, random: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Indices of the left and of the right digits: each digit once on either side per round."""
+        return _rounds(sources, count, random), _rounds(sources, count, random)
+
     def make_split(self, split: SplitName) -> TensorSplit:
         """Pair the digits of one split."""
         images, labels = self.digits(split)
         count = self._counts[split]
         random = generator(self.seed, self.name, split)
-        left, right = _draw_pairs(len(labels), count if count is not None else len(labels), random)
+        left, right = self.draw_pairs(len(labels), count if count is not None else len(labels), random)
         inputs = self.join(images[left], images[right])
         first, second = torch.from_numpy(labels[left]), torch.from_numpy(labels[right])
         # 127.5 / 255 is one half
@@ -134,31 +140,41 @@ class PublishedDigits(DigitPairs):
         return images[chosen], labels[chosen]
 
 
-def overlap(left: NDArray[np.uint8], right: NDArray[np.uint8], shift: int, size: int) -> Tensor:
+def overlap(
+    left: NDArray[np.uint8],
+    right: NDArray[np.uint8],
+    shift: int,
+    size: int,
+    *,
+    canvas_size: int | None = None,
+    smooth: bool = True,
+) -> Tensor:
     """Merge two digits into one image: the left one upper left, the right one ``shift`` off.
 
-    Both are drawn on a canvas that is ``shift`` larger than a digit, the brighter pixel wins, and the
-    canvas is resized to ``size``: (N, h, h) twice to (N, 1, size, size).
+    Both are drawn on a canvas, by default ``shift`` larger than a digit. The brighter pixel wins, and
+    the canvas is resized to ``size``: (N, h, h) twice to (N, 1, size, size). ``smooth`` resizes
+    bilinearly, else the nearest pixel is taken.
     """
     count, side, _ = left.shape
+    width = side + shift if canvas_size is None else canvas_size
     merged = torch.empty(count, 1, size, size, dtype=torch.uint8)
     for start in range(0, count, 4096):  # in chunks, to bound the memory of the floats
         chunk = slice(start, min(start + 4096, count))
-        canvas = torch.zeros(chunk.stop - start, 1, side + shift, side + shift, dtype=torch.uint8)
+        canvas = torch.zeros(chunk.stop - start, 1, width, width, dtype=torch.uint8)
         canvas[:, 0, :side, :side] = torch.from_numpy(left[chunk])
-        lower = canvas[:, 0, shift:, shift:]
+        lower = canvas[:, 0, shift : shift + side, shift : shift + side]
         torch.maximum(lower, torch.from_numpy(right[chunk]), out=lower)
-        resized = functional.interpolate(
-            canvas.float(), size=(size, size), mode="bilinear", antialias=True, align_corners=False
-        )
+        if smooth:
+            resized = functional.interpolate(
+                canvas.float(), size=(size, size), mode="bilinear", antialias=True, align_corners=False
+            )
+        else:
+            resized = functional.interpolate(canvas.float(), size=(size, size), mode="nearest-exact")
         merged[chunk] = resized.round_().clamp_(0, 255).to(torch.uint8)
     return merged
 
 
-def _draw_pairs(
-    sources: int, count: int, random: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _rounds(sources: int, count: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """``count`` indices: permutations of all sources, one after the other."""
     rounds = -(-count // sources)
-    left = np.concatenate([random.permutation(sources) for _ in range(rounds)])[:count]
-    right = np.concatenate([random.permutation(sources) for _ in range(rounds)])[:count]
-    return left, right
+    return np.concatenate([random.permutation(sources) for _ in range(rounds)])[:count]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from torch import Tensor
 from mtlkit.data.base import DataError, register_dataset
 from mtlkit.data.digit_pairs import PublishedDigits, Source, overlap
 from mtlkit.data.idx import read_idx
+from mtlkit.errors import unknown_name
 
 __all__ = ["MultiFashion", "MultiMnist"]
 
@@ -20,20 +22,43 @@ _FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
-# Sabour et al. (2017) put digits of 28 x 28 at random on a canvas of 36 x 36; here, in its corners
-_SHIFT = 8
 _SIZE = 28
+_CANVAS = 36  # after Sabour et al. (2017)
+# where the right digit begins; with ``sener`` rows and columns 34 and 35 stay empty
+_SHIFT = {"sener": 6, "corners": 8}
+Arrangement: TypeAlias = Literal["sener", "corners"]
 
 
 @register_dataset("multimnist")
 class MultiMnist(PublishedDigits):
-    """Two MNIST digits in opposite corners of a 36 x 36 canvas, overlapping, resized to 28 x 28."""
+    """Two overlapping MNIST digits on a 36 x 36 canvas, resized to 28 x 28.
+
+    Args:
+        data_dir, seed, options: see :class:`~mtlkit.data.digit_pairs.DigitPairs`.
+        layout: ``sener`` (2018), which the field and the RotoGrad paper use: the right digit begins at
+            row and column 6, the nearest pixel is kept when the canvas shrinks, and every digit is once
+            a left one, with a random partner. ``corners`` is easier: the right digit begins at 8, the
+            canvas is resized bilinearly, and every digit is once a left and once a right one.
+    """
 
     summary = "two overlapped MNIST digits, 28 x 28; five tasks"
     folder = "mnist"
     layout = "{train,t10k}-{images-idx3,labels-idx1}-ubyte, each with or without .gz"
     source = "https://ossci-datasets.s3.amazonaws.com/mnist/"
     input_shape = (1, _SIZE, _SIZE)
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        seed: int = 0,
+        *,
+        layout: Arrangement = "sener",
+        **options: Any,
+    ) -> None:
+        if layout not in _SHIFT:
+            raise unknown_name("layout", str(layout), _SHIFT)
+        super().__init__(data_dir, seed, **options)
+        self._arrangement = layout
 
     @classmethod
     def check_files(cls, folder: Path) -> None:
@@ -48,7 +73,15 @@ class MultiMnist(PublishedDigits):
 
     def join(self, left: NDArray[np.uint8], right: NDArray[np.uint8]) -> Tensor:
         """Overlap two digits."""
-        return overlap(left, right, _SHIFT, _SIZE)
+        shift, smooth = _SHIFT[self._arrangement], self._arrangement == "corners"
+        return overlap(left, right, shift, _SIZE, canvas_size=_CANVAS, smooth=smooth)
+
+    def draw_pairs(
+        self, sources: int, count: int, random: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """With ``sener`` every digit is once a left one, and its partner any digit."""
+        left, right = super().draw_pairs(sources, count, random)
+        return left, random.integers(0, sources, count) if self._arrangement == "sener" else right
 
 
 @register_dataset("multifashion")

@@ -128,7 +128,6 @@ def plan_jobs(config: CompareConfig, folder: Path, tasks: Sequence[str], threads
     """All trainings of a comparison, seed by seed."""
     jobs = []
     common: dict[str, Any] = {
-        "channels_last": config.channels_last,
         "threads": threads,
         "device": config.device,
         "keep_weights": config.keep_weights,

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
 
-from mtlkit.errors import ConfigError, SpecError, unknown_key
+from pydantic import (
+    BeforeValidator,
+    PrivateAttr,
+    ValidationInfo,
+    WithJsonSchema,
+    create_model,
+    field_validator,
+    model_validator,
+)
+
+from mtlkit.errors import ConfigError, SpecError
+from mtlkit.settings import Names, Settings, Spec, display, setting
 from mtlkit.spec import format_spec, parse_spec
-from mtlkit.training.config import TrainConfig
+from mtlkit.training.config import DATA, SPEED, TrainingSettings
 
-__all__ = ["DEMO", "SINGLE_TASK", "CompareConfig", "Entry", "split_specs"]
+__all__ = ["DEMO", "SINGLE_TASK", "CompareConfig", "Entry", "MethodSettings", "split_specs"]
 
 SINGLE_TASK = "single-task"
 WITH_ROTATIONS = "with R_k"
-
-_TRAIN_KEYS = (
-    "data", "data_dir", "architecture", "epochs", "steps", "batch_size", "optimizer", "method_optimizer",
-    "lr", "method_lr", "weight_decay", "schedule", "rotation_decay", "accumulate", "clip_norm",
-    "precision", "on_nonfinite", "validate_every", "checkpoint_every", "early_stop", "log_every",
-    "monitor_every", "workers",
-)  # fmt: skip
-_PER_METHOD = (
-    "optimizer", "method_optimizer", "lr", "method_lr", "weight_decay", "schedule", "rotation_decay",
-    "clip_norm",
-)  # fmt: skip
-_LAUNCHERS = ("local", "submitit")
+COMPARISON = "Comparison"
 
 DEMO: dict[str, Any] = {
     "title": "multidigits: two digits per image, five tasks",
@@ -75,58 +76,180 @@ class Entry:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class CompareConfig:
+def _read_capacity(given: Any) -> dict[str, Any] | None:
+    if given in (False, None):
+        return None
+    if given is True:
+        return {}
+    if not isinstance(given, Mapping) or not set(given) <= {"size", "dim"}:
+        raise ValueError(f"extra_capacity is true or {{size: 512, dim: flat}}, not {given!r}")
+    return dict(given)
+
+
+_CAPACITY_SCHEMA = {
+    "anyOf": [
+        {"type": "boolean"},
+        {
+            "type": "object",
+            "properties": {"size": {"type": "integer"}, "dim": {"type": "string"}},
+            "additionalProperties": False,
+        },
+    ]
+}
+Capacity = Annotated[
+    dict[str, Any] | None, BeforeValidator(_read_capacity), WithJsonSchema(_CAPACITY_SCHEMA)
+]
+"""Matrices before the heads: their options, or None."""
+
+
+def _read_seeds(given: Any) -> tuple[int, ...]:
+    seeds: Any = given
+    if isinstance(given, str):  # on the command line: how many, or several with commas
+        words = given.split(",")
+        numbers = [int(word) for word in words if word.strip().isdigit()]
+        seeds = numbers[0] if len(numbers) == len(words) == 1 else numbers
+    if isinstance(seeds, int) and not isinstance(seeds, bool):
+        seeds = range(seeds)
+    valid = isinstance(seeds, Sequence) and len(seeds) > 0
+    if not valid or any(isinstance(s, bool) or not isinstance(s, int) or s < 0 for s in seeds):
+        raise ValueError(f"'seeds' is a number from 1, or a list of seeds, not {given!r}")
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"'seeds' holds a seed twice: {given!r}")
+    return tuple(seeds)
+
+
+_SEEDS_SCHEMA = {
+    "anyOf": [
+        {"type": "integer", "minimum": 1},
+        {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+    ]
+}
+Seeds = Annotated[tuple[int, ...], BeforeValidator(_read_seeds), WithJsonSchema(_SEEDS_SCHEMA)]
+"""Seeds, or how many."""
+
+
+class _MethodSettings(Settings):
+    method: Spec = setting(..., "Config string of the method.")
+    label: str | None = setting(None, "As the table shows it; without one, the config string.")
+    extra_capacity: Capacity = setting(
+        None, "A matrix before each head, as RotoGrad has it, but learnt like the head."
+    )
+
+    @field_validator("label")
+    @classmethod
+    def _check_label(cls, label: str | None) -> str | None:
+        if label is not None and (not label.strip() or label == SINGLE_TASK):
+            raise ValueError(f"{label!r} cannot be a label")
+        return label
+
+    def entry(self) -> Entry:
+        """The method as the comparison runs it."""
+        own = self.model_fields_set - set(_MethodSettings.model_fields)
+        settings = {key: getattr(self, key) for key in type(self).model_fields if key in own}
+        capacity: Any = self.extra_capacity
+        label = self.method if capacity is None else f"{self.method} {WITH_ROTATIONS}"
+        return Entry(self.label or label, self.method, capacity, settings)
+
+
+_OWN: dict[str, Any] = {
+    name: (found.annotation, found)
+    for name, found in TrainingSettings.model_fields.items()
+    if display(found).per_method
+}
+MethodSettings = create_model(
+    "MethodSettings",
+    __base__=_MethodSettings,
+    __doc__="One method of a comparison, with the training settings that it may have for itself.",
+    **_OWN,
+)
+
+
+class CompareConfig(TrainingSettings):
     """What to compare, and how.
 
-    Attributes:
-        title: of the report.
-        entries: the methods, the reference included.
-        seeds: each gives weights, batches and data split of one run per method.
-        train: settings of :class:`~mtlkit.training.config.TrainConfig` that all runs share.
-        normalize: put the paper's loss normalisation before every method.
-        single_task: train one network per task too, as the baseline of relative improvements.
-        reference: label that the t-test compares with.
-        improvement_over: tasks that statistics of the improvement are taken over; None for all.
-        channels_last: keep the network's convolutions in that memory format; LeNet trains twice as fast
-            on a CPU.
-        timing: timed steps per method; 0 leaves the time out.
-        keep_weights: keep the best weights of every run.
-        jobs: runs at a time; None takes the number of GPUs or cores, at most 8.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
-        launcher: ``local`` or ``submitit``.
-        launcher_options: parameters of submitit's executor, such as ``slurm_partition``.
+    The keys are those of every training and those below. :attr:`entries`, :attr:`train` and
+    :attr:`settings` are what a comparison is made of.
     """
 
-    title: str
-    entries: tuple[Entry, ...]
-    seeds: tuple[int, ...]
-    train: dict[str, Any]
-    normalize: bool = False
-    single_task: bool = True
-    reference: str | None = "sum"
-    improvement_over: tuple[str, ...] | None = None
-    channels_last: bool = False
-    timing: int = 20
-    keep_weights: bool = False
-    jobs: int | None = None
-    device: str = "auto"
-    launcher: Literal["local", "submitit"] = "local"
-    launcher_options: dict[str, Any] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
-    """The settings as they were given, to be written down."""
+    title: str = setting("", "Of the report.", panel=COMPARISON)
+    methods: Annotated[
+        list[Any],
+        WithJsonSchema(
+            {
+                "type": "array",
+                "minItems": 1,
+                "items": {"anyOf": [{"type": "string"}, MethodSettings.model_json_schema()]},
+            }
+        ),
+    ] = setting(
+        ...,
+        "Config strings, separated by commas; in a file a list, also of mappings with `method`, "
+        "`label`, `extra_capacity` and settings of their own.",
+        panel=DATA,
+        missing="'methods' must name one method or more, such as [sum, rotograd]",
+    )
+    seeds: Seeds = setting(
+        (0, 1, 2),
+        "How many runs per method, from seed 0; or the list of seeds.",
+        panel=COMPARISON,
+        cli=str,
+    )
+    reference: str | None = setting(
+        "sum",
+        "Label that the t-test compares with; added where it is missing.",
+        panel=COMPARISON,
+    )
+    reference_with_rotations: Capacity = setting(
+        None,
+        "Add the plain sum with RotoGrad's matrices as ordinary task parameters.",
+        panel=COMPARISON,
+        cli=bool,
+    )
+    single_task: bool = setting(
+        True,
+        "Train one network per task too, as the baseline of relative improvements.",
+        panel=COMPARISON,
+    )
+    normalize: bool = setting(
+        False,
+        "Divide each loss by its first values, as the RotoGrad paper does.",
+        panel=COMPARISON,
+    )
+    improvement_over: Names | None = setting(
+        None,
+        "Tasks that statistics of the improvement are taken over; without any, all.",
+        panel=COMPARISON,
+    )
+    timing: int = setting(20, "Timed steps per method; 0 for none.", panel=COMPARISON, ge=0)
+    keep_weights: bool = setting(False, "Keep the best weights of every run.", panel=COMPARISON)
+    jobs: int | None = setting(
+        None,
+        "Runs at a time; without it, one per GPU or core, at most 8.",
+        panel=SPEED,
+        flags=("--jobs", "-j"),
+        ge=1,
+    )
+    device: str = setting("auto", "`auto`, `cpu`, `cuda` or `cuda:1`.", panel=SPEED)
+    launcher: Literal["local", "submitit"] = setting(
+        "local", "This machine, or submitit for Slurm.", panel=SPEED
+    )
+    launcher_options: dict[str, Any] = setting(
+        {}, "Parameters of submitit's executor, such as `slurm_partition`.", panel=SPEED
+    )
+    small: dict[str, Any] | None = setting(None, "Keys that `--budget small` changes.", panel=COMPARISON)
+
+    _settings: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def make(
         cls, settings: Mapping[str, Any], source: str = "the settings", budget: str = "full"
-    ) -> CompareConfig:
+    ) -> Self:
         """Check settings by name, type and range.
 
-        Keys are those of :class:`~mtlkit.training.config.TrainConfig` that all runs can share; those
-        above but ``entries``, ``train`` and ``settings``; ``methods``: a list of config strings, or of
-        mappings with ``method``, ``label``, ``extra_capacity`` and settings of its own;
-        ``reference_with_rotations``: true, or the options of ``extra_capacity``, for a second
-        reference with RotoGrad's capacity; and ``small``: what a small budget changes.
+        Args:
+            settings: values by key.
+            source: where they are from, for error messages.
+            budget: ``full``, or ``small`` for what the key ``small`` changes.
 
         Raises:
             ConfigError: for an unknown key, with the nearest one, or a value that does not fit.
@@ -137,52 +260,79 @@ class CompareConfig:
         small = given.pop("small", None)
         if small is not None and not isinstance(small, Mapping):
             raise ConfigError(f"{source}: 'small' must hold keys and values, not {small!r}")
-        _check_keys(given, source)
-        _check_keys(small or {}, f"{source}, small")
+        cls.check_keys(small or {}, f"{source}, small")
         if budget == "small":
             if small is None:
                 raise ConfigError(f"{source} has no key 'small' that says what a small budget changes")
             given |= small
-        made = _Reader(given, source)
-        shared = TrainConfig.make({k: v for k, v in given.items() if k in _TRAIN_KEYS}, source)
-        train = {key: getattr(shared, key) for key in _TRAIN_KEYS}
-        normalize = made.boolean("normalize", False)
-        entries = _entries(given.get("methods"), source, train)
-        reference = made.text("reference", "sum", none=True)
-        entries, reference = _with_reference(entries, reference)
-        extra = given.get("reference_with_rotations", False)
-        if extra not in (False, None):
-            label = f"sum {WITH_ROTATIONS}"
-            entry = Entry(label, "sum", _capacity(extra, f"{source}, 'reference_with_rotations'"))
-            if all(known.label != label for known in entries):
-                entries.insert(1, entry)
-        if normalize:
+        return super().make(given, source)
+
+    def model_post_init(self, context: Any) -> None:
+        """Keep the settings as they were given."""
+        given = (context or {}).get("settings")
+        self._settings = self.model_dump(exclude_unset=True) if given is None else given
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings as they were given, to be written down."""
+        return self._settings
+
+    @property
+    def train(self) -> dict[str, Any]:
+        """Settings of :class:`~mtlkit.training.config.TrainConfig` that all runs share."""
+        return {key: getattr(self, key) for key in TrainingSettings.model_fields}
+
+    @cached_property
+    def entries(self) -> tuple[Entry, ...]:
+        """The methods, the reference included."""
+        entries = _with_reference([item.entry() for item in self.methods], self.reference)
+        label = f"sum {WITH_ROTATIONS}"
+        capacity: Any = self.reference_with_rotations
+        if capacity is not None and all(entry.label != label for entry in entries):
+            entries.insert(1, Entry(label, "sum", capacity))
+        if self.normalize:
             entries = [replace(entry, method=f"normalize+{entry.method}") for entry in entries]
-        _check_methods(entries, source)
-        return cls(
-            title=made.text("title", "") or f"{shared.data}: {len(entries)} methods",
-            entries=tuple(entries),
-            seeds=_seeds(given.get("seeds", 3), source),
-            train=train,
-            normalize=normalize,
-            single_task=made.boolean("single_task", True),
-            reference=reference,
-            improvement_over=made.words("improvement_over"),
-            channels_last=made.boolean("channels_last", False),
-            timing=made.whole("timing", 20, least=0),
-            keep_weights=made.boolean("keep_weights", False),
-            jobs=made.whole("jobs", None, least=1),
-            device=made.text("device", "auto"),
-            launcher=made.choice("launcher", "local", _LAUNCHERS),
-            launcher_options=made.mapping("launcher_options"),
-            settings=given,
-        )
+        return tuple(entries)
 
+    @field_validator("methods", mode="before")
+    @classmethod
+    def _read_methods(cls, given: Any, info: ValidationInfo) -> list[Any]:
+        source = (info.context or {}).get("source", "the settings")
+        items = [given] if isinstance(given, str) else given
+        if not isinstance(items, Sequence) or not items:
+            raise ConfigError(f"{source}: {display(cls.model_fields['methods']).missing}")
+        pieces = [split_specs(item) if isinstance(item, str) else [item] for item in items]
+        made: list[Any] = []
+        for item in (item for piece in pieces for item in piece):
+            if isinstance(item, _MethodSettings):
+                made.append(item)
+                continue
+            own = item if isinstance(item, Mapping) and "method" in item else {"method": item}
+            made.append(MethodSettings.make(own, f"{source}, method {item!r}"))
+        return made
 
-_OWN_KEYS = tuple(
-    f.name for f in fields(CompareConfig) if f.name not in ("entries", "train", "settings")
-)
-_KEYS = (*_TRAIN_KEYS, *_OWN_KEYS, "methods", "reference_with_rotations", "small")
+    @field_validator("improvement_over")
+    @classmethod
+    def _some_tasks(cls, given: list[str] | None) -> list[str] | None:
+        if given is not None and not given:
+            raise ValueError("name one task or more, or leave the key out")
+        return given
+
+    @model_validator(mode="after")
+    def _check_methods(self) -> Self:
+        from mtlkit.registry import methods
+
+        labels = [item.entry().label for item in self.methods]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ValueError(f"two methods are called {label!r}; give one another 'label'")
+        for entry in self.entries:
+            try:
+                for part in methods.expand(entry.method):
+                    methods.check(part)
+            except SpecError as error:
+                raise ValueError(f"method {entry.label!r}: {error}") from None
+        return self
 
 
 def split_specs(text: str) -> list[str]:
@@ -204,137 +354,13 @@ def split_specs(text: str) -> list[str]:
     return [piece.strip() for piece in pieces if piece.strip()]
 
 
-def _check_keys(settings: Mapping[str, Any], source: str) -> None:
-    for key in settings:
-        if key not in _KEYS:
-            raise unknown_key(source, key, _KEYS)
-
-
-def _entries(given: Any, source: str, train: Mapping[str, Any]) -> list[Entry]:
-    if isinstance(given, str):
-        given = split_specs(given)
-    if not isinstance(given, Sequence) or not given:
-        raise ConfigError(f"{source}: 'methods' must name one method or more, such as [sum, rotograd]")
-    entries = []
-    for item in given:
-        where = f"{source}, method {item!r}"
-        if not isinstance(item, Mapping) or "method" not in item:
-            item = {"method": item}
-        for key in item:
-            known = ("method", "label", "extra_capacity", *_PER_METHOD)
-            if key not in known:
-                raise unknown_key(where, key, known)
-        try:
-            method = format_spec(parse_spec(item["method"]))
-        except SpecError as error:
-            raise ConfigError(f"{where}: {error}") from None
-        capacity = item.get("extra_capacity", False)
-        extra = None if capacity in (False, None) else _capacity(capacity, where)
-        own = {key: item[key] for key in _PER_METHOD if key in item}
-        checked = TrainConfig.make({**train, **own}, where)
-        label = item.get("label", method if extra is None else f"{method} {WITH_ROTATIONS}")
-        if not isinstance(label, str) or not label.strip() or label == SINGLE_TASK:
-            raise ConfigError(f"{where}: {label!r} cannot be a label")
-        entries.append(Entry(label, method, extra, {key: getattr(checked, key) for key in own}))
-    labels = [entry.label for entry in entries]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise ConfigError(f"{source}: two methods are called {label!r}; give one another 'label'")
-    return entries
-
-
-def _with_reference(entries: list[Entry], reference: str | None) -> tuple[list[Entry], str | None]:
+def _with_reference(entries: list[Entry], reference: str | None) -> list[Entry]:
     """Add the plain sum where the reference is not among the methods."""
     if reference is None or any(entry.label == reference for entry in entries):
-        return entries, reference
+        return entries
     try:
         method = format_spec(parse_spec(reference))
     except SpecError:
         known = ", ".join(entry.label for entry in entries)
-        raise ConfigError(f"the reference {reference!r} is not a label; labels: {known}") from None
-    return [Entry(reference, method), *entries], reference
-
-
-def _check_methods(entries: Sequence[Entry], source: str) -> None:
-    from mtlkit.registry import methods
-
-    for entry in entries:
-        try:
-            for part in methods.expand(entry.method):
-                methods.check(part)
-        except SpecError as error:
-            raise ConfigError(f"{source}, method {entry.label!r}: {error}") from None
-
-
-def _capacity(given: Any, source: str) -> dict[str, Any]:
-    if given is True:
-        return {}
-    if not isinstance(given, Mapping) or not set(given) <= {"size", "dim"}:
-        raise ConfigError(f"{source}: extra_capacity is true or {{size: 512, dim: flat}}, not {given!r}")
-    return dict(given)
-
-
-def _seeds(given: Any, source: str) -> tuple[int, ...]:
-    seeds = list(range(given)) if isinstance(given, int) and not isinstance(given, bool) else given
-    valid = isinstance(seeds, Sequence) and not isinstance(seeds, str) and len(seeds) > 0
-    if not valid or any(isinstance(s, bool) or not isinstance(s, int) or s < 0 for s in seeds):
-        raise ConfigError(f"{source}: 'seeds' is a number from 1, or a list of seeds, not {given!r}")
-    if len(set(seeds)) < len(seeds):
-        raise ConfigError(f"{source}: 'seeds' holds a seed twice: {given!r}")
-    return tuple(seeds)
-
-
-class _Reader:
-    """Values of the settings that are not those of training."""
-
-    def __init__(self, settings: Mapping[str, Any], source: str) -> None:
-        self._settings = settings
-        self._source = source
-
-    def _wrong(self, key: str, expected: str) -> ConfigError:
-        given = self._settings[key]
-        return ConfigError(f"{self._source}: {key!r} must be {expected}, not {given!r}")
-
-    def boolean(self, key: str, default: bool) -> bool:
-        value = self._settings.get(key, default)
-        if not isinstance(value, bool):
-            raise self._wrong(key, "true or false")
-        return value
-
-    def text(self, key: str, default: Any, none: bool = False) -> Any:
-        value = self._settings.get(key, default)
-        if not (isinstance(value, str) or (none and value is None)):
-            raise self._wrong(key, "a word")
-        return value
-
-    def whole(self, key: str, default: Any, least: int) -> Any:
-        value = self._settings.get(key, default)
-        if value is None and default is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise self._wrong(key, f"a whole number from {least}")
-        return value
-
-    def choice(self, key: str, default: str, known: Sequence[str]) -> Any:
-        value = self._settings.get(key, default)
-        if value not in known:
-            raise self._wrong(key, f"one of {', '.join(known)}")
-        return value
-
-    def words(self, key: str) -> tuple[str, ...] | None:
-        value = self._settings.get(key)
-        if value is None:
-            return None
-        if (
-            not isinstance(value, list | tuple)
-            or not all(isinstance(v, str) for v in value)
-            or not value
-        ):
-            raise self._wrong(key, "a list of names")
-        return tuple(value)
-
-    def mapping(self, key: str) -> dict[str, Any]:
-        value = self._settings.get(key) or {}
-        if not isinstance(value, Mapping):
-            raise self._wrong(key, "keys and values")
-        return dict(value)
+        raise ValueError(f"the reference {reference!r} is not a label; labels: {known}") from None
+    return [Entry(reference, method), *entries]

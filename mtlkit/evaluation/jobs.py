@@ -44,7 +44,6 @@ class Job:
         train: settings of a :class:`TrainConfig`, the method included.
         task: the only task, in a single-task training.
         extra_capacity: see :class:`~mtlkit.evaluation.capacity.TaskMatrix`; None for none.
-        channels_last: memory format of the convolutions.
         threads: of torch; they decide the order of sums, so a resumed run takes the same number.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
         keep_weights: keep ``checkpoints/best.pt``.
@@ -56,7 +55,6 @@ class Job:
     train: dict[str, Any]
     task: str | None = None
     extra_capacity: dict[str, Any] | None = None
-    channels_last: bool = False
     threads: int = 1
     device: str = "auto"
     keep_weights: bool = False
@@ -70,7 +68,7 @@ class Job:
     @property
     def identity(self) -> dict[str, Any]:
         """The settings that determine the result."""
-        keys = ("label", "seed", "train", "task", "extra_capacity", "channels_last")
+        keys = ("label", "seed", "train", "task", "extra_capacity")
         identity: dict[str, Any] = json.loads(json.dumps({key: asdict(self)[key] for key in keys}))
         return identity
 
@@ -169,9 +167,13 @@ def claim(job: Job) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, job.identity)
         return
-    if known == job.identity:
+    if "channels_last" in known:  # before it was a setting of every training
+        known["train"]["channels_last"] = known.pop("channels_last")
+    defaults = {f"train.{key}": field.default for key, field in TrainConfig.model_fields.items()}
+    # a folder of an earlier version lacks the settings that came later
+    old, new = defaults | _flat(known), defaults | _flat(job.identity)
+    if old == new:
         return
-    old, new = _flat(known), _flat(job.identity)
     changed = [
         f"{key} was {old.get(key)!r}, now {new.get(key)!r}"
         for key in sorted({*old, *new})
@@ -195,8 +197,6 @@ def network_change(job: Job) -> Any:
     def change(model: nn.Module, tasks: Sequence[Task]) -> tuple[nn.Module, Sequence[Task]]:
         if job.extra_capacity is not None:
             add_capacity(model, job.extra_capacity)  # type: ignore[arg-type]
-        if job.channels_last:
-            model.to(memory_format=torch.channels_last)
         if job.task is None:
             return model, tasks
         return OneTask(model, job.task), [task for task in tasks if task.name == job.task]
@@ -212,6 +212,7 @@ def _noting_start(job: Job) -> Any:
         weights = weights_checksum(model)
         changed, chosen = network_change(job)(model, tasks)
 
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
         def note(module: nn.Module, inputs: tuple[Any, ...]) -> None:
             handle.remove()
             if not path.exists():  # a resumed run starts with another batch

@@ -16,7 +16,7 @@ from mtlkit.errors import ConfigError, SpecError
 from mtlkit.files import write_text
 from mtlkit.tasks import Task
 from mtlkit.training.config import TrainConfig
-from mtlkit.training.groups import METHOD_GROUP, param_groups, rotation_schedule
+from mtlkit.training.groups import METHOD_GROUP, paper_decay, param_groups, rotation_schedule
 from mtlkit.training.loaders import collate
 from mtlkit.training.optimizers import build_optimizer
 from mtlkit.training.schedules import make_schedule
@@ -107,7 +107,7 @@ def build_trainer(
         early_stop=config.early_stop,
         log_every=config.log_every,
         monitor_every=config.monitor_every,
-        trackers=("tensorboard",) if config.tensorboard else (),
+        trackers=config.trackers,
         seed=config.seed,
         progress=progress,
     )
@@ -141,6 +141,10 @@ def build_model(
     model: torch.nn.Module = mtlkit.create_architecture(architecture, tasks, method=config.method)
     if change is not None:
         model, tasks = change(model, tasks)
+    if config.channels_last:
+        model.to(memory_format=torch.channels_last)
+    if config.compile:
+        model.compile()  # in place: parameters and checkpoints keep their names
     return model, tasks, dataset
 
 
@@ -161,7 +165,9 @@ def _schedulers(
     made: list[Any] = [make_schedule(config.schedule, optimizer, steps, epoch_steps)]
     if config.rotation_decay is not None:
         if any(group.get("name") == METHOD_GROUP for group in optimizer.param_groups):
-            made.append(rotation_schedule(optimizer, config.rotation_decay))
+            auto = config.rotation_decay == "auto"
+            decay = paper_decay(steps) if auto else float(config.rotation_decay)
+            made.append(rotation_schedule(optimizer, decay))
         elif not lenient:
             raise SpecError(f"rotation_decay is set, but the method {config.method!r} has no parameters")
     return [scheduler for scheduler in made if scheduler is not None]

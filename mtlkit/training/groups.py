@@ -17,6 +17,9 @@ __all__ = ["param_groups", "rotation_schedule"]
 
 METHOD_GROUP = "method"
 
+PAPER_DECAY, PAPER_STEPS = 0.9999, 17_600
+"""The rotations' decay on multi-MNIST, and the steps of that run: 300 epochs of batches of 1024."""
+
 
 def param_groups(
     model: nn.Module | Iterable[nn.Module],
@@ -81,6 +84,11 @@ def rotation_schedule(optimizer: Optimizer, decay: float = 0.9999) -> Multiplica
         _Factor(decay if name == METHOD_GROUP else 1.0) for name in names
     ]
     return MultiplicativeLR(optimizer, lr_lambda=factors)
+
+
+def paper_decay(steps: int) -> float:
+    """The decay per step that ends where the paper's run ended, at 17 % of the first rate."""
+    return float(PAPER_DECAY ** (PAPER_STEPS / max(steps, 1)))
 
 
 class _Factor:

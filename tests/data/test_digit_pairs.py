@@ -111,6 +111,42 @@ def test_no_digit_occurs_in_two_splits():
     assert len(seen[0] & seen[2]) + len(seen[0] & seen[1]) + len(seen[1] & seen[2]) == 0
 
 
+def test_the_field_s_layout_is_a_nearest_neighbour_of_two_digits_six_pixels_apart(tmp_path):
+    write_mnist(tmp_path / "mnist")
+    data = load_dataset("multimnist(pixels=count)", tmp_path)
+    digits, labels = data.digits("train")
+    by_label = {digit.tobytes(): index for index, digit in enumerate(digits)}
+    assert len(by_label) == len(digits)
+    # canvas pixel (i + 1/2) * 36/28 rounded down, as pillow takes the nearest pixel
+    nearest = ((np.arange(28) + 0.5) * 36 / 28).astype(int)
+    partners = []
+    for image, first, second in zip(
+        data.train.inputs[:, 0].numpy(),
+        data.train.targets["left"],
+        data.train.targets["right"],
+        strict=True,
+    ):
+        fits = []
+        for left in np.flatnonzero(labels == int(first)):
+            for right in np.flatnonzero(labels == int(second)):
+                canvas = np.zeros((36, 36), dtype=np.uint8)
+                canvas[:28, :28] = digits[left]
+                canvas[6:34, 6:34] = np.maximum(canvas[6:34, 6:34], digits[right])
+                if np.array_equal(canvas[np.ix_(nearest, nearest)], image):
+                    fits.append((left, right))
+        assert len(fits) == 1
+        partners += fits
+    lefts, rights = zip(*partners, strict=True)
+    assert sorted(lefts) == list(range(len(digits)))  # once each
+    assert len(set(rights)) < len(digits)  # partners are drawn with replacement
+
+
+def test_an_unknown_layout_is_refused(tmp_path):
+    write_mnist(tmp_path / "mnist")
+    with pytest.raises(SpecError, match="layout"):
+        load_dataset("multimnist(layout=sabour)", tmp_path)
+
+
 def test_overlap_keeps_the_brighter_pixel_and_the_left_digit_on_the_upper_left():
     left = np.zeros((1, 4, 4), dtype=np.uint8)
     right = np.zeros((1, 4, 4), dtype=np.uint8)
@@ -135,9 +171,9 @@ def test_idx_files_are_read_plain_and_gzipped(tmp_path, suffix, name, folder):
     assert_targets_follow_from_digits(data.test)
 
 
-def test_every_digit_is_once_left_and_once_right(tmp_path):
+def test_in_the_corners_every_digit_is_once_left_and_once_right(tmp_path):
     write_mnist(tmp_path / "mnist")
-    data = load_dataset("multimnist", data_dir=tmp_path)
+    data = load_dataset("multimnist(layout=corners)", data_dir=tmp_path)
     labels = np.sort(data.digits("test")[1])
     for side in ("left", "right"):
         assert np.array_equal(np.sort(data.test.targets[side].numpy()), labels)

@@ -8,6 +8,8 @@ import torch
 import mtlkit
 from mtlkit.errors import SpecError
 from mtlkit.training import groups
+from mtlkit.training.config import TrainConfig
+from mtlkit.training.experiment import build_trainer
 from tests.networks import SmallNet, train
 
 
@@ -135,3 +137,22 @@ def test_a_decay_that_is_none_is_refused(decay):
 def test_an_optimizer_without_the_methods_group_is_refused_with_the_remedy():
     with pytest.raises(SpecError, match="param_groups"):
         mtlkit.rotation_schedule(torch.optim.SGD(SmallNet("rotograd").parameters(), lr=0.1))
+
+
+def test_auto_ends_at_the_rate_that_the_paper_ended_at(tmp_path):
+    settings = {"data": "multidigits(train=64, val=8, test=8)", "method": "rotograd", "batch_size": 16}
+    config = TrainConfig.make(
+        {
+            **settings,
+            "steps": 5,
+            "lr": 1e-3,
+            "method_lr": 1e-3,
+            "rotation_decay": "auto",
+            "output": str(tmp_path),
+        }
+    )
+    trainer, loaders = build_trainer(config, progress=False)
+    trainer.fit(loaders["train"], loaders["val"], steps=5)
+    rates = {group["name"]: group["lr"] for group in trainer.optimizer.param_groups}
+    assert rates["network"] == 1e-3
+    assert rates["method"] == pytest.approx(1e-3 * 0.9999**17_600)

@@ -1,0 +1,97 @@
+"""Command-line options made from the fields of settings, so that no option is named twice."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from pydantic.fields import FieldInfo
+from rich.markup import escape
+
+from mtlkit.settings import Settings, choices, display
+
+__all__ = ["with_settings"]
+
+
+def with_settings(model: type[Settings]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Replace ``**settings`` of a command by one option for each setting of ``model``.
+
+    The command is given those that stand on the command line. Settings that are mappings have no option.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(command, eval_str=True)
+        made = [_option(name, field) for name, field in model.model_fields.items()]
+        options = [option for option in made if option is not None]
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+
+        @functools.wraps(command)
+        def called(**values: Any) -> Any:
+            absent = [option.name for option in options if values[option.name] in (None, [])]
+            return command(**{key: value for key, value in values.items() if key not in absent})
+
+        # typer reads both
+        parameters = [*(p.replace(kind=p.KEYWORD_ONLY) for p in own), *options]
+        called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {p.name: p.annotation for p in parameters}
+        return called
+
+    return decorate
+
+
+def _option(name: str, field: FieldInfo) -> inspect.Parameter | None:
+    kind = display(field).cli or _kind(field.annotation)
+    if kind is None:
+        return None
+    dashed = name.replace("_", "-")
+    names = display(field).flags or (f"--{dashed}/--no-{dashed}" if kind is bool else f"--{dashed}",)
+    info = typer.Option(
+        *names,
+        help=escape((field.description or "").replace("`", "") + _default(field)),
+        rich_help_panel=display(field).panel,
+        show_default=False,
+        metavar=_metavar(field.annotation),
+    )
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, info],
+    )
+
+
+def _kind(annotation: Any) -> Any:
+    """The type of an option on the command line; None where there is none."""
+    kinds = list(choices(annotation))
+    if any(typing.get_origin(kind) is typing.Literal for kind in kinds):
+        return str  # the settings themselves say which words fit
+    for kind in kinds:
+        if kind in (bool, int, float, str):
+            return kind
+        if typing.get_origin(kind) in (list, tuple):
+            return list[str]
+    return None
+
+
+def _default(field: FieldInfo) -> str:
+    """The default as the help shows it; the option's own is None, to know what was given."""
+    value = field.default
+    if field.is_required() or value is False or value in (None, "", [], {}):
+        return ""
+    shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return f" [default: {'yes' if value is True else shown}]"
+
+
+def _metavar(annotation: Any) -> str | None:
+    """What fits, where typer's own word would not say it."""
+    kinds = list(choices(annotation))
+    if any(typing.get_origin(kind) in (list, tuple) for kind in kinds):
+        return "<str>,..."
+    if not any(typing.get_origin(kind) is typing.Literal for kind in kinds):
+        return None
+    words = [typing.get_args(kind) or (f"<{kind.__name__}>",) for kind in kinds]
+    return "|".join(word for some in words for word in some)

@@ -1,0 +1,69 @@
+"""YAML files of settings: plain values only, checked before anything is made of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mtlkit.errors import ConfigError, shorten
+
+__all__ = ["parse_yaml", "read_yaml"]
+
+_MOST_BYTES = 1_000_000
+
+
+def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a mapping from a YAML file: plain values only, no tags, no aliases, no key twice.
+
+    Raises:
+        ConfigError: for a file that is absent or is anything else.
+    """
+    path = Path(path)
+    try:
+        size = path.stat().st_size
+        if size > _MOST_BYTES:
+            raise ConfigError(f"{path} has {size} bytes; a configuration has {_MOST_BYTES} at most")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error}") from None
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str, source: str) -> dict[str, Any]:
+    """The mapping that a YAML text holds."""
+    try:
+        content = yaml.load(text, Loader=_PlainLoader)
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{source} is not a plain YAML file: {reason[:300]}") from None
+    except (RecursionError, ValueError, OverflowError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"{source} is not a plain YAML file: {shorten(error)}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{source} must hold keys and values, not a {type(content).__name__}")
+    return content
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Safe YAML without repeated keys and without aliases, which could expand beyond all memory."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(
+                problem=f"the alias '*{event.anchor}' is not allowed", problem_mark=event.start_mark
+            )
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in getattr(node, "value", ()) if isinstance(key, yaml.ScalarNode)]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {key!r} is given twice", problem_mark=node.start_mark
+                )
+        return super().construct_mapping(node, deep)
