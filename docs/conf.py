@@ -8,8 +8,12 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent / "_ext")]
 
+from settings_table import settings_table  # noqa: E402
+
 from mtlkit import __version__  # noqa: E402
 from mtlkit.cli import catalogue  # noqa: E402
+from mtlkit.evaluation.compare_config import CompareConfig, MethodSettings  # noqa: E402
+from mtlkit.training.config import TrainConfig, TrainingSettings  # noqa: E402
 
 project = "mtlkit"
 release = version = __version__
@@ -52,4 +56,18 @@ def write_method_pages() -> None:
     )
 
 
+def write_settings_tables() -> None:
+    """What `docs/settings.md` includes, from the models that check the settings."""
+    folder = Path(__file__).parent / "settings_tables"
+    folder.mkdir(exist_ok=True)
+    tables = {
+        "train": settings_table(TrainConfig),
+        "compare": settings_table(CompareConfig, leave_out=TrainingSettings),
+        "method": settings_table(MethodSettings),
+    }
+    for name, text in tables.items():
+        (folder / f"{name}.txt").write_text(text)
+
+
 write_method_pages()
+write_settings_tables()

@@ -25,11 +25,12 @@ from pydantic import (
     field_validator,
 )
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
 
 from mtlkit.errors import ConfigError, shorten, unknown_key
 from mtlkit.spec import format_spec, parse_spec
 
-__all__ = ["Display", "Names", "Settings", "Spec", "accepted", "choices", "display", "setting"]
+__all__ = ["Display", "Names", "Settings", "Spec", "accepted", "bounds", "choices", "display", "setting"]
 
 _WHOLE = re.compile(r"[-+]?\d+")
 _KINDS: dict[Any, str] = {
@@ -66,8 +67,7 @@ class Display:
     cli: type | None = None
 
     def __call__(self, schema: dict[str, Any]) -> None:
-        """Leave out of the JSON schema the title that repeats the key."""
-        schema.pop("title", None)
+        """Add nothing of this to the JSON schema."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,13 @@ Names = Annotated[
 """Names as a list, or separated by commas."""
 
 
+class _Untitled(GenerateJsonSchema):
+    """A schema without titles, which would repeat the keys."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
 class Settings(BaseModel):
     """Settings by name. A subclass declares each with :func:`setting`."""
 
@@ -171,6 +178,11 @@ class Settings(BaseModel):
             if not isinstance(key, str) or key not in cls.model_fields:
                 raise unknown_key(source, key, cls.model_fields)
 
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """The JSON schema of these settings, for editors."""
+        return cls.model_json_schema(schema_generator=_Untitled)
+
     @field_validator("*", mode="before")
     @classmethod
     def _read_number(cls, value: Any, info: ValidationInfo) -> Any:
@@ -200,7 +212,7 @@ class Settings(BaseModel):
         if first["type"] == "finite_number":
             wanted = "finite"
         elif first["type"] in ("greater_than", "greater_than_equal", "less_than", "less_than_equal"):
-            wanted = _range(field)
+            wanted = bounds(field)
         return ConfigError(f"{source}: {key!r} must be {wanted}, not {shorten(first['input'])}")
 
 
@@ -232,8 +244,8 @@ def _describe(kind: Any) -> str:
     return _KINDS.get(origin or kind, str(kind))
 
 
-def _range(field: FieldInfo) -> str:
-    """The bounds of a field in words."""
+def bounds(field: FieldInfo) -> str:
+    """The range of a field in words; empty where it has none."""
     said = [
         words.format(getattr(entry, name))
         for entry in _metadata(field)

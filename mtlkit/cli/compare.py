@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from mtlkit.cli import app
+from mtlkit.cli.notes import warnings_as_notes
 from mtlkit.cli.options import with_settings
 from mtlkit.errors import ConfigError
 from mtlkit.evaluation.compare_config import DEMO, CompareConfig
@@ -57,8 +57,7 @@ def _run(chosen: Any, folder: Path) -> None:
     from mtlkit.evaluation.live_table import print_table
     from mtlkit.evaluation.tables import build_table
 
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: typer.echo(f"note: {message}", err=True)
+    with warnings_as_notes():
         try:
             comparison = run_comparison(chosen, folder)
         except Stopped as stop:

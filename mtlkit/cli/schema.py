@@ -28,7 +28,7 @@ def schema(
 
 def json_schema(command: str) -> dict[str, Any]:
     """The JSON schema of the settings of ``mtlkit COMMAND``."""
-    made = settings_of(command).model_json_schema()
+    made = settings_of(command).json_schema()
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **made,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
-import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from mtlkit.cli import app
+from mtlkit.cli.notes import warnings_as_notes
 from mtlkit.cli.options import with_settings
 from mtlkit.training.config import TrainConfig
 from mtlkit.training.yaml_files import read_yaml
@@ -42,8 +42,7 @@ def train(
     chosen = TrainConfig.make({**settings, **flags}, str(config) if config and not flags else "train")
     from mtlkit.training.experiment import run
 
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: typer.echo(f"note: {message}", err=True)
+    with warnings_as_notes():
         try:
             result = run(chosen, resume=resume)
         except Interrupted as stop:

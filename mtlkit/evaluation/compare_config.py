@@ -106,8 +106,8 @@ def _read_seeds(given: Any) -> tuple[int, ...]:
     seeds: Any = given
     if isinstance(given, str):  # on the command line: how many, or several with commas
         words = given.split(",")
-        numbers = [int(word) for word in words if word.strip().isdigit()]
-        seeds = numbers[0] if len(numbers) == len(words) == 1 else numbers
+        if all(word.strip().isdecimal() for word in words):
+            seeds = int(given) if len(words) == 1 else [int(word) for word in words]
     if isinstance(seeds, int) and not isinstance(seeds, bool):
         seeds = range(seeds)
     valid = isinstance(seeds, Sequence) and len(seeds) > 0
@@ -178,7 +178,7 @@ class CompareConfig(TrainingSettings):
             {
                 "type": "array",
                 "minItems": 1,
-                "items": {"anyOf": [{"type": "string"}, MethodSettings.model_json_schema()]},
+                "items": {"anyOf": [{"type": "string"}, MethodSettings.json_schema()]},
             }
         ),
     ] = setting(

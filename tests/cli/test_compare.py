@@ -62,7 +62,10 @@ def test_a_file_and_flags_go_together(tmp_path, capsys, monkeypatch):
         (["--data", "multidigits", "--methods", "sum", "--budget", "small"], "has no key 'small'"),
         (["--demo", "--config", "x.yaml"], "exclude each other"),
         (["--config", "absent.yaml"], "cannot read the configuration absent.yaml"),
-        (["--data", "multidigits", "--methods", "sum", "--launcher", "ray"], "one of local, submitit"),
+        (
+            ["--data", "multidigits", "--methods", "sum", "--launcher", "ray"],
+            "one of 'local', 'submitit'",
+        ),
     ],
 )
 def test_bad_usage_ends_with_code_2_and_the_reason(arguments, message, capsys, tmp_path, monkeypatch):
