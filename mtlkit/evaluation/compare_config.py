@@ -22,7 +22,15 @@ from mtlkit.settings import Names, Settings, Spec, display, setting
 from mtlkit.spec import format_spec, parse_spec
 from mtlkit.training.config import DATA, SPEED, TrainingSettings
 
-__all__ = ["DEMO", "SINGLE_TASK", "CompareConfig", "Entry", "MethodSettings", "split_specs"]
+__all__ = [
+    "DEMO",
+    "SINGLE_TASK",
+    "CompareConfig",
+    "Entry",
+    "MethodSettings",
+    "MethodsConfig",
+    "split_specs",
+]
 
 SINGLE_TASK = "single-task"
 WITH_ROTATIONS = "with R_k"
@@ -164,11 +172,10 @@ MethodSettings = create_model(
 )
 
 
-class CompareConfig(TrainingSettings):
-    """What to compare, and how.
+class MethodsConfig(TrainingSettings):
+    """Several methods on one data set, and where their trainings run.
 
-    The keys are those of every training and those below. :attr:`entries`, :attr:`train` and
-    :attr:`settings` are what a comparison is made of.
+    :attr:`entries`, :attr:`train` and :attr:`settings` are what the trainings are made of.
     """
 
     title: str = setting("", "Of the report.", panel=COMPARISON)
@@ -188,28 +195,6 @@ class CompareConfig(TrainingSettings):
         panel=DATA,
         missing="'methods' must name one method or more, such as [sum, rotograd]",
     )
-    seeds: Seeds = setting(
-        (0, 1, 2),
-        "How many runs per method, from seed 0; or the list of seeds.",
-        panel=COMPARISON,
-        cli=str,
-    )
-    reference: str | None = setting(
-        "sum",
-        "Label that the t-test compares with; added where it is missing.",
-        panel=COMPARISON,
-    )
-    reference_with_rotations: Capacity = setting(
-        None,
-        "Add the plain sum with RotoGrad's matrices as ordinary task parameters.",
-        panel=COMPARISON,
-        cli=bool,
-    )
-    single_task: bool = setting(
-        True,
-        "Train one network per task too, as the baseline of relative improvements.",
-        panel=COMPARISON,
-    )
     normalize: bool = setting(
         False,
         "Divide each loss by its first values, as the RotoGrad paper does.",
@@ -220,8 +205,6 @@ class CompareConfig(TrainingSettings):
         "Tasks that statistics of the improvement are taken over; without any, all.",
         panel=COMPARISON,
     )
-    timing: int = setting(20, "Timed steps per method; 0 for none.", panel=COMPARISON, ge=0)
-    keep_weights: bool = setting(False, "Keep the best weights of every run.", panel=COMPARISON)
     jobs: int | None = setting(
         None,
         "Runs at a time; without it, one per GPU or core, at most 8.",
@@ -236,36 +219,8 @@ class CompareConfig(TrainingSettings):
     launcher_options: dict[str, Any] = setting(
         {}, "Parameters of submitit's executor, such as `slurm_partition`.", panel=SPEED
     )
-    small: dict[str, Any] | None = setting(None, "Keys that `--budget small` changes.", panel=COMPARISON)
 
     _settings: dict[str, Any] = PrivateAttr(default_factory=dict)
-
-    @classmethod
-    def make(
-        cls, settings: Mapping[str, Any], source: str = "the settings", budget: str = "full"
-    ) -> Self:
-        """Check settings by name, type and range.
-
-        Args:
-            settings: values by key.
-            source: where they are from, for error messages.
-            budget: ``full``, or ``small`` for what the key ``small`` changes.
-
-        Raises:
-            ConfigError: for an unknown key, with the nearest one, or a value that does not fit.
-        """
-        if budget not in ("small", "full"):
-            raise ConfigError(f"{source}: the budget is 'small' or 'full', not {budget!r}")
-        given = dict(settings)
-        small = given.pop("small", None)
-        if small is not None and not isinstance(small, Mapping):
-            raise ConfigError(f"{source}: 'small' must hold keys and values, not {small!r}")
-        cls.check_keys(small or {}, f"{source}, small")
-        if budget == "small":
-            if small is None:
-                raise ConfigError(f"{source} has no key 'small' that says what a small budget changes")
-            given |= small
-        return super().make(given, source)
 
     def model_post_init(self, context: Any) -> None:
         """Keep the settings as they were given."""
@@ -284,15 +239,15 @@ class CompareConfig(TrainingSettings):
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
-        """The methods, the reference included."""
-        entries = _with_reference([item.entry() for item in self.methods], self.reference)
-        label = f"sum {WITH_ROTATIONS}"
-        capacity: Any = self.reference_with_rotations
-        if capacity is not None and all(entry.label != label for entry in entries):
-            entries.insert(1, Entry(label, "sum", capacity))
+        """The methods as they are trained."""
+        entries = self.complete([item.entry() for item in self.methods])
         if self.normalize:
             entries = [replace(entry, method=f"normalize+{entry.method}") for entry in entries]
         return tuple(entries)
+
+    def complete(self, entries: list[Entry]) -> list[Entry]:
+        """Add the methods that are not named and belong to it nevertheless."""
+        return entries
 
     @field_validator("methods", mode="before")
     @classmethod
@@ -333,6 +288,75 @@ class CompareConfig(TrainingSettings):
             except SpecError as error:
                 raise ValueError(f"method {entry.label!r}: {error}") from None
         return self
+
+
+class CompareConfig(MethodsConfig):
+    """What to compare, and how.
+
+    The keys are those of every training, those of :class:`MethodsConfig` and those below.
+    """
+
+    seeds: Seeds = setting(
+        (0, 1, 2),
+        "How many runs per method, from seed 0; or the list of seeds.",
+        panel=COMPARISON,
+        cli=str,
+    )
+    reference: str | None = setting(
+        "sum",
+        "Label that the t-test compares with; added where it is missing.",
+        panel=COMPARISON,
+    )
+    reference_with_rotations: Capacity = setting(
+        None,
+        "Add the plain sum with RotoGrad's matrices as ordinary task parameters.",
+        panel=COMPARISON,
+        cli=bool,
+    )
+    single_task: bool = setting(
+        True,
+        "Train one network per task too, as the baseline of relative improvements.",
+        panel=COMPARISON,
+    )
+    timing: int = setting(20, "Timed steps per method; 0 for none.", panel=COMPARISON, ge=0)
+    keep_weights: bool = setting(False, "Keep the best weights of every run.", panel=COMPARISON)
+    small: dict[str, Any] | None = setting(None, "Keys that `--budget small` changes.", panel=COMPARISON)
+
+    @classmethod
+    def make(
+        cls, settings: Mapping[str, Any], source: str = "the settings", budget: str = "full"
+    ) -> Self:
+        """Check settings by name, type and range.
+
+        Args:
+            settings: values by key.
+            source: where they are from, for error messages.
+            budget: ``full``, or ``small`` for what the key ``small`` changes.
+
+        Raises:
+            ConfigError: for an unknown key, with the nearest one, or a value that does not fit.
+        """
+        if budget not in ("small", "full"):
+            raise ConfigError(f"{source}: the budget is 'small' or 'full', not {budget!r}")
+        given = dict(settings)
+        small = given.pop("small", None)
+        if small is not None and not isinstance(small, Mapping):
+            raise ConfigError(f"{source}: 'small' must hold keys and values, not {small!r}")
+        cls.check_keys(small or {}, f"{source}, small")
+        if budget == "small":
+            if small is None:
+                raise ConfigError(f"{source} has no key 'small' that says what a small budget changes")
+            given |= small
+        return super().make(given, source)
+
+    def complete(self, entries: list[Entry]) -> list[Entry]:
+        """Add the reference where it is missing."""
+        entries = _with_reference(entries, self.reference)
+        label = f"sum {WITH_ROTATIONS}"
+        capacity: Any = self.reference_with_rotations
+        if capacity is not None and all(entry.label != label for entry in entries):
+            entries.insert(1, Entry(label, "sum", capacity))
+        return entries
 
 
 def split_specs(text: str) -> list[str]:

@@ -202,7 +202,6 @@ class _Plan:
             config.seed,
             {**train, "test": False},
             extra_capacity=capacity,
-            channels_last=config.channels_last,
             threads=self.threads,
             device=config.device,
         )
