@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -26,12 +27,18 @@ def report(
 ) -> None:
     """Write a self-contained HTML report of results, and their tables."""
     from mtlkit.evaluation.report import write_report
-    from mtlkit.evaluation.results import HEADER, Comparison, read_trainer_run
+    from mtlkit.evaluation.results import HEADER, Comparison, append_result
+    from mtlkit.evaluation.single_run import read_trainer_run
     from mtlkit.evaluation.tables import build_table, table_files
     from mtlkit.files import write_text
 
     is_comparison = (folder / HEADER).is_file()
     comparison = Comparison.load(folder) if is_comparison else read_trainer_run(folder)
+    with contextlib.suppress(OSError):  # a folder that may only be read
+        for run in comparison.recovered:
+            append_result(folder, run)
+    if comparison.recovered:
+        typer.echo(f"repaired results.jsonl: {len(comparison.recovered)} runs from their result.json")
     written = write_report(comparison, folder / "report.html" if output is None else output)
     typer.echo(f"wrote {written}")
     if tables and is_comparison:

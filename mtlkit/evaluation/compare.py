@@ -29,6 +29,7 @@ from mtlkit.evaluation.launchers import choose_launcher, cores, number_of_jobs
 from mtlkit.evaluation.live_table import LiveTable
 from mtlkit.evaluation.report import write_report
 from mtlkit.evaluation.results import (
+    ONE_EACH,
     Comparison,
     HistoryRow,
     Run,
@@ -90,6 +91,8 @@ def compare(
     finished = [job for job in plan.jobs if read_outcome(job) is not None]  # also checks settings
     _write_header(config, folder, tasks, threads)
     comparison = Comparison.load(folder)
+    for run in comparison.recovered:
+        append_result(folder, run)
     planned: dict[str, int] = {}
     for job in plan.jobs:
         planned[job.label] = planned.get(job.label, 0) + 1
@@ -292,7 +295,7 @@ def _record(
 ) -> None:
     """Append a run to the results once all its trainings have finished, or one has failed."""
     parts = plan.parts(label, seed)
-    method = parts[0].train["method"] if parts[0].task is None else "one network per task"
+    method = parts[0].train["method"] if parts[0].task is None else ONE_EACH
     run = Run(label, seed, method=method, step_ratio=ratios.get(label))
     if failure is not None:
         job, error = failure
@@ -306,6 +309,7 @@ def _record(
             assert outcome is not None
             run.metrics |= outcome.metrics
         run.seconds = sum(outcome.seconds for outcome in outcomes if outcome is not None)
+        run.steps = sum(outcome.steps for outcome in outcomes if outcome is not None)
         if parts[0].task is not None:
             _join_histories(folder, run, parts)
     known = comparison.find(label, seed)

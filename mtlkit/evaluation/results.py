@@ -2,13 +2,13 @@
 
 A folder holds::
 
-    comparison.json                    title, configuration, tasks, baseline, reference, versions
-    results.jsonl                      one line per finished run
+    comparison.json                     title, configuration, tasks, baseline, reference, versions
+    results.jsonl                       one line per finished run
     runs/<label>-seed<k>/history.jsonl  losses, validations and the monitor's rows of a run
+    runs/<label>-seed<k>/result.json    how the training ended (single-task: a folder per task)
 
 Lines are appended and never changed, so a process that is killed loses at most the line it was writing;
-of two lines for one run the later counts. A run's history may as well be the Trainer's ``log.jsonl``:
-both are lines with a ``kind``, ``train``, ``validation`` or ``monitor``.
+of two lines for one run the later counts. Runs whose line is lost are read from their ``result.json``.
 """
 
 from __future__ import annotations
@@ -17,13 +17,23 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from zlib import crc32
 
 from mtlkit.errors import MtlkitError, unknown_name
+from mtlkit.evaluation.histories import (
+    HistoryRow,
+    Metrics,
+    MonitorRow,
+    metrics_of,
+    number,
+    read_history,
+    read_lines,
+    write_rows,
+)
 from mtlkit.files import write_text
 from mtlkit.training.logs import json_line, plain_values
 
@@ -36,17 +46,19 @@ __all__ = [
     "TaskRecord",
     "append_result",
     "read_history",
-    "read_trainer_run",
     "run_folder",
     "write_history",
 ]
 
+FORMAT = 1
+"""Version of the files; a folder of a later one is refused."""
 HEADER = "comparison.json"
 RESULTS = "results.jsonl"
-HISTORIES = ("history.jsonl", "log.jsonl")
+FRONT = "front"
+"""Kind of the runs that span the front of weighted sums: drawn, without a row in the table."""
 
-ByTask: TypeAlias = dict[str, float]
-Metrics: TypeAlias = dict[str, dict[str, float]]
+ONE_EACH = "one network per task"
+
 Status: TypeAlias = Literal["done", "failed", "running"]
 
 
@@ -86,44 +98,6 @@ class TaskRecord:
 
 
 @dataclass
-class HistoryRow:
-    """Losses and metrics at one point of a run, on ``train`` or ``val``."""
-
-    step: int
-    epoch: float
-    split: str
-    losses: ByTask = field(default_factory=dict)
-    metrics: Metrics = field(default_factory=dict)
-
-
-@dataclass
-class MonitorRow:
-    """Statistics of the task gradients around one step.
-
-    Attributes:
-        step: of the optimizer.
-        norms: of the task gradients.
-        update_cosines: cosine of each task's gradient with the merged one.
-        weights: of the tasks in the merge.
-        conflict: share of pairs of tasks with a negative cosine.
-        rotation_angles: how far each rotation has turned, in degrees; empty without rotations.
-    """
-
-    step: int
-    norms: ByTask = field(default_factory=dict)
-    update_cosines: ByTask = field(default_factory=dict)
-    weights: ByTask = field(default_factory=dict)
-    conflict: float = math.nan
-    rotation_angles: ByTask = field(default_factory=dict)
-
-    @property
-    def mean_cosine(self) -> float:
-        """Mean of ``update_cosines`` over tasks."""
-        known = [value for value in self.update_cosines.values() if math.isfinite(value)]
-        return sum(known) / len(known) if known else math.nan
-
-
-@dataclass
 class Run:
     """One method with one seed.
 
@@ -136,6 +110,8 @@ class Run:
         step_ratio: time of a step as a multiple of the reference's.
         seconds: how long the run took.
         error: why it failed.
+        steps: of the optimizer, over all networks of the run.
+        kind: empty for a method, ``front`` for a weighting that only spans the front.
         history: rows of losses and metrics.
         monitor: rows about gradients.
     """
@@ -148,6 +124,8 @@ class Run:
     step_ratio: float | None = None
     seconds: float | None = None
     error: str = ""
+    steps: int | None = None
+    kind: str = ""
     history: list[HistoryRow] = field(default_factory=list)
     monitor: list[MonitorRow] = field(default_factory=list)
 
@@ -171,6 +149,8 @@ class Comparison:
         baseline: label of the single-task runs, which improvements are relative to.
         reference: label that the t-test compares with.
         split: what the runs' metrics were measured on.
+        tuning: what the search before the comparison cost, by label: ``trials``, ``seconds``, ``steps``.
+        recovered: runs that ``results.jsonl`` had lost and that were read from their ``result.json``.
     """
 
     title: str
@@ -181,13 +161,25 @@ class Comparison:
     baseline: str | None = None
     reference: str | None = None
     split: str = "test"
+    tuning: dict[str, dict[str, float]] = field(default_factory=dict)
+    recovered: list[Run] = field(default_factory=list, compare=False)
 
     @property
     def labels(self) -> list[str]:
         """Methods: those that the configuration names under ``order`` first, then as they appear."""
         order = [label for label in self.config.get("order", ()) if isinstance(label, str)]
-        found = list(dict.fromkeys(run.label for run in self.runs))
+        found = list(dict.fromkeys(run.label for run in self.runs if run.kind != FRONT))
         return [label for label in order if label in found] + [x for x in found if x not in order]
+
+    @property
+    def front_labels(self) -> list[str]:
+        """The weightings that span the front."""
+        return list(dict.fromkeys(run.label for run in self.runs if run.kind == FRONT))
+
+    @property
+    def seeds(self) -> list[int]:
+        """All seeds of the methods."""
+        return sorted({run.seed for run in self.runs if run.kind != FRONT})
 
     def of(self, label: str) -> list[Run]:
         """The runs of one method, by seed."""
@@ -207,6 +199,7 @@ class Comparison:
     def save_header(self, folder: str | os.PathLike[str]) -> None:
         """Write all but the runs."""
         header = {
+            "format": FORMAT,
             "title": self.title,
             "tasks": [asdict(task) for task in self.tasks],
             "config": self.config,
@@ -214,6 +207,7 @@ class Comparison:
             "baseline": self.baseline,
             "reference": self.reference,
             "split": self.split,
+            "tuning": self.tuning,
         }
         write_text(Path(folder) / HEADER, json.dumps(plain_values(header), indent=2) + "\n")
 
@@ -229,70 +223,64 @@ class Comparison:
     def load(cls, folder: str | os.PathLike[str]) -> Comparison:
         """Read a folder back.
 
+        Nothing is written: :attr:`recovered` names the runs that ``results.jsonl`` lacks.
+
         Raises:
-            ResultsError: where there is no comparison, or its header is damaged.
+            ResultsError: where there is no comparison, a damaged header, or that of a newer mtlkit.
         """
         path = Path(folder)
+        header = _read_header(path)
         try:
-            header = json.loads((path / HEADER).read_text(encoding="utf-8"))
-            tasks = [
-                TaskRecord(task["name"], dict(task["metrics"]), tuple(task.get("compared", ())))
-                for task in header["tasks"]
-            ]
-        except FileNotFoundError:
-            raise ResultsError(
-                f"{path} holds no comparison (no {HEADER}); give a folder that `mtlkit compare` wrote"
-            ) from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            made = cls(
+                title=str(header.get("title", path.name)),
+                tasks=[
+                    TaskRecord(task["name"], dict(task["metrics"]), tuple(task.get("compared", ())))
+                    for task in header["tasks"]
+                ],
+                config=dict(header.get("config") or {}),
+                versions=dict(header.get("versions") or {}),
+                baseline=header.get("baseline"),
+                reference=header.get("reference"),
+                split=str(header.get("split", "test")),
+                tuning={str(k): dict(v) for k, v in dict(header.get("tuning") or {}).items()},
+            )
+        except (ValueError, KeyError, TypeError) as error:
             raise ResultsError(f"cannot read {path / HEADER}: {error!r}") from None
-        made = cls(
-            title=str(header.get("title", path.name)),
-            tasks=tasks,
-            config=dict(header.get("config") or {}),
-            versions=dict(header.get("versions") or {}),
-            baseline=header.get("baseline"),
-            reference=header.get("reference"),
-            split=str(header.get("split", "test")),
-        )
         latest: dict[tuple[str, int], Run] = {}
-        for record in _lines(path / RESULTS):
+        for record in read_lines(path / RESULTS):
             run = _read_run(record)
             if run is not None:
                 latest[run.label, run.seed] = run
+        for run in _finished_runs(path, [task.name for task in made.tasks]):
+            known = latest.get((run.label, run.seed))
+            if known is None or known.status != "done":
+                latest[run.label, run.seed] = run
+                made.recovered.append(run)
         for run in latest.values():
             run.history, run.monitor = read_history(path / "runs" / run_folder(run.label, run.seed))
             made.runs.append(run)
         return made
 
 
-def read_trainer_run(folder: str | os.PathLike[str]) -> Comparison:
-    """A single run of the Trainer, from its ``log.jsonl``, as a comparison of one.
-
-    Its metrics are those of the best validation, or of the last where none is marked.
-
-    Raises:
-        ResultsError: where there is no log, or it does not say what the tasks are.
-    """
-    path = Path(folder)
-    records = list(_lines(path / HISTORIES[1]))
-    header = next((record for record in records if record.get("kind") == "run"), None)
-    if header is None or not isinstance(header.get("tasks"), Mapping):
+def _read_header(path: Path) -> dict[str, Any]:
+    try:
+        header = json.loads((path / HEADER).read_text(encoding="utf-8"))
+        if not isinstance(header, dict):
+            raise ValueError("not a JSON object")
+    except FileNotFoundError:
         raise ResultsError(
-            f"{path} holds neither a comparison ({HEADER}) nor the log of a run ({HISTORIES[1]}); "
-            "give a folder that `mtlkit compare` or `mtlkit train` wrote"
+            f"{path} holds no comparison (no {HEADER}); give a folder that `mtlkit compare` wrote"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ResultsError(f"cannot read {path / HEADER}: {error!r}") from None
+    written = header.get("format", FORMAT)
+    if not isinstance(written, int) or written > FORMAT:
+        version = dict(header.get("versions") or {}).get("mtlkit", "newer")
+        raise ResultsError(
+            f"{path} was written by mtlkit {version}, in format {written}; this version reads formats "
+            f"up to {FORMAT}. Update mtlkit: pip install -U mtlkit"
         )
-    tasks = [
-        TaskRecord(str(name), {str(m): bool(h) for m, h in dict(facts.get("metrics") or {}).items()})
-        for name, facts in header["tasks"].items()
-    ]
-    validations = [record for record in records if record.get("kind") == "validation"]
-    chosen = next((r for r in reversed(validations) if r.get("best")), None)
-    chosen = chosen or (validations[-1] if validations else {})
-    method = str(header.get("method") or "run")
-    run = Run(method, 0, metrics=_metrics(chosen.get("tasks")), method=method)
-    run.history, run.monitor = read_history(path)
-    facts = {k: v for k, v in header.items() if k not in ("kind", "step", "tasks", "method", "time")}
-    return Comparison(path.resolve().name, tasks, [run], config=facts, split="validation")
+    return header
 
 
 def run_folder(label: str, seed: int) -> str:
@@ -306,10 +294,7 @@ def run_folder(label: str, seed: int) -> str:
 
 def append_result(folder: str | os.PathLike[str], run: Run) -> None:
     """Add a finished run to ``results.jsonl``; it is on disk when this returns."""
-    record = {
-        name: getattr(run, name)
-        for name in ("label", "seed", "status", "metrics", "method", "step_ratio", "seconds", "error")
-    }
+    record = {name: value for name, value in vars(run).items() if name not in ("history", "monitor")}
     path = Path(folder) / RESULTS
     path.parent.mkdir(parents=True, exist_ok=True)
     # end a line that a killed process left unfinished, or this record would be lost with it
@@ -322,52 +307,7 @@ def append_result(folder: str | os.PathLike[str], run: Run) -> None:
 
 def write_history(folder: str | os.PathLike[str], run: Run) -> None:
     """Write the rows of a run, replacing what was there."""
-    path = Path(folder) / "runs" / run_folder(run.label, run.seed) / HISTORIES[0]
-    records: list[dict[str, Any]] = []
-    for row in run.history:
-        kind = "train" if row.split == "train" else "validation"
-        record: dict[str, Any] = {"kind": kind, "step": row.step, "epoch": row.epoch}
-        if row.split not in ("train", "val"):
-            record["split"] = row.split
-        if row.losses:
-            record["losses"] = row.losses
-        if row.metrics:
-            record["tasks"] = row.metrics
-        records.append(record)
-    records += [{"kind": "monitor", **asdict(row)} for row in run.monitor]
-    write_text(path, "".join(map(json_line, records)))
-
-
-def read_history(folder: str | os.PathLike[str]) -> tuple[list[HistoryRow], list[MonitorRow]]:
-    """Rows of a run from ``history.jsonl``, or else from the Trainer's ``log.jsonl``."""
-    path = next((Path(folder) / name for name in HISTORIES if (Path(folder) / name).is_file()), None)
-    history: list[HistoryRow] = []
-    monitor: list[MonitorRow] = []
-    for record in () if path is None else _lines(path):
-        kind, step = record.get("kind"), record.get("step")
-        if not isinstance(step, int):
-            continue
-        epoch = _number(record.get("epoch"))
-        if kind == "train":
-            losses, metrics = _by_task(record.get("losses")), _metrics(record.get("tasks"))
-            history.append(HistoryRow(step, epoch, "train", losses, metrics))
-        elif kind == "validation":
-            metrics = _metrics(record.get("tasks"))
-            losses = {task: row["loss"] for task, row in metrics.items() if "loss" in row}
-            losses |= _by_task(record.get("losses"))
-            history.append(HistoryRow(step, epoch, str(record.get("split", "val")), losses, metrics))
-        elif kind == "monitor":
-            monitor.append(
-                MonitorRow(
-                    step,
-                    norms=_by_task(record.get("norms")),
-                    update_cosines=_by_task(record.get("update_cosines")),
-                    weights=_by_task(record.get("weights")),
-                    conflict=_number(record.get("conflict")),
-                    rotation_angles=_by_task(record.get("rotation_angles")),
-                )
-            )
-    return history, monitor
+    write_rows(Path(folder) / "runs" / run_folder(run.label, run.seed), run.history, run.monitor)
 
 
 def _read_run(record: Mapping[str, Any]) -> Run | None:
@@ -375,47 +315,55 @@ def _read_run(record: Mapping[str, Any]) -> Run | None:
     if not isinstance(label, str) or not isinstance(seed, int):
         return None
     status = record.get("status", "done")
+    steps = record.get("steps")
     return Run(
         label=label,
         seed=seed,
         status=status if status in ("done", "failed", "running") else "failed",
-        metrics=_metrics(record.get("metrics")),
+        metrics=metrics_of(record.get("metrics")),
         method=str(record.get("method") or ""),
         step_ratio=_optional(record.get("step_ratio")),
         seconds=_optional(record.get("seconds")),
         error=str(record.get("error") or ""),
+        steps=steps if isinstance(steps, int) else None,
+        kind=str(record.get("kind") or ""),
     )
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Records of a file of JSON lines; one that is cut short is left out."""
-    if not path.is_file():
-        return
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict):
-                yield record
+def _finished_runs(path: Path, tasks: list[str]) -> list[Run]:
+    """Runs that finished, from ``job.json`` and ``result.json`` of their trainings."""
+    ratios = (read_json(path / "timing.json") or {}).get("ratios") or {}
+    parts: dict[tuple[str, int], dict[str | None, tuple[dict[str, Any], dict[str, Any]]]] = {}
+    for file in sorted([*path.glob("runs/*/result.json"), *path.glob("runs/*/*/result.json")]):
+        result, job = read_json(file), read_json(file.with_name("job.json"))
+        if result and job and not result.get("error") and isinstance(job.get("seed"), int):
+            parts.setdefault((str(job.get("label")), job["seed"]), {})[job.get("task")] = (job, result)
+    found = []
+    for (label, seed), trainings in parts.items():
+        whole = trainings.get(None)
+        chosen = [whole] if whole else [trainings[task] for task in tasks if task in trainings]
+        if not whole and len(chosen) < len(tasks):
+            continue  # not all single-task networks are trained
+        run = Run(label, seed, step_ratio=_optional(ratios.get(label)), seconds=0.0, steps=0)
+        run.method = str((whole[0].get("train") or {}).get("method", "")) if whole else ONE_EACH
+        run.kind = str(whole[0].get("kind") or "") if whole else ""
+        for _, result in chosen:
+            run.metrics |= metrics_of(result.get("metrics"))
+            run.seconds = (run.seconds or 0.0) + (_optional(result.get("seconds")) or 0.0)
+            run.steps = (run.steps or 0) + int(_optional(result.get("steps")) or 0)
+        found.append(run)
+    return found
 
 
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A file that holds a JSON object; None where it is missing or damaged."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def _optional(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _by_task(value: Any) -> ByTask:
-    if not isinstance(value, Mapping):
-        return {}
-    return {str(name): _number(item) for name, item in value.items()}
-
-
-def _metrics(value: Any) -> Metrics:
-    if not isinstance(value, Mapping):
-        return {}
-    return {str(task): _by_task(row) for task, row in value.items()}
+    found = number(value)
+    return None if math.isnan(found) else found

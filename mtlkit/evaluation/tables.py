@@ -5,17 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from mtlkit.evaluation.results import Comparison, Run
-from mtlkit.evaluation.statistics import (
-    Spread,
-    TTest,
-    paired_t_test,
-    spread,
-    task_improvement,
-    task_statistics,
-)
+from mtlkit.evaluation.claims import Claim, compare_methods, family
+from mtlkit.evaluation.figures import Column, collect_figures
+from mtlkit.evaluation.results import Comparison
+from mtlkit.evaluation.significance import Difference
+from mtlkit.evaluation.statistics import Spread, TTest, paired_t_test, spread
+from mtlkit.evaluation.verdict import Verdict, judge
 
 __all__ = [
     "Cell",
@@ -23,58 +20,46 @@ __all__ = [
     "Row",
     "Table",
     "build_table",
+    "describe_marks",
+    "format_cell",
+    "format_number",
     "table_files",
     "to_csv",
     "to_latex",
     "to_markdown",
 ]
 
-DAGGER = "†"
-_STATISTICS = {
-    "mean": "mean",
-    "median": "median",
-    "minimum": "min",
-    "maximum": "max",
-    "std": "std",
-}
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of figures.
-
-    Attributes:
-        key: unique, for CSV.
-        group: heading above, the task's name.
-        title: heading.
-        higher_is_better: None where neither is.
-        decimals: digits behind the point.
-    """
-
-    key: str
-    group: str
-    title: str
-    higher_is_better: bool | None
-    decimals: int = 2
-
-    @property
-    def arrow(self) -> str:
-        """Which way is better."""
-        return {True: "↑", False: "↓", None: ""}[self.higher_is_better]
+DAGGER, DOUBLE_DAGGER, STAR = "†", "‡", "*"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Median and deviation over seeds; ``test`` against the reference, where that makes sense."""
+    """Median and deviation over seeds.
+
+    Attributes:
+        spread: over the runs that have a value.
+        test: against the reference, where that makes sense.
+        claim: the same with an interval, and corrected for the number of tests.
+        best: of the column.
+        fewer: over fewer seeds than the comparison has.
+    """
 
     spread: Spread
     test: TTest | None = None
+    claim: Claim | None = None
     best: bool = False
+    fewer: bool = False
 
     @property
     def dagger(self) -> bool:
-        """Whether it is significantly better than the reference."""
+        """Whether it is better than the reference by the test alone."""
         return self.test is not None and self.test.significant
+
+    @property
+    def marks(self) -> str:
+        """A double dagger where it is better after Holm's correction too; a star for fewer seeds."""
+        wins = self.claim is not None and self.claim.wins
+        return (DOUBLE_DAGGER if wins else DAGGER if self.dagger else "") + (STAR if self.fewer else "")
 
 
 @dataclass(frozen=True)
@@ -97,130 +82,57 @@ class Table:
     reference: str | None
     improvement_over: tuple[str, ...] = ()
     """Tasks that the statistics of the improvement are taken over, where these are not all."""
+    verdict: Verdict = field(default_factory=Verdict)
+    tests: int = 0
+    """Number of tests that Holm's correction is over."""
 
 
 def build_table(comparison: Comparison, *, all_metrics: bool = False, level: float = 0.05) -> Table:
-    """Medians and deviations over seeds of test metrics and relative improvements.
+    """Medians and deviations over seeds of test metrics and relative improvements, and the verdict.
 
     Improvements of a run are relative to the baseline's run with the same seed, so those of the
     baseline itself are 0; their statistics are taken over the tasks that the configuration names under
     ``improvement_over``, or over all. A dagger marks what is better than the reference by a one-sided
-    paired t-test over seeds. The best median of each column, the baseline left out, is marked too.
+    paired t-test over seeds, a double dagger what is so after Holm's correction. The best median of each
+    column, the baseline left out, is marked too.
 
     Args:
         comparison: the runs.
         all_metrics: a column for every metric, not only for the main one of each task.
         level: of the test.
     """
-    values: dict[str, dict[str, dict[int, float]]] = {label: {} for label in comparison.labels}
-    columns = _metric_columns(comparison, all_metrics, values)
-    if comparison.baseline in comparison.labels:
-        columns += _improvement_columns(comparison, values)
-    else:
-        columns += _task_columns(comparison, values)
-    columns += _time_column(comparison, values)
-    reference = comparison.reference if comparison.reference in values else None
+    figures = collect_figures(comparison, all_metrics=all_metrics)
+    reference = comparison.reference if comparison.reference in figures.values else None
+    tested = [label for label in comparison.labels if label not in (reference, comparison.baseline)]
+    claims: dict[tuple[str, str], Claim] = {}
+    if reference is not None:
+        claims = compare_methods(figures, tested, reference, family(figures))
     rows = []
     for label in comparison.labels:
         runs = comparison.of(label)
         cells = {}
-        for column in columns:
-            seeds = values[label].get(column.key, {})
+        for column in figures.columns:
             test = None
-            tested = column.higher_is_better is not None and column.key != "time"
-            if reference is not None and label not in (reference, comparison.baseline) and tested:
-                against = values[reference].get(column.key, {})
-                shared = sorted(set(seeds) & set(against))
-                test = paired_t_test(
-                    [seeds[seed] for seed in shared],
-                    [against[seed] for seed in shared],
-                    bool(column.higher_is_better),
-                    level,
-                )
-            found = spread(list(seeds.values()))
+            if reference is not None and label in tested and column.is_tested:
+                pair = figures.paired(label, reference, column.key)
+                test = paired_t_test(*pair, bool(column.higher_is_better), level)
+            found = spread(list(figures.seeds(label, column.key).values()))
             if column.key == "time" and found.std == 0:  # measured once, for all seeds
                 found = Spread(found.median, math.nan, found.count)
-            cells[column.key] = Cell(found, test)
+            fewer = 0 < found.count < len(comparison.seeds)
+            cells[column.key] = Cell(found, test, claims.get((label, column.key)), fewer=fewer)
         role = "baseline" if label == comparison.baseline else "reference" if label == reference else ""
         failed = sum(run.status == "failed" for run in runs)
         rows.append(Row(label, cells, role, sum(run.status == "done" for run in runs), failed))
-    columns = [_with_decimals(column, rows) for column in columns]
-    over = tuple(comparison.config.get("improvement_over") or ())
-    return Table(columns, _mark_best(columns, rows), reference, over)
-
-
-def _metric_columns(
-    comparison: Comparison, all_metrics: bool, values: dict[str, dict[str, dict[int, float]]]
-) -> list[Column]:
-    columns = []
-    for task in comparison.tasks:
-        for metric in task.metrics if all_metrics else (task.main_metric,):
-            key = f"{task.name}/{metric}"
-            columns.append(Column(key, task.name, metric, task.metrics.get(metric, False)))
-            for run in _finished(comparison):
-                values[run.label].setdefault(key, {})[run.seed] = run.metric(task.name, metric)
-    return columns
-
-
-def _improvement_columns(
-    comparison: Comparison, values: dict[str, dict[str, dict[int, float]]]
-) -> list[Column]:
-    """Improvement per task where it is the mean of several metrics, then statistics over tasks."""
-    assert comparison.baseline is not None
-    several = [task for task in comparison.tasks if len(task.directions) > 1]
-    columns = [
-        Column(f"delta/task/{task.name}", "Δ per task", f"Δ {task.name}", True) for task in several
-    ]
-    for name, title in _STATISTICS.items():
-        better = None if name == "std" else True
-        columns.append(Column(f"delta/{name}", "Δ over tasks, %", f"Δ {title}", better))
-    over = comparison.config.get("improvement_over")
-    for run in _finished(comparison):
-        single = comparison.find(comparison.baseline, run.seed)
-        gains = {
-            task.name: math.nan
-            if single is None or single.status == "failed"
-            else task_improvement(
-                run.metrics.get(task.name, {}), single.metrics.get(task.name, {}), task.directions
-            )
-            for task in comparison.tasks
-        }
-        found = task_statistics([gain for name, gain in gains.items() if over is None or name in over])
-        row = values[run.label]
-        for task in several:
-            row.setdefault(f"delta/task/{task.name}", {})[run.seed] = gains[task.name]
-        for name in _STATISTICS:
-            row.setdefault(f"delta/{name}", {})[run.seed] = getattr(found, name)
-    return columns
-
-
-def _task_columns(
-    comparison: Comparison, values: dict[str, dict[str, dict[int, float]]]
-) -> list[Column]:
-    """Statistics over tasks of the metric itself, where there is no baseline and all have the same."""
-    metrics = {(task.main_metric, task.higher_is_better) for task in comparison.tasks}
-    if len(metrics) != 1 or len(comparison.tasks) < 3:
-        return []
-    ((metric, higher),) = metrics
-    for run in _finished(comparison):
-        found = task_statistics([run.metric(task.name, metric) for task in comparison.tasks])
-        for name in _STATISTICS:
-            values[run.label].setdefault(f"over/{name}", {})[run.seed] = getattr(found, name)
-    return [
-        Column(f"over/{name}", "over tasks", f"{metric} {title}", None if name == "std" else higher)
-        for name, title in _STATISTICS.items()
-    ]
-
-
-def _time_column(comparison: Comparison, values: dict[str, dict[str, dict[int, float]]]) -> list[Column]:
-    timed = [run for run in _finished(comparison) if run.step_ratio is not None]
-    for run in timed:
-        values[run.label].setdefault("time", {})[run.seed] = float(run.step_ratio or math.nan)
-    return [Column("time", "Time", "× step", False)] if timed else []
-
-
-def _finished(comparison: Comparison) -> list[Run]:
-    return [run for run in comparison.runs if run.status == "done"]
+    columns = [_with_decimals(column, rows) for column in figures.columns]
+    return Table(
+        columns,
+        _mark_best(columns, rows),
+        reference,
+        tuple(comparison.config.get("improvement_over") or ()),
+        judge(comparison, figures),
+        sum(not math.isnan(claim.p_value) for claim in claims.values()),
+    )
 
 
 def _with_decimals(column: Column, rows: list[Row]) -> Column:
@@ -248,8 +160,7 @@ def _mark_best(columns: list[Column], rows: list[Row]) -> list[Row]:
         top = max(ranked.values())
         for label, value in ranked.items():
             if value == top:
-                old = cells[label][column.key]
-                cells[label][column.key] = Cell(old.spread, old.test, best=True)
+                cells[label][column.key] = replace(cells[label][column.key], best=True)
     return [Row(row.label, cells[row.label], row.role, row.done, row.failed) for row in rows]
 
 
@@ -266,23 +177,30 @@ def format_number(value: float, decimals: int) -> str:
 
 
 def format_cell(cell: Cell, column: Column) -> str:
-    """``0.9512 ± 0.0021†``; the deviation is left out where there is one seed."""
+    """``0.9512 ± 0.0021‡``; the deviation is left out where there is one seed."""
     text = format_number(cell.spread.median, column.decimals)
     if not math.isnan(cell.spread.std):
         text += f" ± {format_number(cell.spread.std, column.decimals)}"
-    return text + (DAGGER if cell.dagger else "")
+    return text + cell.marks
 
 
 def _runs_text(row: Row) -> str:
     return f"{row.done}" + (f" ({row.failed} failed)" if row.failed else "")
 
 
-def _legend(table: Table) -> str:
+def describe_marks(table: Table) -> str:
+    """What the marks of a table mean."""
     text = "Median ± standard deviation over seeds; the best of each column is bold."
     if table.reference is not None:
-        text += f" {DAGGER}: better than {table.reference} (one-sided paired t-test, 0.05)."
-    if table.improvement_over:
-        text += f" Δ over tasks: of {', '.join(table.improvement_over)}."
+        text += (
+            f" {DAGGER}: better than {table.reference} (one-sided paired t-test, 0.05)."
+            f" {DOUBLE_DAGGER}: also two-sided, after Holm's correction over {table.tests} tests."
+        )
+    if any(cell.fewer for row in table.rows for cell in row.cells.values()):
+        text += f" {STAR}: over fewer seeds than others."
+    if any(column.key.startswith("delta/") for column in table.columns):
+        which = f" of {', '.join(table.improvement_over)}" if table.improvement_over else ""
+        text += f" Δ: improvement{which} over single-task networks of the same seed, in percent."
     return text
 
 
@@ -296,10 +214,10 @@ def table_files(table: Table) -> dict[str, str]:
 
 
 def to_markdown(table: Table) -> str:
-    """A table in GitHub's Markdown, with a line on what the marks mean."""
+    """The verdict, a table in GitHub's Markdown, and a line on what its marks mean."""
 
     def escape(text: str) -> str:
-        return text.replace("\\", "\\\\").replace("|", "\\|")
+        return text.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*")
 
     heads = ["method", *(_head(column) for column in table.columns), "runs"]
     lines = [
@@ -310,10 +228,11 @@ def to_markdown(table: Table) -> str:
         texts = [escape(row.label)]
         for column in table.columns:
             cell = row.cells[column.key]
-            text = format_cell(cell, column)
+            text = escape(format_cell(cell, column))
             texts.append(f"**{text}**" if cell.best else text)
         lines.append("| " + " | ".join([*texts, _runs_text(row)]) + " |")
-    return "\n".join(lines) + f"\n\n{_legend(table)}\n"
+    verdict = f"{escape(table.verdict.text)}\n\n" if table.verdict.text else ""
+    return verdict + "\n".join(lines) + f"\n\n{describe_marks(table)}\n"
 
 
 def to_latex(table: Table) -> str:
@@ -335,23 +254,34 @@ def to_latex(table: Table) -> str:
         if row.role == "baseline":
             lines.append(r"\midrule")
     lines += [r"\bottomrule", r"\end{tabular}"]
-    return f"% {_legend(table)}\n" + "\n".join(lines) + "\n"
+    comments = [line for line in (table.verdict.text, describe_marks(table)) if line]
+    return "".join(f"% {' '.join(line.split())}\n" for line in comments) + "\n".join(lines) + "\n"
+
+
+_FIGURES = ("seeds", "median", "std", "p", "p holm", "difference", "low", "high")
 
 
 def to_csv(table: Table) -> str:
-    """One line per method: median, deviation and p-value of each column, at full precision."""
+    """One line per method: the figures of each column at full precision.
+
+    ``difference``, ``low`` and ``high`` are the mean of the paired differences to the reference and its
+    95 % interval, ``p holm`` is corrected.
+    """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     heads = ["method", "role", "runs", "failed"]
     for column in table.columns:
-        heads += [f"{column.key} median", f"{column.key} std", f"{column.key} p"]
+        heads += [f"{column.key} {name}" for name in _FIGURES]
     writer.writerow(heads)
     for row in table.rows:
         line: list[str] = [row.label, row.role, str(row.done), str(row.failed)]
         for column in table.columns:
             cell = row.cells[column.key]
-            p_value = math.nan if cell.test is None else cell.test.p_value
-            line += [_csv(cell.spread.median), _csv(cell.spread.std), _csv(p_value)]
+            values = [cell.spread.median, cell.spread.std]
+            values.append(math.nan if cell.test is None else cell.test.p_value)
+            claim = cell.claim or Claim(Difference(*[math.nan] * 4, 0))
+            values += [claim.p_value, claim.difference.mean, claim.difference.low, claim.difference.high]
+            line += [str(cell.spread.count), *map(_csv, values)]
         writer.writerow(line)
     return stream.getvalue()
 
@@ -378,6 +308,8 @@ _LATEX = {
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
     "†": r"$^\dagger$",
+    "‡": r"$^\ddagger$",
+    "*": r"$^*$",
     "Δ": r"$\Delta$",
     "↑": r"$\uparrow$",
     "↓": r"$\downarrow$",

@@ -14,9 +14,9 @@ from mtlkit.evaluation.results import (
     TaskRecord,
     append_result,
     read_history,
-    read_trainer_run,
     run_folder,
 )
+from mtlkit.evaluation.single_run import read_trainer_run
 from mtlkit.evaluation.tables import build_table, to_csv
 from tests.evaluation.drawn_results import draw_comparison
 
@@ -113,3 +113,71 @@ def test_a_trainers_log_is_read_as_history(tmp_path):
     single = read_trainer_run(tmp_path)
     assert single.runs[0].label == "pcgrad"
     assert single.runs[0].metric("a", "mse") == 1.1
+
+
+def test_a_run_that_was_tested_shows_the_test(tmp_path):
+    lines = [
+        {"kind": "run", "step": 0, "tasks": {"a": {"metrics": {"mse": False}}}, "method": "pcgrad"},
+        {"kind": "validation", "step": 10, "epoch": 1, "best": True, "tasks": {"a": {"mse": 1.1}}},
+    ]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert read_trainer_run(tmp_path).split == "validation"
+    (tmp_path / "test.json").write_text(json.dumps({"a": {"mse": 1.3}}))
+    tested = read_trainer_run(tmp_path)
+    assert (tested.split, tested.runs[0].metric("a", "mse")) == ("test", 1.3)
+
+
+def training(folder, label, seed, task=None, **result):
+    folder.mkdir(parents=True, exist_ok=True)
+    job = {"label": label, "seed": seed, "task": task, "train": {"method": f"normalize+{label}"}}
+    (folder / "job.json").write_text(json.dumps(job))
+    (folder / "result.json").write_text(json.dumps({"error": "", "seconds": 2.0, "steps": 30, **result}))
+
+
+def test_lost_lines_are_recovered_from_the_results_of_the_trainings(tmp_path):
+    tasks = [TaskRecord("a", {"mse": False}), TaskRecord("b", {"mse": False})]
+    Comparison("x", tasks).save(tmp_path)
+    append_result(tmp_path, Run("sum", 0, metrics={"a": {"mse": 5.0}}))
+    runs = tmp_path / "runs"
+    training(runs / "sum-seed0", "sum", 0, metrics={"a": {"mse": 9.0}})  # its line is there, and counts
+    training(runs / "sum-seed1", "sum", 1, metrics={"a": {"mse": 1.0}, "b": {"mse": 2.0}})
+    training(runs / "mgda-seed1", "mgda", 1, error="NaN")
+    training(runs / "single-task-seed0/task0", "single-task", 0, "a", metrics={"a": {"mse": 3.0}})
+    training(runs / "single-task-seed0/task1", "single-task", 0, "b", metrics={"b": {"mse": 4.0}})
+    training(runs / "single-task-seed1/task0", "single-task", 1, "a", metrics={"a": {"mse": 3.0}})
+    (tmp_path / "timing.json").write_text('{"ratios": {"sum": 1.0}}')
+    made = Comparison.load(tmp_path)
+    assert {(run.label, run.seed) for run in made.recovered} == {("sum", 1), ("single-task", 0)}
+    assert made.find("sum", 0).metric("a", "mse") == 5.0
+    found = made.find("sum", 1)
+    assert (found.step_ratio, found.seconds, found.steps, found.method) == (
+        1.0,
+        2.0,
+        30,
+        "normalize+sum",
+    )
+    both = made.find("single-task", 0)
+    assert both.metrics == {"a": {"mse": 3.0}, "b": {"mse": 4.0}}
+    assert (both.seconds, both.steps) == (4.0, 60)
+    for run in made.recovered:
+        append_result(tmp_path, run)
+    assert Comparison.load(tmp_path).recovered == []
+
+
+def test_a_folder_of_a_newer_version_is_refused_politely(tmp_path):
+    Comparison("x", [TaskRecord("a", {"mse": False})], versions={"mtlkit": "9.1"}).save(tmp_path)
+    header = json.loads((tmp_path / "comparison.json").read_text())
+    (tmp_path / "comparison.json").write_text(json.dumps({**header, "format": 2, "tasks": "unknown"}))
+    with pytest.raises(ResultsError, match=r"mtlkit 9\.1, in format 2; .* up to 1\. Update mtlkit"):
+        Comparison.load(tmp_path)
+
+
+def test_weightings_of_the_front_are_no_rows_of_the_table(tmp_path):
+    made = draw_comparison(methods=("sum", "pcgrad"), seeds=1, epochs=1, monitor=1)
+    made.runs.append(Run("sum 0.2 0.8", 0, metrics=made.runs[0].metrics, kind="front"))
+    made.tuning = {"sum": {"trials": 4, "seconds": 10.0, "steps": 400}}
+    made.save(tmp_path)
+    again = Comparison.load(tmp_path)
+    assert again == made
+    assert again.labels == ["sum", "pcgrad"]
+    assert again.front_labels == ["sum 0.2 0.8"]
