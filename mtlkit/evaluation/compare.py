@@ -41,6 +41,7 @@ from mtlkit.evaluation.results import (
 )
 from mtlkit.evaluation.tables import build_table, table_files
 from mtlkit.evaluation.timing import time_steps
+from mtlkit.evaluation.weightings import front_entries
 from mtlkit.files import write_text
 from mtlkit.tasks import Task
 from mtlkit.training.logs import plain_values
@@ -141,10 +142,11 @@ def plan_jobs(config: CompareConfig, folder: Path, tasks: Sequence[str], threads
                 path = folder / "runs" / run_folder(SINGLE_TASK, seed) / f"task{index}"
                 train = {**config.train, "method": "sum"}
                 jobs.append(Job(str(path), SINGLE_TASK, seed, train, task, **common))
-        for entry in config.entries:
+        for entry in (*config.entries, *front_entries(config, tasks)):
             path = folder / "runs" / run_folder(entry.label, seed)
             train = {**config.train, "method": entry.method, **entry.settings}
-            jobs.append(Job(str(path), entry.label, seed, train, None, entry.extra_capacity, **common))
+            capacity, kind = entry.extra_capacity, entry.kind
+            jobs.append(Job(str(path), entry.label, seed, train, None, capacity, kind=kind, **common))
     return jobs
 
 
@@ -201,12 +203,13 @@ def _write_header(config: CompareConfig, folder: Path, tasks: list[TaskRecord], 
     if config.improvement_over is not None:
         described["improvement_over"] = list(config.improvement_over)
     Comparison(
-        title=config.title,
+        title=config.title or f"{config.data}: {len(config.entries)} methods",
         tasks=tasks,
         config=described,
         versions=old.get("versions") or _versions(threads),
         baseline=SINGLE_TASK if config.single_task or SINGLE_TASK in earlier else None,
         reference=config.reference,
+        tuning=config.tuning,
     ).save_header(folder)
     text = yaml.safe_dump(plain_values(config.settings), sort_keys=False, allow_unicode=True)
     write_text(folder / CONFIG, text)
@@ -296,7 +299,7 @@ def _record(
     """Append a run to the results once all its trainings have finished, or one has failed."""
     parts = plan.parts(label, seed)
     method = parts[0].train["method"] if parts[0].task is None else ONE_EACH
-    run = Run(label, seed, method=method, step_ratio=ratios.get(label))
+    run = Run(label, seed, method=method, step_ratio=ratios.get(label), kind=parts[0].kind)
     if failure is not None:
         job, error = failure
         run.status = "failed"

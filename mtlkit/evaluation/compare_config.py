@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -21,6 +21,9 @@ from mtlkit.errors import ConfigError, SpecError
 from mtlkit.settings import Names, Settings, Spec, display, setting
 from mtlkit.spec import format_spec, parse_spec
 from mtlkit.training.config import DATA, SPEED, TrainingSettings
+
+if TYPE_CHECKING:
+    from mtlkit.tuning.winners import Winners
 
 __all__ = [
     "DEMO",
@@ -76,12 +79,14 @@ class Entry:
         extra_capacity: a matrix before each head, as RotoGrad has it, but learnt like the head;
             options ``size`` and ``dim``; None for none.
         settings: training settings that differ from those of the others.
+        kind: ``front`` for a weighting that only spans the front; empty for a method.
     """
 
     label: str
     method: str
     extra_capacity: dict[str, Any] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    kind: str = ""
 
 
 def _read_capacity(given: Any) -> dict[str, Any] | None:
@@ -318,6 +323,17 @@ class CompareConfig(MethodsConfig):
         "Train one network per task too, as the baseline of relative improvements.",
         panel=COMPARISON,
     )
+    tuned: str | None = setting(
+        None,
+        "Folder of `mtlkit tune`: take its settings, and train its winners on new seeds.",
+        panel=COMPARISON,
+    )
+    front: int = setting(
+        0,
+        "Train the plain sum with so many weightings of the losses, drawn evenly, to span the front.",
+        panel=COMPARISON,
+        ge=0,
+    )
     timing: int = setting(20, "Timed steps per method; 0 for none.", panel=COMPARISON, ge=0)
     keep_weights: bool = setting(False, "Keep the best weights of every run.", panel=COMPARISON)
     small: dict[str, Any] | None = setting(None, "Keys that `--budget small` changes.", panel=COMPARISON)
@@ -347,7 +363,28 @@ class CompareConfig(MethodsConfig):
             if small is None:
                 raise ConfigError(f"{source} has no key 'small' that says what a small budget changes")
             given |= small
-        return super().make(given, source)
+        if given.get("tuned") is None:
+            return super().make(given, source)
+        from mtlkit.tuning.winners import Winners
+
+        winners = Winners.load(given["tuned"])
+        made = super().make(_with_winners(winners, given, source), source)
+        if winners.seed in made.seeds:
+            raise ConfigError(
+                f"{source}: seed {winners.seed} is that of the search in {given['tuned']}; its winners "
+                "must be compared on others"
+            )
+        return made
+
+    @cached_property
+    def tuning(self) -> dict[str, dict[str, float]]:
+        """What the search before the comparison cost, by label."""
+        if self.tuned is None:
+            return {}
+        from mtlkit.tuning.winners import Winners
+
+        labels = {entry.label for entry in self.entries}
+        return {label: cost for label, cost in Winners.load(self.tuned).cost.items() if label in labels}
 
     def complete(self, entries: list[Entry]) -> list[Entry]:
         """Add the reference where it is missing."""
@@ -357,6 +394,25 @@ class CompareConfig(MethodsConfig):
         if capacity is not None and all(entry.label != label for entry in entries):
             entries.insert(1, Entry(label, "sum", capacity))
         return entries
+
+
+def _with_winners(winners: Winners, given: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The settings with those of a search; methods that are named are taken by their labels."""
+    found = winners.comparison()
+    data = given.get("data")
+    if data is not None and winners.hold_out(format_spec(parse_spec(data))) != found["data"]:
+        raise ConfigError(
+            f"{source}: the winners in {given['tuned']} were found on {winners.shared['data']!r}, "
+            f"not on {data!r}; leave 'data' out"
+        )
+    methods = given.get("methods")
+    best = {item["label"]: item for item in found["methods"]}
+    items = [methods] if isinstance(methods, str) else methods if methods is not None else list(best)
+    pieces = [split_specs(item) if isinstance(item, str) else [item] for item in items]
+    chosen = [item for piece in pieces for item in piece]
+    own = {key: value for key, value in given.items() if key not in ("data", "methods")}
+    named = [best.get(item, item) if isinstance(item, str) else item for item in chosen]
+    return {**found, **own, "methods": named}
 
 
 def split_specs(text: str) -> list[str]:

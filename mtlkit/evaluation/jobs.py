@@ -47,6 +47,7 @@ class Job:
         threads: of torch; they decide the order of sums, so a resumed run takes the same number.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
         keep_weights: keep ``checkpoints/best.pt``.
+        kind: ``front`` for a weighting that only spans the front; empty for a method.
     """
 
     folder: str
@@ -58,6 +59,7 @@ class Job:
     threads: int = 1
     device: str = "auto"
     keep_weights: bool = False
+    kind: str = ""
 
     @property
     def name(self) -> str:
@@ -70,7 +72,7 @@ class Job:
         """The settings that determine the result."""
         keys = ("label", "seed", "train", "task", "extra_capacity")
         identity: dict[str, Any] = json.loads(json.dumps({key: asdict(self)[key] for key in keys}))
-        return identity
+        return {**identity, "kind": self.kind} if self.kind else identity
 
     def config(self) -> TrainConfig:
         """The settings of the training."""

@@ -84,10 +84,11 @@ def build_trainer(
     dataset: Any = None,
     change: Change | None = None,
 ) -> tuple[Trainer, dict[str, DataLoader[Any] | None]]:
-    """The Trainer of these settings, and the loaders of train, val and test."""
+    """The Trainer of these settings, and the loaders of train, val and test, where that is wanted."""
     model, tasks, dataset = build_model(config, dataset=dataset, change=change)
     optimizer = make_optimizer(config, model)
-    loaders = {name: _loader(dataset, name, config) for name in ("train", "val", "test")}
+    splits = ("train", "val", *(("test",) if config.test else ()))
+    loaders = {"test": None, **{name: _loader(dataset, name, config) for name in splits}}
     if loaders["train"] is None:
         raise ConfigError(f"data set {config.data!r} has no samples to train on")
     trainer = Trainer(

@@ -19,7 +19,7 @@ from mtlkit.evaluation.jobs import Job, Outcome, run_job, write_json
 from mtlkit.evaluation.launchers import choose_launcher, cores, number_of_jobs
 from mtlkit.evaluation.results import TaskRecord, run_folder
 from mtlkit.files import write_text
-from mtlkit.search import FeatureShare
+from mtlkit.search import Choice, FeatureShare
 from mtlkit.tasks import Task
 from mtlkit.training.config import TrainConfig
 from mtlkit.training.logs import plain_values
@@ -155,7 +155,10 @@ class _Plan:
             write_json(path, {"identity": identity, "threads": self.threads})
             given = {k: v for k, v in self.config.settings.items() if k != "space"}
             if self.config.space is not None:
-                given["space"] = {key: str(search) for key, search in self.config.space.items()}
+                given["space"] = {
+                    key: list(search.values) if isinstance(search, Choice) else str(search)
+                    for key, search in self.config.space.items()
+                }
             text = yaml.safe_dump(plain_values(given), sort_keys=False, allow_unicode=True)
             write_text(self.folder / CONFIG, text)
 

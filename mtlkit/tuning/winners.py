@@ -118,13 +118,23 @@ class Winners:
             raise ConfigError(f"{path} is not what `mtlkit tune` writes: {error!r}") from None
 
     def comparison(self) -> dict[str, Any]:
-        """Settings of a comparison of the winners: the search's test samples, never seen by it."""
+        """Settings of a comparison of the winners, with the test samples that the search never saw.
+
+        What is not tuned itself, such as single-task networks, trains as the winner of the plain sum.
+        """
         shared: dict[str, Any] = dict(self.shared)
-        shared["data"] = hold_out_test(shared["data"], self.seed)
+        shared["data"] = self.hold_out(shared["data"])
+        for winner in self.best:
+            if winner.label == "sum":
+                shared |= winner.settings
         shared["methods"] = [
             {"method": winner.method, "label": winner.label, **winner.settings} for winner in self.best
         ]
         return shared
+
+    def hold_out(self, data: str) -> str:
+        """The data set with the test samples that the search set aside; see :func:`hold_out_test`."""
+        return hold_out_test(data, self.seed)
 
 
 def hold_out_test(data: str, seed: int) -> str:

@@ -85,7 +85,9 @@ def test_several_processes_share_the_trials_and_draw_what_one_would(tmp_path, op
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "grid"])
-def test_a_trial_whose_process_died_is_taken_over_and_the_rest_is_drawn_as_before(tmp_path, open_ledger, sampler):
+def test_a_trial_whose_process_died_is_taken_over_and_the_rest_is_drawn_as_before(
+    tmp_path, open_ledger, sampler
+):
     alone = open_ledger(tmp_path / "alone", trials=8, sampler=sampler)
     work(alone)
     left = None
