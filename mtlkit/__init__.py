@@ -1,6 +1,6 @@
 """mtlkit: multi-task learning for PyTorch, the published remedies behind one string."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mtlkit._version import __version__
 from mtlkit.errors import MtlkitError
@@ -10,9 +10,19 @@ from mtlkit.registry import (
     register_architecture,
     register_method,
 )
-from mtlkit.step import Step
-from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.chain import create_method
+
+if TYPE_CHECKING:
+    from mtlkit.architectures.base import Architecture
+    from mtlkit.architectures.create import create_architecture
+    from mtlkit.data import load_dataset
+    from mtlkit.dropins import backward, mtl_backward
+    from mtlkit.fusion import fuse
+    from mtlkit.step import Step
+    from mtlkit.tasks import Task, register_task
+    from mtlkit.training.groups import param_groups, rotation_schedule
+    from mtlkit.training.trainer import Trainer
+    from mtlkit.weighting.base import GradientAggregator
+    from mtlkit.weighting.chain import create_method
 
 __all__ = [
     "Architecture",
@@ -38,13 +48,16 @@ __all__ = [
     "tune",
 ]
 
-# imported when first used, so that `import mtlkit` stays fast
+# imported when first used: torch takes seconds, and not every command of the command line needs it
 _LAZY: dict[str, str] = {
     "Architecture": "mtlkit.architectures.base",
+    "GradientAggregator": "mtlkit.weighting.base",
+    "Step": "mtlkit.step",
     "Task": "mtlkit.tasks",
     "Trainer": "mtlkit.training.trainer",
     "backward": "mtlkit.dropins",
     "create_architecture": "mtlkit.architectures.create",
+    "create_method": "mtlkit.weighting.chain",
     "fuse": "mtlkit.fusion",
     "load_dataset": "mtlkit.data",
     "mtl_backward": "mtlkit.dropins",
@@ -53,6 +66,7 @@ _LAZY: dict[str, str] = {
     "rotation_schedule": "mtlkit.training.groups",
     "tune": "mtlkit.tuning.study",
 }
+_MODULES = ("architectures", "data", "tasks", "testing", "training", "weighting")
 
 
 def __getattr__(name: str) -> Any:
@@ -60,10 +74,10 @@ def __getattr__(name: str) -> Any:
 
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
-    if name == "testing":
-        return importlib.import_module("mtlkit.testing")
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module 'mtlkit' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_LAZY})
+    return sorted({*globals(), *__all__, *_LAZY, *_MODULES})

@@ -1,31 +1,69 @@
-"""The command ``mtlkit``. Each module of :data:`COMMANDS` adds its command to :data:`app`."""
+"""The command ``mtlkit``: each command is a module of this package, imported when it is called."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command_from_info
 
 from mtlkit._version import __version__
 from mtlkit.errors import MtlkitError, SpecError
 
 __all__ = ["COMMANDS", "app", "main"]
 
-COMMANDS = (
-    "architectures", "compare", "data", "doctor", "methods", "report", "schema", "train", "tune",
-)  # fmt: skip
-"""Modules of this package that hold a command."""
+COMMANDS = {
+    "architectures": "List the architectures, or show the options of one.",
+    "compare": "Compare methods: every method with every seed, statistics, a report.",
+    "data": "List the data sets, or describe one.",
+    "doctor": "Show versions, devices and extras; say what is missing.",
+    "methods": "List all methods, or show the page of one.",
+    "report": "Write a self-contained HTML report of results, and their tables.",
+    "schema": "Print the JSON schema of a command's settings, for editors.",
+    "train": "Train one network with one method.",
+    "tune": "Search settings for every method with the same number of trials.",
+}
+"""Modules of this package that add a command to :data:`app`, and what ``mtlkit --help`` says of each."""
+
+
+class _Commands(TyperGroup):
+    """Knows the commands by name; the module of one is imported when it is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, None if command is None else _load(str(name)), rest
+
 
 app = typer.Typer(
     name="mtlkit",
     help="Multi-task learning: compare methods, train, look at the results.",
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+
+def _load(name: str) -> Any:
+    """The command of a module."""
+    module = f"{__name__}.{name}"
+    importlib.import_module(module)
+    (info,) = [i for i in app.registered_commands if i.callback and i.callback.__module__ == module]
+    info.name = name
+    return get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode="rich")
 
 
 def _print_version(value: bool) -> None:
@@ -49,8 +87,6 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exit codes: 0 done, 1 a run failed, 2 bad usage, 130 interrupted."""
-    for name in COMMANDS:
-        importlib.import_module(f"{__name__}.{name}")
     sys.exit(_run(None if arguments is None else list(arguments)))
 
 

@@ -12,7 +12,6 @@ from mtlkit.cli.costs import kept_costs, measure_cost
 from mtlkit.errors import MtlkitError, SpecError, UnknownNameError
 from mtlkit.registry import methods, option_defaults
 from mtlkit.spec import Part, format_spec
-from mtlkit.weighting import GradientAggregator, create_method
 
 __all__ = [
     "OMITTED",
@@ -226,6 +225,8 @@ def _needs(name: str, factories: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _owns_parameters(name: str) -> bool:
+    from mtlkit.weighting import create_method
+
     try:
         return any(True for _ in create_method(name, 2, feature_dim=4).parameters())
     except (MtlkitError, TypeError):  # a plugin with an option that has no default
@@ -249,6 +250,8 @@ def _cost(factories: Iterable[Any]) -> str:
 
 
 def _docstring(factory: Any) -> str:
+    from mtlkit.weighting import GradientAggregator
+
     own = inspect.getdoc(factory) or ""
     return "" if own == inspect.getdoc(GradientAggregator) else own
 

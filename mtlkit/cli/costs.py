@@ -11,14 +11,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from mtlkit.errors import UnknownNameError
 from mtlkit.registry import methods
 from mtlkit.spec import format_spec
-from mtlkit.weighting import GradientAggregator, create_method
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from mtlkit.weighting import GradientAggregator
 
 __all__ = [
     "COSTS",
@@ -81,6 +83,8 @@ def measure_cost(name: str, tasks: int = TASKS, repeats: int = 15) -> float:
 
 def measure_costs(repeats: int = 25, passes: int = 5) -> Costs:
     """All built-in methods, on one thread; the median of some passes over all of them."""
+    import torch
+
     names = {name: format_spec(methods.expand(name)) for name in built_in_methods()}
     distinct = sorted({*names.values()} - {"sum"})  # an alias costs what it stands for
     added: dict[str, list[float]] = {"sum": [0.0]}
@@ -119,6 +123,10 @@ def _is_built_in(name: str) -> bool:
 
 def _measure(name: str, tasks: int, repeats: int) -> tuple[float, float]:
     """Milliseconds that the method adds, and those of the plain step."""
+    import torch
+
+    from mtlkit.weighting import create_method
+
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(BATCH, WIDTH, generator=generator)
     heads = [torch.randn(BATCH, WIDTH, generator=generator) for _ in range(tasks)]
@@ -132,6 +140,8 @@ def _measure(name: str, tasks: int, repeats: int) -> tuple[float, float]:
 
 def _stepper(method: GradientAggregator, heads: list[Tensor]) -> Callable[[Tensor], float]:
     """A function that takes one training step and returns its seconds."""
+    import torch
+
     parameters = list(method.parameters())
     optimizer = torch.optim.Adam(parameters, lr=1e-4) if parameters else None
 

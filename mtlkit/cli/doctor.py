@@ -6,7 +6,6 @@ import json
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, requires, version
-from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
@@ -15,17 +14,6 @@ from mtlkit._version import __version__
 from mtlkit.cli import app
 
 __all__ = ["doctor"]
-
-# module to import, by the name of its distribution where the two differ
-_MODULES: dict[str, str | None] = {
-    "scikit-learn": "sklearn",
-    "segmentation-models-pytorch": "segmentation_models_pytorch",
-    "pyyaml": "yaml",
-    "myst-parser": "myst_parser",
-    "pytest-timeout": "pytest_timeout",
-    "pytest-xdist": "xdist",
-    "types-PyYAML": None,
-}
 
 
 @app.command()
@@ -88,10 +76,7 @@ def _requirements() -> tuple[list[str], dict[str, list[str]]]:
 
 
 def _installed(name: str) -> str | None:
-    module = _MODULES.get(name, name)
     try:
-        if module is not None and find_spec(module) is None:
-            return None
         return version(name)
     except PackageNotFoundError:
         return None
@@ -131,7 +116,7 @@ def _print(report: dict[str, Any]) -> None:
     typer.echo(f"mtlkit {report['mtlkit']}, Python {report['python']} ({sys.executable})")
     typer.echo(report["platform"])
     for name, found in report["packages"].items():
-        typer.echo(f"  {name:<14}{found or 'MISSING'}")
+        typer.echo(f"  {name:<16}{found or 'MISSING'}")
     typer.echo("devices: " + "; ".join(report["devices"]))
     known = [f"{name} {'yes' if there else 'no'}" for name, there in report["backends"].items()]
     typer.echo("distributed back ends: " + (", ".join(known) or "none"))

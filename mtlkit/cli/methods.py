@@ -27,13 +27,15 @@ def methods(
     ] = False,
 ) -> None:
     """List all methods, or show the page of one: what it does, what it needs, its options."""
-    import torch
+    from mtlkit.cli.catalogue_file import find_facts, list_facts
 
-    from mtlkit.cli.catalogue import all_facts, measure_cost, method_facts
-
-    chosen = all_facts() if name is None else [method_facts(name)]
+    chosen = list_facts() if name is None else [find_facts(name)]
     costs: dict[str, float] = {}
     if time:
+        import torch
+
+        from mtlkit.cli.costs import measure_cost
+
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # one thread, so that more cores do not hide the cost
         costs = {facts.name: measure_cost(facts.name) for facts in chosen}

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.paper.toy.problems import Path, Regression, run_logistic, run_regression
+from benchmarks.paper.toy.problems import Regression, run_logistic, run_regression
 
 BLUE, ORANGE, GREEN = "#1f77b4", "#e6850e", "#2a8f3c"
 
@@ -54,10 +54,10 @@ def _stars(axes: Any, optima: Tensor) -> None:
         )
 
 
-def regression_figure(problem: Regression) -> Any:
+def regression_figure(problem: Regression, seed: int) -> Any:
     """Vanilla; RotoGrad in the space of r_k (active); RotoGrad in the space of z (passive)."""
     optima = torch.tensor(problem.optima)
-    vanilla, ours = run_regression(problem, "sum"), run_regression(problem, "rotograd")
+    vanilla, ours = (run_regression(problem, name, seed) for name in ("sum", "rotograd"))
     figure, (left, middle, right) = _figure(3)
     identity = torch.eye(2).expand(2, 2, 2)
     _panel(left, problem, identity, optima, {"z": (vanilla.features, GREEN)})
@@ -80,16 +80,11 @@ def _panel(axes: Any, problem: Regression, rotations: Tensor, optima: Tensor, tr
     axes.legend(loc="upper right", fontsize=9)
 
 
-def distances(problem: Regression, path: Path) -> list[float]:
-    """Distance of each task's last feature from its optimum."""
-    return [float((path.task_features(k)[-1] - torch.tensor(problem.optima[k])).norm()) for k in (0, 1)]
-
-
-def logistic_figure() -> Any:
+def logistic_figure(seed: int) -> Any:
     """Probability of each task's class over the inputs, without and with RotoGrad."""
     figure, axes = _figure(4)
     for row, (spec, title) in enumerate((("sum", "without RotoGrad"), ("rotograd", "RotoGrad"))):
-        fitted = run_logistic(spec)
+        fitted = run_logistic(spec, seed)
         x, y, plane = _grid(fitted.features)
         for task in (0, 1):
             panel = axes[2 * row + task]
@@ -98,4 +93,21 @@ def logistic_figure() -> Any:
             panel.plot(*fitted.features.T, ".", color="#555555", markersize=2)
             panel.set_title(f"{title}, task {task + 1}: {100 * fitted.accuracy(task):.0f} % correct")
             panel.set_aspect("equal")
+    return figure
+
+
+def shares_figure(shares: dict[str, dict[str, Any]]) -> Any:
+    """Share of seeds that end with both tasks solved, with 95 % intervals; one panel per problem."""
+    figure, panels = _figure(len(shares))
+    for panel, (problem, rows) in zip(panels, shares.items(), strict=True):
+        names = list(rows)
+        values = [100 * rows[name]["share"] for name in names]
+        low = [value - 100 * rows[name]["low"] for name, value in zip(names, values, strict=True)]
+        high = [100 * rows[name]["high"] - value for name, value in zip(names, values, strict=True)]
+        colours = [ORANGE if "rotograd" in name else BLUE for name in names]
+        panel.bar(names, values, yerr=[low, high], color=colours, capsize=4)
+        panel.set_ylim(0, 100)
+        panel.set_ylabel("seeds with both tasks solved, %")
+        panel.tick_params(axis="x", labelrotation=20)
+        panel.set_title(problem)
     return figure
