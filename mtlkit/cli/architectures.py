@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mtlkit.cli import app
+from mtlkit.cli.options import Plugins
 from mtlkit.registry import architectures, option_defaults
 
 __all__ = ["list_or_show"]
@@ -19,6 +20,7 @@ __all__ = ["list_or_show"]
 @app.command("architectures")
 def list_or_show(
     name: str = typer.Argument(None, help="Show the options of this architecture."),
+    plugin: Plugins = None,
 ) -> None:
     """List the architectures, or show the options of one."""
     console = Console(soft_wrap=True)

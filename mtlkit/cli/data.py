@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mtlkit.cli import app
+from mtlkit.cli.options import Plugins
 from mtlkit.errors import SpecError
 
 __all__ = ["data"]
@@ -29,6 +30,7 @@ def data(
     split: Annotated[str, typer.Option(help="Split of the preview: train, val or test.")] = "train",
     count: Annotated[int, typer.Option(min=1, max=64, help="Samples in the preview.")] = 8,
     seed: Annotated[int, typer.Option(min=0, help="Seed of splits and augmentations.")] = 0,
+    plugin: Plugins = None,
 ) -> None:
     """List the data sets, or describe one."""
     if spec is None:
@@ -71,8 +73,10 @@ def _describe(
     spec: str, data_dir: Path | None, seed: int, preview: Path | None, split: str, count: int
 ) -> None:
     from mtlkit.data.base import SPLITS, datasets, load_dataset, missing_options
+    from mtlkit.plugins import load_location
     from mtlkit.spec import parse_spec
 
+    spec = load_location(spec)
     parts = parse_spec(spec)
     if len(parts) == 1 and not parts[0].options and missing_options(parts[0]):
         _explain(datasets.get(parts[0].name))

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from mtlkit.cli import app
+from mtlkit.cli.options import Plugins
 
 __all__ = ["methods"]
 
@@ -25,6 +26,7 @@ def methods(
         bool,
         typer.Option("--time", help="Measure here what a step adds at K = 10, in milliseconds."),
     ] = False,
+    plugin: Plugins = None,
 ) -> None:
     """List all methods, or show the page of one: what it does, what it needs, its options."""
     from mtlkit.cli.catalogue_file import find_facts, list_facts

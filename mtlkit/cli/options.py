@@ -14,7 +14,27 @@ from rich.markup import escape
 
 from mtlkit.settings import Settings, choices, display
 
-__all__ = ["with_settings"]
+__all__ = ["Plugins", "with_settings"]
+
+
+def _load(plugins: list[str] | None) -> list[str]:
+    if plugins:
+        from mtlkit.plugins import load_plugins
+
+        load_plugins(plugins)
+    return plugins or []
+
+
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        help="Your own Python file or module, which registers what is listed; may be repeated.",
+        callback=_load,
+        metavar="<str>",
+    ),
+]
+"""The option ``--plugin`` of commands without settings."""
 
 
 def with_settings(model: type[Settings]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

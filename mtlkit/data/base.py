@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampl
 from mtlkit.data.collate import Batch, Targets, collate
 from mtlkit.data.randomness import generator, sample_uniform, split_indices
 from mtlkit.errors import MtlkitError, SpecError
+from mtlkit.plugins import load_location
 from mtlkit.registry import Registry, option_defaults
 from mtlkit.spec import Part, SpecLike, format_spec, parse_spec
 from mtlkit.tasks import Task
@@ -351,6 +352,8 @@ def load_dataset(
 ) -> DataSet:
     """A data set from its config string, such as ``"multimnist"`` or ``"scenes(size=96, train=300)"``.
 
+    ``"my.py:Cars"`` is the class or registered name ``Cars`` of that Python file.
+
     Args:
         spec: name and options.
         data_dir: folder with the files; None means ``$MTLKIT_DATA``. Embedded data sets need none.
@@ -363,7 +366,7 @@ def load_dataset(
     """
     if isinstance(spec, DataSet):
         return spec
-    parts = parse_spec(spec)
+    parts = parse_spec(load_location(spec))
     if len(parts) != 1:
         raise SpecError(f"one data set at a time, not {len(parts)}: {format_spec(parts)}")
     part = datasets.override(parts, overrides, of=parts[0].name)[0]

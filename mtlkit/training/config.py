@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from mtlkit.plugins import load_plugin, resolve_plugin, split_location
 from mtlkit.settings import Names, Settings, Spec, setting
 from mtlkit.training.yaml_files import parse_yaml, read_yaml
 
@@ -33,13 +34,20 @@ class TrainingSettings(Settings):
 
     data: Spec = setting(
         ...,
-        "Data set, such as `multimnist` or `scenes(size=96)`; see `mtlkit data`.",
+        "Data set, such as `multimnist` or `scenes(size=96)`, see `mtlkit data`; or one of your own, "
+        "`my.py:Cars`.",
         panel=DATA,
         missing="the key 'data' is missing; name a data set, see 'mtlkit data'",
     )
     data_dir: str | None = setting(None, "Folder with the data sets' files.", panel=DATA)
     architecture: Spec | None = setting(
         None, "Network, see `mtlkit architectures`; without one, the data set's own.", panel=DATA
+    )
+    plugins: Names = setting(
+        [],
+        "Your own Python files or modules, which register data sets, methods, networks or tasks.",
+        panel=DATA,
+        flags=("--plugin",),
     )
 
     epochs: int | None = setting(
@@ -126,6 +134,26 @@ class TrainingSettings(Settings):
         "Where figures go besides the log, by Accelerate's names: `tensorboard`, `wandb`, `mlflow`, ...",
         panel=LOG,
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _find_file(cls, values: Any) -> Any:
+        """`data: my.py:Cars` is `data: Cars` with the plugin `my.py`."""
+        file, spec = split_location(values.get("data")) if isinstance(values, dict) else (None, None)
+        if file is None:
+            return values
+        given = values.get("plugins", [])
+        plugins = [*(given if isinstance(given, list | tuple) else [given]), file]
+        return {**values, "data": spec, "plugins": plugins}
+
+    @field_validator("plugins")
+    @classmethod
+    def _load_plugins(cls, plugins: list[str]) -> list[str]:
+        """Now, since other settings may name what they register."""
+        resolved = list(dict.fromkeys(map(resolve_plugin, plugins)))
+        for plugin in resolved:
+            load_plugin(plugin)
+        return resolved
 
 
 class TrainConfig(TrainingSettings):
