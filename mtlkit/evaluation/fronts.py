@@ -46,7 +46,7 @@ def hypervolume(points: ArrayLike, reference: ArrayLike) -> float:
     corner = np.asarray(reference, dtype=np.float64)
     table = np.asarray(points, dtype=np.float64).reshape(-1, corner.size)
     if corner.ndim != 1 or not np.isfinite(corner).all():
-        raise SpecError(f"the reference of a hypervolume is one finite number per task, not {reference}")
+        raise SpecError(f"the reference of a hypervolume is one finite number per task, not {corner}")
     if np.isinf(table).any():
         raise SpecError("the hypervolume of a point at infinity is infinite; leave it out")
     with np.errstate(invalid="ignore"):

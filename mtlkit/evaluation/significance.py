@@ -59,11 +59,11 @@ class Difference:
         pairs: number of pairs with two finite values.
     """
 
-    mean: float
-    low: float
-    high: float
-    std: float
-    pairs: int
+    mean: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    std: float = math.nan
+    pairs: int = 0
 
 
 def paired_difference(
@@ -81,7 +81,7 @@ def paired_difference(
     gains = gains if higher_is_better else -gains
     count = int(gains.size)
     if count < 2:
-        return Difference(float(gains[0]) if count else math.nan, *[math.nan] * 3, count)
+        return Difference(float(gains[0]), pairs=1) if count else Difference()
     mean, std = float(gains.mean()), float(gains.std(ddof=1))
     reach = float(stdtrit(count - 1, 0.5 + level / 2)) * std / math.sqrt(count)
     return Difference(mean, mean - reach, mean + reach, std, count)

@@ -279,7 +279,7 @@ def to_csv(table: Table) -> str:
             cell = row.cells[column.key]
             values = [cell.spread.median, cell.spread.std]
             values.append(math.nan if cell.test is None else cell.test.p_value)
-            claim = cell.claim or Claim(Difference(*[math.nan] * 4, 0))
+            claim = cell.claim or Claim(Difference())
             values += [claim.p_value, claim.difference.mean, claim.difference.low, claim.difference.high]
             line += [str(cell.spread.count), *map(_csv, values)]
         writer.writerow(line)

@@ -1,0 +1,187 @@
+"use strict";
+(function () {
+  const series = JSON.parse(document.getElementById("series").textContent);
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const coarse = window.matchMedia("(pointer: coarse)");
+  const hidden = new Set();
+  const drawn = new Set();
+  let printing = false;
+
+  // tables
+
+  for (const table of document.querySelectorAll("table.sortable")) {
+    const heads = table.tHead.rows[table.tHead.rows.length - 1].cells;
+    const body = table.tBodies[0];
+    const original = Array.from(body.rows);
+    for (const head of heads) {
+      const button = head.querySelector("button");
+      button.addEventListener("click", function () {
+        // the first click puts the best on top, the third restores the order
+        const first = button.dataset.better === "high" ? "descending" : "ascending";
+        const second = first === "descending" ? "ascending" : "descending";
+        const before = head.getAttribute("aria-sort");
+        const order = before === first ? second : before === second ? null : first;
+        for (const each of heads) each.removeAttribute("aria-sort");
+        const rows = Array.from(original);
+        if (order !== null) {
+          head.setAttribute("aria-sort", order);
+          const sign = order === "descending" ? -1 : 1;
+          rows.sort((a, b) => compare(read(a, head), read(b, head), sign));
+        }
+        for (const row of rows) body.appendChild(row);
+      });
+    }
+  }
+
+  function read(row, head) {
+    const text = row.cells[head.cellIndex].dataset.value;
+    return text === "" ? null : Number.isNaN(Number(text)) ? text : Number(text);
+  }
+
+  function compare(a, b, sign) {
+    if (a === null || b === null) return (a === null) - (b === null);
+    if (typeof a === "number" && typeof b === "number") return sign * (a - b);
+    return sign * String(a).localeCompare(String(b));
+  }
+
+  // charts: drawn when they come into view, because a page may have a hundred
+
+  function theme() {
+    const night = dark.matches && !printing;
+    return {
+      night: night,
+      text: night ? "#c3ccd4" : "#3d4750",
+      line: night ? "#333c44" : "#e1e5e9",
+      grey: night ? "#77838e" : "#9aa4ad",
+      panel: night ? "#1b2126" : "#ffffff",
+    };
+  }
+
+  function faint(colour, share) {
+    const parts = [1, 3, 5].map(i => parseInt(colour.slice(i, i + 2), 16));
+    return "rgba(" + parts.join(",") + "," + share + ")";
+  }
+
+  function paint(trace, look) {
+    const place = trace.meta ? trace.meta.series : undefined;
+    const own = place === undefined ? null : series[place];
+    const colour = own ? (look.night ? own.dark : own.light) : look.grey;
+    const made = Object.assign({}, trace);
+    if (own) made.visible = !hidden.has(place);
+    if (trace.type === "heatmap") return made;
+    made.showlegend = false;
+    if (trace.type === "box") {
+      made.line = {color: colour, width: 1.4};
+      made.fillcolor = faint(colour, 0.25);
+      made.marker = {color: colour, size: 5, line: {color: look.panel, width: 0.5}};
+    } else if (trace.type === "bar") {
+      made.marker = {color: colour};
+      made.textfont = {color: look.text};
+    } else {
+      made.line = Object.assign({width: 1.8, dash: own ? own.dash : "solid"}, trace.line, {color: colour});
+      made.marker = Object.assign({size: 6}, trace.marker, {color: colour});
+      made.textfont = {color: own ? colour : look.text, size: 11};
+      if (trace.fill) made.fillcolor = faint(colour, 0.15);
+      if (trace.error_x) made.error_x = Object.assign({color: colour, thickness: 2, width: 5}, trace.error_x);
+    }
+    return made;
+  }
+
+  function axis(given, look) {
+    const base = {
+      gridcolor: look.line, zerolinecolor: look.grey, linecolor: look.grey, automargin: true,
+      tickfont: {size: 11}, title: {font: {size: 12}, standoff: 8}, zeroline: false,
+    };
+    const made = Object.assign(base, given);
+    if (given && given.title) made.title = Object.assign({font: {size: 12}, standoff: 8}, given.title);
+    return made;
+  }
+
+  function draw(chart) {
+    if (!chart.figure) chart.figure = JSON.parse(chart.nextElementSibling.textContent);
+    const figure = chart.figure, look = theme();
+    const layout = Object.assign({height: 270, uirevision: "kept"}, figure.layout, {
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      margin: {l: 48, r: 14, t: 8, b: 40},
+      font: {color: look.text, family: "inherit", size: 12},
+      modebar: {bgcolor: "rgba(0,0,0,0)", color: look.grey, activecolor: look.text},
+      hoverlabel: {bgcolor: look.panel, font: {color: look.text}, namelength: 30},
+      xaxis: axis(figure.layout.xaxis, look),
+      yaxis: axis(figure.layout.yaxis, look),
+      dragmode: coarse.matches ? false : "zoom",
+      showlegend: false,
+      autosize: !printing,
+    });
+    if (printing) layout.width = chart.closest(".wide") ? 680 : 335;
+    layout.shapes = (figure.layout.shapes || []).map(
+      shape => Object.assign({line: {color: look.grey, width: 1.2, dash: "dash"}, layer: "below"}, shape));
+    layout.annotations = (figure.layout.annotations || []).map(note => {
+      const place = note.series;
+      const own = place === undefined ? null : series[place];
+      const made = Object.assign({showarrow: false}, note);
+      delete made.series;
+      if (own) {
+        made.visible = !hidden.has(place);
+        made.font = {color: look.night ? own.dark : own.light, size: 12};
+      }
+      return made;
+    });
+    const config = {
+      displaylogo: false, responsive: true,
+      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
+    };
+    drawn.add(chart);
+    return Plotly.react(chart, figure.data.map(trace => paint(trace, look)), layout, config);
+  }
+
+  function redraw() {
+    for (const chart of drawn) draw(chart);
+  }
+
+  const charts = document.querySelectorAll(".chart");
+  const watcher = new IntersectionObserver(function (entries) {
+    for (const entry of entries) {
+      if (entry.isIntersecting && !drawn.has(entry.target)) draw(entry.target);
+    }
+  }, {rootMargin: "400px"});
+  for (const chart of charts) watcher.observe(chart);
+  dark.addEventListener("change", redraw);
+
+  // legend
+
+  const buttons = Array.from(document.querySelectorAll("#legend button"));
+
+  function show() {
+    for (const button of buttons) {
+      button.setAttribute("aria-pressed", String(!hidden.has(Number(button.dataset.series))));
+    }
+    redraw();
+  }
+
+  for (const button of buttons) {
+    const place = Number(button.dataset.series);
+    button.addEventListener("click", function () {
+      if (!hidden.delete(place)) hidden.add(place);
+      show();
+    });
+    button.addEventListener("dblclick", function () {
+      const alone = hidden.size === series.length - 1 && !hidden.has(place);
+      hidden.clear();
+      if (!alone) for (let each = 0; each < series.length; each++) if (each !== place) hidden.add(each);
+      show();
+    });
+  }
+
+  // paper: everything is opened and drawn in light colours
+
+  window.addEventListener("beforeprint", function () {
+    printing = true;
+    for (const each of document.querySelectorAll("details")) each.open = true;
+    for (const chart of charts) draw(chart);
+  });
+  window.addEventListener("afterprint", function () {
+    printing = false;
+    redraw();
+  });
+})();
