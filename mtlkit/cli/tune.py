@@ -73,6 +73,7 @@ def _run(chosen: TuneConfig, folder: Path) -> None:
     from rich.console import Console
 
     from mtlkit.evaluation.compare import Stopped
+    from mtlkit.tuning.page import PAGE
     from mtlkit.tuning.progress import winners_table
     from mtlkit.tuning.study import CONFIG
     from mtlkit.tuning.study import tune as search
@@ -95,7 +96,7 @@ def _run(chosen: TuneConfig, folder: Path) -> None:
         errors = [trial.facts["error"] for trial in known if trial.state == "failed"]
         if errors:
             typer.echo(f"failed: {label}, {len(errors)} of {len(known)}: {errors[0]}", err=True)
-    typer.echo(f"winners: {folder / 'winners.yaml'}")
+    typer.echo(f"winners: {folder / 'winners.yaml'}; page: {folder / PAGE}")
     typer.echo(f"compare them on new seeds: mtlkit compare --tuned {shlex.quote(str(folder))}")
     if made.failed:
         typer.echo(f"no trial ended well: {', '.join(made.failed)}", err=True)

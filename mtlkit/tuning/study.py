@@ -27,6 +27,7 @@ from mtlkit.tuning.config import TuneConfig
 from mtlkit.tuning.ledger import Ledger, Trial
 from mtlkit.tuning.locks import locked
 from mtlkit.tuning.objective import WORST, improvement
+from mtlkit.tuning.page import write_page
 from mtlkit.tuning.progress import TuneProgress
 from mtlkit.tuning.samplers import grid_of
 from mtlkit.tuning.spaces import MethodSpace, make_space
@@ -89,6 +90,8 @@ def tune(
         ledger.close()
     made = _result(plan, ledger)
     made.winners.save(folder)
+    title = config.title or f"Search on {config.data}"
+    write_page(folder, title, made.winners, made.trials, made.spaces)
     return made
 
 
