@@ -48,6 +48,7 @@ class Job:
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
         keep_weights: keep ``checkpoints/best.pt``.
         kind: ``front`` for a weighting that only spans the front; empty for a method.
+        stop_at: pause after this step: the outcome is returned, not written, and checkpoints stay.
     """
 
     folder: str
@@ -60,6 +61,7 @@ class Job:
     device: str = "auto"
     keep_weights: bool = False
     kind: str = ""
+    stop_at: int | None = None
 
     @property
     def name(self) -> str:
@@ -138,6 +140,8 @@ def run_job(job: Job) -> Outcome:
             return _failed(folder, error)
         except Exception as error:  # one failing method must not stop the other runs
             return _failed(folder, error)
+        if job.stop_at is not None and outcome.steps >= job.stop_at:
+            return outcome
         write_json(folder / RESULT, asdict(outcome))
         (folder / ERROR_LOG).unlink(missing_ok=True)
         _tidy(folder / "checkpoints", job.keep_weights)
@@ -271,7 +275,14 @@ def _train(job: Job) -> Outcome:
     config = job.config()
     begun = time.monotonic()
     dataset = load_data(config)
-    result = run(config, resume="auto", progress=False, dataset=dataset, change=_noting_start(job))
+    result = run(
+        config,
+        resume="auto",
+        progress=False,
+        dataset=dataset,
+        change=_noting_start(job),
+        stop_at=job.stop_at,
+    )
     start = json.loads((Path(job.folder) / _START).read_text(encoding="utf-8"))
     metrics = result.test
     if metrics is None:  # nothing to test on, or not wanted

@@ -48,6 +48,7 @@ def run(
     progress: bool | None = None,
     dataset: Any = None,
     change: Change | None = None,
+    stop_at: int | None = None,
 ) -> RunResult:
     """Train as the settings say, then report on the test set with the best checkpoint.
 
@@ -57,6 +58,7 @@ def run(
         progress: show a progress bar; None shows it on a terminal.
         dataset: the data set, where it is loaded already.
         change: given the fresh network and the tasks, returns those to train.
+        stop_at: end after this step, as if interrupted: schedules are those of the whole run.
     """
     if dataset is None:
         dataset = load_data(config)
@@ -67,7 +69,9 @@ def run(
         if preprocessing is not None:
             write_text(config.folder / PREPROCESSING, preprocessing.to_json())
     epochs = 10 if config.epochs is None and config.steps is None else config.epochs
-    fit = trainer.fit(loaders["train"], loaders["val"], epochs=epochs, steps=config.steps, resume=resume)
+    limits = [steps for steps in (config.steps, stop_at) if steps is not None]
+    steps = min(limits, default=None)
+    fit = trainer.fit(loaders["train"], loaders["val"], epochs=epochs, steps=steps, resume=resume)
     test = None
     if config.test and loaders["test"] is not None:
         trainer.load_best()

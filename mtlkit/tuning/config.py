@@ -48,6 +48,12 @@ class TuneConfig(MethodsConfig):
         f"Search loss weights of the plain sum too, with the same trials, as `{TUNED_SUM}`.",
         panel=TUNING,
     )
+    prune: list[int] = setting(
+        [],
+        "Steps at which a trial ends that is below the median of the method's earlier ones; "
+        "without any, every trial takes all its steps.",
+        panel=TUNING,
+    )
     seed: int = setting(
         _FIRST_SEED,
         "Of all trials: weights, batches, split and draws. A comparison must not use it.",
@@ -86,6 +92,15 @@ class TuneConfig(MethodsConfig):
         if given is None:
             return None
         return {key: parse_search(value, f"{source}, space, {key!r}") for key, value in given.items()}
+
+    @field_validator("prune", mode="before")
+    @classmethod
+    def _read_prune(cls, given: Any) -> list[int]:
+        items = [given] if isinstance(given, int | str) else given
+        words = [word for item in items for word in str(item).split(",")]
+        if not all(word.strip().isdigit() and int(word) > 0 for word in words):
+            raise ValueError(f"'prune' is a list of steps, such as [200, 400], not {given!r}")
+        return sorted({int(word) for word in words})
 
     @property
     def searched(self) -> dict[str, Search]:

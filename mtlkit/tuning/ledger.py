@@ -35,7 +35,7 @@ class Trial:
         index: from 0, in the order of drawing.
         point: drawn values by name.
         number: Optuna's.
-        state: ``running``, ``done`` or ``failed``.
+        state: ``running``, ``done``, ``pruned`` or ``failed``.
         value: the objective; the higher the better.
         facts: ``seconds``, ``steps``, ``error``, ``repeats`` and whatever else was noted.
     """
@@ -111,6 +111,11 @@ class Ledger:
             self._note(trial.label, trial.number, **facts)
             study.tell(trial.number, value)
 
+    def note(self, trial: Trial, **facts: Any) -> None:
+        """Note something about a trial that runs."""
+        with locked(self._lock):
+            self._note(trial.label, trial.number, **facts)
+
     def twin(self, trial: Trial) -> Trial | None:
         """A finished trial of the same method at the same point, which need not be repeated."""
         for other in self.of(trial.label):
@@ -164,6 +169,7 @@ def _read(label: str, frozen: FrozenTrial) -> Trial:
     state = "running"
     if frozen.state.is_finished():
         state = "failed" if facts.get("error") or frozen.value is None else "done"
+        state = "pruned" if facts.get("pruned") else state
     point = {name: _rounded(value) for name, value in frozen.params.items()}
     index = int(frozen.user_attrs["index"])
     return Trial(label, index, point, frozen.number, state, frozen.value, facts)

@@ -120,7 +120,7 @@ def winners_table(
     for label, known in trials.items():
         ended = [trial for trial in known if trial.state != "running"]
         done = [trial for trial in ended if trial.state == "done" and trial.value is not None]
-        failed = len(ended) - len(done)
+        failed = sum(trial.state == "failed" for trial in ended)
         best = max(done, key=lambda trial: (trial.value or 0.0, -trial.index), default=None)
         table.add_row(
             label,

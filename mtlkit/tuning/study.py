@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,8 @@ __all__ = ["Tuning", "tune"]
 CONFIG = "tune.yaml"
 HEADER = "tune.json"
 _PAUSE = 0.5
+_LEAST_TO_PRUNE = 4
+"""Trials of a method that must have reached a step before any is ended there."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +185,7 @@ class _Plan:
             "seed": config.seed,
             "sampler": config.sampler,
             "improvement_over": config.improvement_over,
+            "prune": config.prune,
             "methods": methods,
         }
         plain: dict[str, Any] = json.loads(json.dumps(plain_values(identity)))
@@ -222,6 +227,8 @@ class _Search:
         self.shown = shown
         self.reference: dict[str, dict[str, float]] = {}
         self._running: dict[str, Trial] = {}
+        self._paused: list[Job] = []
+        self._seconds: dict[str, float] = {}
 
     def run(self) -> None:
         """Run until every method has had its trials, those of other processes included."""
@@ -248,7 +255,12 @@ class _Search:
         improvement(self.reference, self.reference, self.plan.tasks)  # it has something to compare by
 
     def _jobs(self) -> Iterator[Job]:
-        while (trial := self.ledger.take()) is not None:
+        while True:
+            while self._paused:
+                yield self._paused.pop(0)
+            trial = self.ledger.take()
+            if trial is None:
+                return
             twin = self.ledger.twin(trial)
             if twin is not None and twin.value is not None:
                 self.ledger.finish(trial, twin.value, repeats=twin.index, seconds=0.0, steps=0)
@@ -256,26 +268,46 @@ class _Search:
                 continue
             job = self.plan.job(trial)
             self._running[job.folder] = trial
-            yield job
+            yield replace(job, stop_at=next(iter(self.plan.config.prune), None))
 
     def _started(self, job: Job) -> None:
         self.shown.started(self._running[job.folder], job)
 
     def _ended(self, job: Job, outcome: Outcome) -> None:
-        trial = self._running.pop(job.folder)
+        trial = self._running[job.folder]
         value = WORST
         if not outcome.error:
             value = improvement(outcome.metrics, self.reference, self.plan.tasks)
         facts: dict[str, Any] = {
             "method": job.train["method"],
-            "seconds": round(outcome.seconds, 3),
+            "seconds": round(outcome.seconds + self._seconds.pop(job.folder, 0.0), 3),
             "steps": outcome.steps,
             "metrics": plain_values(outcome.metrics),
         }
         if outcome.error:
             facts["error"] = outcome.error
+        elif job.stop_at is not None and outcome.steps >= job.stop_at:
+            if self._goes_on(trial, job.stop_at, value):
+                self._seconds[job.folder] = facts["seconds"]
+                later = (step for step in self.plan.config.prune if step > outcome.steps)
+                self._paused.append(replace(job, stop_at=next(later, None)))
+                return
+            facts["pruned"] = job.stop_at
+            shutil.rmtree(Path(job.folder) / "checkpoints", ignore_errors=True)
+        del self._running[job.folder]
         self.ledger.finish(trial, value, **facts)
-        self.shown.ended(trial, value, outcome.seconds, outcome.error)
+        self.shown.ended(trial, value, facts["seconds"], outcome.error)
+
+    def _goes_on(self, trial: Trial, step: int, value: float) -> bool:
+        """Whether a trial is not below the median of the earlier trials of its method at this step."""
+        key = f"value at {step}"
+        self.ledger.note(trial, **{key: value})
+        others = [
+            float(other.facts[key])
+            for other in self.ledger.of(trial.label)
+            if other.index < trial.index and key in other.facts
+        ]
+        return len(others) < _LEAST_TO_PRUNE or value >= statistics.median(others)
 
 
 def _result(plan: _Plan, ledger: Ledger) -> Tuning:
@@ -300,6 +332,7 @@ def _result(plan: _Plan, ledger: Ledger) -> Tuning:
         label: {
             "trials": len(known),
             "failed": sum(trial.state == "failed" for trial in known),
+            "pruned": sum(trial.state == "pruned" for trial in known),
             "seconds": round(sum(trial.facts.get("seconds", 0.0) for trial in known), 1),
             "steps": sum(trial.facts.get("steps", 0) for trial in known),
         }

@@ -58,7 +58,7 @@ class Rotate(GradientAggregator):
 
     paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"
     year = 2022
-    search_space = {"size": FeatureShare(0.25, 0.5, 0.75, 1.0), LR_RATIO: LogUniform(0.05, 2.0)}
+    search_space = {"size": FeatureShare(0.25, 0.5, 0.75, 1.0), LR_RATIO: LogUniform(0.05, 1.0)}
 
     def __init__(
         self,

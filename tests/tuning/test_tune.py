@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -198,6 +199,22 @@ def test_settings_that_repeat_are_not_trained_again(tmp_path, monkeypatch):
     made = mtlkit.tune({**settings, "trials": 3, "epochs": 1}, tmp_path, progress=False)
     assert [trial.facts.get("repeats") for trial in made.trials["sum"]] == [None, 0, 0]
     assert len(runs) == 2  # the reference and one trial
+
+
+def test_pruning_ends_what_is_below_the_median_and_leaves_the_others_as_they_were(tmp_path):
+    settings = {**SETTINGS, "methods": ["sum"], "tuned_sum": False, "trials": 7, "sampler": "random"}
+    whole = mtlkit.tune(settings, tmp_path / "whole", progress=False).trials["sum"]
+    made = mtlkit.tune({**settings, "prune": [3]}, tmp_path / "pruned", progress=False)
+    trials = made.trials["sum"]
+    reached = [trial.facts["value at 3"] for trial in trials]
+    pruned = [i for i in range(4, 7) if reached[i] < statistics.median(reached[:i])]
+    assert pruned
+    assert [trial.index for trial in trials if trial.state == "pruned"] == pruned
+    for before, now in zip(whole, trials, strict=True):
+        assert now.facts["steps"] == (3 if now.index in pruned else 6)
+        assert now.index in pruned or now.value == before.value
+    assert made.winners.best[0].trial not in pruned
+    assert made.winners.cost["sum"]["steps"] == 7 * 6 - 3 * len(pruned)
 
 
 def test_a_gain_has_no_unit_and_no_metric_outweighs_the_others():
