@@ -9,7 +9,7 @@ EXAMPLES := $(VENV)/examples
 # apart, because it is nothing that mtlkit needs, and asks for versions of its own
 LIBMTL := $(VENV)/libmtl
 
-.PHONY: help install demo test test-slow lint types docs speed clean
+.PHONY: help install demo test test-slow lint types spelling docs wheel wheel-test speed clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -38,7 +38,7 @@ $(LIBMTL)/.installed: $(STAMP)
 	touch $@
 
 test: $(STAMP) $(EXAMPLES)/.installed $(LIBMTL)/.installed  ## Run all tests but the slow ones, on two cores
-	MTLKIT_LIBMTL=$(abspath $(LIBMTL)) $(BIN)/python -m pytest -n 2 --dist loadfile
+	MTLKIT_LIBMTL=$(abspath $(LIBMTL)) $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST)
 	PYTHONPATH=$(EXAMPLES) $(BIN)/python -m pytest -q tests/docs/test_code_blocks.py -k huggingface
 
 test-slow: $(STAMP)  ## Run the slow tests
@@ -53,9 +53,22 @@ lint: $(STAMP)  ## Check style and format
 types: $(STAMP)  ## Check types
 	$(BIN)/mypy
 
+spelling: $(STAMP)  ## Check the spelling of code and docs
+	$(BIN)/codespell mtlkit benchmarks docs .github packaging *.md *.cff
+
 docs: $(STAMP)  ## Build the documentation site into docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+wheel: $(STAMP)  ## Build sdist and wheel into dist/ and check them
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+	$(BIN)/twine check --strict dist/*
+
+wheel-test: wheel  ## Install the wheel into an empty environment; run the doctor and the README's code
+	rm -rf build/empty && $(PYTHON) -m venv build/empty
+	build/empty/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	cd build/empty && bin/mtlkit doctor && bin/python $(CURDIR)/tests/docs/run_blocks.py $(CURDIR)/README.md
 
 speed: $(STAMP)  ## Measure steps and merges against the peers, interleaved
 	$(BIN)/python -m benchmarks.speed

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.fx import Proxy
 
 from mtlkit.errors import UsageError
 
@@ -14,8 +15,8 @@ __all__ = ["flatten_features"]
 
 def flatten_features(features: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]:
     """Tensors of a nested list, tuple or dict, and the function that puts others in their place."""
-    if isinstance(features, Tensor):
-        return [features], lambda leaves: leaves[0]
+    if isinstance(features, Tensor | Proxy):  # a proxy stands for a tensor while fuse traces a network
+        return [features], lambda leaves: leaves[0]  # type: ignore[list-item]
     if features is None:
         return [], lambda leaves: None
     if isinstance(features, Mapping):

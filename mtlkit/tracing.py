@@ -53,8 +53,8 @@ def traced(model: nn.Module, inputs: tuple[Any, ...] | None) -> nn.Module:
         exported = torch.export.export(model, inputs, dynamic_shapes=batches).module()
     except Exception as error:
         raise UsageError(f"{name} cannot be written as a graph of torch modules: {error}") from error
-    exported.training = False
-    return exported
+    # the class of torch.export's own module refuses eval()
+    return fx.GraphModule(exported, exported.graph, name).eval()
 
 
 def _dynamic_batch(given: Any) -> Any:
@@ -95,13 +95,27 @@ class _Tracer(fx.Tracer):
             return proxy
         value = self._compute(kind, target, args, kwargs)
         self._values[proxy.node] = value
-        if kind == "placeholder":
-            return proxy
+        return proxy if kind == "placeholder" else self._opened(proxy)
+
+    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:
+        forward, args = super().create_args_for_root(root_fn, is_module, concrete_args)
+        if self._example is None:
+            return forward, args
+
+        @functools.wraps(forward)
+        def opened(*given: Any) -> Any:
+            return forward(*map(self._opened, given))
+
+        return opened, args
+
+    def _opened(self, given: Any) -> Any:
+        """A proxy of a list or mapping as a list or mapping of proxies."""
+        value: Any = self._values.get(given.node) if isinstance(given, fx.Proxy) else None
         if isinstance(value, Mapping):
-            return {key: None if item is None else proxy[key] for key, item in value.items()}
+            return {key: None if item is None else given[key] for key, item in value.items()}
         if type(value) in (list, tuple):
-            return type(value)(None if v is None else proxy[i] for i, v in enumerate(value))
-        return proxy
+            return type(value)(None if v is None else given[i] for i, v in enumerate(value))
+        return given
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Number(node, self)

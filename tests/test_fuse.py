@@ -278,6 +278,25 @@ def test_a_network_of_mtlkits_own_class_becomes_a_graph_of_torch_modules(monkeyp
     assert_fused(Architecture(), torch.randn(4, 5), folded=True)
 
 
+def test_a_network_that_only_torch_export_can_trace_is_still_a_module():
+    class Strict(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.backbone, self.method = nn.Linear(5, 6), turned("rotograd", 6)
+            self.heads = linear_heads()
+
+        def forward(self, x):
+            assert isinstance(x, torch.Tensor)  # fx shows something else
+            views = self.method(self.backbone(x))
+            return [head(view) for head, view in zip(self.heads, views, strict=True)]
+
+    Strict.__module__ = "mtlkit.architectures.sample"
+    x = torch.randn(4, 5)
+    fused = assert_fused(Strict(), x, folded=True, example=x)
+    assert not fused.eval().training
+    assert [len(out) for out in fused(torch.randn(9, 5))] == [9, 9]
+
+
 def test_a_trained_net_is_fused_after_the_last_step():
     method = mtlkit.create_method("rotograd", ("a", "b"), feature_dim=6)
     net = Net(nn.Linear(5, 6), linear_heads(), method)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mtlkit.architectures.features import Features
+from mtlkit.architectures.saving import Pretrained
 from mtlkit.errors import SpecError, UsageError, unknown_name
 from mtlkit.junction import flatten_features
 from mtlkit.registry import methods
@@ -64,12 +65,16 @@ def _own_outputs(name: str, item: Any) -> Any:
     return getattr(item, "outputs", None)
 
 
-class Architecture(nn.Module, ABC):
+class Architecture(Pretrained, nn.Module, ABC):
     """A network with a shared part and one part per task, to be trained by any method.
 
     A subclass has two hooks: :meth:`encode` computes what the tasks share, and :meth:`predict` one
     task's prediction from its view of that. Between the two, :meth:`forward` calls the method once.
     Keyword-only arguments of ``__init__`` are the options of the config string.
+
+    ``save_pretrained(folder)`` and ``push_to_hub(name)`` keep a network that
+    :func:`~mtlkit.create_architecture` made, weights and method included;
+    ``Architecture.from_pretrained(folder_or_name)`` gives it back in eval mode.
 
     Args:
         tasks: number of tasks, their names, ``{name: number of outputs}``, or objects with ``name``
@@ -98,6 +103,8 @@ class Architecture(nn.Module, ABC):
     """Last module of every task, made by :meth:`by_task`."""
     spec: str = ""
     """The config string that it was made from."""
+    extra_capacity: Mapping[str, Any] | None = None
+    """Options of :func:`~mtlkit.architectures.capacity.add_capacity`, where it was called."""
 
     def __init__(
         self,
@@ -260,7 +267,8 @@ class Architecture(nn.Module, ABC):
         for task in inputs:
             self.check_task(task)
         present = [task for task in self.tasks if task in inputs]
-        sizes = [len(flatten_features(inputs[task])[0][0]) for task in present]
+        # not len, which would fix the sizes in an exported graph
+        sizes = [flatten_features(inputs[task])[0][0].shape[0] for task in present]
         views = self._fork(self.encode(_concatenate([inputs[task] for task in present], present)))
         predictions, start = {}, 0
         for task, size in zip(present, sizes, strict=True):

@@ -69,7 +69,7 @@ class Head(nn.Module):
     @property
     def first_layer(self) -> nn.Module | None:
         """The layer into which a rotation of the features can be folded; None after max-pooling."""
-        return None if self.pool == "max" else self.layers[0]
+        return None if self.pool == "max" or not len(self.layers) else self.layers[0]
 
     def extra_repr(self) -> str:
         """Options that the layers do not show."""

@@ -38,7 +38,8 @@ def report(
         for run in comparison.recovered:
             append_result(folder, run)
     if comparison.recovered:
-        typer.echo(f"repaired results.jsonl: {len(comparison.recovered)} runs from their result.json")
+        number = len(comparison.recovered)
+        typer.echo(f"repaired results.jsonl: {number} run{'s' if number > 1 else ''} from result.json")
     written = write_report(comparison, folder / "report.html" if output is None else output)
     typer.echo(f"wrote {written}")
     if tables and is_comparison:

@@ -160,7 +160,7 @@ class DataSet(ABC):
     origin: ClassVar[str] = "embedded"  # where the samples come from, without ``folder``
     default_architecture: str = ""
     preprocessing: Any = None
-    """What was learnt of the training samples, with ``to_json``; it is saved with a run."""
+    """A :class:`~mtlkit.data.preprocessing.Preprocessing`, saved with a run; None for none."""
 
     tasks: tuple[Task, ...]
     input_shape: tuple[int, ...]

@@ -219,6 +219,8 @@ def bar_chart(
         for sample, median in medians
     ]
     layout = _rows(x_label, (0.0, None), len(medians), marker)
+    # room for the figures behind the bars
+    layout["xaxis"]["range"] = [0, 1.2 * max([*(median for _, median in medians), marker or 0.0]) or 1]
     names = ", ".join(f"{sample.label} {median:.4g}" for sample, median in medians)
     return Chart(title, {"data": data, "layout": layout}, f"{x_label}: {names}.")
 
@@ -274,6 +276,7 @@ def point_chart(
     grey = [point for point in kept if point.series is None]
     if grey:
         data.append({"type": "scatter", "mode": "markers", "name": "", **_coordinates(grey)})
+    middle = (min(point.x for point in kept) + max(point.x for point in kept)) / 2
     for point in kept:
         if point.series is not None:
             data.append(
@@ -281,7 +284,8 @@ def point_chart(
                     "type": "scatter",
                     "mode": "markers+text",
                     "name": plain(point.label),
-                    "textposition": "top center",
+                    "textposition": "top right" if point.x <= middle else "top left",
+                    "cliponaxis": False,
                     "marker": {"size": 10},
                     "meta": {"series": point.series},
                     **_coordinates([point]),

@@ -18,8 +18,8 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
+from mtlkit.architectures.capacity import add_capacity
 from mtlkit.errors import ConfigError, MtlkitError
-from mtlkit.evaluation.capacity import add_capacity
 from mtlkit.evaluation.results import read_history
 from mtlkit.files import write_text
 from mtlkit.tasks import Task
@@ -43,7 +43,7 @@ class Job:
         seed: of weights, batches and data split.
         train: settings of a :class:`TrainConfig`, the method included.
         task: the only task, in a single-task training.
-        extra_capacity: see :class:`~mtlkit.evaluation.capacity.TaskMatrix`; None for none.
+        extra_capacity: see :class:`~mtlkit.architectures.capacity.TaskMatrix`; None for none.
         threads: of torch; they decide the order of sums, so a resumed run takes the same number.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
         keep_weights: keep ``checkpoints/best.pt``.
@@ -112,11 +112,10 @@ class OneTask(nn.Module):
         super().__init__()
         self.architecture = architecture
         self.task = task
-        self._only: Any = [architecture.only(task)]  # type: ignore[operator]
 
     def forward(self, inputs: Any) -> dict[str, Tensor]:
         """The prediction of the task, by its name."""
-        return {self.task: self._only[0](inputs)}
+        return {self.task: self.architecture.forward_only(self.task, inputs)}  # type: ignore[operator]
 
 
 def run_job(job: Job) -> Outcome:

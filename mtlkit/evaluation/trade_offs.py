@@ -102,8 +102,9 @@ def _parallel(comparison: Comparison) -> Chart | None:
     else:
         signs = np.array([1.0 if task.higher_is_better else -1.0 for task in comparison.tasks])
         zero = mean_metrics(comparison, [base])
+        size = np.where(zero == 0, np.nan, np.abs(zero))  # a gain over nothing is no number
         behind, methods = (
-            100 * signs * (mean_metrics(comparison, part) - zero) / np.abs(zero)
+            100 * signs * (mean_metrics(comparison, part) - zero) / size
             for part in (drawn, labels)
         )
     places = np.arange(float(len(comparison.tasks)))
@@ -135,22 +136,26 @@ def _volumes(comparison: Comparison) -> list[Block]:
     labels = [label for label in comparison.labels if label != comparison.baseline]
     zero = np.zeros(len(comparison.tasks))
     whole = hypervolume(mean_gains(comparison, comparison.front_labels) / 100, zero)
-    rows: list[list[Cell | str]] = [["all weightings", _volume(whole)]]
+    tasks = len(comparison.tasks)
+    rows: list[list[Cell | str]] = [["all weightings", *_volume(whole, tasks)]]
     gains = mean_gains(comparison, labels) / 100
     for label, row in zip(labels, gains, strict=True):
         series = comparison.labels.index(label)
-        rows.append([Cell(label, series=series), _volume(hypervolume([row], zero))])
+        rows.append([Cell(label, series, series=series), *_volume(hypervolume([row], zero), tasks)])
     return [
-        Listing([Head("method", "low"), Head("hypervolume", "high")], rows, name="volumes"),
+        Listing(
+            [Head("method", "low"), Head("hypervolume"), Head("equal gain, %")], rows, name="volumes"
+        ),
         Note(
-            "Hypervolume above the single-task networks, in relative improvements: 0.01 are two tasks "
-            "with 10 % each. It is 0 for what is not better than them on every task."
+            "Hypervolume above the single-task networks, in relative improvements; 0 for what is not "
+            "better on every task. Equal gain: the improvement on every task that has the same volume."
         ),
     ]
 
 
-def _volume(value: float) -> Cell:
-    return Cell(f"{value:.4g}", value)
+def _volume(value: float, tasks: int) -> list[Cell]:
+    gain = 100 * value ** (1 / tasks)
+    return [Cell(f"{value:.3g}", value), Cell(f"{gain:.2f}", gain)]
 
 
 def _mean(values: list[float]) -> float:

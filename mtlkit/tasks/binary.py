@@ -48,6 +48,13 @@ class Binary(Task):
         value = float(target)
         return self.classes[value > 0.5] if value >= 0 else "?"
 
+    def decode(self, prediction: Tensor) -> dict[str, Any]:
+        """The answer by its name, and the probability of the second one."""
+        probability = torch.sigmoid(prediction.reshape(len(prediction))).numpy()
+        no, yes = self.classes
+        answers = [yes if value > 0.5 else no for value in probability]
+        return {self.name: answers, f"{self.name}_probability_{yes}": probability}
+
 
 def _f1() -> Any:
     from torchmetrics.classification import BinaryF1Score

@@ -45,6 +45,15 @@ class Classification(Task):
         index = int(target) if target >= 0 else -1
         return "?" if index < 0 else self.classes[index] if self.classes else str(index)
 
+    def decode(self, prediction: Tensor) -> dict[str, Any]:
+        """The class by its name, and the probability of every class."""
+        probabilities = prediction.softmax(dim=1)
+        names = self.classes or [str(index) for index in range(probabilities.shape[1])]
+        chosen = [names[index] for index in probabilities.argmax(dim=1).tolist()]
+        pairs = zip(names, probabilities.T.numpy(), strict=True)
+        columns = {f"{self.name}_probability_{name}": column for name, column in pairs}
+        return {self.name: chosen, **columns}
+
 
 def cross_entropy(prediction: Tensor, target: Tensor) -> Tensor:
     """Mean over the samples; targets may be floats of whole numbers."""

@@ -35,6 +35,10 @@ class Depth(Task):
             compared=tuple(metrics),
         )
 
+    def decode(self, prediction: Tensor) -> dict[str, Any]:
+        """A map (H, W) of distances."""
+        return {self.name: prediction[:, 0].numpy()}
+
     def draw(self, axis: Any, target: Tensor) -> None:
         """Near is dark."""
         axis.imshow(torch.where(target > 0, target, torch.nan)[0].numpy(), cmap="viridis")

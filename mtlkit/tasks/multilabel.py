@@ -46,6 +46,14 @@ class Multilabel(Task):
         chosen = [index for index, value in enumerate(target.tolist()) if value > 0.5]
         return ", ".join(self.classes[i] if self.classes else str(i) for i in chosen) or "none"
 
+    def decode(self, prediction: Tensor) -> dict[str, Any]:
+        """The labels that are yes, and the probability of every label."""
+        probabilities = torch.sigmoid(prediction)
+        names = self.classes or range(probabilities.shape[1])
+        pairs = zip(names, probabilities.T.numpy(), strict=True)
+        columns = {f"{self.name}_probability_{name}": column for name, column in pairs}
+        return {self.name: [self.text(row) for row in probabilities], **columns}
+
 
 def _f1(labels: int) -> Any:
     from torchmetrics.classification import MultilabelF1Score

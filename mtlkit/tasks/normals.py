@@ -40,6 +40,10 @@ class Normals(Task):
             compared=tuple(metrics),
         )
 
+    def decode(self, prediction: Tensor) -> dict[str, Any]:
+        """A map (3, H, W) of vectors of length one."""
+        return {self.name: functional.normalize(prediction, dim=1).numpy()}
+
     def draw(self, axis: Any, target: Tensor) -> None:
         """The three components as red, green and blue."""
         axis.imshow(((target.permute(1, 2, 0).numpy() + 1) / 2).clip(0, 1))

@@ -57,4 +57,5 @@ def create_task(kind: SpecLike, name: str, **overrides: Any) -> Task:
         raise SpecError(f"kind of task {part.name!r} made {type(made).__name__}; it must be a Task")
     if made.kind == "custom":
         made.kind = part.name
+    made.spec = str(part)
     return made

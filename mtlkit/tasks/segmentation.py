@@ -44,6 +44,10 @@ class Segmentation(Task):
             compared=tuple(metrics),
         )
 
+    def decode(self, prediction: Tensor) -> dict[str, Any]:
+        """A map of class numbers."""
+        return {self.name: prediction.argmax(dim=1).to(torch.int16).numpy()}
+
     def draw(self, axis: Any, target: Tensor) -> None:
         """A colour per class."""
         shown = torch.where(target >= 0, target.double(), torch.nan)

@@ -55,6 +55,15 @@ class Task:
     dense: ClassVar[bool] = False
     """Whether a target is a map that :meth:`draw` shows; others are shown by :meth:`text`."""
 
+    spec: str = ""
+    """The kind with its options, where :func:`create_task` made the task."""
+    columns: Sequence[str] = ()
+    """Names of several outputs, where they have any."""
+    means: Sequence[float] = ()
+    """Of targets that were standardised; else empty."""
+    deviations: Sequence[float] = ()
+    """Of the same targets: a value is the prediction times this, plus the mean."""
+
     def __init__(
         self,
         name: str,
@@ -175,6 +184,21 @@ class Task:
     def draw(self, axis: Any, target: Tensor) -> None:
         """Draw a sample's target on an axis of matplotlib, for a preview; for dense tasks."""
         raise NotImplementedError(f"kind {self.kind!r} does not say how its targets are drawn")
+
+    def decode(self, prediction: Tensor) -> dict[str, Any]:
+        """The columns that a batch of predictions fills in a table, with an entry per sample.
+
+        An entry is a word, a number, or a map as an array. A kind whose predictions mean something else
+        than numbers in the targets' unit overrides this.
+        """
+        values = prediction if self.link is None else self.link(prediction)
+        flat = values.reshape(len(values), -1)
+        if self.means:
+            flat = flat * flat.new_tensor(self.deviations) + flat.new_tensor(self.means)
+        if flat.shape[1] == 1:
+            return {self.name: flat[:, 0].numpy()}
+        names = self.columns or range(flat.shape[1])
+        return {f"{self.name}_{name}": flat[:, i].numpy() for i, name in enumerate(names)}
 
     @property
     def loss_name(self) -> str:

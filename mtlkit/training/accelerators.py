@@ -13,9 +13,8 @@ import torch.distributed as dist
 from mtlkit.errors import UsageError
 
 __all__ = [
+    "adapt_accelerator",
     "broadcast",
-    "check_processes",
-    "find_unused_parameters",
     "gather",
     "is_sharded",
     "make_accelerator",
@@ -40,7 +39,15 @@ def make_accelerator(
     )
 
 
-def check_processes(accelerator: Any) -> None:
+def adapt_accelerator(accelerator: Any, accumulate: int) -> None:
+    """Check an accelerator, anybody's, and set what the Trainer relies on."""
+    _check_processes(accelerator)
+    _find_unused_parameters(accelerator)
+    if accumulate != 1:
+        accelerator.gradient_accumulation_steps = accumulate
+
+
+def _check_processes(accelerator: Any) -> None:
     """Refuse processes that Accelerate did not join, and warn where it ignores FSDP.
 
     Raises:
@@ -58,11 +65,11 @@ def check_processes(accelerator: Any) -> None:
             f"FSDP was asked for, but Accelerate leaves it out on {accelerator.device.type} "
             f"({accelerator.distributed_type.name}): every process holds the whole network",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
-def find_unused_parameters(accelerator: Any) -> None:
+def _find_unused_parameters(accelerator: Any) -> None:
     """Let DDP accept heads without a gradient, since a process may have no labels for a task."""
     from accelerate.utils import DistributedDataParallelKwargs
 

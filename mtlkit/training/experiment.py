@@ -25,10 +25,6 @@ from mtlkit.training.trainer import FitResult, Trainer
 __all__ = ["RunResult", "build_model", "build_trainer", "make_optimizer", "run"]
 
 
-PREPROCESSING = "preprocessing.json"
-"""File in a run's folder with what turns raw rows into inputs, where the data set has such a thing."""
-
-
 @dataclass
 class RunResult:
     """How a run ended, and the test metrics of the best checkpoint."""
@@ -60,18 +56,21 @@ def run(
         change: given the fresh network and the tasks, returns those to train.
         stop_at: end after this step, as if interrupted: schedules are those of the whole run.
     """
+    from mtlkit.deployment.record import describe_run, write_record
+
     if dataset is None:
         dataset = load_data(config)
     trainer, loaders = build_trainer(config, progress=progress, dataset=dataset, change=change)
+    record = describe_run(trainer.model, trainer.tasks, dataset)
     if trainer.accelerator.is_main_process:
         write_text(config.folder / "config.yaml", config.to_yaml())
-        preprocessing = getattr(dataset, "preprocessing", None)
-        if preprocessing is not None:
-            write_text(config.folder / PREPROCESSING, preprocessing.to_json())
+        write_record(config.folder, record, dataset)
     epochs = 10 if config.epochs is None and config.steps is None else config.epochs
     limits = [steps for steps in (config.steps, stop_at) if steps is not None]
     steps = min(limits, default=None)
     fit = trainer.fit(loaders["train"], loaders["val"], epochs=epochs, steps=steps, resume=resume)
+    if trainer.accelerator.is_main_process:
+        write_record(config.folder, record, trained={"steps": fit.step, "best_step": fit.best_step})
     test = None
     if config.test and loaders["test"] is not None:
         trainer.load_best()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 __all__ = ["FitResult", "Position"]
 
@@ -36,6 +38,17 @@ class Position:
             or (epochs is not None and self.epoch >= epochs)
             or (steps is not None and self.step >= steps)
         )
+
+    @staticmethod
+    def end(batches: Any, accumulate: int, epochs: int | None, steps: int | None) -> int | None:
+        """The step that training ends at; None where the loader does not know its length."""
+        if epochs is None:
+            return steps
+        try:
+            whole = epochs * math.ceil(len(batches) / accumulate)
+        except TypeError:
+            return steps
+        return whole if steps is None else min(whole, steps)
 
     def judge(self, score: float, early_stop: int | None) -> bool:
         """Record the score of a validation; True if it is the best so far."""

@@ -1,18 +1,18 @@
-"""Schedules of the learning rate from a config string."""
+"""Schedules of the learning rate: from a config string, and when they are stepped."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from mtlkit.errors import ConfigError, unknown_name
 from mtlkit.spec import parse_spec
 from mtlkit.training.groups import METHOD_GROUP
 
-__all__ = ["make_schedule"]
+__all__ = ["Schedulers", "make_schedule"]
 
 _OPTIONS = {
     "constant": (),
@@ -60,6 +60,34 @@ def make_schedule(spec: str, optimizer: Optimizer, steps: int, epoch_steps: int)
     return LambdaLR(
         optimizer, [still if reach == "network" and n == METHOD_GROUP else factor for n in names]
     )
+
+
+class Schedulers:
+    """The schedulers of a run, each stepped when it is due.
+
+    Args:
+        given: one scheduler, several, or None.
+        every: ``"step"`` or ``"epoch"``; ``ReduceLROnPlateau`` is stepped after validations instead.
+    """
+
+    def __init__(self, given: Any, every: Literal["step", "epoch"]) -> None:
+        if every not in ("step", "epoch"):
+            raise unknown_name("value of scheduler_every", str(every), ("step", "epoch"))
+        several = given if isinstance(given, list | tuple) else [given]
+        self.all = [scheduler for scheduler in several if scheduler is not None]
+        self.every = every
+
+    def after(self, what: Literal["step", "epoch"]) -> None:
+        """Step those that a step or an epoch is for."""
+        for scheduler in self.all if what == self.every else ():
+            if not isinstance(scheduler, ReduceLROnPlateau):
+                scheduler.step()
+
+    def after_validation(self, score: float) -> None:
+        """Step those that look at the score."""
+        for scheduler in self.all:
+            if isinstance(scheduler, ReduceLROnPlateau):
+                scheduler.step(score)
 
 
 # objects instead of closures, so that the scheduler's state can be saved

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Sequence
@@ -12,31 +11,26 @@ from typing import Any, Literal
 
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.tasks import Task
-from mtlkit.training.accelerators import (
-    check_processes,
-    find_unused_parameters,
-    is_sharded,
-    make_accelerator,
-)
+from mtlkit.training.accelerators import adapt_accelerator, is_sharded, make_accelerator
 from mtlkit.training.arguments import check_at_least, check_best_by, check_choice, check_tasks
-from mtlkit.training.checkpoints import Checkpoints, load_checkpoint, write_rng
+from mtlkit.training.checkpoints import write_rng
 from mtlkit.training.interrupts import Interrupted, catch_signals
 from mtlkit.training.loaders import Batch, Batches, prepare_loader
 from mtlkit.training.loss_module import LossModule
 from mtlkit.training.monitor import Monitor
-from mtlkit.training.nonfinite import NonFinitePolicy, check_parameters, gradients_of
+from mtlkit.training.nonfinite import NonFinitePolicy, gradients_of
 from mtlkit.training.position import FitResult, Position
 from mtlkit.training.progress import Progress
 from mtlkit.training.readings import LossMeans, Readings
 from mtlkit.training.run_log import RunLog
-from mtlkit.training.run_state import RunState, find_checkpoint
+from mtlkit.training.run_state import RunState
+from mtlkit.training.saver import Saver
+from mtlkit.training.schedules import Schedulers
 from mtlkit.training.shares import Shares
 from mtlkit.training.validation import evaluate, score
-from mtlkit.training.weights import write_weights
 
 __all__ = ["FitResult", "Interrupted", "Trainer"]
 
@@ -105,7 +99,6 @@ class Trainer:
         progress: bool | None = None,
     ) -> None:
         check_choice("on_nonfinite", on_nonfinite, ("raise", "skip"))
-        check_choice("scheduler_every", scheduler_every, ("step", "epoch"))
         check_choice("precision", precision, ("no", "bf16", "fp16"))
         numbers = {
             "accumulate": accumulate,
@@ -121,12 +114,8 @@ class Trainer:
         self.tasks = check_tasks(tasks)
         self.output = None if output is None else Path(output)
         self.accelerator = accelerator or make_accelerator(precision, accumulate, trackers, self.output)
-        check_processes(self.accelerator)
-        if accelerator is not None and accumulate != 1:
-            accelerator.gradient_accumulation_steps = accumulate
-        given = scheduler if isinstance(scheduler, list | tuple) else [scheduler]
-        self.schedulers = [each for each in given if each is not None]
-        self.scheduler_every = scheduler_every
+        adapt_accelerator(self.accelerator, accumulate)
+        self._schedulers = Schedulers(scheduler, scheduler_every)
         self.clip_norm = clip_norm
         self.on_nonfinite = on_nonfinite
         self.validate_every = validate_every
@@ -141,14 +130,11 @@ class Trainer:
         module = LossModule(model, self.tasks, self.accelerator)
         self.method = module.method
         self._accumulate = int(self.accelerator.gradient_accumulation_steps)
-        find_unused_parameters(self.accelerator)
         self._prepared, self.optimizer = self.accelerator.prepare(module, optimizer)
         self._module: LossModule = self.accelerator.unwrap_model(self._prepared)
         self.monitor = Monitor(self.method, monitor_every) if monitor_every else None
-        self._checkpoints = (
-            None if self.output is None else Checkpoints(self.output / "checkpoints", keep_checkpoints)
-        )
-        self._state = RunState(self._module, self.optimizer, self.schedulers, seed, self.accelerator)
+        state = RunState(self._module, self.optimizer, self._schedulers.all, seed, self.accelerator)
+        self._saver = Saver(self.output, keep_checkpoints, state)
         own_trackers = accelerator is None and bool(trackers)
         self._log = RunLog(self.output, self.accelerator, start_trackers=own_trackers)
         names = [task.name for task in self.tasks]
@@ -217,7 +203,7 @@ class Trainer:
         self._shares.start()
         here = self._position
         shown = self.accelerator.is_main_process and Progress.wanted(self.show_progress)
-        progress = Progress(shown, self._total_steps(batches, epochs, steps))
+        progress = Progress(shown, here.end(batches, self._accumulate, epochs, steps))
         try:
             with catch_signals(self._stop), progress:
                 progress.advance(self.step)
@@ -228,15 +214,12 @@ class Trainer:
                 self._finish(validating)
         finally:
             self._log.close()
-        best = None
-        if self._checkpoints is not None and self._checkpoints.best.exists():
-            best = self._checkpoints.best
         return FitResult(
             step=self.step,
             epoch=self.epoch,
             validation=self._last_validation,
             best_step=here.best_step,
-            best_checkpoint=best,
+            best_checkpoint=self._saver.best,
             stopped_early=here.done,
         )
 
@@ -249,12 +232,7 @@ class Trainer:
 
     def load_best(self) -> bool:
         """Give the model the weights of the best checkpoint; False where there is none."""
-        if self._checkpoints is None or not self._checkpoints.best.exists():
-            return False
-        write_weights(self._module.model, load_checkpoint(self._checkpoints.best), self.accelerator)
-        return True
-
-    # One epoch, one step
+        return self._saver.load_best()
 
     def _train_epoch(
         self, batches: Batches, validating: Batches | None, steps: int | None, progress: Progress
@@ -297,7 +275,8 @@ class Trainer:
                     raise Interrupted(here.step, self._save())
         if here.batch == 0:
             raise UsageError("the training loader gave no batch; is the data set empty?")
-        self._close_epoch()
+        here.epoch, here.batch = here.epoch + 1, 0
+        self._schedulers.after("epoch")
         if self.validate_every is None or here.is_due(self.validate_every):
             self._validate(validating)
         every = self.checkpoint_every
@@ -335,9 +314,8 @@ class Trainer:
         if self.clip_norm is not None:
             self.accelerator.clip_grad_norm_(self._prepared.parameters(), self.clip_norm)
         self.optimizer.step()
-        stepwise = self.schedulers and self.scheduler_every == "step"
-        if stepwise and not self.accelerator.optimizer_step_was_skipped:
-            self._step_schedulers()
+        if not self.accelerator.optimizer_step_was_skipped:
+            self._schedulers.after("step")
 
     def _read(self) -> str | None:
         """Read the figures of the batches, which waits for the device; say what was not finite."""
@@ -365,20 +343,6 @@ class Trainer:
         self._log.training(self.step, self.epoch, means, batches, self.optimizer, summary)
         self._losses.reset()
 
-    def _close_epoch(self) -> None:
-        here = self._position
-        here.epoch += 1
-        here.batch = 0
-        if self.scheduler_every == "epoch":
-            self._step_schedulers()
-
-    def _step_schedulers(self) -> None:
-        for scheduler in self.schedulers:
-            if not isinstance(scheduler, ReduceLROnPlateau):
-                scheduler.step()
-
-    # Validation and checkpoints
-
     def _validate(self, validating: Batches | None) -> None:
         self._read()
         if validating is None:
@@ -388,9 +352,7 @@ class Trainer:
         self._last_validation = figures
         reached = score(figures, self.tasks, self.best_by, here.first)
         is_best = here.judge(reached, self.early_stop)
-        for scheduler in self.schedulers:
-            if isinstance(scheduler, ReduceLROnPlateau):
-                scheduler.step(reached)
+        self._schedulers.after_validation(reached)
         self._log.validation(here.step, here.epoch, reached, is_best, figures)
 
     def _finish(self, validating: Batches | None) -> None:
@@ -398,10 +360,9 @@ class Trainer:
         self._read()
         if self._losses.batches:
             self._log_training()
-        if self._checkpoints is None:
+        if self.output is None:
             return
-        newest = self._checkpoints.paths()
-        if not newest or f"{here.step:09d}" not in newest[-1].name:
+        if not self._saver.holds(here.step):
             if here.step and here.batch:  # stopped within an epoch, at the last step
                 self._validate(validating)
             self._save()
@@ -411,38 +372,14 @@ class Trainer:
     def _save(self, *, best: bool | None = None) -> Path | None:
         """Write a checkpoint; every process must call this."""
         self._read()
-        if self._checkpoints is None:
-            return None
-        here = self._position
-        check_parameters(self._module, here.step)
-        state = self._state.read(here)
-        path = None
-        if self.accelerator.is_main_process:
-            is_best = here.best_step == here.step if best is None else best
-            path = self._checkpoints.save(here.step, state, best=is_best)
-        self.accelerator.wait_for_everyone()
-        return path or self._checkpoints.directory / f"step-{here.step:09d}.pt"
+        return self._saver.save(self._position, best=best)
 
     def _resume(self, resume: str | os.PathLike[str] | None) -> bool:
         """Whether this continues a run."""
-        path = find_checkpoint(resume, self._checkpoints, self.step, self.accelerator)
-        if path is None:
+        found = self._saver.resume(resume, self.step)
+        if found is None:
             return resume is None and self.step > 0
-        state = load_checkpoint(path)
-        self._position = self._state.write(state, path)
-        ranks, rank = state["rng"], self.accelerator.process_index
-        if rank < len(ranks):
-            self._saved_rng = ranks[rank]
-        else:
-            message = f"{path} was written by {len(ranks)} processes: random numbers start anew here"
-            self._log.note(message, self.step)
+        self._position, self._saved_rng, origin = found
+        if self._saved_rng is None:
+            self._log.note(f"{origin}: random numbers start anew here", self.step)
         return True
-
-    def _total_steps(self, batches: Batches, epochs: int | None, steps: int | None) -> int | None:
-        if epochs is None:
-            return steps
-        try:
-            whole = epochs * math.ceil(len(batches) / self._accumulate)
-        except TypeError:
-            return steps
-        return whole if steps is None else min(whole, steps)

@@ -200,7 +200,7 @@ def test_preprocessing_survives_json_and_takes_plain_rows():
     assert one.shape == (1, 4)
     assert one[0, 1:].tolist() == [0.0, 1.0, 3.0]
     assert again.targets[2].make_task().classes == ("1", "2", "3", "4")
-    with pytest.raises(DataError, match=r"column of the rows 'hours'"):
+    with pytest.raises(DataError, match=r"columns that this table lacks: 'hours'; given are: age, job"):
         again.inputs([{"age": 44, "job": "nurse"}])
     with pytest.raises(DataError, match="not the preprocessing"):
         Preprocessing.from_json("[1]")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.run_blocks import blocks, run
+
 ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```python[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
@@ -17,11 +18,6 @@ PAGES = [
 ]
 # packages that `dev` does not hold; `make test` puts them into folders of their own
 NEEDED = {"docs/examples/huggingface.md": "transformers", "docs/examples/libmtl.md": "LibMTL"}
-
-
-def blocks(page: Path) -> list[tuple[int, str]]:
-    text = page.read_text()
-    return [(text[: match.start(1)].count("\n"), match.group(1)) for match in BLOCK.finditer(text)]
 
 
 @pytest.fixture
@@ -46,10 +42,7 @@ def test_the_code_on_a_page_runs(page, tmp_path, monkeypatch, untouched_registry
     if needed is not None and importlib.util.find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed; see the Makefile")
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": "__page__"}
-    for line, code in blocks(page):
-        # blank lines in front make a traceback show the line of the page
-        exec(compile("\n" * line + code, str(page), "exec"), namespace)
+    run(page)
 
 
 def test_every_page_of_the_site_is_in_a_table_of_contents():

@@ -17,10 +17,10 @@ import torch
 from scipy import stats
 
 import mtlkit
+from mtlkit.architectures.capacity import TaskMatrix, add_capacity
 from mtlkit.errors import ConfigError, SpecError, UsageError
 from mtlkit.evaluation import build_table
 from mtlkit.evaluation import jobs as jobs_module
-from mtlkit.evaluation.capacity import TaskMatrix, add_capacity
 from mtlkit.evaluation.compare import Stopped, compare, plan_jobs
 from mtlkit.evaluation.compare_config import DEMO, CompareConfig, split_specs
 from mtlkit.evaluation.jobs import Job, Outcome, read_outcome, run_job

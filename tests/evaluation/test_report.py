@@ -3,24 +3,18 @@
 import json
 import math
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
-from xml.etree import ElementTree
 
 import numpy as np
+import plotly.graph_objects as plotly
 import pytest
 
 from mtlkit.cli import main
-from mtlkit.evaluation.plots import Boxes, Line, box_chart, line_chart, log_ticks, nice_ticks, tick_text
+from mtlkit.evaluation.page import Charts, Listing, Note, Section, palette_slots, render_page
 from mtlkit.evaluation.report import render_report, write_report
 from mtlkit.evaluation.results import Comparison, Run, TaskRecord
+from tests.evaluation.browser import DARK, LIGHT, look, needs_browser
 from tests.evaluation.drawn_results import METHODS, draw_comparison
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-needs_browser = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium here; on Debian: apt-get install chromium"
-)
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
@@ -52,30 +46,48 @@ def parse(text):
     return parser
 
 
+def without_library(text):
+    return re.sub(r'<script id="library">.*?</script>\n', "", text, flags=re.DOTALL)
+
+
+def figures(text):
+    found = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
+    return [json.loads(each) for each in found]
+
+
 def test_the_report_is_balanced_html_with_unique_ids_and_needs_no_other_file():
     text = render_report(draw_comparison(seeds=3, epochs=3, monitor=5))
-    parser = parse(text)
+    assert "plotly.js v" in text
+    own = without_library(text)
+    parser = parse(own)
     assert parser.wrong == []
     assert parser.open == []
     ids = [attributes["id"] for _, attributes in parser.seen if "id" in attributes]
     assert len(ids) == len(set(ids))
     assert [link for link in parser.links if link != "data:,"] == []
-    assert not re.search(r"https?://|@import|url\((?!#)", text)
+    assert not re.search(r"https?://|@import|url\((?!#)", own)
+    assert "default-src 'none'" in own
 
 
-def test_every_plot_is_valid_svg_with_a_title_and_a_description():
-    text = render_report(draw_comparison(seeds=3, epochs=3, monitor=5))
-    figures = re.findall(r"<svg viewBox.*?</svg>", text, re.DOTALL)
-    # 5 boxes; metric, training and validation loss of 5 tasks; 3 overviews and 4 by task; 2 bars
-    assert len(figures) == 5 + 15 + 3 + 20 + 2
-    for figure in figures:
-        root = ElementTree.fromstring(figure)
-        assert root.find("title").text
-        assert root.find("desc").text
-        named = root.attrib["aria-labelledby"].split()
-        assert [root.find("title").attrib["id"], root.find("desc").attrib["id"]] == named
-        assert "nan" not in figure
-        assert "inf" not in re.sub(r"<(title|desc).*?</\1>", "", figure)
+def test_every_chart_is_one_that_plotly_takes_and_is_described():
+    text = without_library(render_report(draw_comparison(seeds=3, epochs=3, monitor=5)))
+    found = figures(text)
+    # mean and 5 tasks against the sum; ranks; 3 of cost; 5 boxes; metric, training and validation loss
+    # of 5 tasks; 3 overviews and 4 by task
+    assert len(found) == 6 + 1 + 3 + 5 + 15 + 3 + 20
+    for figure in found[::7]:
+        plotly.Figure(figure, skip_invalid=False)
+    charts = [facts for tag, facts in parse(text).seen if facts.get("class") == "chart"]
+    assert len(charts) == len(found)
+    assert all(facts["aria-label"] for facts in charts)
+
+
+def test_the_verdict_stands_on_top_and_no_best_row_is_praised():
+    text = without_library(render_report(draw_comparison(seeds=3, epochs=2, monitor=2)))
+    place = text.index('id="verdict"')
+    assert place < text.index('id="results"')
+    assert "beat" in text[place : place + 400]
+    assert "Best mean improvement" not in text
 
 
 def test_the_same_results_give_the_same_file():
@@ -86,12 +98,19 @@ def test_the_same_results_give_the_same_file():
 
 def test_names_from_outside_are_escaped():
     evil = "<script>alert(1)</script>&\"'"
-    made = draw_comparison(methods=("single-task", "sum", evil), seeds=2, epochs=2, monitor=2)
-    made.title = evil
-    made.config = {"note": "</pre>" + evil}
-    made.runs[-1].status, made.runs[-1].error = "failed", evil
-    text = render_report(made)
+    tasks = [TaskRecord(evil, {"accuracy": True}), TaskRecord("b", {evil: False})]
+    made = Comparison(
+        evil, tasks, reference="sum", baseline="single-task", config={"note": "</pre>" + evil}
+    )
+    for label in ("single-task", "sum", evil):
+        for seed in range(2):
+            metrics = {evil: {"accuracy": 0.5 + 0.1 * seed}, "b": {evil: 1.0 + seed}}
+            made.runs.append(Run(label, seed, metrics=metrics, method=evil, seconds=1.0))
+    made.runs.append(Run(evil + "w", 0, metrics=made.runs[0].metrics, kind="front"))
+    made.runs[-2].status, made.runs[-2].error = "failed", evil
+    text = without_library(render_report(made))
     assert text.count("<script>") == 1
+    assert "alert(1)</script>" not in text
     assert parse(text).wrong == []
 
 
@@ -122,51 +141,38 @@ def test_results_of_any_completeness_give_a_report(made):
     assert made.title in text
 
 
-def test_a_method_has_one_colour_everywhere_and_no_two_look_alike():
-    labels = ("single-task", *(f"method{i}" for i in range(20)))
-    text = render_report(draw_comparison(methods=labels, seeds=2, epochs=2, monitor=2))
-    looks = []
-    for index in range(21):
-        (colour,) = re.findall(rf"\.m{index}\{{--c:(var\(--c\d\))\}}", text)
-        dashes = re.findall(rf"\.curve\.m{index}\{{stroke-dasharray:([\d ]+)\}}", text)
-        looks.append((colour, tuple(dashes)))
-    assert len(set(looks)) == 21
-    assert looks[0] == ("var(--c7)", ())
+def test_no_two_names_of_a_legend_look_alike():
+    names = ["single-task", *(f"method{i}" for i in range(20))]
+    slots = palette_slots(names, "single-task")
+    assert len(set(slots)) == 21
+    assert slots[0] == 7
 
 
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (-3, 17), (0.95, 0.97), (5, 5), (0, 0), (-1e-9, 1e9)])
-def test_ticks_are_round_and_span_the_range(low, high):
-    ticks = nice_ticks(low, high)
-    slack = 1e-6 * (ticks[-1] - ticks[0])
-    assert ticks[0] <= low + slack
-    assert ticks[-1] >= high - slack
-    assert 2 <= len(ticks) <= 12
-    assert all(len(tick_text(tick)) <= 7 for tick in ticks)
-
-
-@pytest.mark.parametrize(("low", "high"), [(0.1, 0.2), (1, 100), (1e-9, 1e9), (3, 3.1)])
-def test_log_ticks_lie_within_the_range(low, high):
-    ticks = log_ticks(low, high)
-    assert 1 <= len(ticks) <= 12
-    assert all(low <= tick <= high for tick in ticks)
-
-
-def test_gaps_and_single_points_are_drawn_as_such():
-    x = np.arange(6.0)
-    gap = line_chart([Line(0, "a", x, np.array([1, 2, np.nan, 4, 5, 6.0]))], "t", "x", "y")
-    assert re.search(r'class="curve m0" d="([^"]*)"', gap).group(1).count("M") == 2
-    dot = line_chart([Line(0, "a", x[:1], np.array([1.0]))], "t", "x", "y")
-    assert '<circle class="dot m0"' in dot
-    assert line_chart([], "t", "x", "y") == ""
-    assert line_chart([Line(0, "a", x, np.full(6, np.nan))], "t", "x", "y") == ""
-    assert box_chart([Boxes(0, "a", [math.nan])], "t", "x") == ""
-
-
-def test_long_curves_are_thinned_and_keep_their_ends():
-    x = np.arange(10_000.0)
-    text = line_chart([Line(0, "a", x, np.sin(x / 1000))], "t", "x", "y")
-    assert text.count("L") < 400
-    assert len(text) < 20_000
+def test_a_page_of_a_large_comparison_is_small():
+    """20 methods, 10 tasks, 10 seeds: under 3 MB besides the library."""
+    tasks = [TaskRecord(f"t{k}", {"accuracy": True} if k % 2 else {"mse": False}) for k in range(10)]
+    names = ["single-task", "sum", *(f"method{k}" for k in range(18))]
+    made = Comparison("large", tasks, baseline="single-task", reference="sum")
+    source = draw_comparison(
+        METHODS[:2], 1, 60, [TaskRecord(n, {"mse": False}) for n in ("sum", "pixels")], 200
+    )
+    random = np.random.default_rng(0)
+    for label in names:
+        for seed in range(10):
+            metrics = {task.name: {task.main_metric: 0.5 + 0.1 * random.random()} for task in tasks}
+            made.runs.append(Run(label, seed, metrics=metrics, seconds=1.0))
+        # every curve of every task, with figures that do not round to a few characters
+        run = made.runs[-1]
+        for row in source.runs[0].history:
+            values = {task.name: float(random.random()) for task in tasks}
+            metrics = {t.name: {t.main_metric: float(random.random())} for t in tasks}
+            run.history.append(type(row)(row.step, row.epoch, row.split, values, metrics))
+        for row in source.runs[0].monitor:
+            values = [{t.name: float(random.random()) for t in tasks} for _ in range(4)]
+            run.monitor.append(type(row)(row.step, *values[:3], 0.5, values[3]))
+        made.runs[-2].history, made.runs[-2].monitor = run.history[::-1], run.monitor
+    text = without_library(render_report(made))
+    assert 1_000_000 < len(text.encode()) < 3_000_000
 
 
 def test_the_command_rebuilds_the_report_and_the_tables_from_disk(tmp_path, capsys):
@@ -176,7 +182,7 @@ def test_the_command_rebuilds_the_report_and_the_tables_from_disk(tmp_path, caps
         main(["report", str(tmp_path)])
     assert not stop.value.code
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == render_report(made)
-    assert (tmp_path / "table.md").read_text(encoding="utf-8").startswith("| method")
+    assert (tmp_path / "table.md").read_text(encoding="utf-8").startswith("Nothing is shown to beat sum")
     assert (tmp_path / "table.csv").exists()
     assert (tmp_path / "table.tex").exists()
     capsys.readouterr()
@@ -186,102 +192,133 @@ def test_the_command_rebuilds_the_report_and_the_tables_from_disk(tmp_path, caps
     assert "mtlkit compare" in capsys.readouterr().err
 
 
-# Runs in the page: headings and the legend are clicked, what is then seen is written down.
-PROBE = """
-<script>
-window.addEventListener("load", function () {
-  const seen = {};
-  const column = function (n) {
-    return Array.from(document.querySelectorAll("#table tbody tr")).map(r => r.cells[n].dataset.value);
-  };
-  const open = e => !e.closest("details:not([open])");
-  const boxes = Array.from(document.querySelectorAll("figure svg")).filter(open);
-  seen.plots = boxes.length;
-  const sizes = boxes.map(s => s.getBoundingClientRect());
-  seen.small = sizes.filter(s => s.width < 100 || s.height < 50).length;
-  seen.curves = Array.from(document.querySelectorAll("figure .curve")).filter(
-    c => open(c) && c.getBBox().width > 5).length;
-  seen.overflow = document.documentElement.scrollWidth - document.documentElement.clientWidth;
+def test_the_command_repairs_what_was_cut_short_and_says_so(tmp_path, capsys):
+    made = draw_comparison(methods=("single-task", "sum"), seeds=2, epochs=2, monitor=3)
+    made.save(tmp_path)
+    lost = made.runs[-1]
+    folder = tmp_path / "runs" / "sum-seed1"
+    (folder / "job.json").write_text(json.dumps({"label": "sum", "seed": 1, "train": {"method": "sum"}}))
+    (folder / "result.json").write_text(
+        json.dumps({"metrics": lost.metrics, "seconds": 2.0, "steps": 4})
+    )
+    results = tmp_path / "results.jsonl"
+    results.write_bytes(results.read_bytes()[:-30])
+    with pytest.raises(SystemExit):
+        main(["report", str(tmp_path)])
+    assert "repaired results.jsonl: 1 run from" in capsys.readouterr().out
+    assert "Lost from results.jsonl" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert Comparison.load(tmp_path).recovered == []
+
+
+def test_a_page_of_anything_else_can_be_made_of_the_same_blocks():
+    text = render_page(
+        "A <page>",
+        [
+            Section("one", "One", [Note("text"), Listing(["a", "b"], [["x", "1"], ["y", "2"]])]),
+            Section("empty", "Not shown", [Charts([None])]),
+        ],
+        lead=["Important."],
+    )
+    assert parse(text).wrong == []
+    assert "A &lt;page&gt;" in text
+    assert "Not shown" not in text
+    assert len(text) < 30_000  # no charts, no library
+
+
+LOOK = """
+  const column = n => Array.from(document.querySelectorAll("#table tbody tr")).map(
+    r => r.cells[n].dataset.value);
+  const charts = Array.from(document.querySelectorAll(".chart"));
+  seen.charts = charts.length;
+  seen.first = charts.filter(c => c.querySelector(".main-svg")).length;
+  window.dispatchEvent(new Event("beforeprint")); await wait();
+  seen.paper = charts.filter(c => c._fullLayout.width === 335).length;
+  window.dispatchEvent(new Event("afterprint")); await wait();
+  seen.drawn = charts.filter(c => c.querySelector(".main-svg")).length;
+  seen.small = charts.map(c => c.getBoundingClientRect()).filter(s => s.width < 100 || s.height < 50).length;
+  seen.wider = charts.filter(
+    c => c.querySelector(".main-svg").getBoundingClientRect().width > c.clientWidth + 1).length;
   seen.background = getComputedStyle(document.body).backgroundColor;
-  seen.colour = getComputedStyle(document.querySelector("figure .curve.m1")).stroke;
+  const curve = c => c.querySelector(".scatterlayer path.js-line, .scatterlayer path.point");
+  const chart = charts.find(c => c.closest("#learning"));
+  seen.colour = chart && getComputedStyle(curve(chart)).stroke;
+  seen.verdict = document.getElementById("verdict").innerText;
   seen.names = column(0);
   const buttons = document.querySelectorAll("#table thead tr:nth-child(2) button");
   buttons[1].click(); seen.down = column(1);
   seen.sorted = buttons[1].closest("th").getAttribute("aria-sort");
   buttons[1].click(); seen.up = column(1);
   buttons[4].click(); seen.low = column(4);
-  buttons[0].click(); seen.restored = column(0);
-  const legend = document.querySelector('.legend button[data-method="1"]');
-  legend.click();
-  seen.hidden = Array.from(document.querySelectorAll("figure .m1")).every(
-    m => getComputedStyle(m).display === "none");
-  legend.click();
-  seen.shown = getComputedStyle(document.querySelector("figure .m1")).display !== "none";
-  seen.errors = window.errors;
-  document.body.setAttribute("data-seen", JSON.stringify(seen));
-});
-</script>
+  buttons[4].click(); buttons[4].click(); seen.restored = column(0);
+  const legend = document.querySelector('#legend button[data-series="1"]');
+  const shown = () => charts.map(
+    c => (c._fullData || []).filter(t => t.meta && t.meta.series === 1 && t.visible === true).length);
+  const sum = numbers => numbers.reduce((a, b) => a + b, 0);
+  seen.before = sum(shown());
+  legend.click(); await wait(); seen.hidden = sum(shown());
+  seen.pressed = legend.getAttribute("aria-pressed");
+  legend.click(); await wait(); seen.after = sum(shown());
+  legend.dispatchEvent(new MouseEvent("dblclick")); await wait();
+  seen.alone = sum(charts.map(
+    c => (c._fullData || []).filter(t => t.meta && t.meta.series !== 1 && t.visible === true).length));
+  legend.dispatchEvent(new MouseEvent("dblclick")); await wait();
+  seen.axes = charts.filter(c => c._fullLayout && c._fullLayout.yaxis.maxallowed === 1).map(
+    c => c._fullLayout.yaxis.range);
+  seen.tools = Array.from(document.querySelectorAll(".modebar-btn")).map(b => b.dataset.title);
 """
-TRAP = """<script>window.errors = [];
-window.addEventListener("error", e => window.errors.push(String(e.message)));
-for (const name of ["error", "warn"]) {
-  console[name] = (...words) => window.errors.push(words.join(" "));
-}</script>"""
-
-
-def probe(tmp_path, text, *flags):
-    page = tmp_path / "page.html"
-    page.write_text(
-        text.replace("<head>", "<head>" + TRAP, 1).replace("</body>", PROBE + "</body>"), "utf-8"
-    )
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", *flags]
-    done = subprocess.run(
-        [*command, "--enable-logging=stderr", "--dump-dom", page.as_uri()],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    found = re.search(r'data-seen="(.*?)"', done.stdout)
-    assert found, done.stdout[-500:] + done.stderr[-500:]
-    console = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
-    return json.loads(found.group(1).replace("&quot;", '"').replace("&amp;", "&")), console
 
 
 @needs_browser
-def test_in_a_browser_plots_are_visible_sorting_works_and_nothing_is_logged(tmp_path):
-    made = draw_comparison(seeds=3, epochs=4, monitor=10)
+def test_in_a_browser_charts_are_drawn_sorting_and_hiding_work_and_nothing_is_logged(tmp_path):
+    made = draw_comparison(METHODS[:5], seeds=3, epochs=4, monitor=10)
     made.runs = [run for run in made.runs if run.label != "mgda"] + [
         Run("mgda", 0, "failed", error="NaN")
     ]
-    seen, console = probe(tmp_path, render_report(made), "--window-size=1200,900")
+    seen, console = look(tmp_path, render_report(made), LOOK, "--window-size=1200,900")
     assert seen["errors"] == []
     assert console == []
-    # all but the 5 validation losses, weights and angles by task, which are closed
-    assert seen["plots"] == 5 + 10 + 3 + 10 + 2
-    assert seen["small"] == 0
-    assert seen["curves"] > 100
+    assert 0 < seen["first"] < 20  # what is in view
+    assert seen["charts"] == seen["drawn"] > 40
+    assert seen["small"] == seen["wider"] == 0
     assert seen["overflow"] <= 0
+    assert "beat sum" in seen["verdict"]
     known = [float(value) for value in seen["down"] if value]
     assert known == sorted(known, reverse=True)
-    assert len(known) == 7
+    assert len(known) == 4
     assert seen["down"][-1] == seen["up"][-1] == ""  # a failed method comes last either way
     assert [float(value) for value in seen["up"] if value] == sorted(known)
     low = [float(value) for value in seen["low"] if value]
     assert low == sorted(low)  # of an error, the lowest is on top first
     assert seen["sorted"] == "descending"
     assert seen["restored"] == seen["names"]
-    assert seen["hidden"]
-    assert seen["shown"]
+    assert seen["before"] == seen["after"] > 40
+    assert seen["hidden"] == 0
+    assert seen["pressed"] == "false"
+    assert seen["alone"] == 0
+    assert all(low >= 0 and high <= 1 for low, high in seen["axes"])
+    assert set(seen["tools"]) == {"Download plot as a PNG", "Zoom", "Pan", "Reset axes"}
+    assert seen["paper"] > 40
+
+
+THEME = """
+  document.querySelector("#learning .chart").scrollIntoView(); await wait();
+  seen.background = getComputedStyle(document.body).backgroundColor;
+  seen.colour = getComputedStyle(document.querySelector("#learning .scatterlayer path.js-line")).stroke;
+  seen.swatch = getComputedStyle(document.querySelector(".swatch.s1")).backgroundColor;
+"""
 
 
 @needs_browser
 def test_in_a_browser_the_theme_follows_the_system(tmp_path):
-    text = render_report(draw_comparison(seeds=2, epochs=2, monitor=3))
-    light, _ = probe(tmp_path, text, "--blink-settings=preferredColorScheme=1")
-    dark, _ = probe(tmp_path, text, "--blink-settings=preferredColorScheme=0")
+    text = render_report(draw_comparison(METHODS[:3], seeds=2, epochs=3, monitor=3))
+    light, _ = look(tmp_path, text, THEME, *LIGHT)
+    dark, _ = look(tmp_path, text, THEME, *DARK)
+    assert light["errors"] == dark["errors"] == []
     assert light["background"] == "rgb(255, 255, 255)"
     brightness = sum(map(int, re.findall(r"\d+", dark["background"]))) / 3
     assert brightness < 60
     assert light["colour"] != dark["colour"]
+    assert light["swatch"] != dark["swatch"]
 
 
 @needs_browser
@@ -295,7 +332,10 @@ def test_in_a_browser_forty_tasks_on_a_phone_do_not_overflow(tmp_path):
     source = draw_comparison(methods=METHODS[:3], seeds=1, epochs=2, monitor=3)
     for run in source.runs:
         made.find(run.label, 0).history, made.find(run.label, 0).monitor = run.history, run.monitor
-    seen, console = probe(tmp_path, render_report(made), "--window-size=500,900")
+    script = """for (const name of ["beforeprint", "afterprint"]) {
+      window.dispatchEvent(new Event(name)); await wait();
+    }"""
+    seen, console = look(tmp_path, render_report(made), script, "--window-size=500,900")
     assert seen["errors"] == []
     assert console == []
     assert seen["overflow"] <= 0

@@ -147,7 +147,8 @@ class Table(DataSet):
             raise DataError(f"the table {self.path} has no column to learn from besides its targets")
         for leak in find_leaks(learnt, fitted, numbers, words):
             warnings.warn(leak, stacklevel=2)
-        self.preprocessing = Preprocessing(reading, numbers, words, tuple(fitted))
+        width = None if reading.names_columns(self.path) else len(frame.columns)
+        self.preprocessing = Preprocessing(reading, numbers, words, tuple(fitted), width)
         self.tasks = tuple(target.make_task() for target in fitted)
         self.input_shape = (self.preprocessing.number_inputs + len(words),)
         self.default_architecture = self.complete_architecture("hard_sharing")

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mtlkit.data import preprocessing
 from mtlkit.data.base import DataError
 from mtlkit.data.table.reading import Frame, Reading, import_pandas, look_up, numbers, words
 from mtlkit.data.table.targets import Target
-from mtlkit.errors import unknown_name
 
 __all__ = ["CategoryColumn", "NumberColumn", "Preprocessing"]
 
@@ -78,18 +78,27 @@ class CategoryColumn:
         return look_up(column, places, _UNKNOWN, _MISSING)
 
 
+@preprocessing.register_preprocessing("table")
 @dataclass(frozen=True)
-class Preprocessing:
+class Preprocessing(preprocessing.Preprocessing):
     """What was learnt of the training rows, to be applied to any rows.
 
     The inputs of a row are its numbers, then the indicators of missing numbers, then the indices of its
     categories, in one tensor of floats; that is what the backbone ``table`` reads.
+
+    Attributes:
+        reading: how files are read.
+        numbers: columns of numbers.
+        categories: columns of words.
+        targets: columns to predict; rows need not have them.
+        width: how many columns a file has, where they have no names but their numbers.
     """
 
     reading: Reading
     numbers: Sequence[NumberColumn]
     categories: Sequence[CategoryColumn]
     targets: Sequence[Target]
+    width: int | None = None
 
     @property
     def number_inputs(self) -> int:
@@ -107,8 +116,22 @@ class Preprocessing:
         return [c.name for c in self.numbers] + [c.name for c in self.categories]
 
     def read(self, path: str | Path) -> Frame:
-        """The raw rows of a file."""
-        return self.reading.read(Path(path))
+        """The raw rows of a file.
+
+        Raises:
+            DataError: for a file that cannot be read, or that lacks a column.
+        """
+        if not Path(path).is_file():
+            raise DataError(f"there is no file {path}")
+        frame = self.reading.read(Path(path))
+        if self.width is not None and len(frame.columns) != self.width:
+            raise DataError(
+                f"{path} has {len(frame.columns)} columns, and the table that was learnt from "
+                f"{self.width}. Without a header, columns are known by their place: keep all of them; "
+                "those of the targets may be empty"
+            )
+        self._check_columns(frame, str(path))
+        return frame
 
     def inputs(self, rows: Frame | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Tensor:
         """(N, d) inputs of raw rows: a DataFrame, a mapping of columns, or a list of mappings.
@@ -119,9 +142,7 @@ class Preprocessing:
         pandas = import_pandas()
         frame = rows if isinstance(rows, pandas.DataFrame) else pandas.DataFrame(rows)
         frame = frame.rename(columns=str)
-        for name in self.columns:
-            if name not in frame.columns:
-                raise DataError(str(unknown_name("column of the rows", name, frame.columns)))
+        self._check_columns(frame, "this table")
         frame = self.reading.clean(frame[self.columns])
         amounts, indicators = [], []
         for column in self.numbers:
@@ -132,13 +153,21 @@ class Preprocessing:
         codes = [column.encode(frame[column.name]) for column in self.categories]
         return torch.from_numpy(np.stack([*amounts, *indicators, *codes], axis=1).astype(np.float32))
 
+    def example(self, size: int) -> Tensor:
+        """(size, d) inputs: normal numbers, and categories that occur."""
+        drawn = torch.Generator().manual_seed(0)
+        amounts = torch.randn(size, self.number_inputs, generator=drawn)
+        codes = [torch.randint(n, (size, 1), generator=drawn) for n in self.category_sizes]
+        return torch.cat([amounts, *codes], dim=1)
+
     def labels(self, frame: Frame) -> dict[str, Tensor]:
         """Targets of raw rows by task."""
         return {target.task: target.labels(frame) for target in self.targets}
 
     def to_json(self) -> str:
         """All of it as text; :meth:`from_json` reads it back."""
-        return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1, ensure_ascii=False)
+        content = {"kind": "table", "format": _FORMAT, **asdict(self)}
+        return json.dumps(content, indent=1, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Preprocessing:
@@ -153,6 +182,15 @@ class Preprocessing:
                 tuple(NumberColumn(**column) for column in content["numbers"]),
                 tuple(CategoryColumn(**column) for column in content["categories"]),
                 tuple(Target(**target) for target in content["targets"]),
+                content["width"],
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DataError(f"this is not the preprocessing of a table: {error!r}") from None
+
+    def _check_columns(self, frame: Frame, source: str) -> None:
+        lacking = [name for name in self.columns if name not in frame.columns]
+        if lacking:
+            raise DataError(
+                f"the network reads columns that {source} lacks: {', '.join(map(repr, lacking))}; given "
+                f"are: {', '.join(map(str, frame.columns))}"
+            )

@@ -101,11 +101,15 @@ class Reading:
         if frame.empty:
             what = "no rows" if len(frame.columns) else "no columns"
             raise DataError(f"the table {path} is empty: it has {what}")
-        if self.header or path.suffix.lower() in _PARQUET:
+        if self.names_columns(path):
             frame.columns = [str(name).strip() for name in frame.columns]
         else:
             frame.columns = [str(number) for number in range(1, len(frame.columns) + 1)]
         return self.clean(frame)
+
+    def names_columns(self, path: Path) -> bool:
+        """Whether the columns of the file have names; else they are known by their place."""
+        return self.header or path.suffix.lower() in _PARQUET
 
     def clean(self, frame: Frame) -> Frame:
         """The same table, its words without blanks around them and what means "missing" as NaN."""

@@ -47,8 +47,10 @@ class Target:
     deviations: Sequence[float] = ()
 
     def make_task(self) -> Task:
-        """The task."""
-        return create_task(self.kind, self.task)
+        """The task, which knows the unit of its predictions."""
+        task = create_task(self.kind, self.task)
+        task.columns, task.means, task.deviations = self.columns, self.means, self.deviations
+        return task
 
     def labels(self, frame: Frame) -> Tensor:
         """Targets of all rows, as the task wants them; missing where the cells are."""

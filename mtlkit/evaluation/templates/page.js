@@ -129,7 +129,9 @@
     });
     const config = {
       displaylogo: false, responsive: true,
-      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
+      // named one by one: some versions of the library offer to upload the chart
+      modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+      plotlyServerURL: "",
     };
     drawn.add(chart);
     return Plotly.react(chart, figure.data.map(trace => paint(trace, look)), layout, config);

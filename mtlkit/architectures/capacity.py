@@ -60,3 +60,4 @@ def add_capacity(model: Architecture, options: Mapping[str, Any]) -> None:
         raise SpecError(f"size of extra_capacity must be between 1 and {whole}, not {size!r}")
     for key, head in list(heads.items()):
         heads[key] = nn.Sequential(TaskMatrix(size, dim), head)
+    model.extra_capacity = dict(options)

@@ -1,0 +1,174 @@
+"""An architecture as plain values and as a folder, and back.
+
+The folder is that of huggingface_hub's mixin: ``config.json`` says what the network is made of,
+``model.safetensors`` holds its weights, ``README.md`` is a model card.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from huggingface_hub import ModelHubMixin, hf_hub_download
+from huggingface_hub.constants import CONFIG_NAME, SAFETENSORS_SINGLE_FILE
+
+from mtlkit._version import __version__
+from mtlkit.errors import MtlkitError, SpecError
+from mtlkit.files import replacing, write_text
+from mtlkit.registry import architectures, option_defaults
+from mtlkit.spec import Part, format_spec, parse_call, parse_spec
+
+if TYPE_CHECKING:
+    from mtlkit.architectures.base import Architecture
+
+__all__ = ["FORMAT", "Pretrained", "check_format", "describe", "rebuild", "resolve"]
+
+FORMAT = 1
+"""Of the descriptions that are written; a higher number is refused."""
+
+_FIRST_WEIGHTS = ("pretrained", "checkpoint_path")
+
+
+def resolve(spec: str) -> str:
+    """The config string of an architecture with all options, those that were left out included."""
+    parts = architectures.expand(spec)
+    filled = []
+    for part in parts:
+        defaults = option_defaults(architectures.get(part.name))
+        plain = {k: v for k, v in defaults.items() if isinstance(v, bool | int | float | str)}
+        filled.append(Part(part.name, {**plain, **part.options}))
+    return format_spec(filled)
+
+
+def describe(network: Architecture) -> dict[str, Any]:
+    """All that :func:`rebuild` needs, as plain values.
+
+    Raises:
+        SpecError: for a network that no config string describes.
+    """
+    try:
+        spec = resolve(network.spec)
+    except SpecError:
+        given = f"the string {network.spec!r}" if network.spec else "no string"
+        raise SpecError(
+            f"{type(network).__name__} was made from {given}, which does not describe it; what is to be "
+            "saved must come from create_architecture with options that are plain values"
+        ) from None
+    described = {
+        "architecture": spec,
+        "tasks": dict(network.outputs),
+        "method": str(network.method),
+    }
+    if network.extra_capacity is not None:
+        described["extra_capacity"] = dict(network.extra_capacity)
+    return described
+
+
+def rebuild(description: Mapping[str, Any]) -> Architecture:
+    """The network that :func:`describe` described, its weights drawn anew."""
+    from mtlkit.architectures.capacity import add_capacity
+    from mtlkit.architectures.create import create_architecture
+
+    # all weights are about to be replaced: those to start from are not read, and may not be there
+    spec = _without_first_weights(description["architecture"])
+    network = create_architecture(spec, description["tasks"], method=description["method"])
+    network.spec = description["architecture"]
+    if description.get("extra_capacity") is not None:
+        add_capacity(network, description["extra_capacity"])
+    return network
+
+
+def check_format(description: Mapping[str, Any], source: str) -> None:
+    """Refuse what a later version wrote.
+
+    Raises:
+        MtlkitError: that names both versions.
+    """
+    if int(description["format"]) > FORMAT:
+        raise MtlkitError(
+            f"{source} was written by mtlkit {description.get('version')}, and this is {__version__}, "
+            "which does not know that format yet; upgrade with: pip install -U mtlkit"
+        )
+
+
+class Pretrained(
+    ModelHubMixin,
+    library_name="mtlkit",
+    tags=["multi-task-learning"],
+):
+    """``save_pretrained``, ``from_pretrained`` and ``push_to_hub`` of huggingface_hub, for networks."""
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        from safetensors.torch import save_model
+
+        network: Any = self
+        config = {"format": FORMAT, "version": __version__, **describe(network)}
+        with replacing(save_directory / SAFETENSORS_SINGLE_FILE) as temporary:
+            save_model(network, str(temporary))
+        write_text(save_directory / CONFIG_NAME, json.dumps(config, indent=2) + "\n")
+
+    @classmethod
+    def _from_pretrained(
+        cls,
+        *,
+        model_id: str,
+        revision: str | None,
+        cache_dir: str | Path | None,
+        force_download: bool,
+        local_files_only: bool,
+        token: str | bool | None,
+        config: dict[str, Any] | None = None,
+        map_location: str = "cpu",
+        **_: Any,
+    ) -> Any:
+        from safetensors.torch import load_model
+
+        if config is None or "architecture" not in config:
+            raise MtlkitError(
+                f"{model_id} holds no network of mtlkit: its {CONFIG_NAME} is missing or of another "
+                "library; save_pretrained writes such a folder"
+            )
+        check_format(config, model_id)
+        network = rebuild(config)
+        if not isinstance(network, cls):
+            raise SpecError(
+                f"{model_id} holds {type(network).__name__}, not {cls.__name__}; "
+                "mtlkit.Architecture.from_pretrained takes any"
+            )
+        if os.path.isdir(model_id):
+            path = os.path.join(model_id, SAFETENSORS_SINGLE_FILE)
+            if not os.path.isfile(path):
+                raise MtlkitError(f"{model_id} holds no weights: there is no {SAFETENSORS_SINGLE_FILE}")
+        else:
+            path = hf_hub_download(
+                model_id,
+                SAFETENSORS_SINGLE_FILE,
+                revision=revision,
+                cache_dir=cache_dir,
+                force_download=force_download,
+                token=token,
+                local_files_only=local_files_only,
+            )
+        load_model(network, path)
+        return network.to(map_location).eval()
+
+
+def _without_first_weights(spec: str) -> str:
+    parts = [Part(p.name, _kept(p.options), p.arguments) for p in parse_spec(spec)]
+    return format_spec(parts)
+
+
+def _kept(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _stripped(value) for key, value in options.items() if key not in _FIRST_WEIGHTS}
+
+
+def _stripped(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _stripped(item) for key, item in value.items()}
+    if not (isinstance(value, str) and "(" in value):
+        return value
+    part = parse_call(value)
+    return str(Part(part.name, _kept(part.options), part.arguments))

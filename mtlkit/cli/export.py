@@ -1,0 +1,47 @@
+"""``mtlkit export``: the network of a run as one file for other programs."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mtlkit.cli import app
+from mtlkit.errors import SpecError
+
+__all__ = ["export"]
+
+
+@app.command(epilog="Example: mtlkit export runs/digits --format onnx")
+def export(
+    run: Annotated[Path, typer.Argument(help="Folder of the run.", show_default=False)],
+    format: Annotated[
+        str | None,
+        typer.Option("--format", "-f", help="pt2, onnx or safetensors; or by the name of --output."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The file; default: model.FORMAT in the folder."),
+    ] = None,
+    batch: Annotated[
+        str, typer.Option(help="Samples at a time: dynamic, or a number that is fixed.")
+    ] = "dynamic",
+) -> None:
+    """Write a trained network as one file, its rotations folded into the heads.
+
+    The file is read back and compared with the network before it gets its name.
+    """
+    if batch != "dynamic" and not batch.isdecimal():
+        raise SpecError(f"--batch is dynamic or a number of samples, not {batch!r}")
+    from mtlkit.deployment.exporting import export as write
+
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: typer.echo(f"note: {message}", err=True)
+        made = write(run, output, format=format, batch="dynamic" if batch == "dynamic" else int(batch))
+    for note in made.notes:
+        typer.echo(f"note: {note}", err=True)
+    size = made.path.stat().st_size / 1e6
+    typer.echo(f"wrote {made.path} ({size:.2f} MB, batch {batch})")
+    typer.echo(f"largest difference to the network: {made.difference:.1e} of the largest output")

@@ -1,0 +1,57 @@
+"""``mtlkit predict``: predictions for new samples."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mtlkit.cli import app
+
+__all__ = ["predict"]
+
+
+@app.command(epilog="Example: mtlkit predict runs/people --input new.csv --output predicted.csv")
+def predict(
+    run: Annotated[Path, typer.Argument(help="Folder of the run.", show_default=False)],
+    input: Annotated[
+        Path, typer.Option("--input", "-i", help="New samples; a table needs no target columns.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The table: .csv or .csv.gz.")],
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Column of the input to copy; may be repeated; all for all.", metavar="COLUMN"
+        ),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples per pass.")] = 1024,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")] = "cpu",
+) -> None:
+    """Predict on new samples with the network of a run.
+
+    The table has a row per sample, in their order: classes with their probabilities, and numbers in the
+    unit of the targets.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from mtlkit.deployment.predicting import predict as write
+
+    begun = time.monotonic()
+    console = Console(stderr=True)
+    with warnings.catch_warnings(), Progress(console=console, transient=True) as progress:
+        warnings.showwarning = lambda message, *_: typer.echo(f"note: {message}", err=True)
+        bar = progress.add_task("predicting", total=None, visible=console.is_terminal)
+        number = write(
+            run,
+            input,
+            output,
+            keep=keep or (),
+            batch_size=batch_size,
+            device=device,
+            report=lambda done, total: progress.update(bar, completed=done, total=total),
+        )
+    typer.echo(f"wrote {output}: {number} rows in {time.monotonic() - begun:.1f} s")

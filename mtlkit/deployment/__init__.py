@@ -1,0 +1,1 @@
+"""After training: load a run, export its network, predict on new samples."""

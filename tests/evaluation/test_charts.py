@@ -1,0 +1,90 @@
+"""Charts: valid to Plotly, within what is possible, small and escaped."""
+
+import math
+
+import numpy as np
+import plotly.graph_objects as plotly
+import pytest
+
+from mtlkit.evaluation import charts
+from mtlkit.evaluation.charts import Interval, Line, Point, Sample
+
+X = np.arange(6.0)
+EVIL = '<a href="https://x.example">&<b>'
+
+
+def every_chart():
+    lines = [Line(0, EVIL, X, X + 1, X, X + 2), Line(1, "b", X, X * 0.1 + 0.5)]
+    samples = [Sample(0, EVIL, [0.5, 0.7, math.nan]), Sample(1, "b", [0.9])]
+    points = [Point(0, EVIL, 0.1, 0.9), Point(None, "w", 0.5, 0.5), Point(1, "b", 0.3, math.nan)]
+    return {
+        "lines": charts.line_chart(lines, "t", EVIL, "y", bounds=(0.0, 1.0)),
+        "logarithms": charts.line_chart(lines, "t", "x", "y", log_y=True),
+        "boxes": charts.box_chart(samples, "t", EVIL, marker=0.6, bounds=(0.0, 1.0)),
+        "bars": charts.bar_chart(samples, "t", EVIL, marker=1.0),
+        "intervals": charts.interval_chart([Interval(0, EVIL, 1.0, 0.5, 1.5), Interval(1, "b", 1.0, *[math.nan] * 2)], "t", "x"),
+        "points": charts.point_chart(points, "t", EVIL, "y", front=points[:2]),
+        "heat": charts.heat_chart([[1.0, -2.0], [math.nan, 0.0]], [EVIL, "b"], ["c", EVIL], "t", "z"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", every_chart())
+def test_plotly_takes_every_chart_and_no_text_is_markup(name):
+    chart = every_chart()[name]
+    plotly.Figure(chart.figure, skip_invalid=False)
+    assert "<a" not in str(chart.figure)
+    assert "<b" not in str(chart.figure)
+    assert chart.description
+
+
+def test_nothing_to_see_is_no_chart():
+    nan = np.full(6, math.nan)
+    assert charts.line_chart([], "t", "x", "y") is None
+    assert charts.line_chart([Line(0, "a", X, nan)], "t", "x", "y") is None
+    assert charts.line_chart([Line(0, "a", X, -X)], "t", "x", "y", log_y=True) is None
+    assert charts.box_chart([Sample(0, "a", [math.nan])], "t", "x") is None
+    assert charts.bar_chart([Sample(0, "a", [])], "t", "x") is None
+    assert charts.interval_chart([], "t", "x") is None
+    assert charts.point_chart([Point(0, "a", math.nan, 1.0)], "t", "x", "y") is None
+
+
+def test_bands_and_axes_end_where_values_are_impossible():
+    line = Line(0, "a", X, np.full(6, 0.95), np.full(6, 0.8), np.full(6, 1.1))
+    figure = charts.line_chart([line], "t", "x", "y", bounds=(0.0, 1.0)).figure
+    low, high, curve = figure["data"]
+    assert high["y"].max() == 1.0
+    assert low["y"].min() == 0.8
+    assert curve["y"].tolist() == [0.95] * 6
+    assert (figure["layout"]["yaxis"]["minallowed"], figure["layout"]["yaxis"]["maxallowed"]) == (
+        0.0,
+        1.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "bounds"),
+    [
+        ("accuracy", (0.0, 1.0)), ("f1", (0.0, 1.0)), ("auc", (0.0, 1.0)), ("miou", (0.0, 1.0)),
+        ("pixel_accuracy", (0.0, 1.0)), ("within_11.25", (0.0, 1.0)), ("mse", (0.0, None)),
+        ("mae", (0.0, None)), ("abs_error", (0.0, None)), ("mean_angle", (0.0, None)), ("r2", (None, 1.0)),
+        ("utility", (None, None)),
+    ],
+)  # fmt: skip
+def test_metrics_have_the_bounds_of_their_kind(name, bounds):
+    assert charts.metric_bounds(name) == bounds
+
+
+def test_long_curves_are_thinned_and_gaps_stay():
+    x = np.arange(10_000.0)
+    y = np.sin(x / 1000)
+    y[4000:5000] = math.nan
+    (trace,) = charts.line_chart([Line(0, "a", x, y)], "t", "x", "y", points=50).figure["data"]
+    assert len(trace["x"]) == 50
+    assert np.isnan(trace["y"]).sum() == 5
+    short = charts.line_chart([Line(0, "a", X, X)], "t", "x", "y", points=50).figure["data"][0]
+    assert short["x"].tolist() == X.tolist()
+
+
+def test_a_single_point_is_a_dot():
+    (trace,) = charts.line_chart([Line(0, "a", X[:1], X[:1])], "t", "x", "y").figure["data"]
+    assert trace["mode"] == "markers"
