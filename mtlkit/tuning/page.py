@@ -80,17 +80,17 @@ def _listing(winners: Winners, trials: Trials) -> Listing:
                 "none" if winner is None else f"{winner.value:+.2f} %",
                 None if winner is None else winner.value,
             ),
-            Cell("" if winner is None else winner.method, code=True),
-            Cell("" if winner is None else ", ".join(f"{k} {v}" for k, v in winner.settings.items())),
             Cell(f"{int(cost['trials'])}", cost["trials"], small=f"{failed} failed" if failed else ""),
             Cell(f"{cost['seconds']:.0f}", cost["seconds"]),
             Cell(f"{int(cost['steps'])}", cost["steps"]),
+            Cell("" if winner is None else ", ".join(f"{k} {v}" for k, v in winner.settings.items())),
+            Cell("" if winner is None else winner.method, code=True),
         ]
         rows.append(cells)
     heads: list[Head | str] = [
-        Head("method"), Head("improvement"), Head("best"), Head("settings"), Head("trials"),
-        Head("seconds", "low"), Head("steps", "low"),
-    ]  # fmt: skip
+        *(Head("method"), Head("improvement"), Head("trials")),
+        *(Head("seconds", "low"), Head("steps", "low"), "settings", "best"),
+    ]
     return Listing(heads, rows, name="winners")
 
 
@@ -108,8 +108,10 @@ def _slice(name: str, trials: Trials, spaces: Mapping[str, MethodSpace]) -> Char
     """What trials were worth, by one of their settings."""
     data, log, words = [], False, False
     for place, (label, known) in enumerate(trials.items()):
-        axis = spaces[label].axes.get(name)
+        space = spaces[label]
+        axis = space.axes.get(name)
         shown = [t for t in known if name in t.point and t.value is not None and t.value > WORST]
+        places = [space.shown(t.point)[name] for t in shown]
         if axis is None or not shown:
             continue
         log = log or isinstance(axis, LogUniform)
@@ -119,7 +121,7 @@ def _slice(name: str, trials: Trials, spaces: Mapping[str, MethodSpace]) -> Char
                 "type": "scatter",
                 "mode": "markers",
                 "name": plain(label),
-                "x": [_text(t.point[name]) if words else t.point[name] for t in shown],
+                "x": list(map(_text, places)) if words else places,
                 "y": [t.value for t in shown],
                 "marker": {"size": 7},
                 "hovertemplate": f"{plain(label)}, trial %{{text}}: %{{x}}: %{{y:.3g}}<extra></extra>",

@@ -52,22 +52,29 @@ class MethodSpace:
 
     def method(self, point: Mapping[str, Any]) -> str:
         """Config string of the method at a point."""
-        parts = []
+        parts, shown = [], self.shown(point)
         for part in self.parts:
             options = dict(part.options)
             for name, value in point.items():
                 owner, _, option = name.partition(".")
                 if owner == part.name and option and name in self.axes and option.isidentifier():
                     options[option] = value
-            for option, simplex in self.simplexes.items():
-                if option.startswith(f"{part.name}."):
-                    numbers = [point[f"{option}.{task}"] for task in self.tasks]
-                    drawn = dict(zip(self.tasks, simplex.weights(numbers), strict=True))
-                    options[option.partition(".")[2]] = drawn
+            for name in self.simplexes:
+                owner, _, option = name.partition(".")
+                if owner == part.name:
+                    options[option] = {task: shown[f"{name}.{task}"] for task in self.tasks}
             known = option_defaults(methods.get(part.name))
             given = {k: v for k, v in options.items() if k in part.options or v != known.get(k)}
             parts.append(Part(part.name, given))
         return format_spec(parts)
+
+    def shown(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """A point with loss weights in place of the numbers that they are made of."""
+        found = dict(point)
+        for name, simplex in self.simplexes.items():
+            axes = [f"{name}.{task}" for task in self.tasks]
+            found |= dict(zip(axes, simplex.weights([point[axis] for axis in axes]), strict=True))
+        return found
 
     def settings(self, point: Mapping[str, Any], train: Mapping[str, Any]) -> dict[str, Any]:
         """Settings of the training at a point; ``method_lr`` keeps its ratio to ``lr``."""

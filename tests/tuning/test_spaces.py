@@ -1,13 +1,16 @@
 """What is searched: the methods' own lines, the grammar of a configuration, presets."""
 
 import math
+from pathlib import Path
 
 import pytest
 
 import mtlkit
 from mtlkit.errors import ConfigError, SpecError
+from mtlkit.evaluation.compare_config import CompareConfig
 from mtlkit.registry import methods, option_defaults
 from mtlkit.search import LR_RATIO, Choice, FeatureShare, LogUniform, Simplex, Uniform, parse_search
+from mtlkit.training.config import read_yaml
 from mtlkit.tuning import TuneConfig
 from mtlkit.tuning.samplers import distributions, grid_of
 from mtlkit.tuning.spaces import make_space
@@ -177,3 +180,11 @@ def test_wrong_settings_are_named(changes, message):
 def test_a_wrong_option_in_the_space_is_named():
     with pytest.raises(SpecError, match="unknown option of cagrad in 'space' 'd'"):
         space_of("cagrad", {"cagrad.d": Uniform(0, 1)})
+
+
+def test_the_benchmark_of_the_field_has_ten_methods_and_the_settings_of_its_comparison_exist():
+    folder = Path(__file__).parents[2] / "benchmarks" / "field"
+    config = TuneConfig.make(read_yaml(folder / "multidigits_tuned.yaml"))
+    assert len(config.entries) == 10
+    assert config.trials == 20
+    CompareConfig.check_keys(read_yaml(folder / "multidigits_winners.yaml"), "winners")
