@@ -74,8 +74,8 @@ def _run(chosen: TuneConfig, folder: Path) -> None:
 
     from mtlkit.evaluation.compare import Stopped
     from mtlkit.tuning.page import PAGE
+    from mtlkit.tuning.plan import CONFIG
     from mtlkit.tuning.progress import winners_table
-    from mtlkit.tuning.study import CONFIG
     from mtlkit.tuning.study import tune as search
 
     with warnings.catch_warnings():

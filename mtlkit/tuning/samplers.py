@@ -54,14 +54,14 @@ def sampler_for(kind: str, space: MethodSpace, index: int, seed: int, trials: in
     """The sampler of one trial.
 
     The first trial of ``tpe`` and ``random`` is the point that the configuration and the methods'
-    defaults give. A grid larger than the number of trials is visited in an order drawn once.
+    defaults give. A grid is visited in an order that is drawn once.
     """
     drawn = crc32(f"{seed}/{index}".encode())
     if kind == "grid":
         points = grid_of(space)
-        order = np.random.default_rng(seed).permutation(len(points))
-        if len(points) <= trials:
-            order = np.arange(len(points))
+        order = np.random.default_rng(seed).permutation(
+            len(points)
+        )  # a part of the grid is spread over it
         return _Point(points[order[index % len(points)]], drawn)
     if index == 0:
         return _Point(space.defaults, drawn)

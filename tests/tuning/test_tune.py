@@ -38,7 +38,7 @@ SETTINGS = {
     "space": {"lr": "log(1e-3, 3e-2)"},
 }
 LABELS = ["sum", "tuned sum", "cagrad"]
-LONGER = {**SETTINGS, "tuned_sum": False, "epochs": 6}
+LONGER = {**SETTINGS, "tuned_sum": False, "epochs": 4}
 
 
 def winners_of(folder: Path) -> dict:
