@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from mtlkit.architectures.base import Architecture
     from mtlkit.architectures.create import create_architecture
     from mtlkit.data import load_dataset
+    from mtlkit.deployment.exporting import export
+    from mtlkit.deployment.loading import load
     from mtlkit.dropins import backward, mtl_backward
     from mtlkit.fusion import fuse
     from mtlkit.step import Step
@@ -48,6 +50,7 @@ __all__ = [
     "register_task",
     "rotation_schedule",
     "tune",
+    "weigh_by_labels",
 ]
 
 # imported when first used: torch takes seconds, and not every command of the command line needs it
@@ -69,6 +72,7 @@ _LAZY: dict[str, str] = {
     "register_task": "mtlkit.tasks",
     "rotation_schedule": "mtlkit.training.groups",
     "tune": "mtlkit.tuning.study",
+    "weigh_by_labels": "mtlkit.losses",
 }
 _MODULES = ("architectures", "data", "tasks", "testing", "training", "weighting")
 

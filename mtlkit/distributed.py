@@ -32,6 +32,13 @@ class Processes:
         self.rank = 0 if group is None else dist.get_rank(group)
         self.alone = group is None
 
+    @property
+    def device(self) -> torch.device:
+        """A device that the group's back end reduces on."""
+        if self.group is None or "gloo" in str(dist.get_backend(self.group)):
+            return torch.device("cpu")
+        return torch.device("cuda", torch.cuda.current_device())
+
     def sum(self, tensor: Tensor) -> Tensor:
         """Sum over the processes, in place."""
         if self.group is not None:

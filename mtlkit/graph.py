@@ -9,12 +9,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["in_backward", "leaves_below", "needed_again", "nodes_below", "retains_graph", "visits"]
+__all__ = [
+    "in_backward",
+    "leaves_below",
+    "leaves_of",
+    "needed_again",
+    "nodes_below",
+    "retains_graph",
+    "visits",
+]
 
 
 def nodes_below(tensors: Iterable[Tensor]) -> Iterator[Any]:
     """Autograd nodes that ``tensors`` were computed by, each once."""
-    stack = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    return _nodes([tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None])
+
+
+def _nodes(stack: list[Any]) -> Iterator[Any]:
     seen = set(stack)
     while stack:
         node = stack.pop()
@@ -33,12 +44,22 @@ def leaves_below(tensors: Iterable[Tensor]) -> list[Tensor]:
     """
     tensors = list(tensors)
     found = {id(t): t for t in tensors if t.grad_fn is None and t.requires_grad}
-    for node in sorted(nodes_below(tensors), key=methodcaller("_sequence_nr")):
+    return list((found | _leaves(nodes_below(tensors))).values())
+
+
+def leaves_of(node: Any) -> list[Tensor]:
+    """Leaf tensors below a node, in the order of their first use."""
+    return list(_leaves(_nodes([node])).values())
+
+
+def _leaves(nodes: Iterable[Any]) -> dict[int, Tensor]:
+    found: dict[int, Tensor] = {}
+    for node in sorted(nodes, key=methodcaller("_sequence_nr")):
         for following, _ in node.next_functions:
             variable = getattr(following, "variable", None)
             if variable is not None:
                 found[id(variable)] = variable
-    return list(found.values())
+    return found
 
 
 def in_backward() -> bool:

@@ -189,6 +189,8 @@ class _FeatureJunction(torch.autograd.Function):
             parameter_rows=walk,
             direct=layout.direct or not layout.shared,
         )
+        if not (processes.alone or ctx.record.wrapped or torch.compiler.is_compiling()):
+            method.lone.compare(ctx, processes, method.owned())
         owned = method.own_gradients(step) if layout.owned else ()
         merged = method.merge_step(step)
         parameters: Leaves = [None] * layout.shared

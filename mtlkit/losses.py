@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mtlkit.distributed import Processes
+from mtlkit.distributed import Processes, processes_of
 from mtlkit.errors import SpecError, unknown_name
 from mtlkit.step import spread
 
 if TYPE_CHECKING:
     from mtlkit.weighting.base import GradientAggregator
 
-__all__ = ["WeighedLosses", "align", "weigh"]
+__all__ = ["WeighedLosses", "align", "weigh", "weigh_by_labels"]
 
 
 def align(losses: Any, tasks: Sequence[str]) -> dict[int, Tensor]:
@@ -138,3 +138,37 @@ def _average(
     if len(present) < tasks:
         means = torch.stack([means[task] for task in present]) if present else means[:0]
     return present, means.to(torch.float64 if double else torch.float32)
+
+
+def weigh_by_labels(
+    losses: Mapping[str, Tensor | None],
+    labels: Mapping[str, int],
+    *,
+    process_group: Any = None,
+) -> dict[str, Tensor | None]:
+    """Weigh each task's loss by this process's share of the task's labels.
+
+    DDP averages over the processes. The mean of losses that are means over different numbers of labels
+    is not the mean over all labels; with these weights it is. :class:`mtlkit.Trainer` does the same by
+    itself. Every process must call this once per step, in the wrapped forward or before it, also one
+    without labels. One process alone gets its losses back.
+
+    Args:
+        losses: mean over the labels of this process, by task; None, or absent, without labels.
+        labels: number of labels on this process, by task: every task, in the same order everywhere.
+        process_group: of the replicas; None means all processes.
+    """
+    for name in losses:
+        if name not in labels:
+            raise unknown_name("task in labels", str(name), labels)
+    processes = processes_of(process_group)
+    if processes.alone:
+        return dict(losses)
+    device = next((loss.device for loss in losses.values() if loss is not None), None)
+    own = torch.tensor(list(labels.values()), dtype=torch.float64, device=device or processes.device)
+    factors = own * processes.world / processes.sum(own.clone()).clamp(min=1)
+    weighed = dict(zip(labels, factors, strict=True))
+    return {
+        name: None if loss is None else loss * weighed[name].to(loss.dtype)
+        for name, loss in losses.items()
+    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from torch import Tensor
 from mtlkit.distributed import ALONE, Processes, inside_wrapper, wrapper_waits
 from mtlkit.errors import UsageError
 from mtlkit.graph import in_backward, nodes_below
+from mtlkit.launching import warn_first
 
 __all__ = ["Fork", "Forks", "check_arrivals", "check_walk"]
 
@@ -149,11 +149,9 @@ def check_arrivals(method: Any, fork: Fork, through_total: bool, arrived: Iterab
             "method(features) returned"
         )
     if bypassed:
-        warnings.warn(
+        warn_first(
             f"the gradient of task(s) {', '.join(bypassed)} did not pass the junction, so it is not "
-            "merged: give every head its own view of method(features), in task order",
-            UserWarning,
-            stacklevel=2,
+            "merged: give every head its own view of method(features), in task order"
         )
 
 

@@ -30,14 +30,25 @@ from pydantic.json_schema import GenerateJsonSchema
 from mtlkit.errors import ConfigError, shorten, unknown_key
 from mtlkit.spec import format_spec, parse_spec
 
-__all__ = ["Display", "Names", "Settings", "Spec", "accepted", "bounds", "choices", "display", "setting"]
+__all__ = [
+    "Display",
+    "Names",
+    "Says",
+    "Settings",
+    "Spec",
+    "accepted",
+    "bounds",
+    "choices",
+    "display",
+    "setting",
+]
 
 _WHOLE = re.compile(r"[-+]?\d+")
 _KINDS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
-    str: "a word",
+    str: "text",
     dict: "keys and values",
 }
 _BOUNDS: dict[type, tuple[str, str]] = {
@@ -71,8 +82,8 @@ class Display:
 
 
 @dataclass(frozen=True)
-class _Says:
-    """What a type accepts, in words."""
+class Says:
+    """What a type accepts, in words, where its name does not say it."""
 
     words: str
 
@@ -127,7 +138,7 @@ Spec = Annotated[
     str,
     BeforeValidator(_read_spec),
     WithJsonSchema({"type": ["string", "object", "array"]}),
-    _Says("a config string such as `name(option=1)`"),
+    Says("a config string"),
 ]
 """A config string, or the mapping or list that means the same; kept as the string."""
 
@@ -135,7 +146,7 @@ Names = Annotated[
     list[str],
     BeforeValidator(_split_names),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
-    _Says("a list of names"),
+    Says("a list of names"),
 ]
 """Names as a list, or separated by commas."""
 
@@ -230,9 +241,9 @@ def choices(annotation: Any) -> Iterator[Any]:
 
 def accepted(field: FieldInfo) -> str:
     """What a field accepts, in words, without its range."""
-    says = [entry.words for entry in _metadata(field) if isinstance(entry, _Says)]
+    says = [entry.words for entry in _metadata(field) if isinstance(entry, Says)]
     kinds = [_describe(kind) for kind in choices(field.annotation)]
-    return says[0].replace("`", "") if says else " or ".join(dict.fromkeys(kinds))
+    return says[0] if says else " or ".join(dict.fromkeys(kinds))
 
 
 def _describe(kind: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from typer.main import get_command_from_info
 
 from mtlkit._version import __version__
 from mtlkit.errors import MtlkitError, SpecError
+from mtlkit.launching import LaunchError, is_first_process
 
 __all__ = ["COMMANDS", "app", "main"]
 
@@ -89,18 +91,22 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exit codes: 0 done, 1 a run failed, 2 bad usage, 130 interrupted."""
+    if not is_first_process():  # torch's warnings in C++ need not be said by every process
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     sys.exit(_run(None if arguments is None else list(arguments)))
 
 
 def _run(arguments: list[str] | None) -> int:
     try:
-        code = app(args=arguments, standalone_mode=False)
+        code = app(args=arguments, prog_name="mtlkit", standalone_mode=False)
     except typer.Exit as stop:
         code = stop.exit_code
     except (typer.Abort, KeyboardInterrupt) as stop:
         typer.echo(str(stop) or "interrupted", err=True)
         return 130
     except MtlkitError as error:
+        if isinstance(error, LaunchError) and not is_first_process():
+            return 0  # the first process says it; a failure here could end that one before it has
         typer.echo(f"mtlkit: {error}", err=True)
         return 2 if isinstance(error, SpecError) else 1
     except Exception as error:

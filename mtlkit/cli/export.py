@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from mtlkit.cli import app
+from mtlkit.cli.options import Plugins
 from mtlkit.errors import SpecError
 
 __all__ = ["export"]
@@ -28,6 +29,7 @@ def export(
     batch: Annotated[
         str, typer.Option(help="Samples at a time: dynamic, or a number that is fixed.")
     ] = "dynamic",
+    plugin: Plugins = None,
 ) -> None:
     """Write a trained network as one file, its rotations folded into the heads.
 

@@ -9,16 +9,24 @@ from typing import Any
 
 import typer
 
+from mtlkit.launching import is_first_process
+
 __all__ = ["warnings_as_notes"]
 
 
 @contextmanager
 def warnings_as_notes() -> Iterator[None]:
-    """Print warnings as one line each, without those of libraries about their own code."""
+    """Print warnings as one line each, without those of libraries about their own code.
+
+    Each is said once, and by the first of several processes.
+    """
+    said = set[str]()
 
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-        if issubclass(category, UserWarning):
-            typer.echo(f"note: {message}", err=True)
+        text = str(message)
+        if issubclass(category, UserWarning) and is_first_process() and text not in said:
+            said.add(text)
+            typer.echo(f"note: {text}", err=True)
 
     with warnings.catch_warnings():
         warnings.showwarning = show

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from mtlkit.cli import app
+from mtlkit.cli.options import Plugins
 
 __all__ = ["predict"]
 
@@ -27,13 +28,15 @@ def predict(
             help="Column of the input to copy; may be repeated; all for all.", metavar="COLUMN"
         ),
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples per pass.")] = 1024,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Samples per pass; default by the kind of input.")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")] = "cpu",
+    plugin: Plugins = None,
 ) -> None:
     """Predict on new samples with the network of a run.
 
-    The table has a row per sample, in their order: classes with their probabilities, and numbers in the
-    unit of the targets.
+    Classes come with probabilities, numbers in the unit of the targets.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -42,9 +45,10 @@ def predict(
 
     begun = time.monotonic()
     console = Console(stderr=True)
-    with warnings.catch_warnings(), Progress(console=console, transient=True) as progress:
+    progress = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with warnings.catch_warnings(), progress:
         warnings.showwarning = lambda message, *_: typer.echo(f"note: {message}", err=True)
-        bar = progress.add_task("predicting", total=None, visible=console.is_terminal)
+        bar = progress.add_task("predicting", total=None)
         number = write(
             run,
             input,

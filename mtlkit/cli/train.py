@@ -12,6 +12,7 @@ import typer
 from mtlkit.cli import app
 from mtlkit.cli.notes import warnings_as_notes
 from mtlkit.cli.options import with_settings
+from mtlkit.launching import is_first_process
 from mtlkit.training.config import TrainConfig
 from mtlkit.training.yaml_files import read_yaml
 
@@ -47,12 +48,12 @@ def train(
             result = run(chosen, resume=resume)
         except Interrupted as stop:
             command = f"mtlkit train --config {chosen.folder / 'config.yaml'} --resume auto"
-            if _is_first_process():
+            if is_first_process():
                 typer.echo(f"{stop}; go on with: {command}", err=True)
             raise typer.Exit(130) from None
         finally:
             _leave_processes()
-    if _is_first_process():
+    if is_first_process():
         _print_result(result)
 
 
@@ -64,12 +65,6 @@ def _print_result(result: Any) -> None:
         values = "  ".join(f"{k} {v:.4g}" for k, v in row.items() if math.isfinite(v))
         typer.echo(f"  {which}  {task}: {values}")
     typer.echo(f"plots: mtlkit report {result.folder}")
-
-
-def _is_first_process() -> bool:
-    import os
-
-    return os.environ.get("RANK", "0") == "0"
 
 
 def _leave_processes() -> None:

@@ -17,6 +17,7 @@ from mtlkit.data.base import (
     register_dataset,
 )
 from mtlkit.data.collate import collate
+from mtlkit.data.mixture import mix
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -29,5 +30,6 @@ __all__ = [
     "collate",
     "list_datasets",
     "load_dataset",
+    "mix",
     "register_dataset",
 ]

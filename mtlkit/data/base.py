@@ -6,6 +6,7 @@ import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -54,15 +55,25 @@ class Split(Dataset[tuple[Tensor, Targets]], ABC):
         self.seed = seed
         # in shared memory, so that persistent workers see the next epoch
         self._epoch = torch.zeros((), dtype=torch.long).share_memory_()  # type: ignore[no-untyped-call]
+        self._own_epoch: int | None = None
 
     @property
     def epoch(self) -> int:
         """The epoch that augmentations are drawn for."""
-        return int(self._epoch)
+        return int(self._epoch) if self._own_epoch is None else self._own_epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that augmentations are drawn for; Accelerate's loaders call this."""
         self._epoch.fill_(epoch)
+
+    @contextmanager
+    def at_epoch(self, epoch: int) -> Iterator[None]:
+        """Draw augmentations for this epoch meanwhile, in this process alone."""
+        before, self._own_epoch = self._own_epoch, epoch
+        try:
+            yield
+        finally:
+            self._own_epoch = before
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -260,6 +271,10 @@ class DataSet(ABC):
     def complete_architecture(self, spec: SpecLike) -> SpecLike:
         """The architecture with what only the data set knows, such as the size of its inputs."""
         return spec
+
+    def only(self, tasks: Sequence[str]) -> DataSet:
+        """The data that these tasks need; all of it, unless tasks have data of their own."""
+        return self
 
     @property
     def task_names(self) -> tuple[str, ...]:

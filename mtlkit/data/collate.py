@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any, TypeAlias
 
@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 
 from mtlkit.tasks import NO_LABEL
 
-__all__ = ["Batch", "Targets", "collate", "stack_targets"]
+__all__ = ["Batch", "Targets", "collate", "join_targets", "stack_targets"]
 
 Targets: TypeAlias = dict[str, Tensor]
 
@@ -53,16 +53,32 @@ def collate(samples: Sequence[Any]) -> Any:
 def stack_targets(targets: Sequence[Any]) -> Tensor | None:
     """The targets of one task, one after the other; None where all are missing."""
     tensors = [None if target is None else _as_tensor(target) for target in targets]
-    known = [tensor for tensor in tensors if tensor is not None]
+    complete = _fill(tensors, lambda known, _: known.shape)
+    return None if complete is None else default_collate(complete)
+
+
+def join_targets(parts: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor | None:
+    """The targets of one task in several batches of these sizes, one after the other."""
+    complete = _fill(parts, lambda known, index: torch.Size([sizes[index], *known.shape[1:]]))
+    return None if complete is None else torch.cat(complete)
+
+
+def _fill(
+    targets: Sequence[Tensor | None], shape: Callable[[Tensor, int], torch.Size]
+) -> list[Tensor] | None:
+    """The targets in one dtype, missing ones filled in; None where all are missing."""
+    known = [target for target in targets if target is not None]
     if not known:
         return None
-    dtype = reduce(torch.promote_types, {tensor.dtype for tensor in known})
-    if len(known) < len(tensors):
+    dtype = reduce(torch.promote_types, {target.dtype for target in known})
+    if len(known) < len(targets):
         # neither can say that a label is missing
         dtype = {torch.bool: torch.float32, torch.uint8: torch.int64}.get(dtype, dtype)
-    filler = torch.full_like(known[0], torch.nan if dtype.is_floating_point else NO_LABEL, dtype=dtype)
-    stacked: Tensor = default_collate([filler if t is None else t.to(dtype) for t in tensors])
-    return stacked
+    filler = torch.nan if dtype.is_floating_point else NO_LABEL
+    return [
+        torch.full(shape(known[0], index), filler, dtype=dtype) if t is None else t.to(dtype)
+        for index, t in enumerate(targets)
+    ]
 
 
 def _as_tensor(target: Any) -> Tensor:

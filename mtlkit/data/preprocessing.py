@@ -33,6 +33,8 @@ class Preprocessing(ABC):
     """The kind: set by :func:`register_preprocessing`, and the value of ``"kind"`` in the JSON."""
     identity: ClassVar[tuple[str, ...]] = ()
     """Columns of :meth:`read` that are copied to the predictions, to know which is which."""
+    batch_size: ClassVar[int] = 64
+    """Samples that are predicted at a time, unless the user says otherwise."""
 
     @abstractmethod
     def read(self, path: str | Path) -> Any:

@@ -134,7 +134,8 @@ def _write_pt2(
     fused: nn.Module, example: Any, path: Path, loaded: LoadedModel, dynamic: bool
 ) -> Callable[[Any], Mapping[str, Tensor]]:
     with _explained("pt2"):
-        program = torch.export.export(fused, (example,), dynamic_shapes=_batch_axis(example, dynamic))
+        axes = _batch_axis(loaded.network, example, dynamic)
+        program = torch.export.export(fused, (example,), dynamic_shapes=axes)
     extra = {METADATA: json.dumps(describe_export(loaded))}
     with open(path, "wb") as file:  # by its name, torch would want the suffix
         torch.export.save(program, file, extra_files=extra)
@@ -161,7 +162,7 @@ def _write_onnx(
             verbose=False,
             input_names=inputs,
             output_names=names,
-            dynamic_shapes=_batch_axis(example, dynamic),
+            dynamic_shapes=_batch_axis(loaded.network, example, dynamic),
         )
     model = program.model_proto
     onnx.helper.set_model_props(model, {METADATA: json.dumps(describe_export(loaded))})
@@ -243,20 +244,22 @@ def _description_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")  # model.json is the run's own
 
 
-def _batch_axis(example: Any, dynamic: bool) -> Any:
+def _batch_axis(network: nn.Module, example: Any, dynamic: bool) -> Any:
     """For every input, that the first axis may have any length; None for the example's own."""
     if not dynamic:
         return None
-    axis = torch.export.Dim("batch")
 
-    def mark(given: Any) -> Any:
+    def mark(given: Any, axis: Any) -> Any:
         if isinstance(given, Mapping):
-            return {key: mark(item) for key, item in given.items()}
+            return {key: mark(item, axis) for key, item in given.items()}
         if isinstance(given, list | tuple):
-            return type(given)(map(mark, given))
+            return type(given)(mark(item, axis) for item in given)
         return {0: axis}
 
-    return (mark(example),)
+    if getattr(network, "multi_input", False):  # a batch of each task's own
+        axes = {task: torch.export.Dim(f"batch_{index}") for index, task in enumerate(example)}
+        return ({task: mark(inputs, axes[task]) for task, inputs in example.items()},)
+    return (mark(example, torch.export.Dim("batch")),)
 
 
 def _input_names(example: Any) -> list[str]:

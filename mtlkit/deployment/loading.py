@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from mtlkit.architectures.saving import rebuild
 from mtlkit.deployment.record import RECORD, Record, draw_inputs, read_record, restore_task
-from mtlkit.errors import MtlkitError
+from mtlkit.errors import ConfigError, MtlkitError, SpecError
+from mtlkit.plugins import load_plugin
 from mtlkit.tasks import Task
 from mtlkit.training.checkpoints import CheckpointError, load_checkpoint
 
@@ -46,12 +47,12 @@ class LoadedModel(nn.Module):
         predictions: dict[str, Tensor] = self.network(inputs)
         return predictions
 
-    def predict(self, rows: Any, batch_size: int = 1024) -> Any:
+    def predict(self, rows: Any, batch_size: int | None = None) -> Any:
         """A DataFrame of predictions in words and units for raw samples.
 
         Args:
             rows: a file that the preprocessing reads, a DataFrame of raw samples, or a list of mappings.
-            batch_size: samples per pass through the network.
+            batch_size: samples per pass through the network; None for what suits the input.
         """
         from mtlkit.deployment.predicting import predict_rows
 
@@ -102,11 +103,21 @@ def load(run: str | os.PathLike[str], device: str | torch.device = "cpu") -> Loa
             f"the weights in {weights} do not fit the network that {path / RECORD} describes: {error}"
         ) from None
     tasks = [restore_task(task) for task in record["tasks"] if task["name"] in record["predicts"]]
-    return LoadedModel(network, tasks, _preprocessing(path, record), record).to(device).eval()
+    loaded = LoadedModel(network, tasks, _preprocessing(path, record), record).eval()
+    try:
+        return loaded.to(device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise SpecError(f"the device {str(device)!r} cannot be used: {reason}") from None
 
 
 def build(record: Record) -> nn.Module:
     """The network that a record describes, its weights drawn anew."""
+    for plugin in record.get("plugins", ()):
+        try:
+            load_plugin(plugin)
+        except ConfigError as error:  # it may have brought the data set only
+            warnings.warn(f"{error}; what it registers is not known", stacklevel=3)
     outputs = {task["name"]: task["outputs"] for task in record["tasks"]}
     network = rebuild({**record, "tasks": outputs})
     if set(record["predicts"]) == set(outputs):

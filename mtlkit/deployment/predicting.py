@@ -29,7 +29,7 @@ def predict(
     output: str | os.PathLike[str],
     *,
     keep: Sequence[str] = (),
-    batch_size: int = 1024,
+    batch_size: int | None = None,
     device: str = "cpu",
     report: Callable[[int, int], None] | None = None,
 ) -> int:
@@ -44,7 +44,7 @@ def predict(
         input: what the run's preprocessing reads; for a table, a CSV or Parquet file.
         output: the table, ``.csv`` or ``.csv.gz``; it gets its name when it is whole.
         keep: columns of the input to copy, or ``["all"]``.
-        batch_size: samples per pass through the network.
+        batch_size: samples per pass through the network; None for what suits the kind of input.
         device: of the network.
         report: is told the number of samples that are done, and of all.
 
@@ -54,7 +54,7 @@ def predict(
     target = Path(output)
     if not target.name.removesuffix(_GZIP).endswith(_CSV):
         raise SpecError(f"predictions are written as .csv or .csv.gz, not {target.name!r}")
-    if batch_size < 1:
+    if batch_size is not None and batch_size < 1:
         raise SpecError(f"the batch size must be 1 or more, not {batch_size}")
     loaded = run if isinstance(run, LoadedModel) else load(run, device)
     rows = preprocessing_of(loaded).read(input)
@@ -78,13 +78,14 @@ def predict(
 
 
 def decoded_batches(
-    loaded: LoadedModel, rows: Frame, batch_size: int
+    loaded: LoadedModel, rows: Frame, batch_size: int | None
 ) -> Iterator[tuple[Frame, dict[str, Any]]]:
     """Raw samples, batch by batch, with the columns of their predictions."""
     preprocessing = preprocessing_of(loaded)
     device = next((parameter.device for parameter in loaded.parameters()), torch.device("cpu"))
-    for start in range(0, len(rows), batch_size):
-        part = rows.iloc[start : start + batch_size]
+    size = batch_size or preprocessing.batch_size
+    for start in range(0, len(rows), size):
+        part = rows.iloc[start : start + size]
         leaves, structured = flatten_features(preprocessing.inputs(part))
         with torch.inference_mode():
             predictions = loaded(structured([leaf.to(device) for leaf in leaves]))
@@ -94,7 +95,7 @@ def decoded_batches(
         yield part, columns
 
 
-def predict_rows(loaded: LoadedModel, rows: Any, batch_size: int = 1024) -> Frame:
+def predict_rows(loaded: LoadedModel, rows: Any, batch_size: int | None = None) -> Frame:
     """Predictions for raw samples: a file, a DataFrame, or a list of mappings."""
     pandas = import_pandas()
     if isinstance(rows, str | os.PathLike):

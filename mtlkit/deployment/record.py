@@ -45,13 +45,16 @@ WEIGHTS = "checkpoints/best.pt"
 Record = dict[str, Any]
 
 
-def describe_run(model: nn.Module, predicted: Sequence[Task], dataset: Any) -> Record | None:
+def describe_run(
+    model: nn.Module, predicted: Sequence[Task], dataset: Any, plugins: Sequence[str] = ()
+) -> Record | None:
     """All that is needed to build the network of a run again; None if no config string describes it.
 
     Args:
         model: the network, or one that computes some tasks of the network ``model.architecture``.
         predicted: the tasks that ``model`` predicts.
         dataset: that the network was made for.
+        plugins: files or modules that register what the network is made of.
     """
     network: Any = getattr(model, "architecture", model)
     try:
@@ -67,6 +70,7 @@ def describe_run(model: nn.Module, predicted: Sequence[Task], dataset: Any) -> R
         "input": describe_inputs(_first_input(dataset)),
         "preprocessing": PREPROCESSING if getattr(dataset, "preprocessing", None) else None,
         "weights": WEIGHTS,
+        "plugins": list(plugins),
         "trained": None,
     }
 

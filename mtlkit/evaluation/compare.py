@@ -43,6 +43,7 @@ from mtlkit.evaluation.tables import build_table, table_files
 from mtlkit.evaluation.timing import time_steps
 from mtlkit.evaluation.weightings import front_entries
 from mtlkit.files import write_text
+from mtlkit.launching import refuse_launcher
 from mtlkit.tasks import Task
 from mtlkit.training.logs import plain_values
 
@@ -82,7 +83,9 @@ def compare(
     Raises:
         ConfigError: for settings that do not fit the data, or another comparison in ``output``.
         Stopped: after Ctrl-C or SIGTERM.
+        LaunchError: under torchrun or ``accelerate launch``.
     """
+    refuse_launcher("mtlkit compare")
     folder = Path(output)
     tasks = _task_records(config)
     threads = _threads(folder, config)
@@ -341,7 +344,8 @@ def _check_equal_starts(plan: _Plan) -> None:
     for seed in dict.fromkeys(job.seed for job in plan.jobs):
         outcomes = {job.name: read_outcome(job) for job in plan.jobs if job.seed == seed}
         for what in ("weights", "batch"):
-            found = {name: getattr(o, what) for name, o in outcomes.items() if o is not None}
+            sums = {name: getattr(o, what) for name, o in outcomes.items() if o is not None}
+            found = {name: value for name, value in sums.items() if value is not None}
             if len(set(found.values())) > 1:
                 raise UsageError(
                     f"runs of seed {seed} did not start alike ({what}: {found}); a comparison of them "

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from mtlkit.errors import ConfigError, SpecError
-from mtlkit.settings import Names, Settings, Spec, display, setting
+from mtlkit.settings import Names, Says, Settings, Spec, display, setting
 from mtlkit.spec import format_spec, parse_spec
 from mtlkit.training.config import DATA, SPEED, TrainingSettings
 
@@ -110,7 +110,10 @@ _CAPACITY_SCHEMA = {
     ]
 }
 Capacity = Annotated[
-    dict[str, Any] | None, BeforeValidator(_read_capacity), WithJsonSchema(_CAPACITY_SCHEMA)
+    dict[str, Any] | None,
+    BeforeValidator(_read_capacity),
+    WithJsonSchema(_CAPACITY_SCHEMA),
+    Says("true, false or {size: 512, dim: flat}"),
 ]
 """Matrices before the heads: their options, or None."""
 
@@ -137,7 +140,12 @@ _SEEDS_SCHEMA = {
         {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
     ]
 }
-Seeds = Annotated[tuple[int, ...], BeforeValidator(_read_seeds), WithJsonSchema(_SEEDS_SCHEMA)]
+Seeds = Annotated[
+    tuple[int, ...],
+    BeforeValidator(_read_seeds),
+    WithJsonSchema(_SEEDS_SCHEMA),
+    Says("a number from 1, or a list"),
+]
 """Seeds, or how many."""
 
 

@@ -90,7 +90,7 @@ class Outcome:
         metrics: on the test set, by task and metric; without one, those of the best validation.
         seconds: of the last process that worked on it.
         weights: checksum of the network's first weights, without the method's own.
-        batch: checksum of the first batch.
+        batch: checksum of the first batch; None for a task that was trained on data of its own.
         steps: optimizer steps.
         best_step: the step whose weights were tested.
         error: why it failed; empty for a training that ended well.
@@ -99,7 +99,7 @@ class Outcome:
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: float = 0.0
     weights: int = 0
-    batch: int = 0
+    batch: int | None = 0
     steps: int = 0
     best_step: int | None = None
     error: str = ""
@@ -286,11 +286,12 @@ def _train(job: Job) -> Outcome:
     metrics = result.test
     if metrics is None:  # nothing to test on, or not wanted
         metrics = best_validation(job.folder, result.fit.best_step) or result.fit.validation
+    own_data = job.task is not None and dataset.only([job.task]) is not dataset
     return Outcome(
         metrics=metrics,
         seconds=time.monotonic() - begun,
         weights=start["weights"],
-        batch=start["batch"],
+        batch=None if own_data else start["batch"],
         steps=result.fit.step,
         best_step=result.fit.best_step,
     )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
-from mtlkit.errors import UsageError
+from mtlkit.errors import SpecError, UsageError, unknown_name
+from mtlkit.launching import warn_first
 
 __all__ = [
     "adapt_accelerator",
@@ -31,12 +31,29 @@ def make_accelerator(
     if is_initialized() and AcceleratorState().mixed_precision != precision:
         # the precision is process-wide there, and Accelerate has no public way to change it
         AcceleratorState._reset_state(reset_partial_state=False)  # noqa: SLF001
+    _check_trackers(trackers)
     return Accelerator(
         mixed_precision=precision,
         gradient_accumulation_steps=accumulate,
         log_with=list(trackers) or None,
         project_dir=None if output is None else str(output),
     )
+
+
+def _check_trackers(trackers: Sequence[str]) -> None:
+    """Refuse trackers that Accelerate does not know, or would leave out without a word."""
+    from accelerate.tracking import get_available_trackers
+    from accelerate.utils import LoggerType
+
+    known = [str(kind.value) for kind in LoggerType]
+    installed = {"all", *map(str, get_available_trackers())} if trackers else set()
+    for tracker in trackers:
+        if tracker not in known:
+            raise unknown_name("tracker", str(tracker), known)
+        if tracker not in installed:
+            raise SpecError(
+                f"tracker {tracker!r} is not installed; install it with: pip install {tracker}"
+            )
 
 
 def adapt_accelerator(accelerator: Any, accumulate: int) -> None:
@@ -61,10 +78,9 @@ def _check_processes(accelerator: Any) -> None:
         )
     asked = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() in ("1", "true", "yes")
     if asked and not is_sharded(accelerator):
-        warnings.warn(
+        warn_first(
             f"FSDP was asked for, but Accelerate leaves it out on {accelerator.device.type} "
             f"({accelerator.distributed_type.name}): every process holds the whole network",
-            UserWarning,
             stacklevel=4,
         )
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from mtlkit.errors import shorten
 from mtlkit.plugins import load_plugin, resolve_plugin, split_location
 from mtlkit.settings import Names, Settings, Spec, setting
+from mtlkit.spec import Part, format_spec, parse_spec
 from mtlkit.training.yaml_files import parse_yaml, read_yaml
 
 __all__ = ["TrainConfig", "TrainingSettings", "parse_yaml", "read_yaml"]
@@ -38,6 +41,18 @@ class TrainingSettings(Settings):
         "`my.py:Cars`.",
         panel=DATA,
         missing="the key 'data' is missing; name a data set, see 'mtlkit data'",
+    )
+    sources: dict[str, Spec] | None = setting(
+        None, "In place of `data`: the data set of every task, `{task: table(...)}`.", panel=DATA
+    )
+    mixing: str | None = setting(
+        None,
+        "Share of each source in training: `uniform`, `proportional` to the sizes, or "
+        "`temperature(2)`, to size^(1/2); without it, `proportional`.",
+        panel=DATA,
+    )
+    batches: Literal["one", "all"] | None = setting(
+        None, "Whether a batch is of one source or of all; without it, of all.", panel=DATA
     )
     data_dir: str | None = setting(None, "Folder with the data sets' files.", panel=DATA)
     architecture: Spec | None = setting(
@@ -134,6 +149,33 @@ class TrainingSettings(Settings):
         "Where figures go besides the log, by Accelerate's names: `tensorboard`, `wandb`, `mlflow`, ...",
         panel=LOG,
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_sources(cls, values: Any) -> Any:
+        """Turn the keys about sources into the data set ``sources(of=...)``."""
+        keys = ("sources", "mixing", "batches")
+        given = {key: values[key] for key in keys if values.get(key) is not None}
+        if not given:
+            return values
+        options: dict[str, Any] = {key: given[key] for key in keys[1:] if key in given}
+        data = values.get("data")
+        if "sources" not in given:
+            parts = [Part("")] if data is None else parse_spec(data)
+            if parts[0].name != "sources":
+                raise ValueError(f"{', '.join(map(repr, options))}: only 'sources' can be mixed")
+            options = {**parts[0].options, **options}
+        elif data is not None:
+            raise ValueError("'data' and 'sources' exclude each other: each says what to learn from")
+        elif not isinstance(given["sources"], Mapping) or not given["sources"]:
+            raise ValueError(f"'sources' must be task: data set, not {shorten(given['sources'])}")
+        else:
+            sources = {
+                str(name): format_spec(parse_spec(spec)) for name, spec in given["sources"].items()
+            }
+            options = {"of": sources, **options}
+        rest = {key: value for key, value in values.items() if key not in keys}
+        return {**rest, "data": format_spec([Part("sources", options)])}
 
     @model_validator(mode="before")
     @classmethod

@@ -61,7 +61,7 @@ def run(
     if dataset is None:
         dataset = load_data(config)
     trainer, loaders = build_trainer(config, progress=progress, dataset=dataset, change=change)
-    record = describe_run(trainer.model, trainer.tasks, dataset)
+    record = describe_run(trainer.model, trainer.tasks, dataset, config.plugins)
     if trainer.accelerator.is_main_process:
         write_text(config.folder / "config.yaml", config.to_yaml())
         write_record(config.folder, record, dataset)
@@ -89,6 +89,8 @@ def build_trainer(
 ) -> tuple[Trainer, dict[str, DataLoader[Any] | None]]:
     """The Trainer of these settings, and the loaders of train, val and test, where that is wanted."""
     model, tasks, dataset = build_model(config, dataset=dataset, change=change)
+    if hasattr(dataset, "only"):
+        dataset = dataset.only([task.name for task in tasks])
     optimizer = make_optimizer(config, model)
     splits = ("train", "val", *(("test",) if config.test else ()))
     loaders = {"test": None, **{name: _loader(dataset, name, config) for name in splits}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import MultiplicativeLR
 
 from mtlkit.errors import SpecError
+from mtlkit.launching import warn_first
 from mtlkit.weighting.base import GradientAggregator
 
 __all__ = ["param_groups", "rotation_schedule"]
@@ -110,10 +110,9 @@ def _warn_if_fast(method_lr: float, lr: float, methods: list[GradientAggregator]
     rotates = not methods or any(method.fork_part is not None for method in methods)
     if rotates and method_lr > lr and not _warned:
         _warned = True
-        warnings.warn(
+        warn_first(
             f"the rotations' learning rate ({method_lr:g}) is above the network's ({lr:g}); RotoGrad "
             "converges when the rotations are the slow learner (appendix B of the paper): take about "
             "half of the network's rate and decay it with mtlkit.rotation_schedule",
-            UserWarning,
             stacklevel=3,
         )

@@ -21,8 +21,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, default_collate
 
 from mtlkit.data.collate import collate, stack_targets
+from mtlkit.data.mixture import in_turn, mix
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.tasks import LabelCount, Task
+from mtlkit.tasks.overlap import LabelOverlap, join_overlaps, overlap_advice
+from mtlkit.training.accelerators import gather
 
 __all__ = ["Batch", "Batches", "ShardedBatches", "collate", "prepare_loader", "unpack"]
 
@@ -106,12 +109,25 @@ class Batches:
         source: gives ``(inputs, targets)``.
         tasks: whose labels are counted.
         accelerator: says which device.
+        training: whether to look for tasks that are labelled on different samples.
     """
 
-    def __init__(self, source: Any, tasks: Sequence[Task], accelerator: Any) -> None:
+    def __init__(
+        self, source: Any, tasks: Sequence[Task], accelerator: Any, *, training: bool = False
+    ) -> None:
         self.source = source
         self.tasks = tasks
         self.accelerator = accelerator
+        self._overlap = LabelOverlap(tasks) if training else None
+
+    def advice(self, method: Any) -> str | None:
+        """What the labels of the first batches mean for the method; said once, None otherwise.
+
+        Every process must call this after every batch.
+        """
+        if self._overlap is None or not self._overlap.is_due():
+            return None
+        return overlap_advice(method, join_overlaps(gather(self._overlap.seen, self.accelerator)))
 
     def __len__(self) -> int:
         return len(self.source)
@@ -147,6 +163,8 @@ class Batches:
                     task.name: LabelCount(0) if padded else task.count_labels(own[task.name])
                     for task in self.tasks
                 }
+                if self._overlap is not None:
+                    self._overlap.observe(inputs, own, labels)
                 # a copy to CUDA need not be awaited, since the stream keeps the order
                 yield send_to_device(
                     Batch(inputs, own, labels), device, non_blocking=device.type == "cuda"
@@ -185,11 +203,18 @@ def _as_tensor(target: Any) -> Tensor | None:
     return stack_targets(target) if isinstance(target, list) else target
 
 
-def prepare_loader(loader: Any, tasks: Sequence[Task], accelerator: Any, seed: int) -> Batches:
-    """The loader for this process: its share of every batch, on its device."""
+def prepare_loader(
+    loader: Any, tasks: Sequence[Task], accelerator: Any, seed: int, *, training: bool = False
+) -> Batches:
+    """The loader for this process: its share of every batch, on its device.
+
+    Loaders by task are mixed in training, and read one after the other elsewhere.
+    """
     if isinstance(loader, Batches):
         return loader
-    return Batches(_source(loader, accelerator, seed), tasks, accelerator)
+    if isinstance(loader, Mapping):
+        loader = mix(loader, seed=seed) if training else in_turn(loader)
+    return Batches(_source(loader, accelerator, seed), tasks, accelerator, training=training)
 
 
 def _source(loader: Any, accelerator: Any, seed: int) -> Any:

@@ -43,7 +43,8 @@ class RunLog:
         if self.output is None or not self.accelerator.is_main_process:
             return
         if self.start_trackers and not self.accelerator.trackers:
-            self.accelerator.init_trackers("tracking")
+            own = {"wandb": {"name": self.output.name, "dir": str(self.output)}}
+            self.accelerator.init_trackers("mtlkit", init_kwargs=own)
         self._file = Log(self.output / LOG_NAME, until=until)
         if until is None:
             kinds = {task.name: {"kind": task.kind, "metrics": task.higher_is_better} for task in tasks}

@@ -170,6 +170,7 @@ class Trainer:
 
         Args:
             train: loader of ``(inputs, {task: target})``; its batch is that of all processes together.
+                Or ``{task: loader}``, each with its own data; see :func:`mtlkit.data.mix`.
             validation: loader that decides which checkpoint is best. Never give the test set here.
             epochs: passes over ``train``.
             steps: optimizer steps; with both, whichever comes first.
@@ -183,7 +184,7 @@ class Trainer:
         if epochs is None and steps is None:
             raise SpecError("give fit() epochs or steps")
         check_at_least(0, {"epochs": epochs, "steps": steps})
-        batches = prepare_loader(train, self.tasks, self.accelerator, self.seed)
+        batches = prepare_loader(train, self.tasks, self.accelerator, self.seed, training=True)
         validating = None
         if validation is not None:
             validating = prepare_loader(validation, self.tasks, self.accelerator, self.seed)
@@ -252,6 +253,9 @@ class Trainer:
                         self._read()  # if an earlier step was not finite, that is the error to show
                     raise
                 here.batch += 1
+                advice = batches.advice(self.method)
+                if advice is not None:
+                    self._log.note(advice, self.step)
                 if not stepped:
                     continue
                 here.step += 1

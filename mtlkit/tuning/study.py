@@ -15,6 +15,7 @@ from mtlkit.errors import UsageError
 from mtlkit.evaluation.compare import Stopped
 from mtlkit.evaluation.jobs import Job, Outcome, run_job
 from mtlkit.evaluation.launchers import choose_launcher, number_of_jobs
+from mtlkit.launching import refuse_launcher
 from mtlkit.training.logs import plain_values
 from mtlkit.tuning.config import TuneConfig
 from mtlkit.tuning.ledger import Ledger, Trial
@@ -64,8 +65,10 @@ def tune(
 
     Raises:
         ConfigError: for settings that do not fit, or another search in ``output``.
+        UsageError: under torchrun or ``accelerate launch``.
         Stopped: after Ctrl-C or SIGTERM.
     """
+    refuse_launcher("mtlkit tune")
     if not isinstance(config, TuneConfig):
         config = TuneConfig.make(config)
     folder = Path(output)

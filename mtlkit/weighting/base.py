@@ -56,6 +56,8 @@ class GradientAggregator(Method, ABC):
     year: ClassVar[int | None] = None
     reads_gram: ClassVar[bool] = True
     """Whether the weights depend on the Gram matrix, and not on the number of tasks alone."""
+    reads_angles: ClassVar[bool] = True
+    """Whether the merge depends on the gradients' angles, and not on their lengths alone."""
     is_plain_sum: ClassVar[bool] = False
     """Whether autograd's own sum is the merge, so that ``method(features)`` may be left out."""
     exact_if: ClassVar[str] = ""

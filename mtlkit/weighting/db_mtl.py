@@ -60,6 +60,7 @@ class DBMTL(GradientAggregator):
         "Networks)"
     )
     year = 2023
+    reads_angles = False
     uses_losses = True
     search_space = {"beta": Choice(0.1, 0.5, 0.9), "beta_sigma": Choice(0.0, 0.5)}
 

@@ -49,6 +49,7 @@ class ExcessMTL(SimplexWeights):
     paper = "He et al., Robust Multi-Task Learning with Excess Risks, ICML 2024"
     year = 2024
     search_space = {"eta": LogUniform(0.01, 2.0)}
+    reads_angles = False
 
     def __init__(self, tasks: Tasks, *, eta: float = 1.0, warmup: int = 1, **common: Any) -> None:
         super().__init__(tasks, **common)

@@ -54,6 +54,7 @@ class GradNorm(GradientAggregator):
         "Networks, ICML 2018"
     )
     year = 2018
+    reads_angles = False
     uses_losses = True
     search_space = {"alpha": Uniform(0.0, 2.0), LR_RATIO: LogUniform(0.05, 2.0)}
 

@@ -17,6 +17,7 @@ from mtlkit.distributed import ALONE, Processes, processes_of
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.gradients import MatrixGradients
 from mtlkit.junction import fork, fork_unrecorded, join_losses, report
+from mtlkit.lone import LoneTraining
 from mtlkit.misuse import Fork, Forks
 from mtlkit.spec import Part, format_spec
 from mtlkit.step import Step
@@ -56,6 +57,7 @@ class Method(Stateful):
         self.shared: list[Tensor] | None = None
         self.last_step = LastStep(len(self.tasks))
         self._forks = Forks()
+        self.lone = LoneTraining()
         self._chosen = ALONE
 
     def assemble(self, parts: tuple[GradientAggregator, ...]) -> None:
@@ -102,6 +104,8 @@ class Method(Stateful):
         """
         given = loss_terms.align(losses, self.tasks)
         recording = self.training and torch.is_grad_enabled()
+        if recording and not torch.compiler.is_compiling():
+            self.lone.count_step()
         anchor = self._forks.close(given, self.tasks) if recording else None
         exchanged = recording and (self.uses_losses or "loss" in self.roles)
         processes = self.processes if exchanged else ALONE

@@ -39,6 +39,7 @@ class Scale(GradientAggregator):
 
     paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"
     year = 2022
+    reads_angles = False
 
     def __init__(self, tasks: Tasks, *, burn_in: int = 0, **common: Any) -> None:
         super().__init__(tasks, **common)

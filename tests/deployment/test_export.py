@@ -89,6 +89,17 @@ def test_pictures_are_exported_with_any_batch(tmp_path):
         np.testing.assert_allclose(a, model(x)["a"].detach(), atol=1e-4)
 
 
+def test_tasks_with_batches_of_their_own_are_exported(tmp_path):
+    model = loaded("hard_sharing(backbone=mlp(8, inputs=6), multi_input=True)", "rotograd", (6,))
+    model.record["input"] = {"items": dict.fromkeys("ab", model.record["input"])}
+    made = mtlkit.export(model, tmp_path / "net.pt2")
+    x = {"a": torch.randn(1, 6), "b": torch.randn(4, 6)}
+    found = torch.export.load(made.path).module()(x)
+    with torch.no_grad():
+        for task, prediction in model(x).items():
+            assert torch.allclose(found[task], prediction, atol=1e-5)
+
+
 def test_a_fixed_batch_is_fixed(tmp_path):
     model = loaded("mmoe(backbone=mlp(8, inputs=6))", "sum", (6,))
     made = mtlkit.export(model, tmp_path / "net.pt2", batch=1)

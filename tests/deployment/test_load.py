@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import mtlkit
 from mtlkit.data.table.splitting import split_by_share
 from mtlkit.deployment.loading import LoadedModel
 from mtlkit.deployment.record import describe_task, restore_task
-from mtlkit.errors import MtlkitError, UsageError
+from mtlkit.errors import MtlkitError, SpecError, UsageError
 from mtlkit.tasks import create_task, list_tasks
 from mtlkit.training.config import TrainConfig, read_yaml
 from mtlkit.training.experiment import run as run_training
@@ -126,6 +127,8 @@ def test_what_cannot_be_loaded_is_said(run, tmp_path):
     (tmp_path / "comparison.json").write_text("{}")
     with pytest.raises(MtlkitError, match=r"is a comparison; give the folder of one of its runs"):
         mtlkit.load(tmp_path)
+    with pytest.raises(SpecError, match=r"device 'gpu' cannot be used"):
+        mtlkit.load(run, device="gpu")
     record = run / "model.json"
     content = json.loads(record.read_text())
     record.write_text(json.dumps({**content, "format": 2, "version": "9.1"}))
@@ -178,3 +181,30 @@ def test_a_killed_run_says_so_and_a_resumed_one_does_not(tmp_path, monkeypatch):
     config = TrainConfig.make(read_yaml(tmp_path / "run" / "config.yaml"), "again")
     run_training(config, resume="auto", progress=False)
     mtlkit.load(tmp_path / "run")
+
+
+def test_plugins_that_a_network_needs_are_loaded_again(tmp_path):
+    plugin = tmp_path / "own_network_of_deployment.py"
+    plugin.write_text(
+        "import mtlkit\n"
+        "from mtlkit.architectures.hard_sharing import HardSharing\n"
+        "@mtlkit.register_architecture('own_network')\n"
+        "class Own(HardSharing):\n"
+        "    pass\n"
+    )
+    write_people(tmp_path / "people.csv")
+    settings = {"method": "sum", "epochs": 1, "plugins": [str(plugin)], "architecture": "own_network"}
+    folder = train(tmp_path / "run", tmp_path / "people.csv", **settings)
+    _forget(plugin.stem)
+    assert type(mtlkit.load(folder).network).__name__ == "Own"
+    _forget(plugin.stem)
+    plugin.unlink()
+    with pytest.warns(UserWarning, match="no such file"), pytest.raises(SpecError, match="own_network"):
+        mtlkit.load(folder)
+
+
+def _forget(module: str) -> None:
+    from mtlkit.registry import architectures
+
+    del sys.modules[module]
+    del architectures._factories["own_network"]

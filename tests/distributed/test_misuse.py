@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+import mtlkit
 from mtlkit.distributed import processes_of
 from tests.distributed.launch import run_processes
 from tests.networks import SmallNet
@@ -80,6 +81,48 @@ def absent_labels_inside(rank: int) -> None:
     module(torch.randn(4, 4), labels).backward()
 
 
+def train(rank: int, spec: str, how: str) -> torch.Tensor:
+    """The first weights after twelve steps on data that differ between the processes."""
+    net = small_net(spec)
+    net.backbone = nn.Sequential(nn.Linear(4, 4), net.backbone)
+    module = DistributedDataParallel(net) if how == "wrapped" else net
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    torch.manual_seed(rank + 1)
+    for _ in range(12):
+        optimizer.zero_grad()
+        module(torch.randn(4, 4)).backward()
+        if how in ("averaged", "experts"):  # by hand; an expert's weights belong to its process
+            for number, parameter in enumerate(net.parameters()):
+                if number or how == "averaged":
+                    dist.all_reduce(parameter.grad)
+                    parameter.grad /= 2
+        optimizer.step()
+    return next(net.parameters()).detach()
+
+
+class Labelled(nn.Module):
+    """A mean over labels that differ in number between the processes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor, counts: dict[str, int]) -> torch.Tensor:
+        columns = zip(counts.items(), self.layer(x).T, strict=True)
+        losses = {name: column[:n].square().mean() if n else None for (name, n), column in columns}
+        weighed = mtlkit.weigh_by_labels(losses, counts)
+        return sum((loss for loss in weighed.values() if loss is not None), self.layer.bias.sum() * 0)
+
+
+def labelled_gradient(rank: int) -> torch.Tensor:
+    module = DistributedDataParallel(Labelled())
+    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
+    share, counts = ((x[:5], {"a": 5, "b": 0}), (x[5:], {"a": 1, "b": 3}))[rank]
+    module(share, counts).backward()
+    return module.module.layer.weight.grad
+
+
 SITUATIONS = {
     "timeout": (timeout_of_the_reductions, ()),
     "stops": (a_process_that_stops, ()),
@@ -88,6 +131,12 @@ SITUATIONS = {
     "unlabelled": (outside, ([(0, 1, 2), ()], True)),
     "unused": (outside, ([(0, 1, 2), (0, 1)], True)),
     "inside": (absent_labels_inside, ()),
+    "alone": (train, ("pcgrad", "alone")),
+    "rotations": (train, ("rotograd", "alone")),
+    "averaged": (train, ("pcgrad", "averaged")),
+    "experts": (train, ("pcgrad", "experts")),
+    "wrapped": (train, ("pcgrad", "wrapped")),
+    "labels": (labelled_gradient, ()),
 }
 
 
@@ -174,3 +223,32 @@ def test_labels_that_one_process_lacks_cause_no_warning(outcomes):
         assert outcome["inside"].error == ""
         for situation in ("inside", "unused"):
             assert not [text for text in outcome[situation].warned if "junction" in text]
+
+
+@pytest.mark.parametrize("name", ["alone", "rotations"])
+def test_processes_whose_gradients_nobody_averages_are_told_once(outcomes, name):
+    first, second = (outcome[name] for outcome in outcomes)
+    assert not first.error
+    assert not torch.equal(first.result, second.result)
+    (warning,) = first.warned
+    assert "all weights differ between the 2 processes" in warning
+    assert "DistributedDataParallel" in warning
+    assert second.warned == []
+
+
+@pytest.mark.parametrize("name", ["averaged", "experts", "wrapped"])
+def test_processes_that_train_together_in_whatever_way_are_not_warned(outcomes, name):
+    first, second = (outcome[name] for outcome in outcomes)
+    assert not first.error
+    assert torch.equal(first.result, second.result) == (name != "experts")
+    assert first.warned == second.warned == []
+
+
+def test_losses_weighed_by_labels_have_the_gradient_of_all_labels(outcomes):
+    whole = Labelled()
+    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
+    scores = whole.layer(x)
+    (scores[:6, 0].square().mean() + scores[5:, 1].square().mean()).backward()
+    for outcome in outcomes:
+        assert not outcome["labels"].error
+        torch.testing.assert_close(outcome["labels"].result, whole.layer.weight.grad)

@@ -17,7 +17,7 @@ import yaml
 
 import mtlkit
 from mtlkit.data.multidigits import MultiDigits
-from mtlkit.errors import ConfigError
+from mtlkit.errors import ConfigError, UsageError
 from mtlkit.evaluation.compare import compare
 from mtlkit.evaluation.compare_config import CompareConfig
 from mtlkit.evaluation.results import FRONT, TaskRecord
@@ -339,3 +339,9 @@ def test_submitit_runs_every_trial_as_a_job_of_its_own(tmp_path):
     made = mtlkit.tune({**settings, **where}, tmp_path, progress=False)
     assert [trial.state for trial in made.trials["sum"]] == ["done"]
     assert list((tmp_path / "submitit").glob("*_result.pkl"))
+
+
+def test_a_launcher_of_processes_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="mtlkit tune starts processes of its own"):
+        mtlkit.tune(SETTINGS, tmp_path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,11 @@ from mtlkit.data.table.reading import MISSING, Frame, Reading, find_file, import
 from mtlkit.data.table.splitting import Parts, split_by_column, split_by_share, split_by_time
 from mtlkit.data.table.targets import find_targets
 from mtlkit.errors import SpecError, unknown_name
+from mtlkit.launching import is_first_process, warn_first
 from mtlkit.registry import architectures, option_names
 from mtlkit.spec import Part, SpecLike, format_spec
 
-__all__ = ["Table"]
+__all__ = ["Table", "fit_columns"]
 
 _HIDDEN = (128, 64)
 _MANY_WORDS = 50
@@ -140,23 +140,39 @@ class Table(DataSet):
                 shown = "; ".join(f"{c!r} has mean {m:.6g}, deviation {d:.6g}" for c, m, d in units)
                 _say(f"target {target.task!r} is in standard deviations: {shown}")
         taken = {column for target in fitted for column in target.columns}
-        names = _input_columns(find, taken, {split_column, time_column}, inputs, ignore)
-        codes = {find(column) for column in categories}
-        numbers, words = _fit_columns(learnt, names, codes, min_count)
+        self.input_columns = _input_columns(find, taken, {split_column, time_column}, inputs, ignore)
+        self.codes = {find(column) for column in categories}
+        self.min_count = min_count
+        self.frames = frames
+        self.targets = tuple(fitted)
+        self.reading = reading
+        numbers, words = fit_columns(learnt, self.input_columns, self.codes, min_count)
         if not numbers and not words:
             raise DataError(f"the table {self.path} has no column to learn from besides its targets")
         for leak in find_leaks(learnt, fitted, numbers, words):
-            warnings.warn(leak, stacklevel=2)
-        width = None if reading.names_columns(self.path) else len(frame.columns)
-        self.preprocessing = Preprocessing(reading, numbers, words, tuple(fitted), width)
+            warn_first(leak)
+        self.width = None if reading.names_columns(self.path) else len(frame.columns)
         self.tasks = tuple(target.make_task() for target in fitted)
+        self.encode_by(numbers, words)
+
+    def encode_by(
+        self,
+        numbers: Sequence[NumberColumn],
+        words: Sequence[CategoryColumn],
+        optional: Sequence[str] = (),
+    ) -> None:
+        """Make inputs of these columns; the table may lack some, and has them missing in all rows."""
+        self.preprocessing = Preprocessing(
+            self.reading, numbers, words, self.targets, self.width, tuple(optional)
+        )
         self.input_shape = (self.preprocessing.number_inputs + len(words),)
         self.default_architecture = self.complete_architecture("hard_sharing")
-        self._splits = {part: self._encode(rows) for part, rows in frames.items()}
 
     def make_split(self, split: SplitName) -> TensorSplit:
         """One part of the rows."""
-        return self._splits[split]
+        rows = self.frames.pop(split)
+        inputs = self.preprocessing.inputs(rows[self.input_columns])
+        return TensorSplit(inputs, self.preprocessing.labels(rows), seed=self.seed)
 
     def backbone(self, hidden: Sequence[int] = _HIDDEN) -> str:
         """The config string of a backbone that reads these inputs: embeddings, then linear layers."""
@@ -178,10 +194,6 @@ class Table(DataSet):
                 backbone = self.backbone(() if "expert" in known else _HIDDEN)
                 parts = [Part(parts[0].name, {**parts[0].options, "backbone": backbone})]
         return format_spec(parts)
-
-    def _encode(self, rows: Frame) -> TensorSplit:
-        targets = self.preprocessing.labels(rows)
-        return TensorSplit(self.preprocessing.inputs(rows), targets, seed=self.seed)
 
 
 class _ColumnFinder:
@@ -221,9 +233,10 @@ def _input_columns(
     return [name for name in chosen if name not in ignored]
 
 
-def _fit_columns(
+def fit_columns(
     frame: Frame, names: Sequence[str], codes: set[str], min_count: int
 ) -> tuple[tuple[NumberColumn, ...], tuple[CategoryColumn, ...]]:
+    """Learn how to encode these columns of the training rows; those that say nothing are left out."""
     is_numeric = import_pandas().api.types.is_numeric_dtype
     numbers, words = [], []
     for name in names:
@@ -268,6 +281,6 @@ _said: set[str] = set()
 
 def _say(message: str) -> None:
     """Say what was decided, once per process: a comparison reads its data many times."""
-    if message not in _said:
+    if message not in _said and is_first_process():
         _said.add(message)
         print(f"table: {message}", file=sys.stderr)

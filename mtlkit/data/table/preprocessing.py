@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -92,13 +92,18 @@ class Preprocessing(preprocessing.Preprocessing):
         categories: columns of words.
         targets: columns to predict; rows need not have them.
         width: how many columns a file has, where they have no names but their numbers.
+        optional: columns that rows may lack, since one of several tables lacks them; they are then
+            missing values.
     """
+
+    batch_size: ClassVar[int] = 4096
 
     reading: Reading
     numbers: Sequence[NumberColumn]
     categories: Sequence[CategoryColumn]
     targets: Sequence[Target]
     width: int | None = None
+    optional: Sequence[str] = ()
 
     @property
     def number_inputs(self) -> int:
@@ -143,7 +148,7 @@ class Preprocessing(preprocessing.Preprocessing):
         frame = rows if isinstance(rows, pandas.DataFrame) else pandas.DataFrame(rows)
         frame = frame.rename(columns=str)
         self._check_columns(frame, "this table")
-        frame = self.reading.clean(frame[self.columns])
+        frame = self.reading.clean(frame.reindex(columns=self.columns))
         amounts, indicators = [], []
         for column in self.numbers:
             values, missing = column.encode(frame[column.name])
@@ -183,12 +188,14 @@ class Preprocessing(preprocessing.Preprocessing):
                 tuple(CategoryColumn(**column) for column in content["categories"]),
                 tuple(Target(**target) for target in content["targets"]),
                 content["width"],
+                tuple(content.get("optional", ())),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DataError(f"this is not the preprocessing of a table: {error!r}") from None
 
     def _check_columns(self, frame: Frame, source: str) -> None:
-        lacking = [name for name in self.columns if name not in frame.columns]
+        needed = [name for name in self.columns if name not in self.optional]
+        lacking = [name for name in needed if name not in frame.columns]
         if lacking:
             raise DataError(
                 f"the network reads columns that {source} lacks: {', '.join(map(repr, lacking))}; given "

@@ -1,0 +1,175 @@
+"""The data set ``sources``: each task with data of its own."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+
+from mtlkit.data.base import DataSet, SplitName, load_dataset, register_dataset
+from mtlkit.data.collate import collate
+from mtlkit.data.mixing import BatchesOf, InTurn, MixedBatches, check_batches, mixing_shares
+from mtlkit.data.mixture import Mixture
+from mtlkit.data.table import Table
+from mtlkit.data.table.together import encode_together
+from mtlkit.errors import SpecError
+from mtlkit.spec import SpecLike
+
+__all__ = ["Sources"]
+
+
+@register_dataset("sources")
+class Sources(DataSet):
+    """Several data sets, each with tasks of its own, learnt by one network.
+
+    A source with one task gives it the source's name; a source with several keeps their names. Tables
+    are encoded together: a column that one of them lacks counts as missing there. Other sources must
+    have inputs of one shape, unless batches are of one source and the network accepts them all.
+
+    A source that comes to its end starts over in a new order. An epoch has as many samples as all
+    sources together, whatever the mixing.
+
+    Args:
+        data_dir: folder with the sources' files; None means ``$MTLKIT_DATA``.
+        seed: that of every source, and of the order of the batches.
+        of: the sources by name, each a data set's config string.
+        mixing: share of the sources in training: ``uniform``, ``proportional`` to their numbers of
+            samples, or ``temperature(T)``, proportional to size^(1/T).
+        batches: ``all``: every batch has samples of all sources, by their shares; ``one``: every batch
+            is of one source, drawn by the shares, and a method has one gradient at a time.
+    """
+
+    summary = "each task with data of its own"
+    origin = "other data sets"
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        seed: int = 0,
+        *,
+        of: Mapping[str, Any],
+        mixing: str = "proportional",
+        batches: str = "all",
+    ) -> None:
+        super().__init__(data_dir, seed)
+        if not of:
+            raise SpecError("data set sources needs one source at least: of={task: data set}")
+        check_batches(batches)
+        mixing_shares(mixing, [1.0] * len(of))
+        self.mixing = mixing
+        self.batches: BatchesOf = "one" if batches == "one" else "all"
+        self.sources = {str(name): load_dataset(spec, data_dir, seed) for name, spec in of.items()}
+        tables = [source for source in self.sources.values() if isinstance(source, Table)]
+        together = len(tables) == len(self.sources)
+        if together and len(tables) > 1:
+            encode_together(tables)
+        self._renamed = {
+            name: {source.tasks[0].name: name} if len(source.tasks) == 1 else {}
+            for name, source in self.sources.items()
+        }
+        self.describe()
+        if together:
+            self.preprocessing = self._joint_preprocessing(tables)
+
+    def describe(self) -> None:
+        """Take tasks, shape of the inputs and network from the sources."""
+        tasks, owners = [], dict[str, str]()
+        for name, source in self.sources.items():
+            for task in source.tasks:
+                named = copy.copy(task)
+                named.name = self._renamed[name].get(task.name, task.name)
+                if named.name in owners:
+                    raise SpecError(
+                        f"task {named.name!r} is in source {owners[named.name]!r} and in {name!r}; "
+                        "tasks of different sources need different names"
+                    )
+                owners[named.name] = name
+                tasks.append(named)
+        self.tasks = tuple(tasks)
+        shapes = {name: source.input_shape for name, source in self.sources.items()}
+        if self.batches == "all" and len(set(shapes.values())) > 1:
+            listing = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+            raise SpecError(
+                f"batches of all sources need inputs of one shape, not {listing}; give the sources one "
+                "shape, or set batches=one and a network that accepts them all"
+            )
+        first = next(iter(self.sources.values()))
+        self.input_shape = first.input_shape
+        self.default_architecture = first.default_architecture
+
+    def _joint_preprocessing(self, tables: Sequence[Table]) -> Any:
+        targets = [
+            replace(target, task=self._renamed[name].get(target.task, target.task))
+            for name, table in zip(self.sources, tables, strict=True)
+            for target in table.preprocessing.targets
+        ]
+        width = tables[0].width if len({table.width for table in tables}) == 1 else None
+        return replace(tables[0].preprocessing, targets=tuple(targets), width=width)
+
+    def make_split(self, split: SplitName) -> Mixture:
+        """The samples of one split, one source after the other."""
+        parts = {name: source.split(split) for name, source in self.sources.items()}
+        return Mixture(parts, renamed=self._renamed)
+
+    def loader(
+        self,
+        split: str,
+        batch_size: int,
+        *,
+        shuffle: bool | None = None,
+        drop_last: bool = False,
+        num_workers: int = 0,
+        seed: int | None = None,
+    ) -> DataLoader[Any]:
+        """A loader of mixed batches for ``"train"``, and of one source after the other for the others.
+
+        Args:
+            split: ``"train"``, ``"val"`` or ``"test"``.
+            batch_size: samples per batch.
+            shuffle: None means for ``"train"`` only; False reads one source after the other.
+            drop_last: has no effect: no batch is smaller in training, and none is left out elsewhere.
+            num_workers: processes that read.
+            seed: of the schedule and the orders; None means the seed of the data set.
+        """
+        samples = self.split(split)
+        assert isinstance(samples, Mixture)
+        first = self.seed if seed is None else seed
+        schedule: Any
+        if split == "train" if shuffle is None else shuffle:
+            samplers = {name: RandomSampler(source) for name, source in samples.sources.items()}
+            schedule = MixedBatches(
+                samplers, batch_size, mixing=self.mixing, batches=self.batches, seed=first
+            )
+        else:
+            in_order = [SequentialSampler(source) for source in samples.sources.values()]
+            schedule = InTurn(in_order, [batch_size] * len(in_order))
+        return DataLoader(
+            samples,
+            batch_sampler=schedule,
+            num_workers=num_workers,
+            persistent_workers=num_workers > 0,
+            generator=torch.Generator().manual_seed(first),
+            collate_fn=collate,
+        )
+
+    def complete_architecture(self, spec: SpecLike) -> SpecLike:
+        """The architecture with what the first source knows; tables are encoded alike."""
+        return next(iter(self.sources.values())).complete_architecture(spec)
+
+    def only(self, tasks: Sequence[str]) -> Sources:
+        """The sources of these tasks alone, as a single-task network needs them."""
+        chosen = copy.copy(self)
+        chosen.sources = {
+            name: source
+            for name, source in self.sources.items()
+            if any(self._renamed[name].get(task.name, task.name) in tasks for task in source.tasks)
+        }
+        for split in ("train", "val", "test"):
+            vars(chosen).pop(split, None)  # cached with all sources
+        chosen.describe()
+        return chosen

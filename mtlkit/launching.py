@@ -1,0 +1,58 @@
+"""Processes that a launcher such as torchrun started, read off the environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+from mtlkit.errors import UsageError
+
+__all__ = ["LaunchError", "is_first_process", "launched_processes", "refuse_launcher", "warn_first"]
+
+
+class LaunchError(UsageError):
+    """A command that a launcher started several times; every process raises it."""
+
+
+def launched_processes() -> int:
+    """How many processes were started together; 1 without a launcher."""
+    for variable in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        number = os.environ.get(variable, "")
+        if number.isdigit():
+            return max(1, int(number))
+    return 1
+
+
+def is_first_process() -> bool:
+    """Whether this is the one of several processes that speaks."""
+    distributed = sys.modules.get("torch.distributed")  # importing torch would take seconds
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return bool(distributed.get_rank() == 0)
+    ranks = (os.environ.get(name) for name in ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"))
+    return next((rank for rank in ranks if rank is not None), "0") == "0"
+
+
+def warn_first(message: str, stacklevel: int = 2) -> None:
+    """Warn, but on the first of several processes only."""
+    if is_first_process():
+        warnings.warn(message, UserWarning, stacklevel=stacklevel + 1)
+
+
+def refuse_launcher(command: str) -> None:
+    """Refuse to run under torchrun or ``accelerate launch``.
+
+    Args:
+        command: what starts processes of its own, such as ``"mtlkit compare"``.
+
+    Raises:
+        LaunchError: where a launcher started this process.
+    """
+    started = launched_processes()
+    if started == 1 and os.environ.get("LOCAL_RANK", "-1") == "-1":
+        return
+    raise LaunchError(
+        f"{command} starts processes of its own, so torchrun or accelerate launch must not start it "
+        f"({started} times): call it alone, and say with --jobs how many runs go on at a time. For one "
+        "training on several GPUs, launch mtlkit train"
+    )

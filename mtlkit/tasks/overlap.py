@@ -1,0 +1,141 @@
+"""Whether samples have labels of several tasks, which gradients of features need to meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mtlkit.tasks.labels import LabelCount, labelled_rows
+from mtlkit.tasks.task import Task
+
+__all__ = ["LabelOverlap", "Overlap", "join_overlaps", "label_overlap", "overlap_advice"]
+
+
+class Overlap(NamedTuple):
+    """The labels of a batch."""
+
+    shared: bool
+    """Whether some sample has labels of two tasks or more."""
+    present: int
+    """The tasks that have labels; task k as bit k."""
+
+
+def label_overlap(
+    tasks: Sequence[Task],
+    targets: Mapping[str, Tensor | None],
+    labels: Mapping[str, LabelCount] | None = None,
+    inputs: Any = None,
+) -> Overlap:
+    """Look at the targets of one batch; they should be on the host.
+
+    Args:
+        tasks: in the order of the method.
+        targets: by task name.
+        labels: of the targets, where they have been counted already.
+        inputs: of the batch; a mapping by task means that every task has samples of its own.
+    """
+    own_samples = isinstance(inputs, Mapping) and set(inputs) <= {task.name for task in tasks}
+    present, total = 0, None
+    for number, task in enumerate(tasks):
+        target = targets.get(task.name)
+        count = task.count_labels(target) if labels is None else labels[task.name]
+        if target is None or count.number == 0:
+            continue
+        present |= 1 << number
+        if not own_samples:
+            known = _labelled_samples(task, target, count).int()
+            total = known if total is None else total + known
+    return Overlap(total is not None and bool((total > 1).any()), present)
+
+
+def _labelled_samples(task: Task, target: Tensor, count: LabelCount) -> Tensor:
+    """(B,) mask of the samples that have a label of the task."""
+    whole = len(target) if task.labels is None else target.numel()
+    if count.number == whole:
+        return torch.ones(len(target), dtype=torch.bool)
+    mask = labelled_rows(target) if task.labels is None else task.labels(target)
+    return mask.reshape(len(target), -1).any(dim=1).cpu()
+
+
+def overlap_advice(method: Any, overlaps: Sequence[Overlap]) -> str | None:
+    """What to say about a method that merges gradients of batches like these; None if all is well.
+
+    Args:
+        method: as :func:`mtlkit.create_method` made it.
+        overlaps: what :func:`label_overlap` found in some batches.
+    """
+    labelled = [overlap.present for overlap in overlaps if overlap.present]
+    if not labelled or len(method.tasks) < 2 or any(overlap.shared for overlap in overlaps):
+        return None
+    if all(present.bit_count() == 1 for present in labelled):
+        if not _reads_gradients(method):
+            return None
+        return (
+            f"every batch has labels of one task only, so {method} is given one gradient at a time and "
+            "has nothing to merge; give it batches of all tasks (for sources: batches=all)"
+        )
+    if method.fork_part is None and (method.wrt_parameters or not _reads_angles(method)):
+        return None
+    todo = "merge the gradients of the shared parameters instead: wrt=parameters"
+    part = method.fork_part
+    if part is not None:
+        todo = f"take a method without {part.name} that merges with wrt=parameters"
+    return (
+        "no sample has labels of two tasks, so the tasks' gradients are orthogonal at the features "
+        f"and {method} sees no conflict there; {todo}"
+    )
+
+
+def _reads_gradients(method: Any) -> bool:
+    return not method.is_sum and (method.fork_part is not None or method.merge_part.reads_gram)
+
+
+def _reads_angles(method: Any) -> bool:
+    part = method.merge_part
+    return part is not None and part.reads_gram and part.reads_angles
+
+
+class LabelOverlap:
+    """Looks at the first batches of a training.
+
+    Args:
+        tasks: in the order of the method.
+    """
+
+    batches = 20
+    """How many batches are looked at."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.tasks = tasks
+        self.seen: list[Overlap] = []
+        self._said = False
+
+    def observe(
+        self,
+        inputs: Any,
+        targets: Mapping[str, Tensor | None],
+        labels: Mapping[str, LabelCount],
+    ) -> None:
+        """Look at a batch on the host, unless enough have been seen."""
+        if len(self.seen) < self.batches:
+            self.seen.append(label_overlap(self.tasks, targets, labels, inputs))
+
+    def is_due(self) -> bool:
+        """Whether enough has been seen, the first time that it is asked."""
+        due = not self._said and len(self.seen) >= self.batches
+        self._said = self._said or due
+        return due
+
+
+def join_overlaps(shares: Sequence[Sequence[Overlap]]) -> list[Overlap]:
+    """The labels of whole batches, from what the processes saw of them."""
+    joined = []
+    for parts in zip(*shares, strict=True):
+        present = 0
+        for part in parts:
+            present |= part.present
+        joined.append(Overlap(any(part.shared for part in parts), present))
+    return joined
