@@ -178,6 +178,8 @@ def test_data_sets_with_published_test_samples_stay_as_they_are():
     assert hold_out_test("multimnist(size=28)", 7) == "multimnist(size=28)"
     assert hold_out_test("table(file=x, split_seed=3)", 7) == "table(file=x, split_seed=3)"
     assert hold_out_test("table(file=x)", 7) == "table(file=x, test_seed=7)"
+    several = "sources(of={a: 'table(file=x)', b: multimnist})"
+    assert hold_out_test(several, 7) == "sources(of={a: 'table(file=x, test_seed=7)', b: multimnist})"
 
 
 def test_a_method_that_fails_costs_its_trials_only(tmp_path):
