@@ -9,7 +9,7 @@ EXAMPLES := $(VENV)/examples
 # apart, because it is nothing that mtlkit needs, and asks for versions of its own
 LIBMTL := $(VENV)/libmtl
 
-.PHONY: help install demo test test-slow lint types spelling docs wheel wheel-test speed clean
+.PHONY: help install demo test test-slow lint types spelling docs wheel wheel-test results speed clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -69,6 +69,9 @@ wheel-test: wheel  ## Install the wheel into an empty environment; run the docto
 	rm -rf build/empty && $(PYTHON) -m venv build/empty
 	build/empty/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
 	cd build/empty && bin/mtlkit doctor && bin/python $(CURDIR)/tests/docs/run_blocks.py $(CURDIR)/README.md
+
+results: $(STAMP)  ## Redraw tables and figures of benchmarks/results from the stored runs
+	$(BIN)/python -m benchmarks.draw_results
 
 speed: $(STAMP)  ## Measure steps and merges against the peers, interleaved
 	$(BIN)/python -m benchmarks.speed

@@ -8,10 +8,10 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent / "_ext")]
 
+from method_pages import write_method_pages  # noqa: E402
 from settings_table import settings_table  # noqa: E402
 
 from mtlkit import __version__  # noqa: E402
-from mtlkit.cli import catalogue  # noqa: E402
 from mtlkit.evaluation.compare_config import CompareConfig, MethodsConfig, MethodSettings  # noqa: E402
 from mtlkit.training.config import TrainConfig, TrainingSettings  # noqa: E402
 from mtlkit.tuning import TuneConfig  # noqa: E402
@@ -24,6 +24,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "mathml",
     "sphinx.ext.viewcode",
+    "sphinx_copybutton",
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_inline"]
 myst_heading_anchors = 3
@@ -40,21 +41,13 @@ napoleon_use_ivar = True
 suppress_warnings = ["myst.header"]
 html_math_renderer = "mathml"
 html_css_files = ["site.css"]
-
-
-def write_method_pages() -> None:
-    """One page per method, and their table, from the registry."""
-    folder = Path(__file__).parent / "methods"
-    folder.mkdir(exist_ok=True)
-    for old in folder.glob("*.md"):
-        old.unlink()
-    names = [facts.name for facts in catalogue.all_facts()]
-    for name in names:
-        (folder / f"{name}.md").write_text(catalogue.method_page(name))
-    listing = "\n".join(names)
-    (folder / "index.md").write_text(
-        f"# All methods\n\n{catalogue.methods_table()}\n\n```{{toctree}}\n:hidden:\n\n{listing}\n```\n"
-    )
+html_js_files = ["sort.js"]
+html_theme_options = {
+    "source_repository": "https://github.com/mtlkit/mtlkit/",
+    "source_branch": "main",
+    "source_directory": "docs/",
+}
+copybutton_prompt_text = "$ "
 
 
 def write_settings_tables() -> None:
@@ -71,5 +64,5 @@ def write_settings_tables() -> None:
         (folder / f"{name}.txt").write_text(text)
 
 
-write_method_pages()
+write_method_pages(Path(__file__).parent / "methods")
 write_settings_tables()

@@ -302,3 +302,47 @@ def test_a_kind_of_task_is_added_in_one_place():
 def test_a_kind_that_lacks_an_option_says_which():
     with pytest.raises(SpecError, match=r"task 'c' of kind classification: .*'classes'"):
         create_task("classification", "c")
+
+
+OWN_LOSSES = [
+    # kind, options, torch's loss, shape of the prediction, target with missing labels
+    ("classification", {"classes": 3}, functional.cross_entropy, (4, 3), [0, NO_LABEL, 2, -1]),
+    ("binary", {}, functional.soft_margin_loss, (4, 1), [[1.0], [NAN], [0.0], [-1.0]]),
+    ("multilabel", {"labels": 2}, functional.l1_loss, (3, 2), [[1.0, 0.0], [NAN, 1.0], [0.0, 1.0]]),
+    ("regression", {"outputs": 2}, functional.huber_loss, (3, 2), [[1.5, 0.0], [NAN, 1.0], [2.0, 3.0]]),
+    ("segmentation", {"classes": 3}, functional.cross_entropy, (1, 3, 2, 2), [[[0, -1], [2, NO_LABEL]]]),
+    ("depth", {}, functional.huber_loss, (1, 1, 2, 2), [[[[1.0, 0.0], [NAN, 3.0]]]]),
+    ("normals", {}, functional.l1_loss, (1, 3, 1, 2), [[[[1.0, 0.0]], [[0.0, 0.0]], [[0.0, 0.0]]]]),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "loss", "shape", "target"), OWN_LOSSES)
+def test_a_ready_made_task_takes_an_own_loss_that_never_sees_a_missing_label(
+    kind, options, loss, shape, target
+):
+    target = torch.tensor(target)
+    prediction = torch.randn(shape, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    seen = []
+
+    def own(prediction, target):
+        seen.append(target)
+        return loss(prediction, target)
+
+    task = getattr(Task, kind)("t", *options.values(), loss=own)
+    value, count = task.measure(prediction, target)
+    value.backward()
+    assert torch.isfinite(prediction.grad).all()
+    assert not torch.isnan(seen[0].float()).any()
+    assert (
+        count
+        == Task.of(SimpleNamespace(name="t", kind=kind, outputs=task.outputs)).measure(
+            prediction, target
+        )[1]
+    )
+    if kind == "depth":
+        assert torch.equal(seen[0], torch.tensor([1.0, 3.0]))
+    if kind == "regression":
+        assert torch.equal(value, loss(prediction[[0, 2]], target[[0, 2]]))
+    assert task.loss_name == "own"
+    with pytest.raises(SpecError, match="must be a module or function"):
+        getattr(Task, kind)("t", *options.values(), loss="l1")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from mtlkit.architectures.backbones import weights_error
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.features import Features
+from mtlkit.architectures.heads import Head
 from mtlkit.errors import MissingExtraError, MtlkitError, SpecError, UsageError, unknown_name
 from mtlkit.registry import register_architecture
 from mtlkit.spec import parse_call
@@ -69,6 +70,7 @@ class Smp(Architecture):
             ``deeplabv3``, ``deeplabv3plus``, ``upernet`` or ``segformer``, with the options of
             the SMP model: ``unet(decoder_channels=[64, 32, 16, 8, 4])``.
         split: after the ``encoder`` or after the ``decoder``.
+        vectors: tasks that predict one vector per image, by a linear layer on the pooled map.
         in_channels: channels of the images.
         pretrained: True loads SMP's default weights of the encoder, a word names others.
         checkpoint_path: file with weights of the encoder.
@@ -84,6 +86,7 @@ class Smp(Architecture):
         encoder: str = "resnet18",
         decoder: str | Mapping[str, Any] = "unet",
         split: Literal["encoder", "decoder"] = "encoder",
+        vectors: Sequence[str] = (),
         in_channels: int = 3,
         pretrained: bool | str = False,
         checkpoint_path: str | None = None,
@@ -107,9 +110,14 @@ class Smp(Architecture):
             return _create(smp, name, encoder_name, weights, in_channels, classes, part.options)
 
         models = {}
-        for index, (task, size) in enumerate(self.outputs.items()):
-            models[task] = build(weights if index == 0 else None, size)
-        first = models[self.tasks[0]]
+        for task in vectors:
+            self.check_task(task)
+        maps = [task for task in self.tasks if task not in vectors]
+        if not maps:
+            raise SpecError("smp is for maps, but all tasks are among vectors; take hard_sharing")
+        for task in maps:
+            models[task] = build(weights if task == maps[0] else None, self.outputs[task])
+        first = models[maps[0]]
         self.split = split
         self.encoder = first.encoder
         if checkpoint_path:
@@ -118,13 +126,21 @@ class Smp(Architecture):
         if split == "encoder":
             channels = tuple(self.encoder.out_channels[1:])
             self.features = Features("map", channels[-1], channels)
-            heads = {t: _Decoder(m.decoder, m.segmentation_head) for t, m in models.items()}
+            heads = {task: self._decoder(model) for task, model in models.items()}
         else:
             self.decoder = first.decoder
             heads = {task: model.segmentation_head for task, model in models.items()}
             self.features = Features("map", _input_channels(first.segmentation_head))
-        self.heads = self.by_task(heads)
+        for task in vectors:
+            layers = nn.Sequential(nn.Linear(self.features.dim, self.outputs[task]))
+            heads[task] = Head(layers, pool="avg")
+        self.heads = self.by_task({task: heads[task] for task in self.tasks})
+        self._vectors = frozenset(vectors)
         self.set_method(method)
+
+    @staticmethod
+    def _decoder(model: Any) -> nn.Module:
+        return _Decoder(model.decoder, model.segmentation_head)
 
     def encode(self, inputs: Tensor) -> Any:
         """Maps of all scales but the image itself, finest first; or the decoder's output."""
@@ -138,7 +154,9 @@ class Smp(Architecture):
         return maps[1:] if self.split == "encoder" else self.decoder(maps)
 
     def predict(self, task: str, shared: Any, inputs: Tensor) -> Any:
-        """(B, outputs, H, W)."""
+        """(B, outputs, H, W), or (B, outputs)."""
+        if task in self._vectors:
+            return self.head(task)(shared)
         # SMP counts the image as the finest map
         features = [inputs, *shared] if self.split == "encoder" else shared
         return self.head(task)(features)

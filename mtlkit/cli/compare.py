@@ -12,7 +12,7 @@ from mtlkit.cli import app
 from mtlkit.cli.notes import warnings_as_notes
 from mtlkit.cli.options import with_settings
 from mtlkit.errors import ConfigError
-from mtlkit.evaluation.compare_config import DEMO, CompareConfig
+from mtlkit.evaluation.compare_config import CONFIG, CompareConfig
 from mtlkit.training.yaml_files import read_yaml
 
 __all__ = ["compare"]
@@ -41,18 +41,34 @@ def compare(
     """
     if demo and config is not None:
         raise ConfigError("--demo and --config exclude each other: each says what to compare")
-    settings: dict[str, Any] = dict(DEMO) if demo else {} if config is None else read_yaml(config)
-    source = "the demo" if demo else "compare" if config is None else str(config)
+    if demo:
+        _demo(flags, Path("runs/demo") if output is None else output)
+        return
+    settings: dict[str, Any] = {} if config is None else read_yaml(config)
+    source = "compare" if config is None else str(config)
     if budget == "small" and isinstance(settings.get("small"), dict):
         # flags override both the file and what it says for a small budget
         settings["small"] = {k: v for k, v in settings["small"].items() if k not in flags}
     chosen = CompareConfig.make({**settings, **flags}, source, budget)
-    folder = output if output is not None else _default_folder(config, demo, chosen)
-    _run(chosen, folder)
+    folder = output if output is not None else _default_folder(config, chosen)
+    _run(chosen, folder, ["-c", str(folder / CONFIG), "-o", str(folder)])
 
 
-def _run(chosen: Any, folder: Path) -> None:
-    from mtlkit.evaluation.compare import CONFIG, Stopped
+def _demo(changes: dict[str, Any], folder: Path) -> None:
+    """Two comparisons, and a page about both."""
+    from mtlkit.evaluation.demo import PARTS, write_demo_page
+
+    made = {}
+    for part in PARTS:
+        typer.echo(part.story, err=True)
+        made[part.name] = _run(part.config(changes), folder / part.name, ["--demo", "-o", str(folder)])
+        typer.echo()
+    typer.echo(f"report of both: {write_demo_page(made, folder)}")
+
+
+def _run(chosen: Any, folder: Path, resume: list[str]) -> Any:
+    """Run and print a comparison; ``resume`` are the arguments of the command that goes on with it."""
+    from mtlkit.evaluation.compare import Stopped
     from mtlkit.evaluation.compare import compare as run_comparison
     from mtlkit.evaluation.live_table import print_table
     from mtlkit.evaluation.tables import build_table
@@ -61,12 +77,11 @@ def _run(chosen: Any, folder: Path) -> None:
         try:
             comparison = run_comparison(chosen, folder)
         except Stopped as stop:
-            again = shlex.join(["mtlkit", "compare", "-c", str(folder / CONFIG), "-o", str(folder)])
+            again = shlex.join(["mtlkit", "compare", *resume])
             typer.echo(f"{stop}; go on with: {again}", err=True)
             raise typer.Exit(130) from None
     typer.echo(comparison.title)
     print_table(build_table(comparison))
-    _print_legend(comparison)
     failed = [run for run in comparison.runs if run.status == "failed"]
     for run in failed:
         typer.echo(f"failed: {run.label}, seed {run.seed}: {run.error}", err=True)
@@ -76,23 +91,10 @@ def _run(chosen: Any, folder: Path) -> None:
     typer.echo(f"report: {folder / 'report.html'}")
     if failed:
         raise typer.Exit(1)
+    return comparison
 
 
-def _print_legend(comparison: Any) -> None:
-    seeds = len({run.seed for run in comparison.runs})
-    text = f"Median ± standard deviation over {seeds} seed{'' if seeds == 1 else 's'}."
-    if comparison.reference:
-        text += f" † better than {comparison.reference}: one-sided paired t-test, 0.05."
-    if comparison.baseline:
-        over = comparison.config.get("improvement_over")
-        which = f" of {', '.join(over)}" if over else ""
-        text += f" Δ: improvement{which} over {comparison.baseline} networks, in percent."
-    typer.echo(text)
-
-
-def _default_folder(config: Path | None, demo: bool, chosen: Any) -> Path:
-    if demo:
-        return Path("runs/demo")
+def _default_folder(config: Path | None, chosen: Any) -> Path:
     if config is not None:
         return Path("runs") / config.stem
     import re

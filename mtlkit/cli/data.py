@@ -82,11 +82,30 @@ def _describe(
         _explain(datasets.get(parts[0].name))
         return
     made = load_dataset(spec, data_dir=data_dir, seed=seed)
+    if preview is None and made.files_found(data_dir) is False:
+        _describe_without_files(made)
+        return
     chosen = made.split(split)  # reading the files first reports what is wrong with them
     typer.echo(f"{made.spec}: {made.summary}")
     typer.echo(f"input: {' x '.join(map(str, made.input_shape))}")
     typer.echo("samples: " + ", ".join(f"{len(made.split(name))} {name}" for name in SPLITS))
     typer.echo(f"architecture: {made.default_architecture}")
+    _list_tasks(made)
+    if preview is not None:
+        from mtlkit.data.preview import write_preview
+
+        write_preview(made, chosen, preview, count)
+        typer.echo(f"wrote {preview}")
+
+
+def _describe_without_files(made: Any) -> None:
+    typer.echo(f"{made.spec}: {made.summary}")
+    typer.echo(f"architecture: {made.default_architecture}")
+    _list_tasks(made)
+    typer.echo(f"files: not found\n\n{made.where_to_get()}")
+
+
+def _list_tasks(made: Any) -> None:
     typer.echo("tasks:")
     for task in made.tasks:
         better = task.higher_is_better.get(task.main_metric, False)
@@ -95,8 +114,3 @@ def _describe(
             f"  {task.name}: {task.kind}, {task.outputs} outputs, loss {task.loss_name}, "
             f"metric {task.main_metric} ({arrow})"
         )
-    if preview is not None:
-        from mtlkit.data.preview import write_preview
-
-        write_preview(made, chosen, preview, count)
-        typer.echo(f"wrote {preview}")

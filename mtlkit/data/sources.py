@@ -75,6 +75,8 @@ class Sources(DataSet):
         self.describe()
         if together:
             self.preprocessing = self._joint_preprocessing(tables)
+        elif len({_as_text(source) for source in self.sources.values()}) == 1:  # pictures alike
+            self.preprocessing = next(iter(self.sources.values())).preprocessing
 
     def describe(self) -> None:
         """Take tasks, shape of the inputs and network from the sources."""
@@ -173,3 +175,7 @@ class Sources(DataSet):
             vars(chosen).pop(split, None)  # cached with all sources
         chosen.describe()
         return chosen
+
+
+def _as_text(source: DataSet) -> str | None:
+    return None if source.preprocessing is None else source.preprocessing.to_json()

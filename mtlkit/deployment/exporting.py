@@ -8,31 +8,26 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
 
+from mtlkit.deployment.formats import WRITERS, Predictor
 from mtlkit.deployment.loading import LoadedModel, build, load
-from mtlkit.deployment.record import Record, read_record, readable_json, restore_task
-from mtlkit.errors import MissingExtraError, MtlkitError, SpecError, unknown_name
+from mtlkit.deployment.record import read_record, readable_json, restore_task
+from mtlkit.errors import MtlkitError, SpecError, unknown_name
 from mtlkit.files import replacing, write_text
 from mtlkit.fusion import fuse
-from mtlkit.nesting import flatten_features
 
 __all__ = ["FORMATS", "Exported", "export", "load_exported"]
 
-METADATA = "mtlkit"
-"""Key under which a file says what its network is: tasks, classes, units, preprocessing."""
+FORMATS = tuple(WRITERS)
 TOLERANCE = 1e-4
-_ROTATION = "method.rotation_"
 
 
 @dataclass(frozen=True)
@@ -92,7 +87,7 @@ def export(
         fused = fuse(loaded.network, loaded.example(max(size, 2)))
     notes = tuple(str(w.message) for w in caught if "explicit products" in str(w.message))
     with torch.no_grad(), replacing(path) as temporary:
-        read = _FORMATS[chosen](fused, example, temporary, loaded, batch == "dynamic")
+        read = WRITERS[chosen](fused, example, temporary, loaded, batch == "dynamic")
         others = (loaded.example(number) for number in (1, 7) if batch == "dynamic")
         difference = _compare(loaded, read, [example, *others])
         if difference > TOLERANCE:
@@ -127,107 +122,6 @@ def load_exported(path: Path) -> LoadedModel:
     return LoadedModel(network, tasks, preprocessing, record).eval()
 
 
-Write = Callable[[nn.Module, Any, Path, LoadedModel, bool], Callable[[Any], Mapping[str, Tensor]]]
-
-
-def _write_pt2(
-    fused: nn.Module, example: Any, path: Path, loaded: LoadedModel, dynamic: bool
-) -> Callable[[Any], Mapping[str, Tensor]]:
-    with _explained("pt2"):
-        axes = _batch_axis(loaded.network, example, dynamic)
-        program = torch.export.export(fused, (example,), dynamic_shapes=axes)
-    extra = {METADATA: json.dumps(describe_export(loaded))}
-    with open(path, "wb") as file:  # by its name, torch would want the suffix
-        torch.export.save(program, file, extra_files=extra)
-    with open(path, "rb") as file:
-        read: Any = torch.export.load(file).module()
-    return lambda inputs: read(inputs)
-
-
-def _write_onnx(
-    fused: nn.Module, example: Any, path: Path, loaded: LoadedModel, dynamic: bool
-) -> Callable[[Any], Mapping[str, Tensor]]:
-    try:
-        import onnx
-        import onnxscript  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("onnx", "export", "export to ONNX") from None
-    names = [task.name for task in loaded.tasks]
-    inputs = _input_names(example)
-    with _explained("onnx"), _quiet_onnx():
-        program: Any = torch.onnx.export(
-            fused,
-            (example,),
-            dynamo=True,
-            verbose=False,
-            input_names=inputs,
-            output_names=names,
-            dynamic_shapes=_batch_axis(loaded.network, example, dynamic),
-        )
-    model = program.model_proto
-    onnx.helper.set_model_props(model, {METADATA: json.dumps(describe_export(loaded))})
-    onnx.save_model(model, str(path))
-    return _onnx_reader(path, inputs)
-
-
-def _onnx_reader(path: Path, names: list[str]) -> Callable[[Any], Mapping[str, Tensor]]:
-    """ONNX Runtime where it is installed, else the reference of the package onnx."""
-    session: Any
-    try:
-        import onnxruntime
-
-        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        outputs = [output.name for output in session.get_outputs()]
-    except ImportError:
-        from onnx.reference import ReferenceEvaluator
-
-        session = ReferenceEvaluator(str(path))
-        outputs = list(session.output_names)
-
-    def run(inputs: Any) -> Mapping[str, Tensor]:
-        leaves = [leaf.numpy() for leaf in flatten_features(inputs)[0]]
-        found = session.run(None, dict(zip(names, leaves, strict=True)))
-        return {name: torch.from_numpy(value) for name, value in zip(outputs, found, strict=True)}
-
-    return run
-
-
-def _write_safetensors(
-    fused: nn.Module, example: Any, path: Path, loaded: LoadedModel, dynamic: bool
-) -> Callable[[Any], Mapping[str, Tensor]]:
-    from safetensors.torch import load_file, save_file
-
-    record = {**describe_export(loaded), "method": "sum"}
-    network, weights = build(record), fused.state_dict()
-    if any(_ROTATION in key for key in weights) or not weights.keys() >= network.state_dict().keys():
-        # rotations that no head took up are part of the method
-        record = describe_export(loaded)
-        network, weights = build(record), loaded.network.state_dict()
-    kept = {key: weights[key].clone().contiguous() for key in network.state_dict()}
-    save_file(kept, str(path), metadata={METADATA: json.dumps(record)})
-    network.load_state_dict(load_file(path))
-    loaded.record = record
-    return network.eval()
-
-
-_FORMATS: dict[str, Write] = {
-    "pt2": _write_pt2,
-    "onnx": _write_onnx,
-    "safetensors": _write_safetensors,
-}
-FORMATS = tuple(_FORMATS)
-
-
-def describe_export(loaded: LoadedModel) -> Record:
-    """What the file says about itself: the record of the run, with its preprocessing inside."""
-    chosen = loaded.preprocessing
-    return {
-        **loaded.record,
-        "weights": None,
-        "preprocessing": None if chosen is None else json.loads(chosen.to_json()),
-    }
-
-
 def _choose_format(output: str | os.PathLike[str] | None, given: str | None) -> str:
     suffix = "" if output is None else Path(output).suffix.removeprefix(".").lower()
     chosen = given or suffix
@@ -244,35 +138,7 @@ def _description_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")  # model.json is the run's own
 
 
-def _batch_axis(network: nn.Module, example: Any, dynamic: bool) -> Any:
-    """For every input, that the first axis may have any length; None for the example's own."""
-    if not dynamic:
-        return None
-
-    def mark(given: Any, axis: Any) -> Any:
-        if isinstance(given, Mapping):
-            return {key: mark(item, axis) for key, item in given.items()}
-        if isinstance(given, list | tuple):
-            return type(given)(mark(item, axis) for item in given)
-        return {0: axis}
-
-    if getattr(network, "multi_input", False):  # a batch of each task's own
-        axes = {task: torch.export.Dim(f"batch_{index}") for index, task in enumerate(example)}
-        return ({task: mark(inputs, axes[task]) for task, inputs in example.items()},)
-    return (mark(example, torch.export.Dim("batch")),)
-
-
-def _input_names(example: Any) -> list[str]:
-    if isinstance(example, Tensor):
-        return ["inputs"]
-    if isinstance(example, Mapping) and all(isinstance(item, Tensor) for item in example.values()):
-        return [str(key) for key in example]
-    return [f"inputs_{index}" for index in range(len(flatten_features(example)[0]))]
-
-
-def _compare(
-    loaded: LoadedModel, read: Callable[[Any], Mapping[str, Tensor]], examples: Iterable[Any]
-) -> float:
+def _compare(loaded: LoadedModel, read: Predictor, examples: Iterable[Any]) -> float:
     """The largest difference to the network, relative to its largest output."""
     worst = 0.0
     for example in examples:
@@ -283,30 +149,3 @@ def _compare(
             size = max(float(prediction.abs().max()), 1e-12)
             worst = max(worst, float((prediction - found[task]).abs().max()) / size)
     return worst
-
-
-@contextmanager
-def _explained(format: str) -> Iterator[None]:
-    """Say in a sentence that torch cannot write this network."""
-    try:
-        yield
-    except Exception as error:  # torch raises many kinds, with a page of text
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise MtlkitError(
-            f"torch cannot write this network as {format}: {reason.strip()}. If it is the size of the "
-            "batch that cannot vary, give a number: --batch 1; safetensors takes any network"
-        ) from error
-
-
-@contextmanager
-def _quiet_onnx() -> Iterator[None]:
-    """Without the exporter's remarks about its own parts."""
-    logger = logging.getLogger("torch.onnx")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(before)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mtlkit.tuning.winners import Winners
 
 __all__ = [
-    "DEMO",
+    "CONFIG",
     "SINGLE_TASK",
     "CompareConfig",
     "Entry",
@@ -38,35 +38,8 @@ __all__ = [
 SINGLE_TASK = "single-task"
 WITH_ROTATIONS = "with R_k"
 COMPARISON = "Comparison"
-
-DEMO: dict[str, Any] = {
-    "title": "multidigits: two digits per image, five tasks",
-    "data": "multidigits(val=600, test=1500)",
-    "methods": [
-        "sum",
-        "pcgrad",
-        "mgda",
-        "gradnorm",
-        "imtl_g",
-        "graddrop",
-        # the losses' references change at step 20, so the gradients' must too
-        {"method": "rotograd(burn_in=20)", "label": "rotograd"},
-    ],
-    "seeds": 3,
-    "epochs": 6,
-    "batch_size": 64,
-    "optimizer": "radam",
-    "lr": 3e-3,
-    "method_lr": 1.5e-3,
-    "rotation_decay": 0.9999,
-    "normalize": True,
-    "channels_last": True,
-    "improvement_over": ["left", "right", "parity", "sum"],
-    "log_every": 21,
-    "monitor_every": 7,
-    "timing": 30,
-}
-"""What ``mtlkit compare --demo`` runs: the paper's settings, but three times its learning rates."""
+CONFIG = "compare.yaml"
+"""File in the folder of a comparison with its settings."""
 
 
 @dataclass(frozen=True)

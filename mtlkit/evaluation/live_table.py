@@ -12,7 +12,7 @@ from typing import Any
 
 from mtlkit.evaluation.jobs import Job, Outcome
 from mtlkit.evaluation.results import Comparison
-from mtlkit.evaluation.tables import Table, build_table, format_cell
+from mtlkit.evaluation.tables import Table, build_table, describe_marks, format_cell
 
 __all__ = ["LiveTable", "clock", "print_table", "progress_of"]
 
@@ -144,11 +144,15 @@ def render_table(table: Table) -> Any:
 
 
 def print_table(table: Table) -> None:
-    """Print the table to stdout."""
+    """Print the verdict, the table and what its marks mean to stdout."""
     from rich.console import Console
+    from rich.text import Text
 
     console = Console() if sys.stdout.isatty() else Console(width=220)
+    if table.verdict.text:
+        console.print(Text(table.verdict.text, style="bold"))
     console.print(render_table(table))
+    console.print(Text(describe_marks(table), style="dim"))
 
 
 def progress_of(job: Job) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mtlkit.evaluation.charts import (
-    Chart,
     Interval,
     Point,
     Sample,
@@ -22,7 +21,18 @@ from mtlkit.evaluation.charts import (
 from mtlkit.evaluation.costs import method_costs
 from mtlkit.evaluation.curves import gradient_section, learning_section
 from mtlkit.evaluation.figures import Column
-from mtlkit.evaluation.page import Cell, Charts, Code, Head, Listing, Note, Section, render_page
+from mtlkit.evaluation.page import (
+    MANY,
+    Block,
+    Cell,
+    Charts,
+    Code,
+    Head,
+    Listing,
+    Note,
+    Section,
+    render_page,
+)
 from mtlkit.evaluation.rankings import rank_section
 from mtlkit.evaluation.results import Comparison, Run
 from mtlkit.evaluation.statistics import spread
@@ -31,7 +41,7 @@ from mtlkit.evaluation.tables import Table, build_table, describe_marks, format_
 from mtlkit.evaluation.trade_offs import front_section
 from mtlkit.files import write_text
 
-__all__ = ["render_report", "write_report"]
+__all__ = ["difference_charts", "render_report", "result_blocks", "task_charts", "write_report"]
 
 
 def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
@@ -42,14 +52,15 @@ def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
 
 def render_report(comparison: Comparison) -> str:
     """The report as a string of HTML."""
-    table = build_table(comparison)
+    single = len(comparison.runs) == 1
+    table = build_table(comparison, all_metrics=single)
     sections = [
-        _results(comparison, table),
-        _differences(comparison, table),
+        Section("results", "Results", result_blocks(comparison, table)),
+        _differences(table),
         front_section(comparison),
         rank_section(comparison),
         _costs(comparison, table),
-        _tasks(comparison),
+        Section("tasks", "Results over seeds", [] if single else [task_charts(comparison)]),
         learning_section(comparison),
         gradient_section(comparison),
         _runs(comparison),
@@ -83,7 +94,8 @@ def _plural(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-def _results(comparison: Comparison, table: Table) -> Section:
+def result_blocks(comparison: Comparison, table: Table, name: str = "table") -> list[Block]:
+    """The table, and what its marks mean."""
     groups: list[tuple[str, int]] = [("", 1)]
     for column in table.columns:
         if groups[-1][0] == column.group:
@@ -98,16 +110,17 @@ def _results(comparison: Comparison, table: Table) -> Section:
     for index, row in enumerate(table.rows):
         notes = [row.role] if row.role else []
         notes += [f"{row.failed} failed"] if row.failed else []
-        name = Cell(row.label, index, small=", ".join(notes), series=index)
+        first = Cell(row.label, index, small=", ".join(notes), series=index)
         cells = [_cell(row.cells[column.key], column) for column in table.columns]
-        rows.append([name, *cells, Cell(str(row.done), row.done)])
-    listing = Listing([*heads, Head("runs")], rows, [*groups, ("", 1)], name="table")
-    notes = [describe_marks(table), f"All on the {comparison.split} set."]
+        rows.append([first, *cells, Cell(str(row.done), row.done)])
+    listing = Listing([*heads, Head("runs")], rows, [*groups, ("", 1)], name)
+    notes = [describe_marks(table)] if len(comparison.runs) > 1 else []
+    notes.append(f"All on the {comparison.split} set.")
     if any(column.key == "time" for column in table.columns):
         notes.append(
             f"× step: time of a training step relative to {table.reference or 'the reference'}."
         )
-    return Section("results", "Results", [listing, Note(" ".join(notes))])
+    return [listing, Note(" ".join(notes))]
 
 
 def _cell(cell: TableCell, column: Column) -> Cell:
@@ -129,10 +142,9 @@ def _cell(cell: TableCell, column: Column) -> Cell:
     )
 
 
-def _differences(comparison: Comparison, table: Table) -> Section:
-    """Paired differences to the reference with their intervals."""
-    overall: list[Chart | None] = []
-    by_task: list[Chart | None] = []
+def difference_charts(table: Table, *, tasks: bool = False) -> Charts:
+    """Paired differences to the reference with their intervals: means over tasks, or of each task."""
+    charts = []
     for column in table.columns:
         intervals = [
             Interval(
@@ -142,18 +154,24 @@ def _differences(comparison: Comparison, table: Table) -> Section:
             if (claim := row.cells[column.key].claim) is not None
         ]
         summary = column.key.startswith(("delta/", "over/"))
+        if summary == tasks:
+            continue
         unit = "percentage points" if column.key.startswith("delta/") else column.title
         label = f"better by, {unit}" if summary else f"{column.title}: better by"
-        chart = interval_chart(intervals, "Mean over tasks" if summary else column.group, label)
-        (overall if summary else by_task).append(chart)
-    if table.reference is None or not any([*overall, *by_task]):
+        title = f"Mean over tasks, against {table.reference}" if summary else column.group
+        charts.append(interval_chart(intervals, title, label))
+    return Charts(charts, "By task" if tasks else "")
+
+
+def _differences(table: Table) -> Section:
+    groups = [difference_charts(table), difference_charts(table, tasks=True)]
+    if not any(group.kept for group in groups):
         return Section("differences", "", [])
     note = Note(
         f"Mean of the differences to {table.reference} on the same seeds, to the right is better, with "
         "95 % intervals (Student's, not corrected for their number)."
     )
-    below = Charts(by_task, "By task" if any(overall) else "")
-    return Section("differences", f"Against {table.reference}", [note, Charts(overall), below])
+    return Section("differences", f"Against {table.reference}", [note, *groups])
 
 
 def _costs(comparison: Comparison, table: Table) -> Section:
@@ -199,7 +217,9 @@ def _costs(comparison: Comparison, table: Table) -> Section:
     return Section("cost", "Cost", [Listing(heads, rows, name="costs"), Note(note), Charts(charts)])
 
 
-def _tasks(comparison: Comparison) -> Section:
+def task_charts(comparison: Comparison) -> Charts:
+    """The main metric of each task over seeds."""
+
     def values(label: str, read: Callable[[Run], float]) -> list[float]:
         return [read(run) for run in comparison.of(label) if run.status == "done"]
 
@@ -220,9 +240,7 @@ def _tasks(comparison: Comparison) -> Section:
     note = "Box: quartiles; line: median; dots: seeds."
     if comparison.baseline in comparison.labels:
         note += " Dashed: median of the single-task networks."
-    return Section(
-        "tasks", "Results over seeds", [Charts(charts, "All tasks" if len(charts) > 12 else "", note)]
-    )
+    return Charts(charts, "All tasks" if len(charts) > MANY else "", note)
 
 
 def _runs(comparison: Comparison) -> Section:

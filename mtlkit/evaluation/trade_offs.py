@@ -104,8 +104,7 @@ def _parallel(comparison: Comparison) -> Chart | None:
         zero = mean_metrics(comparison, [base])
         size = np.where(zero == 0, np.nan, np.abs(zero))  # a gain over nothing is no number
         behind, methods = (
-            100 * signs * (mean_metrics(comparison, part) - zero) / size
-            for part in (drawn, labels)
+            100 * signs * (mean_metrics(comparison, part) - zero) / size for part in (drawn, labels)
         )
     places = np.arange(float(len(comparison.tasks)))
     lines = [ChartLine(index, label, places, methods[index]) for index, label in enumerate(labels)]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from mtlkit.errors import SpecError
-from mtlkit.tasks.labels import Masked, answer_known
+from mtlkit.tasks.labels import KnownSamples, Loss, Masked, answer_known
 from mtlkit.tasks.registry import register_task
 from mtlkit.tasks.task import Task
 
@@ -26,14 +26,19 @@ class Binary(Task):
     Args:
         name: of the task.
         classes: what 0 and 1 are called.
+        loss: instead of the cross-entropy; it is given logits and the samples that have a label.
     """
 
-    def __init__(self, name: str, *, classes: Sequence[str] = ("no", "yes")) -> None:
+    def __init__(
+        self, name: str, *, classes: Sequence[str] = ("no", "yes"), loss: Loss | None = None
+    ) -> None:
         if len(classes) != 2:
             raise SpecError(f"task {name!r} is binary; name two classes, not {len(classes)}")
         super().__init__(
             name,
-            Masked(name, functional.binary_cross_entropy_with_logits, answer_known),
+            Masked(name, functional.binary_cross_entropy_with_logits, answer_known)
+            if loss is None
+            else KnownSamples(name, loss, answer_known),
             {"f1": _f1, "auc": _auc, "accuracy": _accuracy},
             {"f1": True, "auc": True, "accuracy": True},
             outputs=1,

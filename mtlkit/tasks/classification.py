@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
-from mtlkit.tasks.labels import NO_LABEL, class_known
+from mtlkit.tasks.labels import NO_LABEL, ClassLoss, Loss, class_known
 from mtlkit.tasks.registry import register_task
 from mtlkit.tasks.task import Classes, Task, class_names
 
@@ -22,16 +22,17 @@ class Classification(Task):
     Args:
         name: of the task.
         classes: their number, or their names.
+        loss: instead of the cross-entropy; it is given the samples that have a label.
     """
 
     size_option = "classes"
     missing = NO_LABEL
 
-    def __init__(self, name: str, *, classes: Classes) -> None:
+    def __init__(self, name: str, *, classes: Classes, loss: Loss | None = None) -> None:
         number, names = class_names(name, "classes", classes)
         super().__init__(
             name,
-            cross_entropy,
+            cross_entropy if loss is None else ClassLoss(name, loss, class_known),
             {"accuracy": partial(_accuracy, number)},
             {"accuracy": True},
             outputs=number,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mtlkit.tasks.labels import Masked
+from mtlkit.tasks.labels import KnownPixels, Loss, Masked
 from mtlkit.tasks.registry import register_task
 from mtlkit.tasks.task import Task
 
@@ -17,16 +17,23 @@ __all__ = ["Depth"]
 
 @register_task("depth")
 class Depth(Task):
-    """Absolute error; (B, 1, H, W), NaN or not above zero where unknown."""
+    """Absolute error; (B, 1, H, W), NaN or not above zero where unknown.
+
+    Args:
+        name: of the task.
+        loss: instead of the absolute error; it is given the pixels that are known, (P,).
+    """
 
     missing = 0.0
     dense = True
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, loss: Loss | None = None) -> None:
         metrics = {"abs_error": False, "rel_error": False}
         super().__init__(
             name,
-            Masked(name, functional.l1_loss, _positive),
+            Masked(name, functional.l1_loss, _positive)
+            if loss is None
+            else KnownPixels(name, loss, _positive),
             {"errors": _errors},
             metrics,
             outputs=1,

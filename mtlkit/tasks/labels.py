@@ -17,8 +17,12 @@ from mtlkit.errors import SpecError
 
 __all__ = [
     "NO_LABEL",
+    "ClassLoss",
+    "KnownPixels",
+    "KnownSamples",
     "LabelCount",
     "Labels",
+    "Loss",
     "Masked",
     "all_known",
     "answer_known",
@@ -31,6 +35,7 @@ NO_LABEL = -100
 """Integer target of a sample without a label; torch's own ``ignore_index``."""
 
 Labels: TypeAlias = Callable[[Tensor], Tensor]
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 class LabelCount(NamedTuple):
@@ -119,3 +124,58 @@ class Masked:
         zero = torch.zeros((), dtype=target.dtype, device=target.device)
         each = self.loss(prediction, torch.where(mask, target, zero), reduction="none")
         return torch.where(mask, each, zero).sum() / count
+
+
+class _OwnLoss:
+    """A user's own loss in the place of a kind's.
+
+    Args:
+        task: name of the task, for error messages.
+        loss: of (prediction, target), a mean.
+        labels: mask of the labels that are known.
+    """
+
+    def __init__(self, task: str, loss: Loss, labels: Labels) -> None:
+        if not callable(loss):
+            raise not_a_loss(task, loss)
+        self.loss = loss
+        self.labels = labels
+        self.__name__ = getattr(loss, "__name__", type(loss).__name__)
+
+
+class ClassLoss(_OwnLoss):
+    """The loss of whole classes, :data:`NO_LABEL` where unknown, as torch's losses want them."""
+
+    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """The loss itself."""
+        classes = torch.where(self.labels(target), target, NO_LABEL).long()
+        return self.loss(prediction, classes.reshape(-1) if prediction.dim() == 2 else classes)
+
+
+class KnownSamples(_OwnLoss):
+    """The loss of the samples that are labelled throughout."""
+
+    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """The mean over these samples; zero where there is none."""
+        known = self.labels(target).reshape(len(target), -1).all(dim=1)
+        if bool(known.all()):
+            return self.loss(prediction, target)
+        return self.loss(prediction[known], target[known]) if bool(known.any()) else prediction.sum() * 0
+
+
+class KnownPixels(_OwnLoss):
+    """The loss of the pixels that are known, as one list: (P,), or (P, C) with C channels."""
+
+    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """The mean over these pixels."""
+        mask = self.labels(target)
+        if mask.dim() == target.dim():  # one channel
+            return self.loss(prediction[mask], target[mask])
+        return self.loss(prediction.movedim(1, -1)[mask], target.movedim(1, -1)[mask])
+
+
+def not_a_loss(task: str, loss: object) -> SpecError:
+    """The error for a loss that cannot be called."""
+    return SpecError(
+        f"the loss of task {task!r} must be a module or function of (prediction, target), not {loss!r}"
+    )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mtlkit.tasks.labels import NO_LABEL, Masked, answer_known
+from mtlkit.tasks.labels import NO_LABEL, KnownSamples, Loss, Masked, answer_known
 from mtlkit.tasks.registry import register_task
 from mtlkit.tasks.task import Classes, Task, class_names
 
@@ -23,15 +23,18 @@ class Multilabel(Task):
     Args:
         name: of the task.
         labels: their number, or their names.
+        loss: instead of the cross-entropy; it is given the samples whose labels are all known.
     """
 
     size_option = "labels"
 
-    def __init__(self, name: str, *, labels: Classes) -> None:
+    def __init__(self, name: str, *, labels: Classes, loss: Loss | None = None) -> None:
         number, names = class_names(name, "labels", labels)
         super().__init__(
             name,
-            Masked(name, functional.binary_cross_entropy_with_logits, answer_known),
+            Masked(name, functional.binary_cross_entropy_with_logits, answer_known)
+            if loss is None
+            else KnownSamples(name, loss, answer_known),
             {"f1": partial(_f1, number), "accuracy": _accuracy},
             {"f1": True, "accuracy": True},
             outputs=number,

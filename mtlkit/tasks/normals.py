@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from mtlkit.tasks.labels import KnownPixels, Loss
 from mtlkit.tasks.registry import register_task
 from mtlkit.tasks.task import Task
 
@@ -16,12 +17,17 @@ __all__ = ["Normals"]
 
 @register_task("normals")
 class Normals(Task):
-    """One minus the cosine; (B, 3, H, W), NaN or the zero vector where unknown."""
+    """One minus the cosine; (B, 3, H, W), NaN or the zero vector where unknown.
+
+    Args:
+        name: of the task.
+        loss: instead of the cosine; it is given the pixels that are known, (P, 3).
+    """
 
     missing = 0.0
     dense = True
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, loss: Loss | None = None) -> None:
         metrics = {
             "mean_angle": False,
             "median_angle": False,
@@ -31,7 +37,7 @@ class Normals(Task):
         }
         super().__init__(
             name,
-            cosine_distance,
+            cosine_distance if loss is None else KnownPixels(name, loss, _has_direction),
             {"angles": _angles},
             metrics,
             outputs=3,

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.nn import functional
 
-from mtlkit.tasks.labels import Masked, number_known
+from mtlkit.tasks.labels import KnownSamples, Loss, Masked, number_known
 from mtlkit.tasks.registry import register_task
 from mtlkit.tasks.task import Task
 
@@ -20,14 +20,17 @@ class Regression(Task):
     Args:
         name: of the task.
         outputs: how many numbers a sample has.
+        loss: instead of the squared error; it is given the samples whose numbers are all known.
     """
 
     size_option = "outputs"
 
-    def __init__(self, name: str, *, outputs: int = 1) -> None:
+    def __init__(self, name: str, *, outputs: int = 1, loss: Loss | None = None) -> None:
         super().__init__(
             name,
-            Masked(name, functional.mse_loss, number_known),
+            Masked(name, functional.mse_loss, number_known)
+            if loss is None
+            else KnownSamples(name, loss, number_known),
             {"errors": _errors},
             {"mse": False, "mae": False},
             outputs=outputs,

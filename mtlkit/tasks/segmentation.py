@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mtlkit.tasks.labels import NO_LABEL, class_known
+from mtlkit.tasks.labels import NO_LABEL, ClassLoss, Loss, class_known
 from mtlkit.tasks.registry import register_task
 from mtlkit.tasks.task import Classes, Task, class_names
 
@@ -23,18 +23,20 @@ class Segmentation(Task):
     Args:
         name: of the task.
         classes: their number, or their names.
+        loss: instead of the cross-entropy; it leaves out unlabelled pixels itself, which are
+            :data:`~mtlkit.tasks.NO_LABEL`, torch's own ``ignore_index``.
     """
 
     size_option = "classes"
     missing = NO_LABEL
     dense = True
 
-    def __init__(self, name: str, *, classes: Classes) -> None:
+    def __init__(self, name: str, *, classes: Classes, loss: Loss | None = None) -> None:
         number, names = class_names(name, "classes", classes)
         metrics = {"miou": True, "pixel_accuracy": True}
         super().__init__(
             name,
-            cross_entropy,
+            cross_entropy if loss is None else ClassLoss(name, loss, class_known),
             {"confusion": partial(_confusion, number)},
             metrics,
             outputs=number,

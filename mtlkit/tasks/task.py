@@ -15,12 +15,20 @@ import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError
-from mtlkit.tasks.labels import NO_LABEL, LabelCount, Labels, Masked, all_known, labelled_rows
+from mtlkit.tasks.labels import (
+    NO_LABEL,
+    LabelCount,
+    Labels,
+    Loss,
+    Masked,
+    all_known,
+    labelled_rows,
+    not_a_loss,
+)
 from mtlkit.tasks.registry import create_task, kinds
 
 __all__ = ["Classes", "Task", "class_names"]
 
-Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Classes: TypeAlias = int | Sequence[str]
 """Classes by their number, or by their names."""
 
@@ -81,10 +89,7 @@ class Task:
         if not isinstance(name, str) or not name:
             raise SpecError(f"a task's name must be a word, not {name!r}")
         if not callable(loss):
-            raise SpecError(
-                f"the loss of task {name!r} must be a module or function of (prediction, target), "
-                f"not {loss!r}"
-            )
+            raise not_a_loss(name, loss)
         self.name = name
         self.loss = loss
         self.metrics = dict(metrics or {})
@@ -210,56 +215,56 @@ class Task:
             f"<Task {self.name!r}: {self.kind}, metrics: {', '.join(self.higher_is_better) or 'none'}>"
         )
 
-    # Ready-made tasks
+    # Ready-made tasks; each takes a ``loss`` of (prediction, target) instead of its own
 
     @staticmethod
-    def classification(name: str, classes: Classes) -> Task:
+    def classification(name: str, classes: Classes, *, loss: Loss | None = None) -> Task:
         """One of several classes; prediction (B, C), target (B,), negative where unlabelled."""
         from mtlkit.tasks.classification import Classification
 
-        return Classification(name, classes=classes)
+        return Classification(name, classes=classes, loss=loss)
 
     @staticmethod
-    def binary(name: str, classes: Sequence[str] = ("no", "yes")) -> Task:
+    def binary(name: str, classes: Sequence[str] = ("no", "yes"), *, loss: Loss | None = None) -> Task:
         """Yes or no, by logits; prediction and target (B, 1) or (B,), NaN or negative if unlabelled."""
         from mtlkit.tasks.binary import Binary
 
-        return Binary(name, classes=classes)
+        return Binary(name, classes=classes, loss=loss)
 
     @staticmethod
-    def multilabel(name: str, labels: Classes) -> Task:
+    def multilabel(name: str, labels: Classes, *, loss: Loss | None = None) -> Task:
         """Several labels that are each yes or no; (B, L), single labels NaN or negative if unknown."""
         from mtlkit.tasks.multilabel import Multilabel
 
-        return Multilabel(name, labels=labels)
+        return Multilabel(name, labels=labels, loss=loss)
 
     @staticmethod
-    def regression(name: str, outputs: int = 1) -> Task:
+    def regression(name: str, outputs: int = 1, *, loss: Loss | None = None) -> Task:
         """Numbers; (B, D), single ones NaN where unknown: mean squared error."""
         from mtlkit.tasks.regression import Regression
 
-        return Regression(name, outputs=outputs)
+        return Regression(name, outputs=outputs, loss=loss)
 
     @staticmethod
-    def segmentation(name: str, classes: Classes) -> Task:
+    def segmentation(name: str, classes: Classes, *, loss: Loss | None = None) -> Task:
         """A class per pixel; prediction (B, C, H, W), target (B, H, W), negative where unlabelled."""
         from mtlkit.tasks.segmentation import Segmentation
 
-        return Segmentation(name, classes=classes)
+        return Segmentation(name, classes=classes, loss=loss)
 
     @staticmethod
-    def depth(name: str) -> Task:
+    def depth(name: str, *, loss: Loss | None = None) -> Task:
         """Distance per pixel; (B, 1, H, W), NaN or not above zero where unknown: absolute error."""
         from mtlkit.tasks.depth import Depth
 
-        return Depth(name)
+        return Depth(name, loss=loss)
 
     @staticmethod
-    def normals(name: str) -> Task:
+    def normals(name: str, *, loss: Loss | None = None) -> Task:
         """Surface normal per pixel; (B, 3, H, W), NaN or zero where unknown: one minus the cosine."""
         from mtlkit.tasks.normals import Normals
 
-        return Normals(name)
+        return Normals(name, loss=loss)
 
     @staticmethod
     def of(description: Any) -> Task:

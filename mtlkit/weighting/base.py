@@ -107,6 +107,9 @@ class GradientAggregator(Method, ABC):
         """Term that is added to the total, such as the sum of UW's log-variances."""
         return None
 
+    def set_epoch_length(self, batches: int) -> None:
+        """Called by the Trainer before it trains, with the number of batches of an epoch."""
+
     # Fork the features
 
     def fork(self, features: list[Tensor]) -> list[list[Tensor]]:

@@ -47,9 +47,29 @@ def test_a_preview_is_a_picture(capsys, tmp_path, spec):
         assert len(image.convert("RGB").getcolors(100_000)) > 10
 
 
-def test_missing_files_are_an_error_with_the_place_to_get_them(capsys, monkeypatch):
+FILES = [
+    "celeba", "cifar10", "cityscapes", "multifashion", "multimnist", "multisvhn", "nyuv2", "office31",
+    "office_home",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_without_files_tasks_are_described_and_the_place_to_get_them(
+    capsys, monkeypatch, tmp_path, name
+):
+    monkeypatch.setenv("MTLKIT_DATA", str(tmp_path))
+    code, out, err = run(capsys, name)
+    assert code == 0
+    assert not err
+    assert "files: not found" in out
+    assert "metric" in out
+    assert "://" in out
+    assert "DATA_DIR/" in out
+
+
+def test_a_preview_without_files_is_an_error_with_the_place_to_get_them(capsys, monkeypatch, tmp_path):
     monkeypatch.delenv("MTLKIT_DATA", raising=False)
-    code, _, err = run(capsys, "celeba")
+    code, _, err = run(capsys, "celeba", "--preview", str(tmp_path / "x.png"))
     assert code == 1
     assert "mmlab" in err
     assert "Traceback" not in err

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 import mtlkit
-from mtlkit.data import DataError, load_dataset
+from mtlkit.data import DataError, load_dataset, notes
 from mtlkit.data.table import Preprocessing
-from mtlkit.data.table import dataset as table_module
 from mtlkit.errors import SpecError
 
 pandas = pytest.importorskip("pandas", reason="pandas is in mtlkit[table]")
@@ -22,7 +21,7 @@ JOBS = ("clerk", "nurse", "smith")
 def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MTLKIT_DATA", raising=False)
-    monkeypatch.setattr(table_module, "_said", set())
+    monkeypatch.setattr(notes, "said", set())
 
 
 def people(rows: int = 200, seed: int = 0):
@@ -204,6 +203,34 @@ def test_preprocessing_survives_json_and_takes_plain_rows():
         again.inputs([{"age": 44, "job": "nurse"}])
     with pytest.raises(DataError, match="not the preprocessing"):
         Preprocessing.from_json("[1]")
+
+
+def test_values_that_only_the_test_file_has_are_never_taken_silently(capsys):
+    write(people())
+    later = people(60, seed=1)
+    later["grade"] = later["grade"].astype(object)
+    later.loc[3, "grade"] = 9
+    write(later, "later.csv")
+    with pytest.raises(DataError, match=r"grade.*test file also holds '9'.*classes=\["):
+        load("test_file=later.csv", targets="{grade: classification}")
+    named = load("test_file=later.csv", targets="{grade: classification(classes=[1, 2, 3, 4, 9])}")
+    assert named.test.targets["grade"][3] == 4
+
+    later = people(60, seed=1)
+    later["married"] = later["married"] + "."  # as in the test file of the Adult data
+    write(later, "later.csv")
+    with pytest.raises(DataError, match=r"married.*'no\.', 'yes\.'"):
+        load("test_file=later.csv", targets="{married: binary}")
+    later = people(60, seed=1)
+    later.loc[3, "job"] = "judge"
+    write(later, "later.csv")
+    load("test_file=later.csv", targets="{craft: binary(column=job, yes=smith)}")
+    assert "'judge'" in capsys.readouterr().err
+    later["income"] = later["income"].astype(object)
+    later.loc[3, "income"] = "much"
+    write(later, "later.csv")
+    with pytest.raises(DataError, match=r"income.*test file holds 'much'"):
+        load("test_file=later.csv", targets="{income: regression}")
 
 
 def test_guessed_kinds_are_said(capsys):

@@ -22,7 +22,8 @@ from mtlkit.errors import ConfigError, SpecError, UsageError
 from mtlkit.evaluation import build_table
 from mtlkit.evaluation import jobs as jobs_module
 from mtlkit.evaluation.compare import Stopped, compare, plan_jobs
-from mtlkit.evaluation.compare_config import DEMO, CompareConfig, split_specs
+from mtlkit.evaluation.compare_config import CompareConfig, split_specs
+from mtlkit.evaluation.demo import PARTS
 from mtlkit.evaluation.jobs import Job, Outcome, read_outcome, run_job
 from mtlkit.evaluation.results import Comparison, read_history, run_folder
 from mtlkit.training import experiment
@@ -479,8 +480,14 @@ def test_methods_are_split_at_the_top_level_only(text, pieces):
     assert split_specs(text) == pieces
 
 
-def test_the_demo_is_what_the_readme_promises():
-    config = CompareConfig.make(DEMO)
-    labels = [entry.label for entry in config.entries]
-    assert labels == ["sum", "pcgrad", "mgda", "gradnorm", "imtl_g", "graddrop", "rotograd"]
-    assert (len(config.seeds), config.single_task) == (3, True)
+def test_the_demo_compares_the_same_in_raw_units_and_normalised():
+    raw, normalised = (part.config({}) for part in PARTS)
+    labels = [entry.label for entry in raw.entries]
+    assert labels == ["sum", "imtl_g", "scale", "rotograd"]
+    assert [entry.label for entry in normalised.entries] == labels
+    assert "pixels=count" in raw.train["data"]
+    assert not raw.normalize
+    assert normalised.normalize
+    for config in (raw, normalised):
+        assert (len(config.seeds), config.single_task) == (5, True)
+    assert PARTS[0].config({"seeds": 1}).seeds == (0,)

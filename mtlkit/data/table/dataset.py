@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-import numpy as np
-
 from mtlkit.data.base import DataError, DataSet, SplitName, TensorSplit, register_dataset
-from mtlkit.data.randomness import generator
+from mtlkit.data.notes import say
 from mtlkit.data.table.leaks import find_leaks
 from mtlkit.data.table.preprocessing import CategoryColumn, NumberColumn, Preprocessing
-from mtlkit.data.table.reading import MISSING, Frame, Reading, find_file, import_pandas
-from mtlkit.data.table.splitting import Parts, split_by_column, split_by_share, split_by_time
-from mtlkit.data.table.targets import find_targets
-from mtlkit.errors import SpecError, unknown_name
-from mtlkit.launching import is_first_process, warn_first
+from mtlkit.data.table.reading import (
+    MISSING,
+    ColumnFinder,
+    Frame,
+    Reading,
+    find_file,
+    import_pandas,
+)
+from mtlkit.data.table.splitting import Splitting
+from mtlkit.data.table.targets import find_targets, fit_targets
+from mtlkit.errors import SpecError
+from mtlkit.launching import warn_first
 from mtlkit.registry import architectures, option_names
 from mtlkit.spec import Part, SpecLike, format_spec
 
 __all__ = ["Table", "fit_columns"]
 
+_say = partial(say, "table")
 _HIDDEN = (128, 64)
 _MANY_WORDS = 50
 
@@ -93,65 +98,34 @@ class Table(DataSet):
         train: int | None = None,
     ) -> None:
         super().__init__(data_dir, seed)
-        self.check_share(val_share)
-        if not 0 < test_share < 1 - val_share:
-            raise SpecError(
-                f"option test_share of table must be above 0 and leave a part for training: {test_share}"
-            )
         self.check_counts(min_count=min_count, train=train)
-        if split is not None and time is not None:
-            raise SpecError("options split and time of table exclude each other")
+        first = seed if split_seed is None else split_seed
+        splitting = Splitting(self.name, first, split, time, val_share, test_share, train, test_seed)
         self.path = find_file(file, data_dir)
         reading = Reading(header, separator, tuple(missing), encoding)
         frame = reading.read(self.path)
-        find = _ColumnFinder(self.path, list(frame.columns), header)
-        split_column = None if split is None else find(split)
-        time_column = None if time is None else find(time)
-        wanted = find_targets(targets, frame, find, _say)
-        shares: dict[SplitName, float] = {"val": val_share}
-        if test_file is None:
-            shares["test"] = test_share
-        first = seed if split_seed is None else split_seed
-        if time_column is not None:
-            parts = split_by_time(frame[time_column], shares, time_column)
-        elif split_column is not None:
-            parts = _filled(split_by_column(frame, split_column), shares, first, test_seed)
-        else:
-            parts = split_by_share(len(frame), shares, first, test_seed)
-        if train is not None and train < len(parts["train"]):
-            parts["train"] = np.sort(
-                generator(first, "table", "train").permutation(parts["train"])[:train]
-            )
-        frames = {part: frame.iloc[rows] for part, rows in parts.items()}
+        find = ColumnFinder(self.path.name, list(frame.columns), header)
+        others = splitting.columns(find)
+        test = None
         if test_file is not None:
-            if "test" in frames:
-                raise SpecError(
-                    f"test_file is given, but column {split_column!r} has rows for test as well"
-                )
-            frames["test"] = _read_test(reading, find_file(test_file, data_dir), list(frame.columns))
-
+            test = reading.read_like(find_file(test_file, data_dir), list(frame.columns))
+        wanted = find_targets(targets, frame, find, _say, test)
+        frames = splitting.apply(frame, find, test)
         learnt = frames["train"]
-        for target, _ in wanted:
-            target.check(learnt, str(self.path))
-        fitted = [t.standardised(learnt) if scaled else t for t, scaled in wanted]
-        for target in fitted:
-            if target.means:
-                units = zip(target.columns, target.means, target.deviations, strict=True)
-                shown = "; ".join(f"{c!r} has mean {m:.6g}, deviation {d:.6g}" for c, m, d in units)
-                _say(f"target {target.task!r} is in standard deviations: {shown}")
+        fitted = fit_targets(wanted, learnt, str(self.path), _say)
         taken = {column for target in fitted for column in target.columns}
-        self.input_columns = _input_columns(find, taken, {split_column, time_column}, inputs, ignore)
+        self.input_columns = _input_columns(find, taken, others, inputs, ignore)
         self.codes = {find(column) for column in categories}
         self.min_count = min_count
         self.frames = frames
-        self.targets = tuple(fitted)
+        self.targets = fitted
         self.reading = reading
+        self.width = None if reading.names_columns(self.path) else len(frame.columns)
         numbers, words = fit_columns(learnt, self.input_columns, self.codes, min_count)
         if not numbers and not words:
             raise DataError(f"the table {self.path} has no column to learn from besides its targets")
         for leak in find_leaks(learnt, fitted, numbers, words):
             warn_first(leak)
-        self.width = None if reading.names_columns(self.path) else len(frame.columns)
         self.tasks = tuple(target.make_task() for target in fitted)
         self.encode_by(numbers, words)
 
@@ -196,30 +170,10 @@ class Table(DataSet):
         return format_spec(parts)
 
 
-class _ColumnFinder:
-    """From what the user calls a column to its name."""
-
-    def __init__(self, path: Path, columns: Sequence[str], header: bool) -> None:
-        self.path = path
-        self.columns = columns
-        self.header = header
-
-    def __call__(self, given: Any) -> str:
-        name = str(given)
-        if name in self.columns:
-            return name
-        error = unknown_name(f"column of {self.path.name}", name, self.columns)
-        if self.header:
-            raise SpecError(
-                f"{error}. If the first line is no header, say header=False and count from 1"
-            )
-        raise SpecError(f"{error}. Without a header, columns are numbers, counted from 1")
-
-
 def _input_columns(
-    find: _ColumnFinder,
+    find: ColumnFinder,
     targets: set[str],
-    others: set[str | None],
+    others: set[str],
     inputs: Sequence[Any] | None,
     ignore: Sequence[Any],
 ) -> list[str]:
@@ -256,31 +210,3 @@ def fit_columns(
         if found is None:
             _say(f"column {name!r} is left out: it is the same in all training rows")
     return tuple(numbers), tuple(words)
-
-
-def _filled(parts: Parts, shares: dict[SplitName, float], seed: int, test_seed: int | None) -> Parts:
-    """Parts that the column does not name are drawn from the training rows."""
-    lacking = {part: share for part, share in shares.items() if part not in parts}
-    if not lacking:
-        return parts
-    train = parts["train"]
-    drawn = split_by_share(len(train), lacking, seed, test_seed)
-    return {**parts, **{part: train[rows] for part, rows in drawn.items()}}
-
-
-def _read_test(reading: Reading, path: Path, columns: Sequence[str]) -> Frame:
-    frame = reading.read(path)
-    lacking = [name for name in columns if name not in frame.columns]
-    if lacking:
-        raise DataError(f"the test file {path} lacks the column(s) {', '.join(map(repr, lacking))}")
-    return frame
-
-
-_said: set[str] = set()
-
-
-def _say(message: str) -> None:
-    """Say what was decided, once per process: a comparison reads its data many times."""
-    if message not in _said and is_first_process():
-        _said.add(message)
-        print(f"table: {message}", file=sys.stderr)

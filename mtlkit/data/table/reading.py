@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtlkit.data.base import ENVIRONMENT, DataError
-from mtlkit.errors import MissingExtraError
+from mtlkit.errors import MissingExtraError, SpecError, unknown_name
 
 __all__ = [
     "MISSING",
+    "ColumnFinder",
     "Frame",
     "Reading",
     "find_file",
@@ -42,7 +43,7 @@ def import_pandas() -> Any:
     try:
         import pandas
     except ImportError:
-        raise MissingExtraError("pandas", "table", "data set table") from None
+        raise MissingExtraError("pandas", "table", "a table of rows") from None
     return pandas
 
 
@@ -56,7 +57,7 @@ def find_file(file: str, data_dir: str | os.PathLike[str] | None) -> Path:
         if place.is_file():
             return place
     tried = " or ".join(str(place.absolute()) for place in places)
-    raise DataError(f"data set table: there is no file {tried}")
+    raise DataError(f"there is no file {tried}")
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,14 @@ class Reading:
             frame.columns = [str(number) for number in range(1, len(frame.columns) + 1)]
         return self.clean(frame)
 
+    def read_like(self, path: Path, columns: Sequence[str]) -> Frame:
+        """A second file with these columns at least."""
+        frame = self.read(path)
+        lacking = [name for name in columns if name not in frame.columns]
+        if lacking:
+            raise DataError(f"the test file {path} lacks the column(s) {', '.join(map(repr, lacking))}")
+        return frame
+
     def names_columns(self, path: Path) -> bool:
         """Whether the columns of the file have names; else they are known by their place."""
         return self.header or path.suffix.lower() in _PARQUET
@@ -148,6 +157,27 @@ class Reading:
         opened = gzip.open if path.suffix.lower() == ".gz" else open
         with opened(path, "rt", encoding=self.encoding, newline="") as file:
             return list(islice(file, 50))
+
+
+class ColumnFinder:
+    """From what the user calls a column to its name."""
+
+    def __init__(self, source: str, columns: Sequence[str], header: bool = True) -> None:
+        self.source = source
+        self.columns = columns
+        self.header = header
+
+    def __call__(self, given: Any) -> str:
+        """The name, or an error that lists the columns."""
+        name = str(given)
+        if name in self.columns:
+            return name
+        error = unknown_name(f"column of {self.source}", name, self.columns)
+        if self.header:
+            raise SpecError(
+                f"{error}. If the first line is no header, say header=False and count from 1"
+            )
+        raise SpecError(f"{error}. Without a header, columns are numbers, counted from 1")
 
 
 def words(column: Any, missing: Iterable[str] = ()) -> Any:

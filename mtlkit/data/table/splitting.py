@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mtlkit.data.base import DataError, Indices, SplitName
 from mtlkit.data.randomness import generator, split_indices, split_with_test
-from mtlkit.data.table.reading import Frame, import_pandas
+from mtlkit.data.table.reading import ColumnFinder, Frame, import_pandas
 from mtlkit.errors import SpecError
 
-__all__ = ["split_by_column", "split_by_share", "split_by_time"]
+__all__ = ["SPLIT_NAMES", "Splitting", "split_by_column", "split_by_share", "split_by_time"]
 
 Parts = dict[SplitName, Indices]
 
-_NAMES: dict[str, SplitName] = {
+SPLIT_NAMES: dict[str, SplitName] = {
     "train": "train",
     "training": "train",
     "val": "val",
@@ -24,6 +25,74 @@ _NAMES: dict[str, SplitName] = {
     "dev": "val",
     "test": "test",
 }
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """The options of a data set that say which rows go where.
+
+    Attributes:
+        dataset: its name, for error messages.
+        seed: of what is drawn.
+        split: column that says train, val or test.
+        time: column to split by.
+        val_share: share of the rows for validation.
+        test_share: share of the rows for test.
+        train: at most this many training rows.
+        test_seed: the rows for test are those which this seed has, where they are drawn.
+    """
+
+    dataset: str
+    seed: int
+    split: str | int | None = None
+    time: str | int | None = None
+    val_share: float = 0.2
+    test_share: float = 0.2
+    train: int | None = None
+    test_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.val_share < 1:
+            raise SpecError(
+                f"option val_share of {self.dataset} must be between 0 and 1, not {self.val_share}"
+            )
+        if not 0 < self.test_share < 1 - self.val_share:
+            raise SpecError(
+                f"option test_share of {self.dataset} must be above 0 and leave a part for training: "
+                f"{self.test_share}"
+            )
+        if self.split is not None and self.time is not None:
+            raise SpecError(f"options split and time of {self.dataset} exclude each other")
+
+    def columns(self, find: ColumnFinder) -> set[str]:
+        """The columns that say where a row goes, so that they are no inputs."""
+        return {find(column) for column in (self.split, self.time) if column is not None}
+
+    def apply(
+        self, frame: Frame, find: ColumnFinder, test: Frame | None = None
+    ) -> dict[SplitName, Frame]:
+        """The rows of train, val and test; ``test`` are rows for test from elsewhere."""
+        shares: dict[SplitName, float] = {"val": self.val_share}
+        if test is None:
+            shares["test"] = self.test_share
+        if self.time is not None:
+            name = find(self.time)
+            parts = split_by_time(frame[name], shares, name)
+        elif self.split is not None:
+            parts = _filled(split_by_column(frame, find(self.split)), shares, self.seed, self.test_seed)
+        else:
+            parts = split_by_share(len(frame), shares, self.seed, self.test_seed)
+        if self.train is not None and self.train < len(parts["train"]):
+            order = generator(self.seed, "table", "train").permutation(parts["train"])
+            parts["train"] = np.sort(order[: self.train])
+        frames = {part: frame.iloc[rows] for part, rows in parts.items()}
+        if test is not None:
+            if "test" in frames:
+                raise SpecError(
+                    f"test_file is given, but column {self.split!r} has rows for test as well"
+                )
+            frames["test"] = test
+        return frames
 
 
 def split_by_share(
@@ -40,7 +109,7 @@ def split_by_share(
         else:
             parts = split_indices(count, sizes, random)
     except SpecError as error:
-        raise DataError(f"data set table: {error}") from None
+        raise DataError(str(error)) from None
     return dict(zip(("train", *shares), parts, strict=True))
 
 
@@ -62,8 +131,7 @@ def split_by_time(times: Any, shares: dict[SplitName, float], name: str) -> Part
             begin = int(np.searchsorted(ordered, ordered[begin], side="left"))
         if begin <= 0:
             raise DataError(
-                f"data set table: column {name!r} has too few different times to split by; "
-                f"nothing is left before {part}"
+                f"column {name!r} has too few different times to split by; nothing is left before {part}"
             )
         parts[part] = np.sort(order[begin:end])
         end = begin
@@ -73,13 +141,13 @@ def split_by_time(times: Any, shares: dict[SplitName, float], name: str) -> Part
 def split_by_column(frame: Frame, name: str) -> Parts:
     """As a column says: train, val or test."""
     words = frame[name].astype(object).map(lambda value: str(value).strip().lower())
-    strange = sorted(set(words) - set(_NAMES))
+    strange = sorted(set(words) - set(SPLIT_NAMES))
     if strange:
         raise DataError(
             f"column {name!r} is to say where a row belongs: train, val or test; it also holds "
             f"{', '.join(map(repr, strange[:6]))}"
         )
-    chosen = words.map(_NAMES).to_numpy()
+    chosen = words.map(SPLIT_NAMES).to_numpy()
     parts: Parts = {}
     for part in ("train", "val", "test"):
         rows = np.flatnonzero(chosen == part)
@@ -88,6 +156,16 @@ def split_by_column(frame: Frame, name: str) -> Parts:
     if "train" not in parts:
         raise DataError(f"column {name!r} puts no row into train")
     return parts
+
+
+def _filled(parts: Parts, shares: dict[SplitName, float], seed: int, test_seed: int | None) -> Parts:
+    """Parts that the column does not name are drawn from the training rows."""
+    lacking = {part: share for part, share in shares.items() if part not in parts}
+    if not lacking:
+        return parts
+    train = parts["train"]
+    drawn = split_by_share(len(train), lacking, seed, test_seed)
+    return {**parts, **{part: train[rows] for part, rows in drawn.items()}}
 
 
 def _as_times(column: Any, name: str) -> Any:

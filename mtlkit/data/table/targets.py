@@ -15,8 +15,9 @@ from mtlkit.data.table.reading import Frame, import_pandas, look_up, numbers, wo
 from mtlkit.errors import SpecError
 from mtlkit.spec import Part, parse_call
 from mtlkit.tasks import NO_LABEL, Task, create_task
+from mtlkit.tasks.registry import kinds
 
-__all__ = ["Target", "find_targets"]
+__all__ = ["Target", "find_targets", "fit_targets"]
 
 _MOST_CLASSES = 100
 _MOST_WHOLE_NUMBERS = 10
@@ -97,7 +98,9 @@ class Target:
                 )
 
 
-def find_targets(targets: Any, frame: Frame, find: FindColumn, say: Say) -> list[tuple[Target, bool]]:
+def find_targets(
+    targets: Any, frame: Frame, find: FindColumn, say: Say, test: Frame | None = None
+) -> list[tuple[Target, bool]]:
     """The targets that the option ``targets`` asks for, and whether each is to be standardised.
 
     Args:
@@ -105,23 +108,71 @@ def find_targets(targets: Any, frame: Frame, find: FindColumn, say: Say) -> list
         frame: all rows of the file.
         find: from a column's name or number to its name in ``frame``.
         say: is told what was guessed.
+        test: rows of a test file; values that only they have are reported.
     """
     if isinstance(targets, str | int):
         targets = [targets]
     wanted = targets if isinstance(targets, Mapping) else dict.fromkeys(targets)
     if not wanted:
-        raise SpecError("targets of table is empty; name a column, for example targets={income: binary}")
+        raise SpecError("targets is empty; name a column, for example targets={income: binary}")
     found = [_find_target(key, kind, frame, find, say) for key, kind in wanted.items()]
     names = [target.task for target, _ in found]
     for name in names:
         if names.count(name) > 1:
-            raise SpecError(f"targets of table: two tasks are called {name!r}")
+            raise SpecError(f"targets: two tasks are called {name!r}")
+    if test is not None:
+        for target, _ in found:
+            _check_test(target, frame, test, say)
     return found
+
+
+def fit_targets(
+    wanted: Sequence[tuple[Target, bool]], learnt: Frame, source: str, say: Say
+) -> tuple[Target, ...]:
+    """The targets, checked against the training rows and where asked for in their deviations."""
+    for target, _ in wanted:
+        target.check(learnt, source)
+    fitted = tuple(target.standardised(learnt) if scaled else target for target, scaled in wanted)
+    for target in fitted:
+        if target.means:
+            units = zip(target.columns, target.means, target.deviations, strict=True)
+            shown = "; ".join(f"{c!r} has mean {m:.6g}, deviation {d:.6g}" for c, m, d in units)
+            say(f"target {target.task!r} is in standard deviations: {shown}")
+    return fitted
+
+
+def _check_test(target: Target, frame: Frame, test: Frame, say: Say) -> None:
+    """Values of a target that only the test file has: a class without an output is an error."""
+    for index, column in enumerate(target.columns):
+        if not target.classes and not target.yes:
+            _check_numbers(target.task, column, test[column].dropna(), " of the test file")
+            continue
+        known = list(target.classes) or _ordered(frame[column])
+        strange = [word for word in _ordered(test[column]) if word not in known]
+        if not strange:
+            continue
+        told = (
+            f"target {target.task!r}: column {column!r} of the test file also holds {_listed(strange)}, "
+            f"which the training file does not; it has {_listed(known)}"
+        )
+        if target.classes:
+            raise DataError(
+                f"{told}. Correct the test file, or name all classes: "
+                f"{target.task}: classification(classes=[...])"
+            )
+        if len(known) > 2:  # several words mean no
+            say(f"{told}. These count as no")
+        else:
+            no = next((word for word in known if word not in target.yes[index]), "no")
+            raise DataError(
+                f"{told}. Correct the test file, or say which mean yes: "
+                f"yes=[{', '.join(map(repr, target.yes[index]))}, ...]; all others are {no!r}"
+            )
 
 
 def _find_target(key: Any, kind: Any, frame: Frame, find: FindColumn, say: Say) -> tuple[Target, bool]:
     name = f"column_{key}" if isinstance(key, int) else str(key)
-    part = Part("auto") if kind is None else parse_call(kind)
+    part = Part("auto") if kind is None else kinds.resolve(parse_call(kind))
     options = dict(part.options)
     if part.arguments:
         raise SpecError(f"target {name!r}: options are key=value, not {part.arguments[0]!r}")
@@ -248,10 +299,11 @@ def _listed(values: Sequence[Any]) -> str:
     return f"{shown} and {len(values) - 6} more" if len(values) > 6 else shown
 
 
-def _check_numbers(task: str, column: str, known: Any) -> None:
+def _check_numbers(task: str, column: str, known: Any, where: str = "") -> None:
     strange = known[np.isnan(numbers(known))]
     if len(strange):
+        found = _listed(_ordered(strange))
         raise DataError(
-            f"target {task!r} is a number, but column {column!r} holds {_listed(_ordered(strange))}; "
+            f"target {task!r} is a number, but column {column!r}{where} holds {found}; "
             "take kind classification or binary, or add these words to missing=[...]"
         )

@@ -1,0 +1,107 @@
+"""Redraw tables and figures of benchmarks/results from the stored runs, and the page that shows them.
+
+Usage: python -m benchmarks.draw_results [--page FILE]
+
+A folder of results holds ``results.jsonl`` and ``comparison.json`` of a comparison, or ``shares.json``
+of the toys, and a README: the paper's claim, what was run, what was found, the verdict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from benchmarks.paper.toy.plots import shares_figure
+from mtlkit.evaluation.results import Comparison
+from mtlkit.evaluation.significance import paired_difference
+from mtlkit.evaluation.tables import build_table, to_markdown
+from mtlkit.evaluation.verdict import judge
+from mtlkit.files import write_text
+
+RESULTS = Path(__file__).parent / "results"
+BLUE, GREY = "#1f77b4", "#808890"
+
+
+def folders() -> list[Path]:
+    """The folders with results, in the order of their READMEs' first lines."""
+    return sorted(path.parent for path in RESULTS.glob("*/README.md"))
+
+
+def redraw(folder: Path) -> None:
+    """Write table, verdict and figure of one folder."""
+    if (folder / "shares.json").exists():
+        shares = json.loads((folder / "shares.json").read_text())
+        shares_figure(shares).savefig(folder / "shares.png", dpi=110)
+        return
+    comparison = Comparison.load(folder)
+    write_text(folder / "table.md", to_markdown(build_table(comparison)))
+    write_text(folder / "verdict.md", " ".join(judge(comparison).sentences) + "\n")
+    differences_figure(comparison).savefig(folder / "differences.png", dpi=110)
+
+
+def differences_figure(comparison: Comparison) -> Any:
+    """Differences from the reference, paired by seeds, with 95 % intervals; a panel per task."""
+    from matplotlib.figure import Figure
+
+    labels = [label for label in comparison.labels if label != comparison.reference]
+    figure = Figure(
+        figsize=(3.1 * len(comparison.tasks), 0.32 * len(labels) + 1.2), layout="constrained"
+    )
+    panels = figure.subplots(1, len(comparison.tasks), sharey=True, squeeze=False)[0]
+    for panel, task in zip(panels, comparison.tasks, strict=True):
+        metric = task.main_metric
+        for row, label in enumerate(labels):
+            pairs = [
+                (run.metric(task.name, metric), other.metric(task.name, metric))
+                for run in comparison.of(label)
+                if (other := comparison.find(comparison.reference or "", run.seed)) is not None
+            ]
+            if not pairs:
+                continue
+            found = paired_difference(*zip(*pairs, strict=True), task.metrics[metric])
+            panel.plot([found.low, found.high], [row, row], color=BLUE, linewidth=2)
+            panel.plot(found.mean, row, "o", color=BLUE, markersize=5)
+        panel.axvline(0, color=GREY, linewidth=1)
+        panel.set_title(f"{task.name}: {metric}", fontsize=10)
+        panel.set_xlabel(f"better than {comparison.reference} →", fontsize=9)
+    panels[0].set_yticks(range(len(labels)), labels)
+    panels[0].invert_yaxis()
+    return figure
+
+
+def write_page(target: Path) -> None:
+    """The documentation's page: all READMEs, with their figures copied beside it."""
+    parts = [(RESULTS / "README.md").read_text().rstrip()]
+    images = target.parent / "images" / "results"
+    images.mkdir(parents=True, exist_ok=True)
+    for folder in folders():
+        text = (folder / "README.md").read_text().rstrip()
+        for picture in folder.glob("*.png"):
+            shutil.copy(picture, images / f"{folder.name}_{picture.name}")
+        text = re.sub(r"\]\((\w+\.png)\)", rf"](images/results/{folder.name}_\1)", text)
+        table = folder / "table.md"
+        text = text.replace("[`table.md`](table.md)", "the table below")
+        parts.append(re.sub(r"^#", "##", text, flags=re.MULTILINE))
+        if table.exists():
+            parts.append(f"### {folder.name}: all figures\n\n{table.read_text().rstrip()}")
+    write_text(target, "\n\n".join(parts) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--page", type=Path, help="write the documentation's page here")
+    arguments = parser.parse_args()
+    for folder in folders():
+        redraw(folder)
+        print(folder.relative_to(RESULTS.parent.parent))
+    if arguments.page is not None:
+        write_page(arguments.page)
+        print(arguments.page)
+
+
+if __name__ == "__main__":
+    main()

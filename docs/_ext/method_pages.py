@@ -1,0 +1,96 @@
+"""The pages of the methods and their index, from the registry."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from gradient_pictures import draw
+
+import mtlkit
+from mtlkit.cli import catalogue
+from mtlkit.cli.papers import IDEAS, paper_link
+
+_CAPTION = (
+    "*The task gradients, and in red what the method makes of them: on the left of two, on the right of three, one of "
+    "them large. Gradients are constant; methods with memory or parameters have taken 60 steps, the latter with Adam at 0.03. "
+    "Where features are rotated, pale arrows are the gradients as they arrive.*"
+)
+
+
+def write_method_pages(folder: Path) -> None:
+    """One page per method with its drawing, and the index."""
+    folder.mkdir(exist_ok=True)
+    for old in folder.glob("*.md"):
+        old.unlink()
+    facts = {known.name: known for known in catalogue.all_facts()}
+    for name in facts:
+        (folder / f"{name}.md").write_text(_page(name, folder))
+    (folder / "index.md").write_text(_index(facts))
+
+
+def _page(name: str, folder: Path) -> str:
+    title, rest = catalogue.method_page(name).split("\n", 1)
+    picture = folder / f"{name}.svg"
+    # drawing all of them takes half a minute: only after a change of the methods
+    sources = (Path(mtlkit.__file__).parent / "weighting").rglob("*.py")
+    newest = max(path.stat().st_mtime for path in sources)
+    if not picture.exists() or picture.stat().st_mtime < newest:
+        print(f"drawing {name}", file=sys.stderr)
+        draw(name, picture)
+    parts = [title]
+    if picture.exists():
+        parts += ["", f"![What {name} makes of conflicting gradients]({name}.svg)", "", _CAPTION]
+    return "\n".join([*parts, rest, _usage(name)])
+
+
+def _usage(name: str) -> str:
+    facts = catalogue.method_facts(name)
+    size = ", feature_dim=512" if "fork features" in facts.roles else ""
+    lines = ["", "## Use", "", "```python"]
+    lines += [f'method = mtlkit.create_method("{name}", tasks=("seg", "depth"){size})']
+    if "own parameters" in facts.needs:
+        lines += [
+            "# its parameters learn too",
+            "groups = mtlkit.param_groups([backbone, heads, method], lr=1e-3)",
+        ]
+    lines += ["z_seg, z_depth = method(backbone(x))"]
+    lines += ['method.total({"seg": seg_loss, "depth": depth_loss}).backward()', "```", ""]
+    lines += ["```console", f"$ mtlkit compare --data multidigits --methods sum,{name}", "```", ""]
+    return "\n".join(lines)
+
+
+def _index(facts: dict[str, catalogue.MethodFacts]) -> str:
+    lines = [
+        "# All methods",
+        "",
+        "Grouped by idea. A click on a column's head sorts the table. Cost is what a step adds at K = 10 (see [speed](../speed.md)); "
+        "*waits* is the number of times that a step waits for the GPU. Not sure? [Choose](../choose.md).",
+        "",
+    ]
+    listed = {name for names in IDEAS.values() for name in names}
+    groups = dict(IDEAS) | {"Others": tuple(name for name in facts if name not in listed)}
+    for idea, names in groups.items():
+        known = [facts[name] for name in names if name in facts]
+        if not known:
+            continue
+        lines += [
+            f"## {idea}",
+            "",
+            "| method | what it does | year | needs | waits | cost |",
+            "|---|---|--:|---|--:|--:|",
+        ]
+        lines += [_row(method) for method in known]
+        lines.append("")
+    lines += ["## Left out on purpose", "", "| method | reason |", "|---|---|"]
+    lines += [f"| `{name}` | {reason} |" for name, reason in catalogue.OMITTED.items()]
+    names = "\n".join(facts)
+    return "\n".join([*lines, "", f"```{{toctree}}\n:hidden:\n\n{names}\n```", ""])
+
+
+def _row(facts: catalogue.MethodFacts) -> str:
+    link = paper_link(facts.name)
+    year = f"[{facts.year}]({link})" if facts.year and link else str(facts.year or "")
+    waits = "1" if "solver" in facts.cost else "0"
+    summary = facts.summary.replace("|", "\\|")
+    return f"| [`{facts.name}`]({facts.name}.md) | {summary} | {year} | {', '.join(facts.needs)} | {waits} | {facts.figure} |"

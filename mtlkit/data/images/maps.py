@@ -1,0 +1,181 @@
+"""Targets that are maps: classes, depth or normals of every pixel, one file per picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mtlkit.data.base import DataError
+from mtlkit.data.images.files import import_pillow
+from mtlkit.errors import SpecError
+from mtlkit.spec import Part, parse_call
+from mtlkit.tasks import NO_LABEL, Task, create_task
+from mtlkit.tasks.registry import kinds
+
+__all__ = ["MAP_SUFFIXES", "MapTarget", "find_map_target"]
+
+MAP_SUFFIXES = (".png", ".npy", ".tif", ".tiff", ".bmp", ".gif")
+_ONE_CHANNEL = ("1", "L", "P", "I", "F", "I;16", "I;16B", "I;16L")
+
+
+@dataclass(frozen=True)
+class MapTarget:
+    """A task whose target is a map, and where its files are.
+
+    Attributes:
+        task: name of the task.
+        kind: its kind with all options, for :func:`mtlkit.tasks.create_task`.
+        column: of the table, with the files' names; None takes the files of ``folder``.
+        folder: with a file of the picture's name for every picture; None takes the ``column``.
+        unit: what one step of a file's values is worth, for depth.
+        missing: value of pixels whose class is not known.
+    """
+
+    task: str
+    kind: str
+    column: str | int | None = None
+    folder: str | None = None
+    unit: float = 1.0
+    missing: int = 255
+
+    @cached_property
+    def _task(self) -> Task:
+        return create_task(self.kind, self.task)
+
+    def make_task(self) -> Task:
+        """The task."""
+        return create_task(self.kind, self.task)
+
+    @property
+    def classes(self) -> bool:
+        """Whether pixels are classes."""
+        return parse_call(self.kind).name == "segmentation"
+
+    def read(self, path: Path) -> Tensor:
+        """(C, H, W) of a file: classes counted from 1, or numbers; 0 where it is not known.
+
+        So whatever a rotation or a crop brings in from outside of the picture, 0, is not known.
+        """
+        values = _read_array(path)
+        if self.classes:
+            return self._classes(values, path)
+        outputs = self._task.outputs or 1
+        if values.ndim == 2:
+            values = values[..., None]
+        if values.shape[-1] != outputs and values.shape[0] == outputs:
+            values = np.moveaxis(values, 0, -1)
+        if values.shape[-1] != outputs:
+            raise DataError(
+                f"the map {path} has shape {values.shape}; task {self.task!r} needs {outputs} "
+                f"channel{'s' if outputs > 1 else ''}"
+            )
+        numbers = values.astype(np.float32)
+        if values.dtype == np.uint8 and outputs == 3:  # normals as colours; black is unknown
+            numbers = np.where(values.any(axis=-1, keepdims=True), numbers / 127.5 - 1, 0)
+        numbers = np.nan_to_num(numbers, nan=0.0, posinf=0.0, neginf=0.0) * self.unit
+        return torch.from_numpy(np.ascontiguousarray(np.moveaxis(numbers, -1, 0), dtype=np.float32))
+
+    def finish(self, target: Tensor) -> Tensor:
+        """The target as the task wants it, from what :meth:`read` gave, transformed or not."""
+        if not self.classes:
+            return target.float()
+        classes = target[0].long()
+        return torch.where(classes > 0, classes - 1, NO_LABEL)
+
+    def nothing(self, size: tuple[int, int]) -> Tensor:
+        """What :meth:`read` would give for a map that is missing."""
+        channels = 1 if self.classes else self._task.outputs or 1
+        return torch.zeros(channels, *size, dtype=torch.int64 if self.classes else torch.float32)
+
+    def map_size(self, path: Path) -> tuple[int, int]:
+        """(height, width) of a file, from its first bytes."""
+        try:
+            if path.suffix.lower() == ".npy":
+                shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
+                channels_first = len(shape) == 3 and not self.classes and shape[-1] != self._task.outputs
+                height, width = shape[-2:] if channels_first else shape[:2]
+                return int(height), int(width)
+            with import_pillow().open(path) as image:
+                self._check_mode(path, image.mode)
+                return int(image.height), int(image.width)
+        except DataError:
+            raise
+        except Exception as error:  # NumPy and Pillow raise many kinds of errors for damaged files
+            raise DataError(f"cannot read the map {path}: {_reason(error)}") from None
+
+    def _check_mode(self, path: Path, mode: str) -> None:
+        if (self._task.outputs == 1 or self.classes) and mode not in _ONE_CHANNEL:
+            what = "the number of a class" if self.classes else "one number"
+            raise DataError(
+                f"the map {path} has mode {mode}; a pixel must be {what}: save it with one channel "
+                "(mode L or P), or as .npy"
+            )
+
+    def _classes(self, values: NDArray[Any], path: Path) -> Tensor:
+        if values.ndim == 3 and 1 in (values.shape[0], values.shape[-1]):
+            values = values[..., 0] if values.shape[-1] == 1 else values[0]
+        if values.ndim != 2:
+            raise DataError(
+                f"the map {path} has shape {values.shape}; the classes of task {self.task!r} need "
+                "(height, width)"
+            )
+        numbers = np.nan_to_num(values.astype(np.float64), nan=-1.0).astype(np.int64)
+        unknown = (numbers == self.missing) | (numbers < 0)
+        count = self._task.outputs or 0
+        if (numbers[~unknown] >= count).any():
+            strange = np.unique(numbers[~unknown & (numbers >= count)])[:6].tolist()
+            raise DataError(
+                f"the map {path} holds {', '.join(map(str, strange))}, but task {self.task!r} has the "
+                f"classes 0 to {count - 1}, and {self.missing} for unknown pixels; give classes=... or "
+                "missing=..."
+            )
+        return torch.from_numpy(np.where(unknown, 0, numbers + 1))[None]
+
+
+def find_map_target(key: Any, kind: Any) -> MapTarget | None:
+    """The target of a kind whose targets are maps; None for other kinds."""
+    if kind is None:
+        return None
+    part = parse_call(kind)
+    if part.name not in kinds.names() or not getattr(kinds.get(part.name), "dense", False):
+        return None
+    options: dict[str, Any] = dict(part.options)
+    own = {
+        name: options.pop(name) for name in ("column", "folder", "unit", "missing") if name in options
+    }
+    if "column" in own and "folder" in own:
+        raise SpecError(f"target {key!r}: give column or folder, not both")
+    if "folder" not in own:
+        own.setdefault("column", key)
+    target = MapTarget(str(key), str(Part(part.name, options, part.arguments)), **own)
+    for name, types in (("unit", int | float), ("missing", int), ("folder", str | None)):
+        if not isinstance(getattr(target, name), types):
+            raise SpecError(f"target {key!r}: {name} cannot be {getattr(target, name)!r}")
+    target.make_task()  # reports wrong options before anything is read
+    return target
+
+
+def _read_array(path: Path) -> NDArray[Any]:
+    try:
+        if path.suffix.lower() == ".npy":
+            with path.open("rb") as file:
+                values: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+        else:
+            with import_pillow().open(path) as image:
+                values = np.array(image)
+    except Exception as error:  # as in map_size
+        raise DataError(f"cannot read the map {path}: {_reason(error)}") from None
+    if values.dtype.kind not in "biuf" or values.ndim not in (2, 3) or 0 in values.shape:
+        raise DataError(f"the map {path} is an array {values.shape} of {values.dtype}; expected numbers")
+    return values
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,94 @@
+"""Networks that fit pictures of a size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mtlkit.errors import SpecError
+from mtlkit.registry import architectures, option_names
+from mtlkit.spec import Part, SpecLike, format_spec, parse_call
+from mtlkit.tasks import Task
+
+__all__ = ["complete_for_images", "default_network"]
+
+_BACKBONE = "timm.resnet18"
+_STRIDE = 32  # of SMP's encoders
+
+
+def default_network(tasks: Sequence[Task]) -> str:
+    """A ResNet18 with a head per task, or with a decoder for every task that predicts maps."""
+    if any(task.dense for task in tasks):
+        return f"smp(encoder={_BACKBONE})"
+    return f"hard_sharing(backbone={_BACKBONE})"
+
+
+def complete_for_images(spec: SpecLike, shape: Sequence[int], tasks: Sequence[Task]) -> str:
+    """The architecture with a backbone where it names none, for pictures (channels, height, width).
+
+    Raises:
+        SpecError: for a size that the network cannot take.
+    """
+    parts = architectures.expand(spec)
+    if len(parts) != 1:
+        return format_spec(parts)
+    known = option_names(architectures.get(parts[0].name))
+    options: dict[str, Any] = dict(parts[0].options)
+    channels, height, width = shape
+    if "backbone" in known:
+        options["backbone"] = _complete_backbone(options.get("backbone", _BACKBONE), shape)
+        if "input_size" in known and not _is_timm(options["backbone"]):
+            options.setdefault("input_size", tuple(shape))
+    if "in_channels" in known and channels != 3:
+        options.setdefault("in_channels", channels)
+    if parts[0].name == "segnet":
+        options.setdefault("input_size", (height, width))
+    maps = [task.name for task in tasks if task.dense]
+    if maps and "heads" in known and "heads" not in options:
+        raise SpecError(
+            f"{parts[0].name} predicts one vector per picture, but {', '.join(maps)} is a map; take smp "
+            f"or segnet, or give heads={{{maps[0]}: conv(64, upsample=32)}} and a backbone that returns "
+            "maps"
+        )
+    if parts[0].name == "smp":
+        vectors = [task.name for task in tasks if not task.dense]
+        if vectors:
+            options.setdefault("vectors", vectors)
+        _check_stride(height, width)
+    return format_spec([Part(parts[0].name, options)])
+
+
+def _check_stride(height: int, width: int) -> None:
+    if height % _STRIDE or width % _STRIDE:
+        near = [max(_STRIDE, round(side / _STRIDE) * _STRIDE) for side in (height, width)]
+        raise SpecError(
+            f"pictures of {height} x {width} do not fit the network smp: both sides must be multiples "
+            f"of {_STRIDE}; take size=[{near[0]}, {near[1]}]"
+        )
+
+
+def _is_timm(backbone: Any) -> bool:
+    return isinstance(backbone, str) and parse_call(backbone).name.split(".")[0] == "timm"
+
+
+def _complete_backbone(backbone: Any, shape: Sequence[int]) -> Any:
+    """A timm model for these channels, and for this size where the model is made for one."""
+    if not _is_timm(backbone):
+        return backbone
+    part = parse_call(backbone)
+    options = dict(part.options)
+    if shape[0] != 3:
+        options.setdefault("in_chans", shape[0])
+    if "img_size" not in options and _has_fixed_size(part):
+        options["img_size"] = tuple(shape[1:])
+    return str(Part(part.name, options, part.arguments))
+
+
+def _has_fixed_size(part: Part) -> bool:
+    try:
+        from timm.models import get_pretrained_cfg
+    except ImportError:
+        return False  # building the network says which extra to install
+    name = part.name.partition(".")[2] or str(part.options.get("name", ""))
+    found = None if ":" in name else get_pretrained_cfg(name)
+    return bool(found is not None and found.fixed_input_size)

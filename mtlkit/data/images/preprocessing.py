@@ -1,0 +1,97 @@
+"""From picture files to inputs, as in training; saved as JSON with a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from mtlkit.data import preprocessing
+from mtlkit.data.base import DataError
+from mtlkit.data.images.files import SUFFIXES, PictureFolder, image_size, list_images, read_image
+from mtlkit.data.images.transforms import Sizing
+from mtlkit.data.table.reading import Frame, Reading, import_pandas
+
+__all__ = ["Preprocessing"]
+
+_FORMAT = 1
+
+
+@preprocessing.register_preprocessing("images")
+@dataclass(frozen=True)
+class Preprocessing(preprocessing.Preprocessing):
+    """How pictures become inputs.
+
+    Attributes:
+        sizing: size, fit and normalisation.
+        reading: how a table of files is read.
+        file: the column of such a table with the files' names.
+    """
+
+    identity: ClassVar[tuple[str, ...]] = ("file",)
+
+    sizing: Sizing
+    reading: Reading
+    file: str = "file"
+
+    def read(self, path: str | Path) -> Frame:
+        """The pictures of a folder, those that a CSV or Parquet file names, or one picture.
+
+        Names in a table are looked for from the table's folder, then from here. Every file is checked.
+        """
+        pandas = import_pandas()
+        source = Path(path)
+        if source.is_dir():
+            names = list_images(source)
+            if not names:
+                raise DataError(f"the folder {source} has no pictures: {', '.join(SUFFIXES)}")
+            files = [source / name for name in names]
+        elif source.suffix.lower() in SUFFIXES:
+            names, files = [source.name], [source]
+        elif source.is_file():
+            rows = self.reading.read(source)
+            if self.file not in rows.columns:
+                raise DataError(
+                    f"the table {source} has no column {self.file!r} with the pictures' names; its "
+                    f"columns are: {', '.join(map(str, rows.columns))}"
+                )
+            names = [str(name) for name in rows[self.file]]
+            files = PictureFolder(source.parent, [Path()]).find_all(names, "pictures")
+        else:
+            raise DataError(f"there is no file or folder {source}")
+        sizes = {image_size(file) for file in files}
+        if self.sizing.size is None and len(sizes) > 1:
+            raise DataError(f"the pictures of {source} have {len(sizes)} sizes; the network needs one")
+        return pandas.DataFrame({"file": names, "path": [str(file) for file in files]})
+
+    def inputs(self, rows: Frame | Sequence[str | Path]) -> Tensor:
+        """(N, C, H, W) of rows of :meth:`read`, or of paths."""
+        frame: Any = rows
+        paths = frame["path"] if hasattr(rows, "columns") else frame
+        read = (read_image(Path(path), self.sizing.channels) for path in paths)
+        return torch.stack([self.sizing(picture, {})[0] for picture in read])
+
+    def to_json(self) -> str:
+        """All of it as text; :meth:`from_json` reads it back."""
+        content: dict[str, Any] = {"kind": "images", "format": _FORMAT, **asdict(self)}
+        return json.dumps(content, indent=1, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Preprocessing:
+        """What :meth:`to_json` wrote."""
+        try:
+            content = json.loads(text)
+            if content["format"] != _FORMAT:
+                raise DataError(f"preprocessing of format {content['format']}; this reads {_FORMAT}")
+            sizing = content["sizing"]
+            size = None if sizing["size"] is None else tuple(sizing["size"])
+            return cls(
+                Sizing(**{**sizing, "size": size}), Reading(**content["reading"]), content["file"]
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DataError(f"this is not the preprocessing of pictures: {error!r}") from None

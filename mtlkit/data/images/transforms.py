@@ -1,0 +1,220 @@
+"""From pixels to inputs: size, augmentation and normalisation, of a picture and its maps together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from mtlkit.errors import MissingExtraError, SpecError, unknown_name
+from mtlkit.spec import Part, parse_call, parse_spec
+
+__all__ = ["Augmentation", "Fit", "Sizing", "check_size"]
+
+Fit: TypeAlias = Literal["stretch", "crop", "pad"]
+Maps: TypeAlias = Mapping[str, Tensor]
+Step: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
+
+IMAGENET = {3: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), 1: ((0.449,), (0.226,))}
+"""Mean and deviation of ImageNet's pixels, by the number of channels."""
+
+_PICTURE = ""  # key of the picture among the maps of tasks, whose names are not empty
+_OWN = ("none", "flip", "crop", "color")
+_WITH_GEOMETRY = ("none", "flip", "color")
+
+
+def import_v2() -> Any:
+    """torchvision's transforms, or an error that names the extra."""
+    try:
+        from torchvision.transforms import v2
+    except ImportError:
+        raise MissingExtraError("torchvision", "vision", "transforming pictures") from None
+    return v2
+
+
+def check_size(size: Any, dataset: str) -> tuple[int, int] | None:
+    """(height, width) of ``size=224`` or ``size=[192, 256]``; None keeps the files' size."""
+    if size is None:
+        return None
+    sides = (size, size) if isinstance(size, int) else tuple(size)
+    whole = all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in sides)
+    if len(sides) != 2 or not whole:
+        raise SpecError(
+            f"option size of {dataset} must be a number, [height, width] or None, not {size!r}"
+        )
+    return (sides[0], sides[1])
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """How pixels become inputs; saved with a run, so that new pictures are treated alike.
+
+    Attributes:
+        size: (height, width) of the inputs; None keeps that of the files.
+        fit: ``stretch`` changes the proportions, ``crop`` cuts off what is too long at both ends, and
+            ``pad`` adds borders.
+        channels: 3 for colours, 1 for grey.
+        mean: of every channel, subtracted from values in the unit interval.
+        std: of every channel, to divide by.
+    """
+
+    size: tuple[int, int] | None
+    fit: Fit
+    channels: int
+    mean: Sequence[float]
+    std: Sequence[float]
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            values = getattr(self, name)
+            if len(values) != self.channels:
+                raise SpecError(f"{name} has {len(values)} numbers for {self.channels} channel(s)")
+        if not all(value > 0 for value in self.std):
+            raise SpecError(f"std must be above 0, not {list(self.std)}")
+
+    def resize(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Bring a picture and its maps to the size."""
+        if self.size is None or sample[_PICTURE].shape[-2:] == self.size:
+            return sample
+        functional = import_v2().functional
+        height, width = self.size
+        if self.fit == "stretch":
+            return {key: functional.resize(part, [height, width]) for key, part in sample.items()}
+        given = sample[_PICTURE].shape[-2:]
+        factors = (height / given[0], width / given[1])
+        factor = max(factors) if self.fit == "crop" else min(factors)
+        scaled = [max(1, round(given[0] * factor)), max(1, round(given[1] * factor))]
+        changed = {key: functional.resize(part, scaled) for key, part in sample.items()}
+        if self.fit == "crop":
+            return {key: functional.center_crop(part, [height, width]) for key, part in changed.items()}
+        left, top = (width - scaled[1]) // 2, (height - scaled[0]) // 2
+        border = [left, top, width - scaled[1] - left, height - scaled[0] - top]
+        grey = [round(255 * value) for value in self.mean]  # 0 after normalisation
+        return {
+            key: functional.pad(part, border, fill=grey if key == _PICTURE else 0)
+            for key, part in changed.items()
+        }
+
+    def __call__(
+        self, picture: Tensor, maps: Maps, augmentation: Augmentation | None = None, seed: int = 0
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The input and the maps of a picture (C, H, W) of bytes; ``seed`` decides the augmentation."""
+        from torchvision import tv_tensors
+
+        sample: dict[str, Any] = {key: tv_tensors.Mask(part) for key, part in maps.items()}
+        sample[_PICTURE] = tv_tensors.Image(picture)
+        if augmentation is not None:
+            sample = augmentation.apply(sample, self, seed)
+        sample = self.resize(sample)
+        functional = import_v2().functional
+        pixels = functional.to_dtype(sample.pop(_PICTURE), torch.float32, scale=True)
+        inputs = functional.normalize(pixels, list(self.mean), list(self.std))
+        return inputs.as_subclass(Tensor), {k: part.as_subclass(Tensor) for k, part in sample.items()}
+
+
+class Augmentation:
+    """Random changes of training pictures, the same for a picture and its maps.
+
+    Args:
+        spec: parts joined by ``+``: ``flip`` left and right, ``crop(scale=0.5)`` a part of this share at
+            least, ``color(strength=0.4)`` brightness, contrast and saturation, or any transform of
+            ``torchvision.transforms.v2`` by its name and options.
+        sizing: that of the data set.
+        kinds: kind of the maps by task.
+    """
+
+    def __init__(self, spec: str, sizing: Sizing, kinds: Mapping[str, str]) -> None:
+        self.spec = spec
+        self._kinds = dict(kinds)
+        parts = [parse_call(str(part)) for part in parse_spec(spec)]
+        named = [part for part in parts if part.name != "none"]
+        geometric = {"depth", "normals"} & set(kinds.values())
+        for part in named:
+            if geometric and part.name not in _WITH_GEOMETRY:
+                raise SpecError(
+                    f"augment={part.name} changes what depth and normals mean; with such targets take "
+                    f"{', '.join(_WITH_GEOMETRY)}"
+                )
+        # a random part is cut out of the whole picture, and resized once
+        self._first = [self._step(part, sizing) for part in named if part.name == "crop"]
+        self._then = [self._step(part, sizing) for part in named if part.name != "crop"]
+
+    def apply(self, sample: dict[str, Any], sizing: Sizing, seed: int) -> dict[str, Any]:
+        """The sample, augmented; the state of torch's generator stays as it was."""
+        state = torch.get_rng_state()
+        try:
+            torch.default_generator.manual_seed(seed)
+            for step in self._first:
+                sample = step(sample)
+            sample = sizing.resize(sample)
+            for step in self._then:
+                sample = step(sample)
+        finally:
+            torch.set_rng_state(state)
+        return sample
+
+    def check(self, sizing: Sizing, channels_of: Mapping[str, int]) -> None:
+        """Try it on an empty picture, so that wrong options are known before training."""
+        maps = {key: torch.zeros(n, 64, 64) for key, n in channels_of.items()}
+        try:
+            sizing(torch.zeros(sizing.channels, 64, 64, dtype=torch.uint8), maps, self)
+        except Exception as error:  # torchvision raises many kinds
+            reason = " ".join(str(error).split())
+            raise SpecError(f"augment={self.spec!r} cannot be applied to this data: {reason}") from None
+
+    def _step(self, part: Part, sizing: Sizing) -> Step:
+        v2 = import_v2()
+        options = dict(part.options)
+        if part.arguments:
+            raise SpecError(f"augment={part}: options are key=value, not {part.arguments[0]!r}")
+        if part.name == "flip":
+            _refuse(part, options)
+            return self._flip
+        if part.name == "crop":
+            scale = options.pop("scale", 0.5)
+            _refuse(part, options, "scale")
+            if sizing.size is None:
+                raise SpecError("augment=crop needs a size")
+            if not isinstance(scale, int | float) or not 0 < scale <= 1:
+                raise SpecError(f"augment=crop: scale must be above 0 and at most 1, not {scale!r}")
+            window = {"size": list(sizing.size), "scale": (float(scale), 1.0)}
+            return _torchvision(v2, Part("RandomResizedCrop", window))
+        if part.name == "color":
+            strength = options.pop("strength", 0.4)
+            _refuse(part, options, "strength")
+            options = dict.fromkeys(("brightness", "contrast", "saturation"), strength)
+            return _torchvision(v2, Part("ColorJitter", options))
+        return _torchvision(v2, part)
+
+    def _flip(self, sample: dict[str, Any]) -> dict[str, Any]:
+        if torch.rand(()) < 0.5:
+            return sample
+        functional = import_v2().functional
+        flipped = {key: functional.horizontal_flip(part) for key, part in sample.items()}
+        for key, kind in self._kinds.items():
+            if kind == "normals":  # left is right
+                flipped[key][0] *= -1
+        return flipped
+
+
+def _torchvision(v2: Any, part: Part) -> Step:
+    known = [
+        name
+        for name, item in vars(v2).items()
+        if isinstance(item, type) and issubclass(item, v2.Transform)
+    ]
+    if part.name not in known:
+        raise unknown_name("augmentation", part.name, [*_OWN, *known])
+    try:
+        made: Step = getattr(v2, part.name)(**part.options)
+    except Exception as error:
+        raise SpecError(f"augment={part}: torchvision cannot make it: {error}") from None
+    return made
+
+
+def _refuse(part: Part, options: Mapping[str, Any], *known: str) -> None:
+    for name in options:
+        raise unknown_name(f"option of augment={part.name}", name, known)

@@ -1,0 +1,20 @@
+"""What a data set decided by itself, said to the user."""
+
+from __future__ import annotations
+
+import sys
+
+from mtlkit.launching import is_first_process
+
+__all__ = ["said", "say"]
+
+said: set[str] = set()
+"""Lines that were said in this process."""
+
+
+def say(dataset: str, message: str) -> None:
+    """Say what was decided, once per process: a comparison reads its data many times."""
+    line = f"{dataset}: {message}"
+    if line not in said and is_first_process():
+        said.add(line)
+        print(line, file=sys.stderr)

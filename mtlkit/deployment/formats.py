@@ -1,0 +1,179 @@
+"""The formats of exported networks: how each is written, and read back."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mtlkit.deployment.loading import LoadedModel, build
+from mtlkit.deployment.record import Record
+from mtlkit.errors import MissingExtraError, MtlkitError
+from mtlkit.nesting import flatten_features
+
+__all__ = ["METADATA", "WRITERS", "Predictor", "describe_export"]
+
+METADATA = "mtlkit"
+"""Key under which a file says what its network is: tasks, classes, units, preprocessing."""
+_ROTATION = "method.rotation_"
+
+Predictor = Callable[[Any], Mapping[str, Tensor]]
+"""From inputs to predictions by task."""
+Write = Callable[[nn.Module, Any, Path, LoadedModel, bool], Predictor]
+
+
+def _write_pt2(
+    fused: nn.Module, example: Any, path: Path, loaded: LoadedModel, dynamic: bool
+) -> Predictor:
+    with _explained("pt2"):
+        axes = _batch_axis(loaded.network, example, dynamic)
+        program = torch.export.export(fused, (example,), dynamic_shapes=axes)
+    extra = {METADATA: json.dumps(describe_export(loaded))}
+    with open(path, "wb") as file:  # by its name, torch would want the suffix
+        torch.export.save(program, file, extra_files=extra)
+    with open(path, "rb") as file:
+        read: Any = torch.export.load(file).module()
+    return lambda inputs: read(inputs)
+
+
+def _write_onnx(
+    fused: nn.Module, example: Any, path: Path, loaded: LoadedModel, dynamic: bool
+) -> Predictor:
+    try:
+        import onnx
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("onnx", "export", "export to ONNX") from None
+    names = [task.name for task in loaded.tasks]
+    inputs = _input_names(example)
+    with _explained("onnx"), _quiet_onnx():
+        program: Any = torch.onnx.export(
+            fused,
+            (example,),
+            dynamo=True,
+            verbose=False,
+            input_names=inputs,
+            output_names=names,
+            dynamic_shapes=_batch_axis(loaded.network, example, dynamic),
+        )
+    model = program.model_proto
+    onnx.helper.set_model_props(model, {METADATA: json.dumps(describe_export(loaded))})
+    onnx.save_model(model, str(path))
+    return _onnx_reader(path, inputs)
+
+
+def _onnx_reader(path: Path, names: list[str]) -> Predictor:
+    """ONNX Runtime where it is installed, else the reference of the package onnx."""
+    session: Any
+    try:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        outputs = [output.name for output in session.get_outputs()]
+    except ImportError:
+        from onnx.reference import ReferenceEvaluator
+
+        session = ReferenceEvaluator(str(path))
+        outputs = list(session.output_names)
+
+    def run(inputs: Any) -> Mapping[str, Tensor]:
+        leaves = [leaf.numpy() for leaf in flatten_features(inputs)[0]]
+        found = session.run(None, dict(zip(names, leaves, strict=True)))
+        return {name: torch.from_numpy(value) for name, value in zip(outputs, found, strict=True)}
+
+    return run
+
+
+def _write_safetensors(
+    fused: nn.Module, example: Any, path: Path, loaded: LoadedModel, dynamic: bool
+) -> Predictor:
+    from safetensors.torch import load_file, save_file
+
+    record = {**describe_export(loaded), "method": "sum"}
+    network, weights = build(record), fused.state_dict()
+    if any(_ROTATION in key for key in weights) or not weights.keys() >= network.state_dict().keys():
+        # rotations that no head took up are part of the method
+        record = describe_export(loaded)
+        network, weights = build(record), loaded.network.state_dict()
+    kept = {key: weights[key].clone().contiguous() for key in network.state_dict()}
+    save_file(kept, str(path), metadata={METADATA: json.dumps(record)})
+    network.load_state_dict(load_file(path))
+    loaded.record = record
+    return network.eval()
+
+
+WRITERS: dict[str, Write] = {
+    "pt2": _write_pt2,
+    "onnx": _write_onnx,
+    "safetensors": _write_safetensors,
+}
+
+
+def describe_export(loaded: LoadedModel) -> Record:
+    """What the file says about itself: the record of the run, with its preprocessing inside."""
+    chosen = loaded.preprocessing
+    return {
+        **loaded.record,
+        "weights": None,
+        "preprocessing": None if chosen is None else json.loads(chosen.to_json()),
+    }
+
+
+def _batch_axis(network: nn.Module, example: Any, dynamic: bool) -> Any:
+    """For every input, that the first axis may have any length; None for the example's own."""
+    if not dynamic:
+        return None
+
+    def mark(given: Any, axis: Any) -> Any:
+        if isinstance(given, Mapping):
+            return {key: mark(item, axis) for key, item in given.items()}
+        if isinstance(given, list | tuple):
+            return type(given)(mark(item, axis) for item in given)
+        return {0: axis}
+
+    if getattr(network, "multi_input", False):  # a batch of each task's own
+        axes = {task: torch.export.Dim(f"batch_{index}") for index, task in enumerate(example)}
+        return ({task: mark(inputs, axes[task]) for task, inputs in example.items()},)
+    return (mark(example, torch.export.Dim("batch")),)
+
+
+def _input_names(example: Any) -> list[str]:
+    if isinstance(example, Tensor):
+        return ["inputs"]
+    if isinstance(example, Mapping) and all(isinstance(item, Tensor) for item in example.values()):
+        return [str(key) for key in example]
+    return [f"inputs_{index}" for index in range(len(flatten_features(example)[0]))]
+
+
+@contextmanager
+def _explained(format: str) -> Iterator[None]:
+    """Say in a sentence that torch cannot write this network."""
+    try:
+        yield
+    except Exception as error:  # torch raises many kinds, with a page of text
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise MtlkitError(
+            f"torch cannot write this network as {format}: {reason.strip()}. If it is the size of the "
+            "batch that cannot vary, give a number: --batch 1; safetensors takes any network"
+        ) from error
+
+
+@contextmanager
+def _quiet_onnx() -> Iterator[None]:
+    """Without the exporter's remarks about its own parts."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,426 @@
+"""Own pictures: tables of labels, class folders, maps, transforms, and what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import mtlkit
+from mtlkit.cli import main
+from mtlkit.data import DataError, load_dataset, notes
+from mtlkit.data.images import Preprocessing
+from mtlkit.errors import SpecError
+from mtlkit.tasks import NO_LABEL
+
+pandas = pytest.importorskip("pandas", reason="pandas is in mtlkit[table]")
+pytest.importorskip("torchvision", reason="torchvision is in mtlkit[vision]")
+from PIL import Image  # noqa: E402  # comes with torchvision
+
+SIZE = (24, 36)  # height, width
+TARGETS = "{breed: classification, age: regression}"
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MTLKIT_DATA", raising=False)
+    monkeypatch.setattr(notes, "said", set())
+
+
+def write_pictures(count: int = 30, folder: str = "photos") -> "pandas.DataFrame":
+    """Pictures whose red channel is the column, and whose green channel tells their number."""
+    Path(folder).mkdir(parents=True)
+    rows = []
+    for index in range(count):
+        pixels = np.zeros((*SIZE, 3), dtype=np.uint8)
+        pixels[..., 0] = np.arange(SIZE[1])
+        pixels[..., 1] = index
+        Image.fromarray(pixels).save(f"{folder}/{index}.png")
+        rows.append({"name": f"{index}.png", "breed": "abc"[index % 3], "age": 1.5 * index})
+    frame = pandas.DataFrame(rows)
+    frame.to_csv("labels.csv", index=False)
+    return frame
+
+
+def load(options: str = "", targets: str = TARGETS, **more):
+    extra = f", {options}" if options else ""
+    spec = f"images(folder=photos, labels=labels.csv, file=name, targets={targets}{extra})"
+    return load_dataset(spec, **more)
+
+
+def raw(picture: torch.Tensor) -> torch.Tensor:
+    """Pixels of 0 to 255, from an input that was normalised by ImageNet's statistics."""
+    mean = torch.tensor([0.485, 0.456, 0.406])[:, None, None]
+    std = torch.tensor([0.229, 0.224, 0.225])[:, None, None]
+    return 255 * (picture * std + mean)
+
+
+def test_a_table_names_the_pictures_and_their_labels():
+    frame = write_pictures()
+    frame.loc[4, "breed"] = None
+    frame.to_csv("labels.csv", index=False)
+    data = load("size=None")
+    assert (len(data.train), len(data.val), len(data.test)) == (18, 6, 6)
+    assert data.input_shape == (3, *SIZE)
+    breed, age = data.tasks
+    assert breed.classes == ("a", "b", "c")
+    seen = []
+    for split in (data.train, data.val, data.test):
+        for picture, targets in split:
+            number = round(float(raw(picture)[1].mean()))
+            seen.append(number)
+            expected = NO_LABEL if number == 4 else number % 3
+            assert targets["breed"] == expected
+            years = targets["age"] * age.deviations[0] + age.means[0]
+            torch.testing.assert_close(years, torch.tensor([1.5 * number]))
+    assert sorted(seen) == list(range(30))
+    batch, targets = next(iter(data.loader("train", 6, num_workers=0)))
+    assert batch.shape == (6, 3, *SIZE)
+    assert targets["age"].shape == (6, 1)
+
+
+def test_the_column_of_names_is_found_and_endings_may_lack(capsys):
+    frame = write_pictures(10)
+    spec = f"images(folder=photos, labels=labels.csv, targets={TARGETS}, size=32)"
+    load_dataset(spec)
+    assert "column 'name' names the pictures" in capsys.readouterr().err
+    frame["name"] = [name.removesuffix(".png") for name in frame["name"]]
+    frame.to_csv("labels.csv", index=False)
+    with pytest.raises(DataError, match="file="):
+        load_dataset(spec)
+    assert len(load("size=32").train) == 6
+    frame["name"] = frame["name"].replace("3", "33")
+    frame.to_csv("labels.csv", index=False)
+    with pytest.raises(DataError, match=r"pictures are not in the folder photos: '33'"):
+        load("size=32")
+
+
+def test_a_second_table_names_the_pictures_to_test_on():
+    frame = write_pictures(20)
+    frame[:15].to_csv("labels.csv", index=False)
+    later = frame[15:].copy()
+    later.to_csv("later.csv", index=False)
+    data = load("size=16, test_labels=later.csv")
+    assert (len(data.train), len(data.val), len(data.test)) == (12, 3, 5)
+    assert [path.stem for path in data.test.paths] == ["15", "16", "17", "18", "19"]
+    later.loc[16, "breed"] = "d"
+    later.to_csv("later.csv", index=False)
+    with pytest.raises(DataError, match=r"test file also holds 'd'"):
+        load("size=16, test_labels=later.csv")
+
+
+def test_pictures_on_both_sides_of_a_split_are_said(capsys):
+    frame = write_pictures(10)
+    pandas.concat([frame] * 3).to_csv("labels.csv", index=False)
+    load("size=16")
+    assert "are in more than one of train, val and test" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("parts", [False, True])
+def test_folders_are_classes(parts):
+    for part in ("train", "Val", "test") if parts else ("",):
+        for label in ("cat", "dog"):
+            write_pictures(8, str(Path("photos") / part / label))
+    data = load_dataset("images(folder=photos, size=16)")
+    (task,) = data.tasks
+    assert (task.name, task.kind, task.classes) == ("label", "classification", ("cat", "dog"))
+    assert len(data.train) == (16 if parts else 10)
+    for split, name in ((data.train, "train"), (data.val, "Val"), (data.test, "test")):
+        for index, path in enumerate(split.paths):
+            assert split[index][1]["label"] == ("cat", "dog").index(path.parts[-2])
+            assert not parts or path.parts[-3] == name
+    renamed = load_dataset(
+        "images(folder=photos, size=16, targets={pet: binary(column=label, yes=cat)})"
+    )
+    assert renamed.task_names == ("pet",)
+
+
+def test_pictures_without_labels_or_in_a_mess_are_refused():
+    write_pictures(6)
+    with pytest.raises(DataError, match="have no labels"):
+        load_dataset("images(folder=photos)")
+    with pytest.raises(SpecError, match=r"needs targets.*name, breed, age"):
+        load_dataset("images(folder=photos, labels=labels.csv)")
+    write_pictures(6, "photos/cat")
+    with pytest.raises(DataError, match="some are not"):
+        load_dataset("images(folder=photos)")
+    Path("none").mkdir()
+    with pytest.raises(DataError, match="has no pictures"):
+        load_dataset("images(folder=none)")
+    with pytest.raises(DataError, match="there is no folder"):
+        load_dataset("images(folder=nowhere)")
+
+
+def write_maps(count: int = 30) -> None:
+    """A picture's map is known by the picture: class = column // 12, depth = 1 + column, normals left."""
+    for kind in ("masks", "depths", "normals"):
+        Path(kind).mkdir()
+    columns = np.broadcast_to(np.arange(SIZE[1]), SIZE)
+    for index in range(count):
+        mask = (columns // 12).astype(np.uint8)
+        mask[0] = 255
+        Image.fromarray(mask).save(f"masks/{index}.png")
+        Image.fromarray(((1 + columns) * 1000).astype(np.uint16)).save(f"depths/{index}.png")
+        normals = np.zeros((*SIZE, 3), dtype=np.float32)
+        normals[..., 0] = np.linspace(-1, 1, SIZE[1])
+        normals[..., 2] = 1 - np.abs(normals[..., 0])
+        np.save(f"normals/{index}.npy", normals)
+
+
+MAPS = (
+    "{road: segmentation(classes=3, folder=masks), depth: depth(folder=depths, unit=0.001), "
+    "n: normals(folder=normals)}"
+)
+
+
+def test_maps_have_the_names_of_their_pictures_and_follow_them():
+    write_pictures(20)
+    write_maps(20)
+    Path("masks/7.png").unlink()
+    spec = f"images(folder=photos, targets={MAPS}, size=None, augment=flip)"
+    data = load_dataset(spec)
+    assert data.task_names == ("road", "depth", "n")
+    flips = 0
+    for epoch in range(3):
+        data.train.set_epoch(epoch)
+        for picture, targets in data.train:
+            columns = raw(picture)[0].round()
+            flips += bool(columns[0, 0] > 0)
+            number = round(float(raw(picture)[1].mean()))
+            expected = torch.full(SIZE, NO_LABEL) if number == 7 else (columns // 12).long()
+            expected[0] = NO_LABEL
+            assert torch.equal(targets["road"], expected)
+            torch.testing.assert_close(targets["depth"][0], 1 + columns)
+            # a flip turns normals to the other side
+            sideways = (2 * columns / (SIZE[1] - 1) - 1) * (-1 if columns[0, 0] > 0 else 1)
+            torch.testing.assert_close(targets["n"][0], sideways, atol=1e-5, rtol=0)
+    assert 0 < flips < 3 * len(data.train)
+    with pytest.raises(SpecError, match="changes what depth and normals mean"):
+        load_dataset(spec.replace("augment=flip", "augment=flip+crop"))
+
+
+@pytest.mark.parametrize("augment", ["crop(scale=0.4)+flip", "'RandomRotation(degrees=40)'"])
+def test_a_mask_stays_on_its_picture_whatever_is_done_to_both(augment):
+    write_pictures(12)
+    write_maps(12)
+    targets = "{road: segmentation(classes=3, folder=masks)}"
+    data = load_dataset(f"images(folder=photos, targets={targets}, size=[48, 72], augment={augment})")
+    unknown = 0
+    for picture, found in data.train:
+        columns = raw(picture)[0]
+        inside = (found["road"] >= 0) & ((columns % 12 - 6).abs() < 4)  # not next to a border
+        assert inside.sum() > 300
+        assert torch.equal(found["road"][inside], (columns[inside] // 12).long())
+        unknown += int((found["road"] < 0).sum())
+    assert unknown > 0
+
+
+@pytest.mark.parametrize("fit", ["stretch", "crop", "pad"])
+def test_pictures_of_other_proportions_are_fitted(fit):
+    write_pictures(10)
+    write_maps(10)
+    targets = "{road: segmentation(classes=3, folder=masks)}"
+    data = load_dataset(f"images(folder=photos, targets={targets}, size=48, fit={fit})")
+    picture, found = data.train[0]
+    assert picture.shape == (3, 48, 48)
+    assert found["road"].shape == (48, 48)
+    columns = raw(picture)[0]
+    if fit == "stretch":
+        assert columns[24, 0] < 1
+        assert columns[24, -1] > 34
+    elif fit == "crop":  # 36 columns of which the middle 24 are left
+        assert 5 < columns[24, 0] < 7
+        assert 28 < columns[24, -1] < 31
+    else:
+        assert (found["road"][0] == NO_LABEL).all()
+        torch.testing.assert_close(picture[:, 0], torch.zeros(3, 48), atol=0.02, rtol=0)
+        assert (found["road"][24] >= 0).all()
+
+
+def test_augmentation_depends_on_seed_epoch_and_sample_alone():
+    write_pictures(12)
+    options = "size=16, augment=crop+flip+color"
+    data = load(options)
+    first = [picture for picture, _ in data.train]
+    again = load(options)
+    state = torch.get_rng_state()
+    for index in reversed(range(len(first))):
+        assert torch.equal(again.train[index][0], first[index])
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not any(torch.equal(load(options, seed=1).train[0][0], picture) for picture in first)
+    again.train.set_epoch(1)
+    assert not torch.equal(again.train[0][0], first[0])
+    assert torch.equal(data.val[0][0], again.val[0][0])
+    from_workers = torch.cat([x for x, _ in data.loader("train", 4, shuffle=False, num_workers=2)])
+    assert torch.equal(from_workers, torch.stack(first))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("size=[8]", "height, width"),
+        ("size=0", "height, width"),
+        ("augment=flop", "did you mean 'flip'"),
+        ("augment=flip(p=1)", "option of augment=flip"),
+        ("augment='RandomRotation()'", "torchvision cannot make it"),
+        ("augment='TenCrop(size=8)'", "cannot be applied"),
+        ("mean=[0.5]", "1 numbers for 3 channel"),
+        ("fit=squeeze", "fit"),
+        ("channels=2", "channels"),
+    ],
+)
+def test_wrong_options_are_named_before_training(options, message):
+    write_pictures(10)
+    with pytest.raises(SpecError, match=message):
+        load(options)
+
+
+def test_grey_pictures_have_one_channel():
+    write_pictures(10)
+    data = load("size=32, channels=1, mean=[0.5], std=[0.5]")
+    assert data.train[0][0].shape == data.input_shape == (1, 32, 32)
+    model = mtlkit.create_architecture(
+        data.complete_architecture("hard_sharing(backbone=timm.test_resnet)"), data.tasks
+    )
+    assert model(torch.stack([data.train[0][0]] * 2))["breed"].shape == (2, 3)
+
+
+def test_what_is_wrong_with_a_file_is_known_before_training():
+    write_pictures(10)
+    path = Path("photos/3.png")
+    good = path.read_bytes()
+    path.write_bytes(b"no picture")
+    with pytest.raises(DataError, match=r"3\.png: it is not a picture"):
+        load()
+    path.write_bytes(good[:70])
+    with pytest.raises(DataError, match=r"3\.png"):
+        load("check=pixels, size=16")
+    Image.fromarray(np.zeros(SIZE, dtype=np.uint16)).save(path)
+    with pytest.raises(DataError, match=r"3\.png has mode I;16"):
+        load()
+    Image.fromarray(np.zeros((5, 7, 3), dtype=np.uint8)).save(path)
+    with pytest.raises(DataError, match=r"3\.png is 5 x 7.*24 x 36.*size="):
+        load("size=None")
+    assert len(load("size=16").train) == 6
+
+
+def test_what_is_wrong_with_a_mask_is_known_before_training():
+    frame = write_pictures(10)
+    write_maps(10)
+    frame["mask"] = [f"masks/{name}" for name in frame["name"]]
+    frame.loc[0, "mask"] = None
+    frame.to_csv("labels.csv", index=False)
+    targets = "{road: segmentation(classes=3, column=mask), age: regression}"
+    data = load("size=32", targets)
+    assert data.default_architecture == "smp(encoder=timm.resnet18, vectors=[age])"
+    path = Path("masks/3.png")
+    Image.fromarray(np.zeros((5, 7), dtype=np.uint8)).save(path)
+    with pytest.raises(DataError, match=r"3\.png of task 'road' is 5 x 7.*photos.3\.png is 24 x 36"):
+        load("size=32", targets)
+    Image.fromarray(np.zeros((*SIZE, 3), dtype=np.uint8)).save(path)
+    with pytest.raises(DataError, match=r"3\.png has mode RGB"):
+        load("size=32", targets)
+    Image.fromarray(np.full(SIZE, 9, dtype=np.uint8)).save(path)
+    with pytest.raises(DataError, match=r"3\.png holds 9.*classes 0 to 2, and 255"):
+        load("size=32, check=pixels", targets)
+    path.unlink()
+    with pytest.raises(DataError, match=r"1 of .* maps of 'road' are not in the folder"):
+        load("size=32", targets)
+
+
+def test_a_network_that_does_not_fit_is_refused():
+    write_pictures(10)
+    write_maps(10)
+    spec = "images(folder=photos, targets={road: segmentation(classes=3, folder=masks)}, size=%s)"
+    with pytest.raises(SpecError, match=r"multiples of 32; take size=\[32, 64\]"):
+        _ = load_dataset(spec % "[40, 60]").default_architecture
+    data = load_dataset(spec % 32)
+    with pytest.raises(SpecError, match="road is a map"):
+        data.complete_architecture("mmoe")
+    fixed = load("size=48").complete_architecture("hard_sharing(backbone=timm.test_vit)")
+    assert "img_size=(48, 48)" in fixed
+
+
+def test_a_picture_taken_sideways_is_turned():
+    write_pictures(10)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # held by its right side
+    for index in range(10):
+        with Image.open(f"photos/{index}.png") as image:
+            image.save(f"photos/{index}.png", exif=exif)
+    data = load("size=None")
+    assert data.input_shape == (3, SIZE[1], SIZE[0])
+    rows = raw(data.train[0][0])[0].mean(dim=1)
+    torch.testing.assert_close(rows, torch.arange(36.0), atol=0.01, rtol=0)
+
+
+def test_maps_and_labels_are_learnt_by_one_network():
+    frame = write_pictures(10)
+    write_maps(10)
+    frame["mask"] = [f"masks/{name}" for name in frame["name"]]
+    frame.to_csv("labels.csv", index=False)
+    targets = "{breed: classification, road: segmentation(classes=3, column=mask)}"
+    data = load("size=32", targets)
+    spec = data.complete_architecture("smp(encoder=timm.test_resnet, decoder=fpn)")
+    model = mtlkit.create_architecture(spec, data.tasks, method="rotograd")
+    inputs, targets = next(iter(data.loader("train", 4)))
+    predictions = model(inputs)
+    assert predictions["breed"].shape == (4, 3)
+    assert predictions["road"].shape == (4, 3, 32, 32)
+    losses = {
+        task.name: task.measure(predictions[task.name], targets[task.name])[0] for task in data.tasks
+    }
+    model.method.total(losses).backward()
+    assert all(p.grad is not None for p in model.task_parameters("breed"))
+    with pytest.raises(SpecError, match="all tasks are among vectors"):
+        mtlkit.create_architecture("smp(vectors=[a])", ["a"])
+
+
+def test_the_saved_preprocessing_reads_folders_tables_and_single_files():
+    write_pictures(10)
+    data = load("size=[16, 24], fit=crop")
+    again = Preprocessing.from_json(data.preprocessing.to_json())
+    assert again.to_json() == data.preprocessing.to_json()
+    rows = again.read("photos")
+    assert list(rows["file"]) == sorted(f"{index}.png" for index in range(10))
+    inputs = again.inputs(rows)
+    places = {path.name: index for index, path in enumerate(data.test.paths)}
+    for name, made in zip(rows["file"], inputs, strict=True):
+        if name in places:
+            assert torch.equal(made, data.test[places[name]][0])
+    pandas.DataFrame({"name": ["photos/4.png", "photos/2.png"]}).to_csv("new.csv", index=False)
+    assert torch.equal(again.inputs(again.read("new.csv"))[1], again.inputs(["photos/2.png"])[0])
+    assert len(again.read("photos/4.png")) == 1
+    pandas.DataFrame({"id": [1]}).to_csv("new.csv", index=False)
+    with pytest.raises(DataError, match="no column 'name'"):
+        again.read("new.csv")
+    with pytest.raises(DataError, match="no file or folder"):
+        again.read("elsewhere")
+    with pytest.raises(DataError, match="not the preprocessing"):
+        Preprocessing.from_json("[]")
+
+
+def run(*arguments: str) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    assert not stop.value.code
+
+
+def test_training_on_the_command_line_resumes_bit_for_bit_and_predicts():
+    write_pictures(14)
+    data = f"images(folder=photos, labels=labels.csv, file=name, targets={TARGETS}, size=16, augment=crop+flip)"
+    settings = ("--data", data, "--architecture", "hard_sharing(backbone=timm.test_resnet)")
+    settings += ("--method", "pcgrad", "--batch-size", "4", "--monitor-every", "0")
+    run("train", *settings, "--epochs", "2", "-o", "whole")
+    run("train", *settings, "--epochs", "1", "-o", "parts")
+    run("train", *settings, "--epochs", "2", "-o", "parts", "--resume", "auto")
+    assert Path("whole/test.json").read_text() == Path("parts/test.json").read_text()
+    model = mtlkit.load("whole")
+    assert model.preprocessing.sizing.size == (16, 16)
+    run("predict", "whole", "--input", "photos", "--output", "out.csv")
+    predicted = pandas.read_csv("out.csv")
+    assert sorted(predicted["file"]) == sorted(f"{index}.png" for index in range(14))
+    rows = model.preprocessing.read("photos")
+    logits = model(model.preprocessing.inputs(rows))["breed"]
+    assert list(predicted["breed"]) == ["abc"[index] for index in logits.argmax(dim=1)]
