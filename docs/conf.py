@@ -14,8 +14,9 @@ from settings_table import settings_table  # noqa: E402
 from benchmarks.draw_results import write_page  # noqa: E402
 from mtlkit import __version__  # noqa: E402
 from mtlkit.diagnosis.rules import NOTHING, RULES  # noqa: E402
-from mtlkit.evaluation.compare_config import CompareConfig, MethodSettings  # noqa: E402
+from mtlkit.evaluation.compare_config import CompareConfig, MethodsConfig, MethodSettings  # noqa: E402
 from mtlkit.training.config import TrainConfig, TrainingSettings  # noqa: E402
+from mtlkit.tuning import TuneConfig  # noqa: E402
 
 project = "mtlkit"
 release = version = __version__
@@ -59,6 +60,7 @@ def write_settings_tables() -> None:
         "train": settings_table(TrainConfig),
         "compare": settings_table(CompareConfig, leave_out=TrainingSettings),
         "method": settings_table(MethodSettings),
+        "tune": settings_table(TuneConfig, leave_out=MethodsConfig),
     }
     for name, text in tables.items():
         (folder / f"{name}.txt").write_text(text)

@@ -14,7 +14,7 @@ from mtlkit.evaluation.jobs import Job, Outcome
 from mtlkit.evaluation.results import Comparison
 from mtlkit.evaluation.tables import Table, build_table, describe_marks, format_cell
 
-__all__ = ["LiveTable", "print_table"]
+__all__ = ["LiveTable", "clock", "print_table", "progress_of"]
 
 _MOST_METRICS = 8
 _TAIL = 8192
@@ -97,16 +97,16 @@ class LiveTable:
 
         done, total = sum(self._ended.values()), sum(self.planned.values())
         passed = time.monotonic() - self._begun
-        head = f"{self.comparison.title}: {done} of {total} trainings, {_clock(passed)}"
+        head = f"{self.comparison.title}: {done} of {total} trainings, {clock(passed)}"
         if self._worked and done < total:
-            head += f", about {_clock(passed / self._worked * (total - done))} to go"
+            head += f", about {clock(passed / self._worked * (total - done))} to go"
         lines: list[Any] = [Text(head, style="bold")]
         if self.comparison.runs:
             lines.append(render_table(build_table(self.comparison)))
         if self._note:
             lines.append(Text(self._note, style="dim"))
         for job, begun in list(self._running.values()):
-            text = f"  {job.name}: {_progress(job)}{_clock(time.monotonic() - begun)}"
+            text = f"  {job.name}: {progress_of(job)}{clock(time.monotonic() - begun)}"
             lines.append(Text(text, style="dim"))
         for name, error in list(self._errors.items())[-4:]:
             lines.append(Text(f"  {name} failed: {error[:160]}", style="red"))
@@ -155,7 +155,7 @@ def print_table(table: Table) -> None:
     console.print(Text(describe_marks(table), style="dim"))
 
 
-def _progress(job: Job) -> str:
+def progress_of(job: Job) -> str:
     """The progress of a training, from the end of its log."""
     path = Path(job.folder) / "log.jsonl"
     try:
@@ -176,7 +176,8 @@ def _progress(job: Job) -> str:
     return ""
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Minutes and seconds, and hours where there are any."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
