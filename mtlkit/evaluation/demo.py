@@ -4,8 +4,8 @@ In raw units the number of bright pixels is a plain count, whose squared error i
 ten thousand times as large as the other losses. Then pixels are standardised, and each loss is divided
 by its first values. All else is the RotoGrad paper's, but three times its learning rates, for as many
 epochs as two minutes allow. Rates and methods' options were not chosen by the outcome. The number of
-seeds was: on three, as first planned, the corrected tests told nothing apart, so there are five, and
-pcgrad was left out to pay for them.
+seeds was: on three, as first planned, the corrected tests told next to nothing apart, so there are five,
+and pcgrad was left out to pay for them.
 """
 
 from __future__ import annotations
