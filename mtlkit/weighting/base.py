@@ -62,8 +62,8 @@ class GradientAggregator(Method, ABC):
     """Whether autograd's own sum is the merge, so that ``method(features)`` may be left out."""
     exact_if: ClassVar[str] = ""
     """Condition for exact data parallelism; empty for none."""
-    waived_laws: ClassVar[Mapping[str, str]] = {}
-    """Laws of :mod:`mtlkit.testing` that do not apply, with the reason."""
+    waived_laws: Mapping[str, str] = {}
+    """Laws of :mod:`mtlkit.testing` that do not apply, with the reason; ``__init__`` may set others."""
     hidden_options: ClassVar[frozenset[str]] = frozenset()
     search_space: ClassVar[Mapping[str, Search]] = {}
     """Where ``mtlkit tune`` searches for values of the options; see :mod:`mtlkit.search`."""

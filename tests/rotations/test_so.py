@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import mtlkit
 from mtlkit.rotations import GeotorchRotations, Rotations
 from mtlkit.rotations.exponential import unpack
+from tests.rotations.checks import assert_rotations, orthogonality_error
 
 
 def random_step(module: Rotations, size: float, seed: int | None = None) -> None:
@@ -33,16 +34,6 @@ def turned(count: int = 2, side: int = 6, steps: int = 5, size: float = 0.05, **
         random_step(module, size, seed)
         module.fold()
     return module
-
-
-def orthogonality_error(rotations: Tensor) -> float:
-    rotations = rotations.double()
-    return float((rotations.mT @ rotations - torch.eye(rotations.shape[-1])).abs().max())
-
-
-def assert_rotations(rotations: Tensor, tolerance: float = 1e-5) -> None:
-    assert orthogonality_error(rotations) < tolerance
-    assert (torch.linalg.det(rotations.double()) - 1).abs().max() < 1e-3
 
 
 def exact(base: Tensor, lie: Tensor) -> Tensor:
