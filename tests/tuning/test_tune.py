@@ -17,6 +17,7 @@ import yaml
 
 import mtlkit
 from mtlkit.data.multidigits import MultiDigits
+from mtlkit.data.table.splitting import split_by_share
 from mtlkit.errors import ConfigError, UsageError
 from mtlkit.evaluation.compare import compare
 from mtlkit.evaluation.compare_config import CompareConfig
@@ -174,6 +175,16 @@ def test_test_samples_are_those_of_the_search_and_the_others_are_drawn_anew():
         assert len(digits["searched", split]) == len(digits["later", split])
 
 
+def test_rows_for_test_are_those_of_the_test_seed():
+    shares = {"val": 0.2, "test": 0.3}
+    searched = split_by_share(50, shares, seed=7)
+    later = split_by_share(50, shares, seed=1, test_seed=7)
+    assert later["test"].tolist() == searched["test"].tolist()
+    assert later["val"].tolist() != searched["val"].tolist()
+    assert sorted(row for part in later.values() for row in part) == list(range(50))
+    assert {part: len(rows) for part, rows in later.items()} == {"train": 25, "val": 10, "test": 15}
+
+
 def test_data_sets_with_published_test_samples_stay_as_they_are():
     assert hold_out_test("multimnist(size=28)", 7) == "multimnist(size=28)"
     assert hold_out_test("table(file=x, split_seed=3)", 7) == "table(file=x, split_seed=3)"
@@ -311,12 +322,12 @@ def test_an_interrupted_search_says_how_to_go_on(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_search_in_four_processes_that_is_killed_ten_times_loses_nothing(tmp_path):
+def test_a_search_in_four_processes_that_is_killed_three_times_loses_nothing(tmp_path):
     settings = {**LONGER, "sampler": "random"}
     mtlkit.tune(settings, tmp_path / "alone", progress=False)
     options = ("--sampler", "random", "--jobs", "2")
     out = tmp_path / "killed" / "out"
-    for _ in range(10):
+    for _ in range(3):
         before = len(list(out.glob("trials/*/*/start.json")))
         with (
             started(tmp_path / "killed", *options) as one,
