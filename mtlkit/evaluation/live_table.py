@@ -7,10 +7,10 @@ import math
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from mtlkit.evaluation.jobs import Job, Outcome
+from mtlkit.evaluation.live_display import LiveDisplay
 from mtlkit.evaluation.results import Comparison
 from mtlkit.evaluation.tables import Table, build_table, describe_marks, format_cell
 
@@ -20,7 +20,7 @@ _MOST_METRICS = 8
 _TAIL = 8192
 
 
-class LiveTable:
+class LiveTable(LiveDisplay):
     """Shows how far a comparison is.
 
     Args:
@@ -34,40 +34,12 @@ class LiveTable:
     ) -> None:
         self.comparison = comparison
         self.planned = planned
-        self.quiet = shown is False
         self._ended = dict.fromkeys(planned, 0)
         self._errors: dict[str, str] = {}
         self._running: dict[str, tuple[Job, float]] = {}
         self._begun = time.monotonic()
         self._worked = 0
-        self._note = ""
-        self._live: Any = None
-        if shown is None and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            self._live = Live(
-                get_renderable=self._render,
-                console=Console(stderr=True),
-                refresh_per_second=2,
-                transient=True,  # the caller prints the final table
-            )
-
-    def __enter__(self) -> LiveTable:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._note = ""
-        if self._live is not None:
-            self._live.stop()
-
-    def note(self, text: str) -> None:
-        """Show a line about what is going on."""
-        self._note = text
+        super().__init__(shown)
 
     def found(self, job: Job) -> None:
         """A training that an earlier call finished."""
@@ -75,7 +47,7 @@ class LiveTable:
 
     def started(self, job: Job) -> None:
         """A training begins."""
-        self._note = ""
+        self.note("")
         self._running[job.folder] = (job, time.monotonic())
 
     def ended(self, job: Job, outcome: Outcome) -> None:
@@ -85,13 +57,12 @@ class LiveTable:
         self._worked += 1
         if outcome.error:
             self._errors[job.name] = outcome.error
-        if self._live is None and not self.quiet:
-            state = f"FAILED: {outcome.error}" if outcome.error else "done"
-            took = time.monotonic() - begun
-            done, total = sum(self._ended.values()), sum(self.planned.values())
-            print(f"[{done}/{total}] {job.name}: {state} ({took:.1f} s)", file=sys.stderr, flush=True)
+        state = f"FAILED: {outcome.error}" if outcome.error else "done"
+        done, total = sum(self._ended.values()), sum(self.planned.values())
+        self.print_line(f"[{done}/{total}] {job.name}: {state} ({time.monotonic() - begun:.1f} s)")
 
-    def _render(self) -> Any:
+    def render(self) -> Any:
+        """The table so far, and what runs now."""
         from rich.console import Group
         from rich.text import Text
 
@@ -103,8 +74,8 @@ class LiveTable:
         lines: list[Any] = [Text(head, style="bold")]
         if self.comparison.runs:
             lines.append(render_table(build_table(self.comparison)))
-        if self._note:
-            lines.append(Text(self._note, style="dim"))
+        if self.current_note:
+            lines.append(Text(self.current_note, style="dim"))
         for job, begun in list(self._running.values()):
             text = f"  {job.name}: {progress_of(job)}{clock(time.monotonic() - begun)}"
             lines.append(Text(text, style="dim"))

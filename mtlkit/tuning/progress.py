@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from mtlkit.evaluation.jobs import Job
+from mtlkit.evaluation.live_display import LiveDisplay
 from mtlkit.evaluation.live_table import clock, progress_of
 from mtlkit.tuning.ledger import Ledger, Trial
 from mtlkit.tuning.spaces import MethodSpace
@@ -16,7 +15,7 @@ from mtlkit.tuning.spaces import MethodSpace
 __all__ = ["TuneProgress", "winners_table"]
 
 
-class TuneProgress:
+class TuneProgress(LiveDisplay):
     """Shows how far a search is.
 
     Args:
@@ -28,40 +27,17 @@ class TuneProgress:
     def __init__(self, ledger: Ledger, labels: Sequence[str], shown: bool | None = None) -> None:
         self.ledger = ledger
         self.labels = list(labels)
-        self.quiet = shown is False
         self._trials = {label: ledger.of(label) for label in labels}
         self._running: dict[tuple[str, int], tuple[Trial, Job, float]] = {}
         self._begun = time.monotonic()
         self._worked = 0
-        self._note = ""
-        self._live: Any = None
-        if shown is None and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            self._live = Live(
-                get_renderable=self._render,
-                console=Console(stderr=True),
-                refresh_per_second=2,
-                transient=True,  # the caller prints the final table
-            )
-
-    def __enter__(self) -> TuneProgress:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
+        super().__init__(shown)
 
     def note(self, text: str) -> None:
         """Show a line about what is going on."""
-        if text and text != self._note and self._live is None and not self.quiet:
-            print(text, file=sys.stderr, flush=True)
-        self._note = text
+        if text and text != self.current_note:
+            self.print_line(text)
+        super().note(text)
 
     def started(self, trial: Trial, job: Job) -> None:
         """A trial begins."""
@@ -72,14 +48,11 @@ class TuneProgress:
         self._running.pop((trial.label, trial.index), None)
         self._trials = {label: self.ledger.of(label) for label in self.labels}
         self._worked += 1
-        if self._live is None and not self.quiet:
-            state = f"FAILED: {error}" if error else f"{value:+.2f} % ({seconds:.1f} s)"
-            print(
-                f"[{self._done()}/{self._total()}] {trial.label}, trial {trial.index + 1}: {state}  "
-                f"{_described(trial, self.ledger.spaces[trial.label])}",
-                file=sys.stderr,
-                flush=True,
-            )
+        state = f"FAILED: {error}" if error else f"{value:+.2f} % ({seconds:.1f} s)"
+        self.print_line(
+            f"[{self._done()}/{self._total()}] {trial.label}, trial {trial.index + 1}: {state}  "
+            f"{_described(trial, self.ledger.spaces[trial.label])}"
+        )
 
     def _done(self) -> int:
         return sum(trial.state != "running" for known in self._trials.values() for trial in known)
@@ -87,7 +60,8 @@ class TuneProgress:
     def _total(self) -> int:
         return self.ledger.trials * len(self.labels)
 
-    def _render(self) -> Any:
+    def render(self) -> Any:
+        """The best so far, and what runs now."""
         from rich.console import Group
         from rich.text import Text
 
@@ -98,8 +72,8 @@ class TuneProgress:
             head += f", about {clock(passed / self._worked * (total - done))} to go"
         table = winners_table(self._trials, self.ledger.spaces, self.ledger.trials)
         lines: list[Any] = [Text(head, style="bold"), table]
-        if self._note:
-            lines.append(Text(self._note, style="dim"))
+        if self.current_note:
+            lines.append(Text(self.current_note, style="dim"))
         for trial, job, begun in list(self._running.values()):
             text = f"  {trial.label}, trial {trial.index + 1}: {progress_of(job)}"
             lines.append(Text(text + clock(time.monotonic() - begun), style="dim"))
