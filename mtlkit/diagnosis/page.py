@@ -58,7 +58,6 @@ _DIRECTIONS = (
     "adds itself. Blue is help, red is conflict. Agreement is the cosine over the whole run; the dashed "
     "line parts the groups."
 )
-_COLOURS = [[0, "#b2182b"], [0.5, "#f3f3f3"], [1, "#2166ac"]]
 
 
 def _findings(diagnosis: Diagnosis) -> list[Note]:
@@ -114,7 +113,7 @@ def _matrix(f: Figures, values: Array, title: str) -> Chart:
     off_diagonal = np.where(np.eye(len(f.tasks), dtype=bool), np.nan, values)  # there it is one
     made = heat_chart(off_diagonal.tolist(), f.tasks, f.tasks, title, title)
     # one stands for as much as the task's own, so larger figures have no stronger colour
-    made.figure["data"][0] |= {"zmin": -1.0, "zmax": 1.0, "colorscale": _COLOURS}
+    made.figure["data"][0] |= {"zmin": -1.0, "zmax": 1.0}
     return made
 
 

@@ -320,7 +320,7 @@ def heat_chart(
         "y": [shorten(name) for name in rows],
         "zmin": -reach,
         "zmax": reach,
-        "colorscale": "RdBu",
+        "colorscale": [[0, "#b2182b"], [0.5, "#f3f3f3"], [1, "#2166ac"]],  # RdBu is the other way round
         "texttemplate": "%{z:.2g}" if table.size <= 150 else "",
         "hovertemplate": "%{y}, %{x}: %{z:.4g}<extra></extra>",
         "colorbar": {"thickness": 10},
