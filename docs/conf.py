@@ -9,6 +9,7 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent / "_ext")]
 
 from method_pages import write_method_pages  # noqa: E402
+from notebooks import outputs_folder, prepare_kernels  # noqa: E402
 from settings_table import settings_table  # noqa: E402
 
 from mtlkit import __version__  # noqa: E402
@@ -18,7 +19,8 @@ from mtlkit.training.config import TrainConfig, TrainingSettings  # noqa: E402
 project = "mtlkit"
 release = version = __version__
 extensions = [
-    "myst_parser",
+    "myst_nb",
+    "notebooks",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "mathml",
@@ -27,7 +29,12 @@ extensions = [
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_inline"]
 myst_heading_anchors = 3
-source_suffix = {".md": "markdown"}
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(outputs_folder(Path(__file__).parent / "_build", ROOT / "mtlkit"))
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600  # of a cell; none takes that long unless the machine is busy
+nb_merge_streams = True
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "mtlkit"
@@ -64,3 +71,5 @@ def write_settings_tables() -> None:
 
 write_method_pages(Path(__file__).parent / "methods")
 write_settings_tables()
+# last, since the drawings above have a style of their own
+prepare_kernels(ROOT)
