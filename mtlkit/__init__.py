@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from mtlkit.data import load_dataset
     from mtlkit.deployment.exporting import export
     from mtlkit.deployment.loading import load
+    from mtlkit.diagnosis import diagnose
     from mtlkit.dropins import backward, mtl_backward
     from mtlkit.fusion import fuse
+    from mtlkit.losses import weigh_by_labels
     from mtlkit.step import Step
     from mtlkit.tasks import Task, register_task
     from mtlkit.training.groups import param_groups, rotation_schedule
@@ -37,6 +39,7 @@ __all__ = [
     "backward",
     "create_architecture",
     "create_method",
+    "diagnose",
     "export",
     "fuse",
     "list_architectures",
@@ -62,6 +65,7 @@ _LAZY: dict[str, str] = {
     "backward": "mtlkit.dropins",
     "create_architecture": "mtlkit.architectures.create",
     "create_method": "mtlkit.weighting.chain",
+    "diagnose": "mtlkit.diagnosis",
     "export": "mtlkit.deployment.exporting",
     "fuse": "mtlkit.fusion",
     "load": "mtlkit.deployment.loading",

@@ -10,7 +10,7 @@ from torch import Tensor
 __all__ = ["Gradients", "MatrixGradients"]
 
 # Rows are processed in chunks that stay in the cache, so that stacking them costs no memory traffic.
-_CHUNK = 2**18
+_CHUNK = 2**16
 
 Column = Sequence[Tensor | None]
 
@@ -88,7 +88,7 @@ class Gradients:
             for weight, gradient in zip(factors, column, strict=True):
                 if gradient is not None:
                     term = gradient.to(self.dtype)
-                    total = term * weight if total is None else torch.addcmul(total, term, weight)
+                    total = term * weight if total is None else total.addcmul_(term, weight)
             merged.append(total)
         return merged
 
@@ -121,10 +121,10 @@ class Gradients:
 class MatrixGradients(Gradients):
     """The same for rows that are a matrix already, as in ``combine``."""
 
-    def __init__(self, matrix: Tensor, dtype: torch.dtype) -> None:
-        super().__init__({}, dtype)
+    def __init__(self, matrix: Tensor) -> None:
+        super().__init__({}, matrix.dtype)
         self.tasks = tuple(range(len(matrix)))
-        self._matrix = matrix.to(dtype)
+        self._matrix = matrix
 
     @property
     def size(self) -> int:
@@ -134,10 +134,6 @@ class MatrixGradients(Gradients):
     def gram(self) -> Tensor:
         """(P, P) inner products."""
         return self._matrix @ self._matrix.T
-
-    def cross_gram(self) -> tuple[Tensor, int]:
-        """No pairs: there is no axis of samples."""
-        return self.gram(), 0
 
     def weighted(self, weights: Tensor) -> list[Tensor | None]:
         """``sum_k w_k g_k``."""

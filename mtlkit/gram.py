@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["cosine_matrix", "norms_of", "precision", "safe_divide", "symmetric_pseudo_inverse"]
+__all__ = ["cosine_matrix", "norms_of", "precision", "safe_divide"]
 
 
 def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
@@ -21,18 +21,7 @@ def norms_of(gram: Tensor) -> Tensor:
 def cosine_matrix(gram: Tensor) -> Tensor:
     """(K, K) cosines of the task gradients in float64; a zero gradient has cosine zero with all."""
     norms = norms_of(gram)
-    inverse = torch.where(norms == 0, 0.0, 1 / norms)
-    return gram * inverse[:, None] * inverse
-
-
-def symmetric_pseudo_inverse(matrix: Tensor, rounding: float) -> Tensor:
-    """Moore-Penrose inverse of a positive semidefinite matrix that is known to ``rounding``."""
-    values: Tensor
-    vectors: Tensor
-    values, vectors = torch.linalg.eigh(matrix)
-    resolved = values > values[-1] * (8 * len(matrix) * rounding)
-    inverse = vectors * torch.where(resolved, 1 / values, 0.0)
-    return inverse @ vectors.T
+    return safe_divide(gram, torch.outer(norms, norms))
 
 
 def precision(gram: Tensor) -> float:

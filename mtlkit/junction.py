@@ -147,10 +147,12 @@ class _FeatureJunction(torch.autograd.Function):
         leaves = list(tensors[: layout.features])
         ctx.method, ctx.record, ctx.layout = method, record, layout
         ctx.dtypes = [leaf.dtype for leaf in leaves]
+        # to compute in: the same on every process, also on one without any gradient
+        ctx.wide = torch.float64 if torch.float64 in ctx.dtypes else torch.float32
         ctx.set_materialize_grads(False)
         if layout.shared:
             ctx.save_for_backward(*leaves, *tensors[layout.features + layout.owned :])
-        anchor = torch.zeros(1 + len(method.tasks), dtype=_wide(ctx.dtypes), device=leaves[0].device)
+        anchor = torch.zeros(1 + len(method.tasks), dtype=ctx.wide, device=leaves[0].device)
         views = [
             leaf.view_as(leaf) if leaf is given else leaf
             for view in _views(method, leaves)
@@ -162,7 +164,7 @@ class _FeatureJunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, anchor: Tensor | None, *flat: Tensor | None) -> Any:
         method, layout, processes = ctx.method, ctx.layout, ctx.record.processes
-        count, dtype = layout.features, _wide(ctx.dtypes)
+        count = layout.features
         arrived: dict[int, Leaves] = {}
         for task in range(len(method.tasks)):
             row = list(flat[task * count : (task + 1) * count])
@@ -181,7 +183,7 @@ class _FeatureJunction(torch.autograd.Function):
             saved = ctx.saved_tensors
             walk = rows_through_features(saved[:count], saved[count:], processes)
         step = measure(
-            Gradients(arrived, dtype),
+            Gradients(arrived, ctx.wide),
             tasks=len(method.tasks),
             scale=scale,
             losses=losses,
@@ -200,11 +202,6 @@ class _FeatureJunction(torch.autograd.Function):
         for index, gradient in enumerate(merged):
             features[index] = None if gradient is None else gradient.to(ctx.dtypes[index])
         return (None, None, None, *features, *owned, *parameters)
-
-
-def _wide(dtypes: Sequence[torch.dtype]) -> torch.dtype:
-    """The type to compute in: the same on every process, also on one without any gradient."""
-    return torch.float64 if torch.float64 in dtypes else torch.float32
 
 
 class _Report(torch.autograd.Function):
@@ -243,7 +240,7 @@ class _LossJunction(torch.autograd.Function):
         processes = method.processes
         rows = LossRows(losses, ctx.parameters, scale, processes)
         step = measure_rows(
-            len(losses), rows.shared, scale=scale, losses=ctx.values, processes=processes
+            rows.shared, tasks=len(losses), scale=scale, losses=ctx.values, processes=processes
         )
         owned = method.own_gradients(step)
         return (None, None, None, None, *owned, *rows.deliver(method.merge_step(step)))

@@ -41,7 +41,7 @@ class LoneTraining:
             warn_first(
                 f"{started} processes were started, but torch.distributed is not initialised: each "
                 f"trains alone; call torch.distributed.init_process_group and {_ADVICE}",
-                stacklevel=4,
+                stacklevel=3,
             )
 
     def compare(self, node: Any, processes: Processes, owned: Sequence[Tensor]) -> None:

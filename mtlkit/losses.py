@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from mtlkit.distributed import Processes, processes_of
-from mtlkit.errors import SpecError, unknown_name
+from mtlkit.errors import SpecError, UsageError, unknown_name
+from mtlkit.graph import in_backward
 from mtlkit.step import spread
 
 if TYPE_CHECKING:
@@ -95,7 +96,12 @@ def weigh(
             extra = _add(extra, learnt - learnt.detach())
         penalty = part.loss_penalty(current, state)
         extra = extra if penalty is None else _add(extra, penalty.to(values.dtype))
-        if recording:
+        if recording and new is not state:
+            if in_backward():
+                raise UsageError(
+                    f"a checkpoint computes total(losses) again, and {part} remembers losses: call "
+                    "total outside of the checkpoint"
+                )
             part.commit_state(state, new, present, finite)
         weights = weights.detach()
         current = current * weights

@@ -47,11 +47,14 @@ class Forks:
         self.latest = Fork(ALONE)
         self._nodes: list[weakref.ref[Any]] = []
         self._unrecorded = ""
+        self._recomputed: Tensor | None = None
 
     def open(self, fork: Fork, anchor: Tensor | None) -> None:
         """Note a fork. It counts as long as something still refers to its graph."""
         fork.recomputed = in_backward()
-        if fork.recomputed:  # the fork of the first forward is the one
+        self._recomputed = None
+        if fork.recomputed:  # the fork of the first forward is the one, but total may come again too
+            self._recomputed = None if self._unrecorded == "no_grad" else anchor
             return
         if not fork.processes.alone:
             fork.wrapped, fork.strict = wrapper_waits()
@@ -68,6 +71,9 @@ class Forks:
 
     def close(self, losses: dict[int, Tensor], tasks: tuple[str, ...]) -> Tensor | None:
         """The anchor of the fork that these losses belong to; None if there is none."""
+        if in_backward():
+            anchor, self._recomputed = self._recomputed, None
+            return anchor
         anchor, self.anchor = self.anchor, None
         if torch.compiler.is_compiling():
             return anchor

@@ -15,7 +15,6 @@ from torch import Tensor
 __all__ = ["normal", "random_orders", "uniform"]
 
 _MASK = 0x7FFFFFFF  # 31 bits, so that all constants fit into an int32
-_STREAM = 0x1E3779B1  # distance of streams
 
 
 def uniform(seed: int, counter: Tensor, *shape: int, stream: int = 0, offset: int = 0) -> Tensor:
@@ -33,8 +32,8 @@ def uniform(seed: int, counter: Tensor, *shape: int, stream: int = 0, offset: in
 
 def normal(seed: int, counter: Tensor, *shape: int, stream: int = 0) -> Tensor:
     """Standard normal numbers in float32, by Box and Muller's transform."""
-    radius = torch.sqrt(-2 * torch.log1p(-uniform(seed, counter, *shape, stream=2 * stream + 101)))
-    return radius * torch.cos(2 * math.pi * uniform(seed, counter, *shape, stream=2 * stream + 102))
+    radii, angles = uniform(seed, counter, 2, *shape, stream=stream + 101)
+    return torch.sqrt(-2 * torch.log1p(-radii)) * torch.cos(2 * math.pi * angles)
 
 
 def random_orders(seed: int, counter: Tensor, count: int) -> Tensor:
@@ -47,11 +46,18 @@ def random_orders(seed: int, counter: Tensor, count: int) -> Tensor:
 
 def _bits(seed: int, counter: Tensor, shape: tuple[int, ...], stream: int, offset: int = 0) -> Tensor:
     """Whole numbers of 24 bits, as many as a float32 can hold."""
-    # zero is a fixed point of the mixing; the constants keep seed 0 and counter 0 away from it
-    stepped = _mix((counter + ((_STREAM * stream) & _MASK) + 0x1B873593).to(torch.int32))
-    key = _mix(stepped + (((seed & _MASK) + 0x3C6EF372) & _MASK))
+    salted = _constant(seed, stream, 0x1B873593), _constant(seed, stream, 0x3C6EF372)
+    key = _mix((counter ^ salted[0]).to(torch.int32)) + salted[1]
     index = torch.arange(offset, offset + math.prod(shape), dtype=torch.int32, device=counter.device)
     return ((_mix(index ^ key) >> 8) & 0xFFFFFF).reshape(shape)
+
+
+def _constant(seed: int, stream: int, salt: int) -> int:
+    """A whole number of 31 bits, in which every bit of the arguments counts."""
+    x = (seed * 0x9E3779B1 + stream * 0x85EBCA6B + salt) & 0xFFFFFFFF
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & 0xFFFFFFFF
+    return (x ^ (x >> 16)) & _MASK
 
 
 def _mix(x: Tensor) -> Tensor:

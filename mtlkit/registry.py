@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import inspect
 import math
+import re
 import types
 import typing
 import warnings
@@ -40,10 +41,22 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 
 class Registry(Generic[T]):
-    """The known factories of one kind, their aliases, and the plugins that add to them."""
+    """The known factories of one kind, their aliases, and the plugins that add to them.
 
-    def __init__(self, kind: str, group: str, builtin: str) -> None:
+    Names are found whatever their case, hyphens and underscores are: ``CAGrad``, ``Nash-MTL``.
+
+    Args:
+        kind: what the error messages call it.
+        group: of the entry points.
+        builtin: module that registers those of mtlkit.
+        spellings: other names that papers and libraries use; they are found, but not listed.
+    """
+
+    def __init__(
+        self, kind: str, group: str, builtin: str, spellings: Mapping[str, str] | None = None
+    ) -> None:
         self.kind = kind
+        self._spellings = {_fold(name): known for name, known in (spellings or {}).items()}
         self.group = group
         self._builtin = builtin
         self._factories: dict[str, T] = {}
@@ -85,19 +98,27 @@ class Registry(Generic[T]):
         self._load()
         return sorted({*self._factories, *self._aliases})
 
+    def canonical(self, name: str) -> str:
+        """The registered name that ``name`` is a spelling of; itself if there is none."""
+        self._load()
+        if name in self._factories or name in self._aliases:
+            return name
+        folded = _fold(name)
+        found = [known for known in self.names() if _fold(known) == folded]
+        return found[0] if len(found) == 1 else self._spellings.get(folded, name)
+
     def get(self, name: str) -> T:
         """The factory of this name, or an error with the nearest names."""
-        self._load()
         try:
-            return self._factories[name]
+            return self._factories[self.canonical(name)]
         except KeyError:
             raise unknown_name(self.kind, name, self.names()) from None
 
     def expand(self, spec: SpecLike) -> list[Part]:
         """Parts of ``spec`` with aliases replaced; an alias's options go to the parts that take them."""
-        self._load()
         parts: list[Part] = []
-        for part in parse_spec(spec):
+        for given in parse_spec(spec):
+            part = self.resolve(given)
             if part.name in self._aliases:
                 expanded = parse_spec(self._aliases[part.name])
                 parts += self.override(expanded, part.options, of=part.name)
@@ -105,8 +126,13 @@ class Registry(Generic[T]):
                 parts.append(part)
         return parts
 
+    def resolve(self, part: Part) -> Part:
+        """The part under its registered name."""
+        return Part(self.canonical(part.name), part.options, part.arguments)
+
     def override(self, parts: list[Part], options: Mapping[str, Any], of: str) -> list[Part]:
         """Give each option to every part that takes it; an option that none takes is an error."""
+        parts = [self.resolve(part) for part in parts]
         accepted = [option_names(self.get(part.name)) for part in parts]
         for key in options:
             if not any(key in names for names in accepted):
@@ -156,6 +182,11 @@ class Registry(Generic[T]):
                     RuntimeWarning,
                     stacklevel=3,
                 )
+
+
+def _fold(name: str) -> str:
+    """What stays of a name without case, hyphens, underscores and spaces."""
+    return re.sub(r"[-_\s]", "", name).lower()
 
 
 def _origin(factory: Any) -> str:
@@ -252,8 +283,30 @@ def option_defaults(factory: Callable[..., Any]) -> Mapping[str, Any]:
     return {name: default for name, default in defaults.items() if name not in hidden}
 
 
-methods: Registry[Any] = Registry("method", "mtlkit.weighting", "mtlkit.weighting")
-architectures: Registry[Any] = Registry("architecture", "mtlkit.architectures", "mtlkit.architectures")
+methods: Registry[Any] = Registry(
+    "method",
+    "mtlkit.weighting",
+    "mtlkit.weighting",
+    {
+        "EW": "sum",
+        "equal_weighting": "sum",
+        "linear_scalarization": "sum",
+        "LS": "sum",
+        "MGDA-UB": "mgda",  # at the features, as all methods here
+        "uncertainty": "uw",
+        "uncertainty_weighting": "uw",
+        "homoscedastic": "uw",
+        "scale_invariant": "si",
+        "gradient_vaccine": "gradvac",
+        "gradient_surgery": "pcgrad",
+    },
+)
+architectures: Registry[Any] = Registry(
+    "architecture",
+    "mtlkit.architectures",
+    "mtlkit.architectures",
+    {"HPS": "hard_sharing", "hard_parameter_sharing": "hard_sharing"},
+)
 
 
 def register_method(name: str, *, replace: bool = False) -> Callable[[T], T]:

@@ -7,7 +7,9 @@ The grammar is a small part of Python's, read with :mod:`ast` and never evaluate
     value   = number | string | True | False | None | bare.word | [value, ...] | (value, ...)
             | {value: value, ...} | call ("+" call)*
     call    = part | name "(" value ("," value)* ["," key "=" value ...] ")"
+    name    = bare.word ("-" word or whole number)*
 
+A hyphen in a name is read as ``_``, so that ``Nash-MTL`` is ``Nash_MTL``; the registries know the rest.
 A bare word is a string, so ``pcgrad(wrt=parameters)`` needs no quotes. A value may itself be a call,
 as in ``cr_mogm(inner=cagrad(c=0.4))``; it is kept as a string in the same grammar, and whoever takes the
 option reads it with :func:`parse_spec`, or with :func:`parse_call` where values without a key have a
@@ -109,14 +111,34 @@ def _parse_string(text: str, nested: bool = False) -> list[Part]:
 
 
 def _summands(tree: ast.expr, text: str) -> list[ast.expr]:
-    """The operands of ``a + b + c``, left to right."""
-    reversed_parts = []
-    while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add):
+    """The operands of ``a + b + c``, left to right; hyphens join what stands around them to one name."""
+    pending: list[tuple[ast.operator, ast.expr]] = []
+    while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add | ast.Sub):
         if isinstance(tree.right, ast.BinOp):
             raise _not_a_part(tree.right, text)
-        reversed_parts.append(tree.right)
+        pending.append((tree.op, tree.right))
         tree = tree.left
-    return [tree, *reversed(reversed_parts)]
+    parts = [tree]
+    for operator, operand in reversed(pending):
+        if isinstance(operator, ast.Add):
+            parts.append(operand)
+        else:
+            parts[-1] = _hyphenated(parts[-1], operand, text)
+    return parts
+
+
+def _hyphenated(left: ast.expr, right: ast.expr, text: str) -> ast.expr:
+    """``Nash-MTL(max_norm=1)`` as ``Nash_MTL(max_norm=1)``: only the last piece may have options."""
+    name = right.func if isinstance(right, ast.Call) else right
+    if isinstance(name, ast.Constant) and type(name.value) is int:  # CIFAR-10
+        last: str | None = str(name.value)
+    else:
+        last = name.id if isinstance(name, ast.Name) else None
+    first = _dotted_name(left)
+    if first is None or last is None:
+        raise _not_a_part(right if last is None else left, text)
+    whole = ast.Name(f"{first}_{last}", ast.Load())
+    return ast.Call(whole, right.args, right.keywords) if isinstance(right, ast.Call) else whole
 
 
 def _parse_part(node: ast.expr, text: str, nested: bool = False) -> Part:
@@ -207,6 +229,7 @@ def _parse_mapping(spec: Mapping[str, Any]) -> Part:
             f"a part needs the key 'name'; got keys {sorted(map(str, spec))}. "
             "Write {'name': 'cagrad', 'c': 0.4}"
         )
+    name = name.replace("-", "_") if isinstance(name, str) else name
     if not isinstance(name, str) or not _WORD.fullmatch(name):
         raise SpecError(f"a part's name must be a word such as 'cagrad', not {name!r}")
     for key in options:

@@ -13,6 +13,8 @@ from mtlkit.gradients import Gradients
 
 __all__ = ["Step", "measure", "measure_rows", "spread"]
 
+_ONE = torch.ones(())
+
 
 @dataclass
 class Step:
@@ -37,7 +39,7 @@ class Step:
     feature_gram: Tensor
     """(P, P) inner products of ``features``."""
     finite: Tensor
-    """Whether all gradients are finite; state is only kept if they are."""
+    """Whether all gradients are finite, seen from their squares; state is only kept if they are."""
     scale: Tensor
     """Factor of the loss, for example that of a GradScaler."""
     losses: Tensor | None = None
@@ -116,17 +118,17 @@ def measure(
         direct: whether the merged gradient is one of the parameters, where there are such rows.
     """
     scale = torch.where(scale == 0, 1.0, scale).to(features.dtype)
-    gram = _gram_of(features, scale.device)
+    gram = features.gram() if features.tasks else scale.new_zeros(0, 0)
     present = features.tasks
     if not processes.alone:
         present, gram = _sum_over_processes(gram, present, tasks, processes)
     feature_gram = gram = gram / scale.square()
-    finite = torch.isfinite(gram).all()
+    finite = gram.trace() < torch.inf
     rows = features
     if parameter_rows is not None and present:
         rows = parameter_rows(features, present)
         gram = rows.gram() / scale.square()
-        finite = finite & torch.isfinite(gram).all()
+        finite = finite & (gram.trace() < torch.inf)
     return Step(
         tasks=tasks,
         present=present,
@@ -143,11 +145,28 @@ def measure(
 
 
 def measure_rows(
-    tasks: int, rows: Gradients, *, scale: Tensor, losses: Tensor, processes: Processes
+    rows: Gradients,
+    *,
+    tasks: int,
+    scale: Tensor | None = None,
+    losses: Tensor | None = None,
+    processes: Processes = ALONE,
 ) -> Step:
-    """Measure gradients of the parameters that were taken straight from the losses."""
-    scale = torch.where(scale == 0, 1.0, scale).to(rows.dtype)
-    gram = _gram_of(rows, scale.device) / scale.square()
+    """Measure gradients that are merged as they are, equal on every process.
+
+    Args:
+        rows: the gradients.
+        tasks: number of tasks.
+        scale: factor of the loss; None for none.
+        losses: (K,) losses of the step.
+        processes: processes that share the step.
+    """
+    gram = rows.gram() if rows.tasks else _ONE.new_zeros(0, 0)
+    if scale is None:
+        scale = _ONE
+    else:
+        scale = torch.where(scale == 0, 1.0, scale).to(rows.dtype)
+        gram = gram.to(scale.device) / scale.square()
     return Step(
         tasks=tasks,
         present=rows.tasks,
@@ -156,9 +175,9 @@ def measure_rows(
         delivered=rows,
         gram=gram,
         feature_gram=gram,
-        finite=torch.isfinite(gram).all(),
+        finite=gram.trace() < torch.inf,
         scale=scale,
-        losses=_pick(losses, rows.tasks),
+        losses=None if losses is None else _pick(losses, rows.tasks),
         processes=processes,
     )
 
@@ -170,11 +189,6 @@ def spread(values: Tensor, present: tuple[int, ...], tasks: int, fill: float = t
     empty = torch.full_like(values[:1].sum(dim=0), fill)
     rows = dict(zip(present, values, strict=True))
     return torch.stack([rows.get(task, empty) for task in range(tasks)])
-
-
-def _gram_of(grads: Gradients, device: torch.device) -> Tensor:
-    empty = torch.zeros(0, 0, dtype=grads.dtype, device=device)
-    return grads.gram() if grads.tasks else empty
 
 
 def _pick(values: Tensor, present: tuple[int, ...]) -> Tensor:

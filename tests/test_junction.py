@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import mtlkit
+from mtlkit.errors import UsageError
 from mtlkit.nesting import flatten_features
 from mtlkit.testing import check_method
 from tests.networks import SmallNet, train
@@ -320,6 +321,28 @@ def test_a_checkpoint_around_the_junction_itself_changes_nothing(spec):
         optimizer.step()
     for left, right in zip(stored.parameters(), recomputed.parameters(), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("spec", ["pcgrad", "rotograd", "uw+mgda"])
+def test_a_checkpoint_around_the_whole_forward_with_its_total_changes_nothing(spec):
+    xs = [torch.randn(8, 4) for _ in range(3)]
+    stored = SmallNet(spec)
+    recomputed = copy.deepcopy(stored)
+    train(stored, xs)
+    optimizer = torch.optim.SGD(recomputed.parameters(), lr=0.02, momentum=0.5)
+    for x in xs:
+        optimizer.zero_grad()
+        checkpoint(recomputed, x, use_reentrant=False).backward()
+        optimizer.step()
+    for left, right in zip(stored.parameters(), recomputed.parameters(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_a_checkpoint_around_a_total_that_remembers_losses_is_refused():
+    net = SmallNet("dwa+pcgrad")
+    total = checkpoint(net, torch.randn(8, 4), use_reentrant=False)
+    with pytest.raises(UsageError, match="call total outside of the checkpoint"):
+        total.backward()
 
 
 @pytest.mark.parametrize("spec", COMPILED)

@@ -188,3 +188,62 @@ def test_a_broken_plugin_warns_with_its_name_and_breaks_nothing_else(installed_p
     assert "this plugin is broken on purpose" in result.stderr
     quiet = run_with(installed_plugin, "import mtlkit")
     assert "broken" not in quiet.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "canonical"),
+    [
+        ("CAGrad(c=0.3)", "cagrad(c=0.3)"),
+        ("UW+Nash-MTL(max_norm=2)", "uw+nash_mtl(max_norm=2)"),
+        ("ConFIG", "config"),
+        ("Nash-MTL", "nash_mtl"),
+        ("NashMTL", "nash_mtl"),
+        ("MGDA-UB", "mgda"),
+        ("IMTL-G", "imtl_g"),
+        ("IMTLG", "imtl_g"),
+        ("Aligned-MTL", "aligned_mtl"),
+        ("RotoGrad", "rotate+scale"),
+        ("EW", "sum"),
+        ([{"name": "Nash-MTL", "max_norm": 2}], "nash_mtl(max_norm=2)"),
+    ],
+)
+def test_methods_are_found_by_the_spelling_of_their_papers(given, canonical):
+    assert str(mtlkit.create_method(given, 2, feature_dim=4)) == canonical
+
+
+def test_networks_data_sets_and_tasks_are_found_by_other_spellings_too():
+    from mtlkit.tasks import create_task
+
+    model = mtlkit.create_architecture("Hard-Sharing(backbone=mlp(4, inputs=3))", 2, method="PCGrad")
+    assert model.spec.startswith("hard_sharing(")
+    assert str(model.method) == "pcgrad"
+    assert mtlkit.load_dataset("Multi-Digits").spec == "multidigits"
+    assert create_task("Binary", "x").kind == "binary"
+    assert mtlkit.registry.architectures.canonical("HPS") == "hard_sharing"
+
+
+def test_every_other_spelling_leads_to_a_registered_name():
+    for registry in (methods, mtlkit.registry.architectures):
+        for spelling, name in registry._spellings.items():
+            assert name in registry.names(), spelling
+            assert registry.canonical(spelling) == name
+
+
+def test_two_names_that_differ_in_spelling_alone_are_not_confused():
+    registry = Registry("thing", "mtlkit.no_such_group", "mtlkit.registry")
+    registry.register("ab")(lambda: "ab")
+    registry.register("a_b")(lambda: "a_b")
+    assert registry.get("ab")() == "ab"
+    assert registry.get("a_b")() == "a_b"
+    with pytest.raises(SpecError, match="unknown thing 'A-B'"):
+        registry.get("A-B")
+
+
+@pytest.mark.parametrize(
+    "text", ["a-", "-a", "a(x=1)-b", "a-b.c", "a-1.5", "a--b", "x(column=hours-worked)"]
+)
+def test_a_hyphen_is_part_of_a_name_and_nothing_else(text):
+    from mtlkit.spec import parse_spec
+
+    with pytest.raises(SpecError):
+        parse_spec(text)

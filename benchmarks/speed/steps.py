@@ -13,21 +13,23 @@ PARAMETER_LEVEL = ("pcgrad", "mgda")
 TASKS = 10
 
 
-class _Net(nn.Module):
+class Net(nn.Module):
     """ResNet18 on 3 x 32 x 32 with K linear heads; without a spec, written without mtlkit."""
 
-    def __init__(self, spec: str | None) -> None:
+    def __init__(self, spec: str | None, tasks: int = TASKS) -> None:
         super().__init__()
         import timm
 
         torch.manual_seed(0)
         self.backbone = timm.create_model("resnet18", num_classes=0)
-        self.heads = nn.ModuleList(nn.Linear(512, 1) for _ in range(TASKS))
-        self.method = None if spec is None else mtlkit.create_method(spec, TASKS, feature_dim=512)
+        self.heads = nn.ModuleList(nn.Linear(512, 1) for _ in range(tasks))
+        self.method = None if spec is None else mtlkit.create_method(spec, tasks, feature_dim=512)
 
     def losses(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        z = self.backbone(x)
-        views = [z] * TASKS if self.method is None else self.method(z)
+        return self.head_losses(self.backbone(x), y)
+
+    def head_losses(self, z: Tensor, y: Tensor) -> list[Tensor]:
+        views = [z] * len(self.heads) if self.method is None else self.method(z)
         loss = nn.functional.binary_cross_entropy_with_logits
         return [
             loss(head(v)[:, 0], y[:, k])
@@ -35,9 +37,11 @@ class _Net(nn.Module):
         ]
 
 
-class _Candidate:
+class Candidate:
+    """A step with SGD."""
+
     def __init__(self, spec: str | None, batch: tuple[Tensor, Tensor]) -> None:
-        self.net, self.batch = _Net(spec), batch
+        self.net, self.batch = Net(spec, batch[1].shape[1]), batch
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3)
 
     def __call__(self) -> None:
@@ -49,7 +53,7 @@ class _Candidate:
         self.optimizer.step()
 
 
-class _SeparateBackwards(_Candidate):
+class _SeparateBackwards(Candidate):
     """K calls of ``autograd.grad`` and the sum of their rows: what parameter level must cost."""
 
     def __call__(self) -> None:
@@ -69,14 +73,14 @@ def run(rounds: int = 15) -> list[Row]:
     torch.set_num_threads(2)
     torch.manual_seed(0)
     batch = (torch.randn(64, 3, 32, 32), torch.randint(0, 2, (64, TASKS)).float())
-    candidates = {"plain": _Candidate(None, batch)}
-    candidates |= {name: _Candidate(name, batch) for name in ("sum", *FEATURE_LEVEL)}
+    candidates = {"plain": Candidate(None, batch)}
+    candidates |= {name: Candidate(name, batch) for name in ("sum", *FEATURE_LEVEL)}
     seconds = interleave(candidates, rounds)
     group = f"step, ResNet18, K={TASKS}, features / plain sum"
     rows = [Row(group, name, ratio(seconds, name, "plain"), limit=1.05) for name in FEATURE_LEVEL]
     rows.append(Row(group, "sum", ratio(seconds, "sum", "plain")))
-    heavy: dict[str, _Candidate] = {"K backwards": _SeparateBackwards(None, batch)}
-    heavy |= {name: _Candidate(f"{name}(wrt=parameters)", batch) for name in PARAMETER_LEVEL}
+    heavy: dict[str, Candidate] = {"K backwards": _SeparateBackwards(None, batch)}
+    heavy |= {name: Candidate(f"{name}(wrt=parameters)", batch) for name in PARAMETER_LEVEL}
     seconds = interleave(heavy, max(3, 2 * rounds // 3), warmup=1)
     group = f"step, ResNet18, K={TASKS}, parameters / K autograd.grad calls and a sum"
     return rows + [Row(group, n, ratio(seconds, n, "K backwards"), limit=1.05) for n in PARAMETER_LEVEL]

@@ -13,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command_from_info
 
 from mtlkit._version import __version__
+from mtlkit.cli import failures
 from mtlkit.errors import MtlkitError, SpecError
 from mtlkit.launching import LaunchError, is_first_process
 
@@ -22,6 +23,7 @@ COMMANDS = {
     "architectures": "List the architectures, or show the options of one.",
     "compare": "Compare methods: every method with every seed, statistics, a report.",
     "data": "List the data sets, or describe one.",
+    "diagnose": "Take some plain steps; say what the tasks' gradients do, and what to try.",
     "doctor": "Show versions, devices and extras; say what is missing.",
     "export": "Write a trained network as one file: pt2, ONNX or safetensors.",
     "methods": "List all methods, or show the page of one.",
@@ -110,7 +112,7 @@ def _run(arguments: list[str] | None) -> int:
         return 2 if isinstance(error, SpecError) else 1
     except Exception as error:
         if not _is_usage_error(error):
-            raise
+            return failures.tell(error)
         error.show()  # type: ignore[attr-defined]
         return int(getattr(error, "exit_code", 2))
     return code if isinstance(code, int) else 0

@@ -93,6 +93,7 @@ def method_facts(name: str) -> MethodFacts:
     Raises:
         SpecError: for a name that is not registered; for one of :data:`OMITTED`, it says why.
     """
+    name = methods.canonical(name)
     if name in OMITTED and name not in methods.names():
         raise SpecError(f"method {name!r} is left out of mtlkit. {OMITTED[name]}")
     stands_for = methods.aliases().get(name, "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import sys
 import textwrap
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -13,9 +12,15 @@ from typing import Annotated, Any
 import typer
 
 from mtlkit.cli import app
+from mtlkit.cli.formulas import plain_docstring, plain_text
 from mtlkit.cli.options import Plugins
 
 __all__ = ["methods"]
+
+_WIDE = 140
+"""From so many columns on, the table has all its columns."""
+_READABLE = 100
+_SHORT = {"weigh losses": "losses", "fork features": "fork", "merge gradients": "merge"}
 
 
 @app.command()
@@ -68,25 +73,28 @@ def _print_table(chosen: list[Any], costs: dict[str, float]) -> None:
     from mtlkit.cli.catalogue import OMITTED
     from mtlkit.cli.costs import kept_costs
 
+    console = _console()
+    wide = console.width >= _WIDE
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method", no_wrap=True, style="bold")
     for column in ("role", "paper"):
         table.add_column(column, overflow="fold")
     table.add_column("year", no_wrap=True)
-    for column in ("needs", "distributed", "cost"):
+    for column in ("needs", "distributed", "cost") if wide else ():
         table.add_column(column, overflow="fold")
     table.add_column("at K = 10", justify="right", no_wrap=True)
     if costs:
         table.add_column("here", justify="right", no_wrap=True)
     for facts in chosen:
-        role = f"= {facts.stands_for}" if facts.stands_for else ", ".join(facts.roles)
-        authors = facts.paper.split(",")[0]
-        cells = [facts.name, role, authors, str(facts.year or ""), ", ".join(facts.needs)]
-        cells += [facts.distributed, facts.cost, facts.figure]
+        roles = facts.roles if wide else [_SHORT.get(role, role) for role in facts.roles]
+        role = f"= {facts.stands_for}" if facts.stands_for else ", ".join(roles)
+        cells = [facts.name, role, facts.paper.split(",")[0], str(facts.year or "")]
+        if wide:
+            cells += [", ".join(facts.needs), facts.distributed, facts.cost]
+        cells.append(facts.figure)
         if costs:
             cells.append(f"+{costs[facts.name]:.1f} ms")
         table.add_row(*cells)
-    console = _console()
     console.print(table)
     console.print(
         f"\n{len(chosen)} methods; `mtlkit methods NAME` shows one. Parts are joined by '+', as in "
@@ -105,7 +113,8 @@ def _print_page(facts: Any, costs: dict[str, float]) -> None:
     console.print()
     # the options' table below says what the arguments are
     description = re.sub(r"^Args:\n(?:[ \t]+.*\n?|\n)+", "", facts.docstring, flags=re.MULTILINE)
-    typer.echo(textwrap.indent(description.strip(), "  "))
+    width = min(console.width, _READABLE) - 2
+    typer.echo(textwrap.indent(plain_docstring(description, width), "  "))
     console.print()
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
@@ -132,12 +141,12 @@ def _print_page(facts: Any, costs: dict[str, float]) -> None:
         options.add_column(no_wrap=True)
         options.add_column(overflow="fold")
         for option in facts.options:
-            options.add_row(option.name, f"= {option.default_text}", option.description)
+            options.add_row(option.name, f"= {option.default_text}", plain_text(option.description))
         console.print(options, markup=False)
 
 
 def _console() -> Any:
-    """A console that does not wrap lines when the output is a file or a pipe."""
+    """The terminal, or 80 columns in a file or pipe, unless ``COLUMNS`` says otherwise."""
     from rich.console import Console
 
-    return Console() if sys.stdout.isatty() else Console(width=200)
+    return Console()

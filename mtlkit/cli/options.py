@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -37,15 +37,18 @@ Plugins = Annotated[
 """The option ``--plugin`` of commands without settings."""
 
 
-def with_settings(model: type[Settings]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Replace ``**settings`` of a command by one option for each setting of ``model``.
+def with_settings(
+    model: type[Settings], only: Sequence[str] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Replace ``**settings`` of a command by one option for each setting of ``model``, or some.
 
     The command is given those that stand on the command line. Settings that are mappings have no option.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(command, eval_str=True)
-        made = [_option(name, field) for name, field in model.model_fields.items()]
+        fields = model.model_fields
+        made = [_option(name, fields[name]) for name in (fields if only is None else only)]
         options = [option for option in made if option is not None]
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
 

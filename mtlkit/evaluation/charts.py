@@ -37,7 +37,7 @@ ROW = 24
 """Height of a method in charts with a row per method, in pixels."""
 
 _SHARES = ("accuracy", "f1", "auc", "miou", "iou", "precision", "recall", "within", "share", "top")
-_ERRORS = ("mse", "mae", "rmse", "error", "angle", "loss", "seconds")
+_ERRORS = ("mse", "mae", "rmse", "error", "angle", "seconds")
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,7 @@ def line_chart(
     """
     data: list[dict[str, Any]] = []
     bands: list[dict[str, Any]] = []
+    bounds = _kept_bounds(bounds, [value for line in lines for value in line.y.tolist()])
     for line in lines:
         thinned = thin_line(line, points)
         y = np.where(thinned.y > 0, thinned.y, np.nan) if log_y else thinned.y
@@ -188,6 +189,7 @@ def box_chart(
         for sample, values in kept
     ]
     names = ", ".join(f"{sample.label} {np.median(values):.4g}" for sample, values in kept)
+    bounds = _kept_bounds(bounds, [value for _, values in kept for value in values])
     layout = _rows(x_label, bounds, len(kept), marker)
     return Chart(title, {"data": data, "layout": layout}, f"{x_label} over seeds; medians: {names}.")
 
@@ -292,8 +294,8 @@ def point_chart(
                 }
             )
     layout = {
-        "xaxis": _axis(x_label, x_bounds, log=log_x),
-        "yaxis": _axis(y_label, y_bounds),
+        "xaxis": _axis(x_label, _kept_bounds(x_bounds, [point.x for point in kept]), log=log_x),
+        "yaxis": _axis(y_label, _kept_bounds(y_bounds, [point.y for point in kept])),
         "hovermode": "closest",
     }
     names = ", ".join(f"{p.label} ({p.x:.4g}, {p.y:.4g})" for p in kept if p.series is not None)
@@ -353,6 +355,17 @@ def thin_line(line: Line, points: int) -> Line:
 
     low, high = (None if v is None else average(v) for v in (line.low, line.high))
     return Line(line.series, line.label, average(line.x), average(line.y), low, high)
+
+
+def _kept_bounds(bounds: Bounds, values: Sequence[float]) -> Bounds:
+    """The bounds that no value crosses: an accuracy may be in percent, and data are never hidden."""
+    known = [value for value in values if math.isfinite(value)]
+    low, high = bounds
+    slack = 1e-9
+    return (
+        None if low is None or any(value < low - slack for value in known) else low,
+        None if high is None or any(value > high + slack for value in known) else high,
+    )
 
 
 def _coordinates(points: Iterable[Point]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from mtlkit.evaluation.compare_config import CONFIG, SINGLE_TASK, CompareConfig
 from mtlkit.evaluation.jobs import Job, Outcome, read_outcome, write_json
 from mtlkit.evaluation.launchers import Launcher, Processes, Submitit, ThisProcess, cores
 from mtlkit.evaluation.live_table import LiveTable
+from mtlkit.evaluation.preflight import check_first_step
 from mtlkit.evaluation.report import write_report
 from mtlkit.evaluation.results import (
     ONE_EACH,
@@ -92,6 +93,8 @@ def compare(
         plan_jobs(config, folder, [task.name for task in tasks], threads), [t.name for t in tasks]
     )
     finished = [job for job in plan.jobs if read_outcome(job) is not None]  # also checks settings
+    waiting = [job for job in plan.jobs if job not in finished]
+    check_first_step(waiting, elsewhere=config.launcher == "submitit")
     _write_header(config, folder, tasks, threads)
     comparison = Comparison.load(folder)
     for run in comparison.recovered:
@@ -107,7 +110,6 @@ def compare(
                 table.found(job)
             for label, seed in dict.fromkeys((job.label, job.seed) for job in finished):
                 _record(comparison, folder, plan, label, seed, ratios)
-            waiting = [job for job in plan.jobs if job not in finished]
             if waiting:
 
                 def ended(job: Job, outcome: Outcome) -> None:

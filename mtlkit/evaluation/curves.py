@@ -41,7 +41,7 @@ def learning_section(comparison: Comparison) -> Section:
         ]
         blocks.append(Charts(charts, title, closed=split == "val"))
     shown = any(block.kept for block in blocks)
-    return Section("learning", "Learning curves", [_NOTE, *blocks] if shown else [])
+    return Section("learning", "Learning curves", [_note(comparison), *blocks] if shown else [])
 
 
 def gradient_section(comparison: Comparison) -> Section:
@@ -77,7 +77,11 @@ def gradient_section(comparison: Comparison) -> Section:
         Charts(by_task("rotation_angles", "degrees", degrees), "Angles, by task", closed=True),
     ]
     shown = any(block.kept for block in blocks)
-    return Section("gradients", "Gradients", [_NOTE, *blocks] if shown else [])
+    return Section("gradients", "Gradients", [_note(comparison), *blocks] if shown else [])
+
+
+def _note(comparison: Comparison) -> Note | None:
+    return _NOTE if len(comparison.runs) > 1 else None
 
 
 def _points(comparison: Comparison) -> int:

@@ -52,14 +52,15 @@ def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
 
 def render_report(comparison: Comparison) -> str:
     """The report as a string of HTML."""
-    table = build_table(comparison)
+    single = len(comparison.runs) == 1
+    table = build_table(comparison, all_metrics=single)
     sections = [
         Section("results", "Results", result_blocks(comparison, table)),
         _differences(table),
         front_section(comparison),
         rank_section(comparison),
         _costs(comparison, table),
-        Section("tasks", "Results over seeds", [task_charts(comparison)]),
+        Section("tasks", "Results over seeds", [] if single else [task_charts(comparison)]),
         learning_section(comparison),
         gradient_section(comparison),
         _runs(comparison),
@@ -113,7 +114,8 @@ def result_blocks(comparison: Comparison, table: Table, name: str = "table") -> 
         cells = [_cell(row.cells[column.key], column) for column in table.columns]
         rows.append([first, *cells, Cell(str(row.done), row.done)])
     listing = Listing([*heads, Head("runs")], rows, [*groups, ("", 1)], name)
-    notes = [describe_marks(table), f"All on the {comparison.split} set."]
+    notes = [describe_marks(table)] if len(comparison.runs) > 1 else []
+    notes.append(f"All on the {comparison.split} set.")
     if any(column.key == "time" for column in table.columns):
         notes.append(
             f"× step: time of a training step relative to {table.reference or 'the reference'}."

@@ -22,7 +22,7 @@ from mtlkit.tasks import Task
 from mtlkit.training.experiment import build_model, make_optimizer
 from mtlkit.training.loaders import Batch
 
-__all__ = ["time_steps"]
+__all__ = ["find_device", "first_batches", "make_stepper", "time_steps"]
 
 _WARM_UP = 3
 
@@ -46,19 +46,19 @@ def time_steps(
     """
     steppers: dict[str, Callable[[Batch], None]] = {}
     batches: list[Batch] = []
-    device = _device(next(iter(jobs.values())).device)
+    device = find_device(next(iter(jobs.values())).device)
     for label, job in jobs.items():
         config = job.config()
         dataset = load_data(config)
         try:
             model, tasks, _ = build_model(config, dataset=dataset, change=network_change(job))
             model.to(device).train()
-            steppers[label] = _stepper(model, tasks, make_optimizer(config, model))
+            steppers[label] = make_stepper(model, tasks, make_optimizer(config, model))
         except Exception:  # the error will show up in its own run
             continue
         if not batches:
             loader = dataset.loader("train", config.batch_size, seed=config.seed)
-            batches = _some(loader, 4, tasks, device)
+            batches = first_batches(loader, 4, tasks, device)
     if reference not in steppers:
         return {}
     times: dict[str, list[float]] = {label: [] for label in steppers}
@@ -85,7 +85,8 @@ def time_steps(
     }
 
 
-def _stepper(model: nn.Module, tasks: Sequence[Task], optimizer: Any) -> Callable[[Batch], None]:
+def make_stepper(model: nn.Module, tasks: Sequence[Task], optimizer: Any) -> Callable[[Batch], None]:
+    """A function that takes one training step on a batch."""
     method: Any = model.method
     auxiliary: Any = getattr(model, "auxiliary_loss", None)
 
@@ -104,7 +105,7 @@ def _stepper(model: nn.Module, tasks: Sequence[Task], optimizer: Any) -> Callabl
     return step
 
 
-def _some(loader: Any, number: int, tasks: Sequence[Task], device: torch.device) -> list[Batch]:
+def first_batches(loader: Any, number: int, tasks: Sequence[Task], device: torch.device) -> list[Batch]:
     """The first batches, on the device, with their labels counted as the Trainer does."""
     found = []
     for inputs, targets in itertools.islice(loader, number):
@@ -114,7 +115,8 @@ def _some(loader: Any, number: int, tasks: Sequence[Task], device: torch.device)
     return found
 
 
-def _device(wanted: str) -> torch.device:
+def find_device(wanted: str) -> torch.device:
+    """The device of this name; ``auto`` is the accelerator where there is one."""
     if wanted == "auto":
         found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         return found or torch.device("cpu")

@@ -247,11 +247,10 @@ def _merge_parameters(
     rows = {task: row for task, row in rows.items() if any(gradient is not None for gradient in row)}
     double = any(parameter.dtype == torch.float64 for parameter in parameters.candidates)
     step = measure_rows(
-        len(method.tasks),
         Gradients(rows, torch.float64 if double else torch.float32),
+        tasks=len(method.tasks),
         scale=torch.ones((), device=losses.device),
         losses=losses,
-        processes=ALONE,
     )
     if method.fork_part is not None:  # rotations learn from the gradients of the features
         seen = _measure(method, grads, losses, own_samples)

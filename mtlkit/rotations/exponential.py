@@ -22,6 +22,7 @@ __all__ = [
     "packed_skew_products",
     "probe",
     "skew_product",
+    "skew_square",
     "unpack",
 ]
 
@@ -100,12 +101,12 @@ def exponential_minus_one(move: Tensor, degree: int = 8, squarings: int = 0) -> 
     """
     if squarings:
         move = move / 2**squarings
-    square = torch.bmm(move, move)
-    factor = CAPACITY[degree] / _norm_from_square(square).clamp_min(CAPACITY[degree])
+    square = skew_square(move)
+    factor = CAPACITY[degree] / _spectral_norms(square).clamp_min(CAPACITY[degree])
+    if degree == 2:  # f A + (f A)^2 / 2
+        return torch.addcmul(move, square, factor / 2).mul_(factor), factor
     move, square = move * factor, square * factor.square()
-    if degree == 2:
-        result = move.add_(square, alpha=1 / 2)
-    elif degree == 4:
+    if degree == 4:
         inner = torch.add(move / 6, square, alpha=1 / 24)
         result = move.add_(square, alpha=1 / 2).baddbmm_(square, inner)
     else:
@@ -113,6 +114,15 @@ def exponential_minus_one(move: Tensor, degree: int = 8, squarings: int = 0) -> 
     for _ in range(squarings):
         result = torch.baddbmm(result, result, result, beta=2)
     return result, factor
+
+
+def skew_square(move: Tensor) -> Tensor:
+    """``A A`` of skew-symmetric (B, n, n) A, by three quarters of a product, as it is symmetric."""
+    half = move.shape[-1] // 2
+    above = torch.bmm(move[:, :half], move)  # (B, h, n)
+    across = above[..., half:]
+    below = torch.cat([across.mT, torch.bmm(move[:, half:], move[..., half:])], dim=-1)
+    return torch.cat([above, below], dim=-2)
 
 
 def _degree_eight(move: Tensor, square: Tensor) -> Tensor:
@@ -131,21 +141,23 @@ def _degree_eight(move: Tensor, square: Tensor) -> Tensor:
 
 def degree_for(move: Tensor) -> int:
     """Degree for moves of up to four times skew-symmetric (B, n, n) A; waits for the device."""
-    largest = float(_norm_from_square(torch.bmm(move, move)).max())
+    largest = float(_spectral_norms(move, move).max())
     return next((degree for degree, capacity in CAPACITY.items() if capacity >= 4 * largest), 8)
 
 
-def _norm_from_square(square: Tensor) -> Tensor:
-    """(B, 1, 1) spectral norms of skew-symmetric A, from (B, n, n) ``square`` = A A.
+def _spectral_norms(*factors: Tensor) -> Tensor:
+    """(B, 1, 1) spectral norms of skew-symmetric A; the product of the (B, n, n) ``factors`` is A A.
 
     A power iteration, so never too large. Two iterations find more than half of the norm also where a
     single plane turns much faster than hundreds of others.
     """
-    vector = probe(square).expand(len(square), -1, -1)  # (B, n, 1)
-    tiny = torch.finfo(square.dtype).tiny
+    vector = probe(factors[0]).expand(len(factors[0]), -1, -1)  # (B, n, 1)
+    tiny = torch.finfo(vector.dtype).tiny
     for _ in range(_POWER_ITERATIONS):
         length = torch.linalg.vector_norm(vector, dim=1, keepdim=True)
-        vector = torch.bmm(square, vector / length.clamp_min(tiny))
+        vector = vector / length.clamp_min(tiny)
+        for factor in factors:
+            vector = torch.bmm(factor, vector)
     norms: Tensor = torch.linalg.vector_norm(vector, dim=1, keepdim=True)
     return norms.sqrt()
 

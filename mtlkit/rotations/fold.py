@@ -34,32 +34,33 @@ def fold_(base: Tensor, applied: Tensor, lie: Tensor, degree: int = 8) -> None:
     squarings = _SQUARINGS.get(base.dtype, 0)
     pieces = (torch.split(tensor, chunk) for tensor in (base, applied, lie))
     for rotations, done, wanted in zip(*pieces, strict=True):
-        step, factor, finite = _step(rotations.shape[-1], done, wanted, degree, squarings)
+        step, factor = _step(rotations.shape[-1], done, wanted, degree, squarings)
         rotations += torch.bmm(rotations, step)
-        # exactly what was wanted where the factor is 1
-        done.lerp_(torch.where(finite, wanted, done), factor)
+        # exactly what was wanted where the factor is 1; it is 0 where that is not finite
+        done.lerp_(_zero_if_not_finite(wanted), factor)
 
 
 def folded(base: Tensor, applied: Tensor, lie: Tensor) -> Tensor:
     """``base exp(lie - applied)`` on the manifold, whatever average or rounding ``base`` is."""
     base = projected(base)
-    step, _, _ = _step(base.shape[-1], applied, lie, 8, _SQUARINGS_IN_EVALUATION)
+    step, _ = _step(base.shape[-1], applied, lie, 8, _SQUARINGS_IN_EVALUATION)
     return orthogonalize(torch.baddbmm(base, base, step))
 
 
-def _step(
-    side: int, applied: Tensor, lie: Tensor, degree: int, squarings: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """``exp(f A) - 1``, f and whether A is finite; the latter two are (B, 1, 1)."""
+def _step(side: int, applied: Tensor, lie: Tensor, degree: int, squarings: int) -> tuple[Tensor, Tensor]:
+    """``exp(f A) - 1`` and (B, 1, 1) f."""
     move = lie - applied
     largest = move.abs().amax(dim=(-2, -1), keepdim=True)
-    finite = largest.isfinite()
     # the powers of such entries stay within the dtype's range, and no smaller move is cut
     limit = 2.0**squarings
-    scale = torch.where(finite, limit / largest.clamp_min(limit), 0.0)
-    move = torch.nan_to_num(move, 0.0, 0.0, 0.0) * scale  # many times faster than where
-    step, factor = exponential_minus_one(unpack(move, side), degree, squarings)
-    return step, factor * scale, finite
+    scale = torch.where(largest.isfinite(), limit / largest.clamp_min(limit), 0.0)
+    move = unpack(_zero_if_not_finite(move).mul_(scale), side)
+    step, factor = exponential_minus_one(move, degree, squarings)
+    return step, factor * scale
+
+
+def _zero_if_not_finite(numbers: Tensor) -> Tensor:
+    return torch.nan_to_num(numbers, 0.0, 0.0, 0.0)  # many times faster than where
 
 
 def full_precision(device: torch.device) -> torch.autocast:

@@ -17,6 +17,8 @@ from mtlkit.rotations.manifold import correct_drift_, orthogonalize, projected, 
 __all__ = ["Rotations"]
 
 _FOLDS_BETWEEN_CHECKS = 16
+_PATIENCE = 100
+"""Forward passes after which rotations that have never moved are told; accumulation takes some too."""
 
 
 class Rotations(nn.Module):
@@ -66,6 +68,7 @@ class Rotations(nn.Module):
         self.lie = nn.ParameterList([torch.zeros(blocks, *packed) for _ in range(count)])
         self.folds = 0
         self.degree = 8
+        self._idle = 0  # gradients in a row that no optimizer has answered
         self._unfolded = False
         self._folded: list[tuple[int, int]] | None = None  # versions of ``lie`` after the last fold
         self._noted: list[tuple[int, int]] | None = None  # version of ``base`` after the last fold
@@ -84,6 +87,7 @@ class Rotations(nn.Module):
                 self.base.copy_(orthogonalize(self.base))
             else:
                 self._project()
+                self._warn_if_idle()
                 if self._pending():
                     packed = self._packed()
                     if self.folds % _FOLDS_BETWEEN_CHECKS == 0:
@@ -142,6 +146,19 @@ class Rotations(nn.Module):
             )
         elif self.base.dtype == torch.float32:
             self.degree = degree_for(unpack(move, self.side))
+
+    def _warn_if_idle(self) -> None:
+        """Warn once where gradients come and no optimizer has ever moved the rotations."""
+        waiting = self._unfolded and self.lie[0].requires_grad and self._folded == _versions(self.lie)
+        self._idle = self._idle + 1 if waiting else 0
+        if self._idle == _PATIENCE and not self._packed().any():
+            warnings.warn(
+                f"the rotations have not moved in {_PATIENCE} steps, so they are not learnt: no "
+                "optimizer has them; make it with mtlkit.param_groups(model, lr=...), or give it "
+                "method.parameters() besides the network's",
+                UserWarning,
+                stacklevel=8,  # the line that calls method(features)
+            )
 
     def _project(self) -> None:
         """Make rotations of what somebody else has written into ``base``, for example an average."""

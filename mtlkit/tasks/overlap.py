@@ -11,7 +11,14 @@ from torch import Tensor
 from mtlkit.tasks.labels import LabelCount, labelled_rows
 from mtlkit.tasks.task import Task
 
-__all__ = ["LabelOverlap", "Overlap", "join_overlaps", "label_overlap", "overlap_advice"]
+__all__ = [
+    "LabelOverlap",
+    "Overlap",
+    "join_overlaps",
+    "label_overlap",
+    "labelled_samples",
+    "overlap_advice",
+]
 
 
 class Overlap(NamedTuple):
@@ -46,12 +53,12 @@ def label_overlap(
             continue
         present |= 1 << number
         if not own_samples:
-            known = _labelled_samples(task, target, count).int()
+            known = labelled_samples(task, target, count).int()
             total = known if total is None else total + known
     return Overlap(total is not None and bool((total > 1).any()), present)
 
 
-def _labelled_samples(task: Task, target: Tensor, count: LabelCount) -> Tensor:
+def labelled_samples(task: Task, target: Tensor, count: LabelCount) -> Tensor:
     """(B,) mask of the samples that have a label of the task."""
     whole = len(target) if task.labels is None else target.numel()
     if count.number == whole:

@@ -43,7 +43,7 @@ def create_task(kind: SpecLike, name: str, **overrides: Any) -> Task:
     """
     from mtlkit.tasks.task import Task
 
-    part = parse_call(kind)
+    part = kinds.resolve(parse_call(kind))
     part = Part(part.name, {**part.options, **overrides}, part.arguments)
     if part.arguments:
         raise SpecError(f"options of kind {part.name} are key=value, not {part.arguments[0]!r}")

@@ -50,7 +50,7 @@ def run(
     Args:
         config: the settings.
         resume: as for :meth:`Trainer.fit`.
-        progress: show a progress bar; None shows it on a terminal.
+        progress: show a progress bar; None shows it on a terminal, and a line per epoch elsewhere.
         dataset: the data set, where it is loaded already.
         change: given the fresh network and the tasks, returns those to train.
     """

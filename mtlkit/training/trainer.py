@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,7 +70,7 @@ class Trainer:
         monitor_every: steps between samples of the method's statistics; 0 turns it off.
         trackers: Accelerate's trackers, such as ``("tensorboard",)``.
         seed: of the order of the samples.
-        progress: show a progress bar; None shows it on a terminal.
+        progress: show a progress bar; None shows it on a terminal, and a line per epoch elsewhere.
     """
 
     def __init__(
@@ -202,8 +202,9 @@ class Trainer:
         # all accelerators of a process share this setting
         self.accelerator.gradient_accumulation_steps = self._accumulate
         self._shares.start()
+        self._tell_epoch(batches)
         here = self._position
-        shown = self.accelerator.is_main_process and Progress.wanted(self.show_progress)
+        shown = Progress.wanted(self.show_progress) if self.accelerator.is_main_process else ""
         progress = Progress(shown, here.end(batches, self._accumulate, epochs, steps))
         try:
             with catch_signals(self._stop), progress:
@@ -283,6 +284,7 @@ class Trainer:
         self._schedulers.after("epoch")
         if self.validate_every is None or here.is_due(self.validate_every):
             self._validate(validating)
+        progress.end_epoch(here.step, here.epoch, self._losses.means(), self._last_validation)
         every = self.checkpoint_every
         if every is None or here.is_due(every) or validating is not None:
             self._save()
@@ -387,3 +389,8 @@ class Trainer:
         if self._saved_rng is None:
             self._log.note(f"{origin}: random numbers start anew here", self.step)
         return True
+
+    def _tell_epoch(self, batches: Batches) -> None:
+        with suppress(TypeError):  # a stream has no length
+            for part in self.method.parts:
+                part.set_epoch_length(max(1, len(batches)))

@@ -61,8 +61,8 @@ class GradientAggregator(Method, ABC):
     """Whether autograd's own sum is the merge, so that ``method(features)`` may be left out."""
     exact_if: ClassVar[str] = ""
     """Condition for exact data parallelism; empty for none."""
-    waived_laws: ClassVar[Mapping[str, str]] = {}
-    """Laws of :mod:`mtlkit.testing` that do not apply, with the reason."""
+    waived_laws: Mapping[str, str] = {}
+    """Laws of :mod:`mtlkit.testing` that do not apply, with the reason; ``__init__`` may set others."""
     hidden_options: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -103,6 +103,9 @@ class GradientAggregator(Method, ABC):
     def loss_penalty(self, losses: Tensor, state: State) -> Tensor | None:
         """Term that is added to the total, such as the sum of UW's log-variances."""
         return None
+
+    def set_epoch_length(self, batches: int) -> None:
+        """Called by the Trainer before it trains, with the number of batches of an epoch."""
 
     # Fork the features
 

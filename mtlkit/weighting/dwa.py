@@ -30,13 +30,13 @@ class DWA(GradientAggregator):
 
     Length: at equal rates every loss has the factor 1; the factors always sum to K.
 
-    Differences: in the paper, the authors' code, LibMTL and TorchJD a window is an epoch. The method
-    does not know how long an epoch is: set ``window`` to its number of batches. The default applies
-    the equation step by step, which follows the noise of the batches.
+    Differences: in the paper, the authors' code, LibMTL and TorchJD a window is an epoch. So it is under
+    the :class:`~mtlkit.Trainer`, which says how many batches an epoch has. In a loop of your own, set
+    ``window`` to that number; else the equation is applied step by step, and follows their noise.
 
     Args:
         temperature: T; larger values make the weights more equal. 2 in the paper and the peers.
-        window: steps over which a loss is averaged.
+        window: steps over which a loss is averaged; None for an epoch of the Trainer, or one step.
     """
 
     paper = "Liu et al., End-to-End Multi-Task Learning with Attention, CVPR 2019"
@@ -44,20 +44,25 @@ class DWA(GradientAggregator):
     uses_losses = True
 
     def __init__(
-        self, tasks: Tasks, *, temperature: float = 2.0, window: int = 1, **common: Any
+        self, tasks: Tasks, *, temperature: float = 2.0, window: int | None = None, **common: Any
     ) -> None:
         super().__init__(tasks, **common)
         if not 0 < temperature < math.inf:
             raise SpecError(f"temperature of dwa must be positive and finite, not {temperature}")
-        if not 1 <= window < math.inf:
+        if window is not None and not 1 <= window < math.inf:
             raise SpecError(f"window of dwa must be 1 step or more and finite, not {window}")
         self.temperature = temperature
         self.window = window
+        self.epoch_batches = 1
         self.add_state("loss_sum", 0.0)
         self.add_state("counted", 0)
         self.add_state("newer", 0.0)
         self.add_state("older", 0.0)
         self.add_state("windows", 0)
+
+    def set_epoch_length(self, batches: int) -> None:
+        """Average over an epoch of this many batches, unless ``window`` says otherwise."""
+        self.epoch_batches = batches
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
         """Softmax of the rates, times the number of tasks present; at its end a window is kept."""
@@ -65,7 +70,7 @@ class DWA(GradientAggregator):
         rates = torch.where(known, safe_divide(state.newer, state.older), 1.0)
         weights = len(losses) * (rates / self.temperature).softmax(dim=0)
         loss_sum, counted = state.loss_sum + losses.double(), state.counted + 1
-        full = counted == self.window
+        full = counted >= (self.window or self.epoch_batches)
         return weights, state.replace(
             windows=state.windows + full,
             older=torch.where(full, state.newer, state.older),

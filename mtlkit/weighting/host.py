@@ -25,19 +25,18 @@ def on_host(
     """
     given = [gram, *tensors]
     numbers = torch.cat([tensor.detach().double().reshape(-1) for tensor in given]).cpu().numpy()
-    ends = np.cumsum([tensor.numel() for tensor in given])
-    arrays = [
-        piece.reshape(tensor.shape)
-        for piece, tensor in zip(np.split(numbers, ends[:-1]), given, strict=True)
-    ]
-    finite = math.isfinite(float(np.abs(arrays[0]).sum()))
+    arrays, start = [], 0
+    for tensor in given:
+        arrays.append(numbers[start : start + tensor.numel()].reshape(tensor.shape))
+        start += tensor.numel()
+    finite = math.isfinite(float(arrays[0].trace()))
     if not finite:
         arrays = [np.eye(len(arrays[0])), *map(np.ones_like, arrays[1:])]
     results = [np.asarray(result, dtype=np.float64) for result in function(*arrays)]
     flat = np.concatenate([result.reshape(-1) for result in results])
     back = torch.from_numpy(flat if finite else np.full_like(flat, np.nan)).to(gram.device)
     pieces = torch.split(back, [result.size for result in results])
-    return tuple(piece.reshape(result.shape) for piece, result in zip(pieces, results, strict=True))
+    return tuple(piece.view(result.shape) for piece, result in zip(pieces, results, strict=True))
 
 
 def solve(solver: Callable[..., Matrix], gram: Tensor, *numbers: float) -> Tensor:

@@ -5,13 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mtlkit.gram import (
-    cosine_matrix,
-    norms_of,
-    precision,
-    safe_divide,
-    symmetric_pseudo_inverse,
-)
+from mtlkit.gram import cosine_matrix, norms_of, precision, safe_divide
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator
 
@@ -44,13 +38,14 @@ class IMTLG(GradientAggregator):
     def weights(self, gram: Tensor) -> Tensor:
         """Solution of the equal-projection system, with sum one."""
         norms = norms_of(gram)
-        inverse = symmetric_pseudo_inverse(cosine_matrix(gram), precision(gram))
-        solution = inverse.sum(dim=1)
-        # gradients that cancel each other leave rounding errors, which must not be scaled up
+        values, vectors = torch.linalg.eigh(cosine_matrix(gram))
         rounding = 8 * len(gram) * precision(gram)
-        solution = torch.where(solution.abs() <= rounding * inverse.abs().max(), 0.0, solution)
+        inverse = torch.where(values > rounding * values[-1], values.reciprocal(), 0.0)
+        solution = vectors @ (inverse * vectors.sum(dim=0))
+        # gradients that cancel each other leave rounding errors, which must not be scaled up
+        solution = torch.where(solution.abs() <= rounding * inverse.max(), 0.0, solution)
         # the largest norm makes the quotients of order one; it cancels in the normalisation
         weights = safe_divide(solution * norms.max(), norms)
         total = weights.sum()
-        cancels = total.abs() <= rounding * weights.abs().max()
-        return torch.where(cancels, 0.0, safe_divide(weights, total)).to(gram.dtype)
+        total = torch.where(total.abs() <= rounding * weights.abs().max(), 0.0, total)
+        return safe_divide(weights, total).to(gram.dtype)

@@ -20,7 +20,7 @@ from mtlkit.junction import fork, fork_unrecorded, join_losses, report
 from mtlkit.lone import LoneTraining
 from mtlkit.misuse import Fork, Forks
 from mtlkit.spec import Part, format_spec
-from mtlkit.step import Step
+from mtlkit.step import Step, measure_rows
 from mtlkit.tasks import task_names
 from mtlkit.weighting.state import Stateful
 from mtlkit.weighting.stats import LastStep, Stats
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Method", "Tasks"]
 
-_ONE = torch.ones(())
 Tasks = int | Sequence[str] | Mapping[str, Any]
 Leaves = list[Tensor | None]
 
@@ -77,11 +76,7 @@ class Method(Stateful):
     def forward(self, features: Any) -> list[Any]:
         """K features in task order, whose gradients will be merged."""
         if torch.compiler.is_compiling() and (self.wrt_parameters or not self.traceable):
-            return _fork_untraced(self, features)
-        return self.fork_features(features)
-
-    def fork_features(self, features: Any) -> list[Any]:
-        """What :meth:`forward` does where nothing is compiled."""
+            return _forward_untraced(self, features)
         if not (self.training and torch.is_grad_enabled()):
             if self.training:
                 self._forks.skip()
@@ -132,31 +127,21 @@ class Method(Stateful):
     def combine(self, grads: Tensor, losses: Tensor | None = None) -> Tensor:
         """Merge (K, N) task gradients into (N,), and keep the new state, as a step does.
 
-        Parts that weigh the losses by their values take part only if ``losses`` (K,) are given.
+        Parts that weigh the losses by their values take part only if ``losses`` (K,) are given. The
+        statistics are kept too, unless the merge, such as ``mean``, has no need for a Gram matrix.
         """
         if not isinstance(grads, Tensor) or grads.dim() != 2 or grads.shape[0] != len(self.tasks):
             found = tuple(grads.shape) if isinstance(grads, Tensor) else type(grads).__name__
             raise SpecError(f"combine takes one row per task, ({len(self.tasks)}, N); got {found}")
         if not grads.is_floating_point():
             raise SpecError(f"gradients must be floating point, not {grads.dtype}")
-        dtype = torch.float64 if grads.dtype == torch.float64 else torch.float32
         if "loss" in self.roles:
             grads = self.loss_factors(losses, grads, commit=True)[:, None] * grads
-        rows = MatrixGradients(grads, dtype)
-        gram = rows.gram()
-        step = Step(
-            tasks=len(grads),
-            present=rows.tasks,
-            features=rows,
-            rows=rows,
-            delivered=rows,
-            gram=gram,
-            feature_gram=gram,
-            finite=torch.isfinite(gram).all(),
-            scale=_ONE,
-            losses=losses,
-        )
-        (merged,) = self.merge_step(step)
+        matrix = grads.to(torch.promote_types(grads.dtype, torch.float32))
+        if self.merge_part is not None and not self.merge_part.reads_gram:
+            return self._combine_unmeasured(self.merge_part, matrix).to(grads.dtype)
+        rows = MatrixGradients(matrix)
+        (merged,) = self.merge_step(measure_rows(rows, tasks=len(grads), losses=losses))
         assert merged is not None
         return merged.to(grads.dtype)
 
@@ -243,7 +228,8 @@ class Method(Stateful):
             state = part.state_of(step)
             # a part never meets gradients that are not finite: it sees zeros, and the step is discarded
             weights, new = part.weigh(torch.where(step.finite, step.gram, 0.0), state)
-            part.commit_state(state, new, step.present, step.finite)
+            if new is not state:
+                part.commit_state(state, new, step.present, step.finite)
         weights = torch.where(step.finite, weights.to(step.gram.dtype), torch.nan)
         self.last_step.keep(step, weights)
         tasks = step.delivered.tasks
@@ -268,6 +254,16 @@ class Method(Stateful):
         self.last_step.keep(step, None, products)
         return step.rows.split(merged * step.unit)
 
+    def _combine_unmeasured(self, part: GradientAggregator, matrix: Tensor) -> Tensor:
+        """What :meth:`merge_step` does, for weights that depend on the number of tasks alone."""
+        everyone = tuple(range(len(matrix)))
+        state = part.read_state(everyone)
+        weights, new = part.weigh(matrix.new_empty(2 * (len(matrix),)), state)
+        merged = weights.to(matrix.dtype) @ matrix
+        if new is not state:
+            part.commit_state(state, new, everyone, torch.isfinite(merged).all())
+        return merged
+
     def loss_factors(self, losses: Tensor | None, like: Tensor, *, commit: bool = False) -> Tensor:
         """(K,) product of the parts' loss weights, as far as these are known without a step."""
         everyone = tuple(range(len(self.tasks)))
@@ -284,5 +280,5 @@ class Method(Stateful):
 
 
 _untraced: Any = torch.compiler.disable  # torch gives it no type
-_fork_untraced: Callable[[Method, Any], list[Any]] = _untraced(Method.fork_features)
+_forward_untraced: Callable[[Method, Any], list[Any]] = _untraced(Method.forward)
 _join_untraced: Callable[[Method, list[Tensor | None], Tensor], Tensor] = _untraced(join_losses)

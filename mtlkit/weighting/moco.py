@@ -95,6 +95,10 @@ class MoCo(SimplexWeights):
         self.needs_whole_gradients = self.wrt == "parameters"
         if self.needs_whole_gradients:
             self.add_state("tracked", per="coordinate")
+            self.waived_laws = {
+                "scale": "gamma has the unit of one divided by a squared norm",
+                "single_task": "the average starts at zero, as in the paper",
+            }
         else:
             self.add_state("tracked", 0.0, per="pair")
         self.add_state("steps", 0, per="all")

@@ -48,12 +48,14 @@ class PCGrad(GradientAggregator):
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Coefficients of the task gradients in the sum of the projected ones."""
         exact = gram.double()
-        products = exact  # (K, K) of the projected gradients with the task gradients
-        weights = torch.ones_like(exact[0])
-        orders = random_orders(self.seed, state.draws, len(gram))
-        for others in orders.T:  # (K,) whom each task is projected onto next
-            product = products.gather(1, others[:, None])[:, 0]
-            move = torch.where(product < 0, -product / exact.diagonal()[others], 0.0)
-            products = products + move[:, None] * exact[others]
-            weights = weights.index_add(0, others, move)
+        orders = random_orders(self.seed, state.draws, len(gram))  # (K, K - 1): onto whom, and when
+        onto = exact[orders]  # (K, K - 1, K) products of these with the task gradients
+        squares = exact.diagonal()[orders]
+        squares = torch.where(squares == 0, 1.0, squares)
+        products, moves = exact, torch.zeros_like(squares)
+        for turn in range(len(gram) - 1):
+            product = products.gather(1, orders[:, turn, None])  # (K, 1)
+            moves[:, turn, None] = move = (-product / squares[:, turn, None]).clamp_min(0)
+            products = torch.addcmul(products, move, onto[:, turn])
+        weights = torch.ones_like(exact[0]).index_add(0, orders.flatten(), moves.flatten())
         return weights, state.replace(draws=state.draws + 1)

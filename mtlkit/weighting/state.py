@@ -102,7 +102,7 @@ class Stateful(nn.Module):
 
     def owned(self) -> tuple[Tensor, ...]:
         """Parameters that are inputs of the junction."""
-        return tuple(self.learnt.values())
+        return tuple(getattr(self, name) for name in self._learnt)
 
     # What the step does with it
 

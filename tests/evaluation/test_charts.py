@@ -61,6 +61,18 @@ def test_bands_and_axes_end_where_values_are_impossible():
     )
 
 
+def test_bounds_never_hide_data():
+    percent = charts.box_chart([Sample(0, "a", [93.0, 95.0])], "t", "accuracy", bounds=(0.0, 1.0))
+    axis = percent.figure["layout"]["xaxis"]
+    assert "maxallowed" not in axis
+    assert axis["minallowed"] == 0.0
+    line = Line(0, "a", X, X - 2)
+    assert (
+        "minallowed"
+        not in charts.line_chart([line], "t", "x", "y", bounds=(0.0, None)).figure["layout"]["yaxis"]
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "bounds"),
     [

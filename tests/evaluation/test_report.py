@@ -10,6 +10,7 @@ import plotly.graph_objects as plotly
 import pytest
 
 from mtlkit.cli import main
+from mtlkit.evaluation.demo import PARTS, write_demo_page
 from mtlkit.evaluation.page import Charts, Listing, Note, Section, palette_slots, render_page
 from mtlkit.evaluation.report import render_report, write_report
 from mtlkit.evaluation.results import Comparison, Run, TaskRecord
@@ -223,6 +224,26 @@ def test_a_page_of_anything_else_can_be_made_of_the_same_blocks():
     assert "A &lt;page&gt;" in text
     assert "Not shown" not in text
     assert len(text) < 30_000  # no charts, no library
+
+
+def test_a_single_run_shows_all_its_metrics_and_says_nothing_about_seeds():
+    made = draw_comparison(("sum",), seeds=1, epochs=3, monitor=3)
+    text = without_library(render_report(made))
+    assert text.count("mae ↓") == 2
+    assert "over seeds" not in text.lower()
+    assert "All on the test set." in text
+
+
+def test_the_page_of_the_demo_shows_both_parts_with_their_verdicts(tmp_path):
+    made = {part.name: draw_comparison(METHODS[:4], seeds=3, epochs=1, monitor=1) for part in PARTS}
+    text = without_library(write_demo_page(made, tmp_path).read_text(encoding="utf-8"))
+    parser = parse(text)
+    assert parser.wrong == []
+    ids = [attributes["id"] for _, attributes in parser.seen if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert {"raw", "normalised", "table-raw", "table-normalised"} <= set(ids)
+    for part in PARTS:
+        assert f"<p>{part.units}: " in text
 
 
 LOOK = """

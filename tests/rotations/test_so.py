@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import mtlkit
 from mtlkit.rotations import GeotorchRotations, Rotations
 from mtlkit.rotations.exponential import unpack
+from tests.rotations.checks import assert_rotations, orthogonality_error
 
 
 def random_step(module: Rotations, size: float, seed: int | None = None) -> None:
@@ -32,16 +34,6 @@ def turned(count: int = 2, side: int = 6, steps: int = 5, size: float = 0.05, **
         random_step(module, size, seed)
         module.fold()
     return module
-
-
-def orthogonality_error(rotations: Tensor) -> float:
-    rotations = rotations.double()
-    return float((rotations.mT @ rotations - torch.eye(rotations.shape[-1])).abs().max())
-
-
-def assert_rotations(rotations: Tensor, tolerance: float = 1e-5) -> None:
-    assert orthogonality_error(rotations) < tolerance
-    assert (torch.linalg.det(rotations.double()) - 1).abs().max() < 1e-3
 
 
 def exact(base: Tensor, lie: Tensor) -> Tensor:
@@ -440,3 +432,45 @@ def test_the_reference_can_be_copied_between_forward_and_backward() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert module.matrices().shape == (2, 6, 6)
+
+
+def _rotating_step(method, backbone, optimizer):
+    features = method(backbone(torch.randn(4, 3)))
+    method.total([view.pow(2 + k).sum() for k, view in enumerate(features)]).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def test_rotations_that_no_optimizer_moves_are_told_once():
+    torch.manual_seed(0)
+    backbone = torch.nn.Linear(3, 4)
+    method = mtlkit.create_method("rotograd", 2, feature_dim=4)
+    forgotten = torch.optim.SGD(backbone.parameters(), lr=1e-4)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(250):
+            _rotating_step(method, backbone, forgotten)
+    told = [str(warning.message) for warning in caught if "have not moved" in str(warning.message)]
+    assert len(told) == 1
+    assert "param_groups" in told[0]
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("how", ["moved", "accumulated", "frozen", "evaluated"])
+def test_rotations_that_move_or_should_not_are_not_complained_of(how):
+    torch.manual_seed(0)
+    backbone = torch.nn.Linear(3, 4)
+    method = mtlkit.create_method("rotograd", 2, feature_dim=4)
+    if how == "frozen":
+        method.requires_grad_(False)
+    everything = torch.optim.Adam([*backbone.parameters(), *method.parameters()], lr=1e-3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step in range(130):
+            if how == "evaluated" and step == 1:
+                method.eval()
+            features = method(backbone(torch.randn(4, 3)))
+            method.total([view.pow(2 + k).sum() for k, view in enumerate(features)]).backward()
+            if how != "accumulated" or step % 20 == 19:
+                everything.step()
+                everything.zero_grad()

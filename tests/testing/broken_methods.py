@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from mtlkit import GradientAggregator
+from mtlkit.gradients import MatrixGradients
 from mtlkit.gram import cosine_matrix, norms_of, safe_divide
 
 
@@ -103,7 +104,8 @@ class ChangesLossRows(GradientAggregator):
         return torch.ones_like(gram[0])
 
     def merge_step(self, step):
-        factor = 1 if step.features.tasks else 2
+        in_combine = isinstance(step.rows, MatrixGradients)
+        factor = 1 if in_combine or step.features.tasks else 2
         return [factor * gradient for gradient in super().merge_step(step)]
 
 

@@ -128,3 +128,14 @@ def test_it_needs_neither_pytest_nor_hypothesis():
         "check_method('scale', examples=2)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+@pytest.mark.parametrize(
+    ("name", "laws"), [("moco", {"scale", "single_task"}), ("db_mtl", {"single_task"})]
+)
+def test_a_method_may_waive_a_law_for_some_of_its_options(name, laws):
+    assert not mtlkit.create_method(name, 3).waived_laws
+    assert mtlkit.create_method(name, 3, wrt="parameters").waived_laws.keys() == laws
+    for law in laws:
+        check_method(name, laws=[law])
+    check_method(name, laws=["single_task", "scale", "nonfinite"], wrt="parameters")

@@ -20,7 +20,7 @@ def make(**settings) -> TrainConfig:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"batchsize": 3}, "run.yaml: unknown key 'batchsize'; did you mean 'batch_size'?"),
+        ({"batchsize": 3}, "run.yaml: unknown key 'batchsize'; did you mean 'batch_size'"),
         ({3: 3}, "run.yaml: unknown key 3"),
         ({"data": None}, "run.yaml: the key 'data' is missing; name a data set"),
         ({"lr": "fast"}, "run.yaml: 'lr' must be a number, not 'fast'"),

@@ -79,3 +79,17 @@ def test_options_out_of_range_are_errors(spec):
 def test_options_that_are_not_finite_are_errors(option):
     with pytest.raises(SpecError, match=r"dwa must be .* finite"):
         mtlkit.registry.methods.get("dwa")(2, **option)
+
+
+@pytest.mark.filterwarnings("ignore:no validation set")
+def test_the_trainer_says_how_long_an_epoch_is_unless_the_window_is_given():
+    from tests.training.small_problem import make_loader, make_trainer
+
+    trainer = make_trainer("dwa")
+    trainer.fit(make_loader(size=40, batch=8), epochs=3)
+    assert str(trainer.method) == "dwa"
+    assert trainer.method.epoch_batches == 5
+    assert trainer.method.state_dict()["windows"].tolist() == [3, 3]
+    trainer = make_trainer("dwa(window=3)")
+    trainer.fit(make_loader(size=40, batch=8), epochs=3)
+    assert trainer.method.state_dict()["windows"].tolist() == [5, 5]

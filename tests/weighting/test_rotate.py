@@ -21,21 +21,12 @@ import mtlkit
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.registry import methods
 from tests.networks import SmallNet, train
+from tests.rotations.checks import assert_rotations
 from tests.weighting.algorithm1 import Algorithm1
 
 
 def rotate_part(method: mtlkit.GradientAggregator):
     return next(part for part in method.parts if "fork" in part.roles)
-
-
-def orthogonality_error(rotations: Tensor) -> float:
-    rotations = rotations.double()
-    return float((rotations.mT @ rotations - torch.eye(rotations.shape[-1])).abs().max())
-
-
-def assert_rotations(rotations: Tensor, tolerance: float = 1e-5) -> None:
-    assert orthogonality_error(rotations) < tolerance
-    assert (torch.linalg.det(rotations.double()) - 1).abs().max() < 1e-3
 
 
 def batches(count: int, size: int = 8, inputs: int = 4, seed: int = 0) -> list[Tensor]:

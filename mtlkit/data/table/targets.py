@@ -15,6 +15,7 @@ from mtlkit.data.table.reading import Frame, import_pandas, look_up, numbers, wo
 from mtlkit.errors import SpecError
 from mtlkit.spec import Part, parse_call
 from mtlkit.tasks import NO_LABEL, Task, create_task
+from mtlkit.tasks.registry import kinds
 
 __all__ = ["Target", "find_targets", "fit_targets"]
 
@@ -171,7 +172,7 @@ def _check_test(target: Target, frame: Frame, test: Frame, say: Say) -> None:
 
 def _find_target(key: Any, kind: Any, frame: Frame, find: FindColumn, say: Say) -> tuple[Target, bool]:
     name = f"column_{key}" if isinstance(key, int) else str(key)
-    part = Part("auto") if kind is None else parse_call(kind)
+    part = Part("auto") if kind is None else kinds.resolve(parse_call(kind))
     options = dict(part.options)
     if part.arguments:
         raise SpecError(f"target {name!r}: options are key=value, not {part.arguments[0]!r}")

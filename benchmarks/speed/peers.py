@@ -1,0 +1,93 @@
+"""A step with mtlkit and with its peers, as a ratio to the plain sum of losses; K = 3 and 10.
+
+``python -m benchmarks.speed.peers FILE.svg`` draws the chart of the documentation.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from benchmarks.speed.steps import Candidate
+from benchmarks.speed.timing import Row, interleave, ratio
+
+NUMBERS = (3, 10)
+GROUP = "step, ResNet18 3 x 32 x 32, batch 64, K={}, / plain sum"
+OURS = {
+    "mtlkit pcgrad": "pcgrad",
+    "mtlkit upgrad": "upgrad",
+    "mtlkit rotograd": "rotograd",
+    "mtlkit upgrad(wrt=parameters)": "upgrad(wrt=parameters)",
+    "geotorch's rotations in rotograd": "rotograd(param=geotorch)",
+}
+
+
+class _TorchJD(Candidate):
+    """TorchJD's ``mtl_backward``: the Jacobian of the backbone, merged by an aggregator of theirs."""
+
+    def __init__(self, name: str, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+        super().__init__(None, batch)
+        import torchjd.aggregation
+
+        self.aggregator = getattr(torchjd.aggregation, name)()
+
+    def __call__(self) -> None:
+        from torchjd.autojac import jac_to_grad, mtl_backward
+
+        self.optimizer.zero_grad()
+        x, y = self.batch
+        features = self.net.backbone(x)
+        mtl_backward(self.net.head_losses(features, y), features=features)
+        jac_to_grad(self.net.backbone.parameters(), self.aggregator)
+        self.optimizer.step()
+
+
+def run(rounds: int = 12) -> list[Row]:
+    """All candidates take turns, for each number of tasks."""
+    torch.set_num_threads(2)
+    rows = []
+    for number in NUMBERS:
+        torch.manual_seed(0)
+        batch = (torch.randn(64, 3, 32, 32), torch.randint(0, 2, (64, number)).float())
+        candidates = {"plain": Candidate(None, batch)}
+        candidates |= {name: Candidate(spec, batch) for name, spec in OURS.items()}
+        candidates |= {f"TorchJD {name}": _TorchJD(name, batch) for name in ("PCGrad", "UPGrad")}
+        seconds = interleave(candidates, rounds, warmup=2)
+        names = [name for name in candidates if name != "plain"]
+        rows += [Row(GROUP.format(number), name, ratio(seconds, name, "plain")) for name in names]
+    return rows
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    """Bars of the ratios, a panel per number of tasks."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    grey = "#808890"  # readable on white and on black
+    with rc_context(
+        {"text.color": grey, "axes.labelcolor": grey, "xtick.color": grey, "ytick.color": grey}
+    ):
+        figure = Figure(figsize=(8.5, 2.9), layout="constrained")
+        for panel, number in zip(figure.subplots(1, 2, sharey=True), NUMBERS, strict=True):
+            shown = [row for row in rows if row.group == GROUP.format(number)]
+            names = [row.name for row in shown]
+            colours = ["#2a78d6" if "mtlkit" in name else "#e6850e" for name in names]
+            panel.barh(names, [row.value for row in shown], color=colours)
+            for place, row in enumerate(shown):
+                panel.text(row.value, place, f" {row.value:.2f}", va="center", fontsize=9)
+            panel.axvline(1, color=grey, linewidth=1, linestyle=":")
+            panel.set_xlim(0, 1.15 * max(row.value for row in shown))
+            panel.set_title(f"{number} tasks: time of a step, plain sum = 1", fontsize=10)
+            panel.invert_yaxis() if number == NUMBERS[0] else None
+            for side in ("top", "right"):
+                panel.spines[side].set_visible(False)
+        figure.savefig(path, transparent=True, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    found = run()
+    for row in found:
+        print(f"{row.group}: {row.name} {row.value:.2f}")
+    draw(found, Path(sys.argv[1] if len(sys.argv) > 1 else "peers.svg"))

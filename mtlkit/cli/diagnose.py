@@ -1,0 +1,60 @@
+"""``mtlkit diagnose``: what the tasks' gradients do to each other, and what to try."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from mtlkit.cli import app
+from mtlkit.cli.notes import warnings_as_notes
+from mtlkit.cli.options import with_settings
+from mtlkit.training.config import TrainConfig
+from mtlkit.training.yaml_files import read_yaml
+
+__all__ = ["diagnose"]
+
+_SETTINGS = ("data", "data_dir", "architecture", "batch_size", "optimizer", "lr", "workers", "seed")
+
+
+@app.command(epilog="Example: mtlkit diagnose --data multidigits -o runs/diagnosis")
+@with_settings(TrainConfig, only=_SETTINGS)
+def diagnose(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="YAML file of 'mtlkit train'; flags override its keys."),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps to take.")] = 200,
+    wrt: Annotated[
+        Literal["features", "parameters"] | None,
+        typer.Option(help="Whose gradients to look at; without, what the network allows."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for diagnosis.html and diagnosis.txt.")
+    ] = Path("runs/diagnosis"),
+    **flags: Any,
+) -> None:
+    """Take some plain steps; say what the tasks' gradients do to each other, and what to try."""
+    settings: dict[str, Any] = {} if config is None else read_yaml(config)
+    # the plain sum, whatever the file says: the tasks are looked at
+    chosen = TrainConfig.make({**settings, **flags, "method": "sum", "output": str(output)}, "diagnose")
+    import mtlkit
+    from mtlkit.files import write_text
+    from mtlkit.training.experiment import build_trainer
+
+    with warnings_as_notes():
+        trainer, loaders = build_trainer(chosen)
+        found = mtlkit.diagnose(
+            trainer.model,
+            trainer.tasks,
+            loaders["train"],
+            steps,
+            wrt=wrt,
+            optimizer=chosen.optimizer,
+            lr=chosen.lr,
+            seed=chosen.seed,
+        )
+    typer.echo(str(found))
+    write_text(output / "diagnosis.txt", f"{found}\n")
+    typer.echo(f"\nwrote {found.to_html(output / 'diagnosis.html')}")

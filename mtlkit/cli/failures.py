@@ -1,0 +1,69 @@
+"""Errors that are not mtlkit's own, told in a sentence; the traceback goes to a file."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import typer
+
+__all__ = ["explain", "tell"]
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+# what torch says where a tensor does not fit a layer or another tensor
+_SHAPES = re.compile(
+    r"shapes cannot be multiplied|size of tensor|must match|size mismatch|invalid for input of size"
+    r"|[Ee]xpected (input|\d+D|target size|more than 1 value)|channels|broadcast|Sizes of tensors",
+)
+_TORCH_WRITES = re.compile(r"unexpected pos|PytorchStreamWriter|file write failed")
+_MAKE_ROOM = "make room and give the same command again: what is done is kept"
+_OWN = Path(__file__).parent.parent
+_LIBRARIES = {"site-packages", "dist-packages", Path(os.__file__).parent.name}
+
+
+def tell(error: Exception) -> int:
+    """Say on stderr what happened, and give the exit code."""
+    typer.echo(f"mtlkit: {explain(error)}", err=True)
+    with contextlib.suppress(OSError):
+        handle, path = tempfile.mkstemp(prefix="mtlkit-", suffix=".log")
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write("".join(traceback.format_exception(error)))
+        typer.echo(f"traceback: {path}", err=True)
+    return 1
+
+
+def explain(error: Exception) -> str:
+    """What happened, where, and what to do about it."""
+    said = " ".join(str(error).split())
+    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    if isinstance(error, OSError):
+        if error.errno in _FULL:
+            file = f" while writing {error.filename}" if error.filename else ""
+            return f"the disk is full{file}; {_MAKE_ROOM}"
+        return text
+    if _TORCH_WRITES.search(said):
+        return f"a file could not be written, probably because the disk is full; {_MAKE_ROOM} ({text})"
+    if "OutOfMemory" in type(error).__name__ or isinstance(error, MemoryError):
+        return f"out of memory; try a smaller batch_size, or accumulate batches ({text})"
+    place = _users_line(error)
+    if place:
+        return f"{text}, in {place}"
+    if isinstance(error, RuntimeError | ValueError) and _SHAPES.search(said):
+        return f"shapes do not fit ({text}); check the network against the data: mtlkit data NAME"
+    return f"{text}; this is an error of mtlkit or of a library that it uses, please report it"
+
+
+def _users_line(error: Exception) -> str:
+    """File and line of the user's own code that the error went through last; empty if there is none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        foreign = path.is_file() and _OWN not in path.parents and path != Path(sys.argv[0])
+        if foreign and not _LIBRARIES.intersection(path.parts):
+            return f"{path}, line {frame.lineno}"
+    return ""
