@@ -9,12 +9,15 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent / "_ext")]
 
 from method_pages import write_method_pages  # noqa: E402
-from notebooks import outputs_folder, prepare_kernels  # noqa: E402
+from notebooks import examples_folder, outputs_folder, prepare_kernels  # noqa: E402
 from settings_table import settings_table  # noqa: E402
 
+from benchmarks.draw_results import write_page  # noqa: E402
 from mtlkit import __version__  # noqa: E402
-from mtlkit.evaluation.compare_config import CompareConfig, MethodSettings  # noqa: E402
+from mtlkit.diagnosis.rules import NOTHING, RULES  # noqa: E402
+from mtlkit.evaluation.compare_config import CompareConfig, MethodsConfig, MethodSettings  # noqa: E402
 from mtlkit.training.config import TrainConfig, TrainingSettings  # noqa: E402
+from mtlkit.tuning import TuneConfig  # noqa: E402
 
 project = "mtlkit"
 release = version = __version__
@@ -34,6 +37,7 @@ nb_execution_cache_path = str(outputs_folder(Path(__file__).parent / "_build", R
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_timeout = 600  # of a cell; none takes that long unless the machine is busy
+nb_execution_excludepatterns = [] if examples_folder(ROOT) is not None else ["examples/huggingface.md"]
 nb_merge_streams = True
 exclude_patterns = ["_build"]
 html_theme = "furo"
@@ -64,12 +68,22 @@ def write_settings_tables() -> None:
         "train": settings_table(TrainConfig),
         "compare": settings_table(CompareConfig, leave_out=TrainingSettings),
         "method": settings_table(MethodSettings),
+        "tune": settings_table(TuneConfig, leave_out=MethodsConfig),
     }
     for name, text in tables.items():
         (folder / f"{name}.txt").write_text(text)
 
 
+def write_rules() -> None:
+    """What `docs/choose.md` includes, from the rules of the diagnosis."""
+    lines = ["| what is seen | what to try | why |", "|---|---|---|"]
+    lines += [f"| {rule.when} | {rule.advice} | {rule.why} |" for rule in (*RULES, NOTHING)]
+    (Path(__file__).parent / "settings_tables" / "rules.txt").write_text("\n".join(lines) + "\n")
+
+
 write_method_pages(Path(__file__).parent / "methods")
 write_settings_tables()
+write_rules()
+write_page(Path(__file__).parent / "results.md")
 # last, since the drawings above have a style of their own
 prepare_kernels(ROOT)

@@ -52,6 +52,7 @@ __all__ = [
     "register_method",
     "register_task",
     "rotation_schedule",
+    "tune",
     "weigh_by_labels",
 ]
 
@@ -74,6 +75,7 @@ _LAZY: dict[str, str] = {
     "param_groups": "mtlkit.training.groups",
     "register_task": "mtlkit.tasks",
     "rotation_schedule": "mtlkit.training.groups",
+    "tune": "mtlkit.tuning.study",
     "weigh_by_labels": "mtlkit.losses",
 }
 _MODULES = ("architectures", "data", "tasks", "testing", "training", "weighting")

@@ -9,6 +9,7 @@ from gradient_pictures import draw
 
 import mtlkit
 from mtlkit.cli import catalogue
+from mtlkit.cli.formulas import plain_text
 from mtlkit.cli.papers import IDEAS, paper_link
 
 _CAPTION = (
@@ -92,5 +93,5 @@ def _row(facts: catalogue.MethodFacts) -> str:
     link = paper_link(facts.name)
     year = f"[{facts.year}]({link})" if facts.year and link else str(facts.year or "")
     waits = "1" if "solver" in facts.cost else "0"
-    summary = facts.summary.replace("|", "\\|")
+    summary = plain_text(facts.docstring.split("\n\n")[0]).replace("|", "\\|")
     return f"| [`{facts.name}`]({facts.name}.md) | {summary} | {year} | {', '.join(facts.needs)} | {waits} | {facts.figure} |"

@@ -6,6 +6,7 @@ A page is run again after a change of its code or of mtlkit's; otherwise its out
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
 FOLDER = "notebooks"
+_EXAMPLES = ("transformers", "peft")
 _ROLE = re.compile(r"\{[\w:]+\}`~?([^`]*)`")
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:)([^)]*)\)")
 
@@ -36,6 +38,14 @@ def outputs_folder(build: Path, package: Path) -> Path:
     return folder
 
 
+def examples_folder(root: Path) -> str | None:
+    """Where the packages of `mtlkit[examples]` are: in the folder that `make test` fills, or "" if installed."""
+    if all(importlib.util.find_spec(name) for name in _EXAMPLES):
+        return ""
+    folder = root / ".venv" / "examples"
+    return str(folder) if all((folder / name).is_dir() for name in _EXAMPLES) else None
+
+
 def prepare_kernels(root: Path) -> None:
     """Let the kernels, which inherit this environment, find this mtlkit, its command and the style of figures."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).rstrip(
@@ -43,6 +53,7 @@ def prepare_kernels(root: Path) -> None:
     )
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     os.environ["MATPLOTLIBRC"] = str(Path(__file__).parent / "matplotlibrc")
+    os.environ["MTLKIT_EXAMPLES"] = examples_folder(root) or ""
     os.environ.update(COLUMNS="96", NO_COLOR="1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # small networks: more threads only wait for each other
 

@@ -31,6 +31,7 @@ COMMANDS = {
     "report": "Write a self-contained HTML report of results, and their tables.",
     "schema": "Print the JSON schema of a command's settings, for editors.",
     "train": "Train one network with one method.",
+    "tune": "Search settings for every method with the same number of trials.",
 }
 """Modules of this package that add a command to :data:`app`, and what ``mtlkit --help`` says of each."""
 

@@ -15,7 +15,17 @@ from mtlkit.training.yaml_files import read_yaml
 
 __all__ = ["diagnose"]
 
-_SETTINGS = ("data", "data_dir", "architecture", "batch_size", "optimizer", "lr", "workers", "seed")
+_SETTINGS = (
+    "data",
+    "data_dir",
+    "architecture",
+    "batch_size",
+    "optimizer",
+    "lr",
+    "workers",
+    "seed",
+    "plugins",
+)
 
 
 @app.command(epilog="Example: mtlkit diagnose --data multidigits -o runs/diagnosis")

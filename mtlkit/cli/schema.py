@@ -16,7 +16,7 @@ __all__ = ["json_schema", "schema", "settings_of"]
 
 @app.command(epilog="Example: mtlkit schema compare > compare.schema.json")
 def schema(
-    command: Annotated[str, typer.Argument(help="train or compare.")] = "train",
+    command: Annotated[str, typer.Argument(help="train, compare or tune.")] = "train",
 ) -> None:
     """Print the JSON schema of a command's settings.
 
@@ -41,8 +41,13 @@ def settings_of(command: str) -> type[Settings]:
     """The settings of a command."""
     from mtlkit.evaluation.compare_config import CompareConfig
     from mtlkit.training.config import TrainConfig
+    from mtlkit.tuning.config import TuneConfig
 
-    known: dict[str, type[Settings]] = {"train": TrainConfig, "compare": CompareConfig}
+    known: dict[str, type[Settings]] = {
+        "train": TrainConfig,
+        "compare": CompareConfig,
+        "tune": TuneConfig,
+    }
     if command not in known:
         raise unknown_name("command with settings", command, known)
     return known[command]

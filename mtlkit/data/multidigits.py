@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from mtlkit.data.base import SplitName, register_dataset
 from mtlkit.data.digit_pairs import DigitPairs, Pixels, Source, overlap
-from mtlkit.data.randomness import generator, split_indices
+from mtlkit.data.randomness import generator, split_indices, split_with_test
 from mtlkit.errors import MissingExtraError, SpecError
 
 __all__ = ["MultiDigits"]
@@ -33,6 +33,7 @@ class MultiDigits(DigitPairs):
         train, val, test: numbers of pairs.
         size: side of the image; 22 keeps the digits' resolution, 28 is the size of MNIST.
         pixels: ``standardised`` or ``count`` of active pixels.
+        test_seed: keeps the digits for test that this seed has, whatever ``seed`` is.
     """
 
     summary = "two overlapped handwritten digits (embedded, scikit-learn), 22 x 22; five tasks"
@@ -47,18 +48,24 @@ class MultiDigits(DigitPairs):
         test: int = 2000,
         size: int = _SIDE + _SHIFT,
         pixels: Pixels = "standardised",
+        test_seed: int | None = None,
     ) -> None:
         if size < 8:
             raise SpecError(f"option size of {self.name} must be 8 or more, not {size}")
         self._size = size
+        self._test_seed = test_seed
         self.input_shape = (1, size, size)
         super().__init__(data_dir, seed, train=train, val=val, test=test, val_share=0.2, pixels=pixels)
 
     def digits(self, split: SplitName) -> Source:
         """Digits of 16 x 16: the originals of 8 x 8, twice as large."""
         images, labels = _load_digits()
-        share = self._val_share
-        parts = split_indices(len(labels), [share, share], generator(self.seed, self.name, "split"))
+        shares, random = [self._val_share] * 2, generator(self.seed, self.name, "split")
+        if self._test_seed is None:
+            parts = split_indices(len(labels), shares, random)
+        else:
+            held_out = generator(self._test_seed, self.name, "split")
+            parts = split_with_test(len(labels), shares, random, held_out)
         chosen = parts[("train", "val", "test").index(split)]
         small = torch.from_numpy(images[chosen])[:, None]
         large = functional.interpolate(small, size=(_SIDE, _SIDE), mode="bilinear", align_corners=False)

@@ -18,7 +18,7 @@ from mtlkit.data.images.networks import complete_for_images, default_network
 from mtlkit.data.images.preprocessing import Preprocessing
 from mtlkit.data.images.samples import PictureSplit
 from mtlkit.data.images.transforms import IMAGENET, Augmentation, Fit, Sizing, check_size
-from mtlkit.data.randomness import generator, split_indices
+from mtlkit.data.randomness import generator, split_indices, split_with_test
 from mtlkit.data.table.reading import Reading
 from mtlkit.errors import SpecError, unknown_name
 from mtlkit.spec import SpecLike
@@ -55,6 +55,7 @@ class _Domains(DataSet):
         val_share: share of the pictures for validation.
         test_share: share of the pictures for test.
         train: at most this many training pictures of every domain.
+        test_seed: keeps the pictures for test that this seed has.
     """
 
     places: ClassVar[Mapping[str, Sequence[str]]]
@@ -73,6 +74,7 @@ class _Domains(DataSet):
         val_share: float = 0.2,
         test_share: float = 0.2,
         train: int | None = None,
+        test_seed: int | None = None,
     ) -> None:
         super().__init__(data_dir, seed)
         self.check_counts(train=train)
@@ -85,6 +87,7 @@ class _Domains(DataSet):
                 raise unknown_name(f"domain of {self.name}", str(domain), self.places)
         self._shares = (val_share, test_share)
         self._train = train
+        self._test_seed = test_seed
         sides = check_size(size, self.name)
         if sides is None:
             raise SpecError(f"{self.name} needs a size, since its pictures differ in theirs")
@@ -166,11 +169,16 @@ class _Domains(DataSet):
     def _split_domain(self, task: str, labels: Sequence[int]) -> dict[SplitName, list[int]]:
         """Indices by part, so that every part has its share of every class."""
         random = generator(self.seed, self.name, task)
+        seed = self._test_seed
+        held_out = None if seed is None else generator(seed, self.name, task)
         parts: dict[SplitName, list[int]] = {"train": [], "val": [], "test": []}
         for label in range(len(self.things)):
             own = np.flatnonzero(np.asarray(labels) == label)
             try:
-                drawn = split_indices(len(own), self._shares, random)
+                if held_out is None:
+                    drawn = split_indices(len(own), self._shares, random)
+                else:
+                    drawn = split_with_test(len(own), self._shares, random, held_out)
             except SpecError as error:
                 raise DataError(f"{self.name}, {task}, {self.things[label]}: {error}") from None
             for part, chosen in zip(parts, drawn, strict=True):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mtlkit.errors import SpecError
 
-__all__ = ["generator", "sample_uniform", "split_indices"]
+__all__ = ["generator", "sample_uniform", "split_indices", "split_with_test"]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -57,3 +57,19 @@ def split_indices(
         raise SpecError(f"{count} samples are too few to hold out {sum(sizes)} of them")
     bounds = np.cumsum([count - sum(sizes), *sizes])[:-1]
     return [np.sort(part) for part in np.split(order, bounds)]
+
+
+def split_with_test(
+    count: int,
+    shares: Sequence[float],
+    random: np.random.Generator,
+    test_random: np.random.Generator,
+) -> list[NDArray[np.int64]]:
+    """As :func:`split_indices`, but the last part is that which ``test_random`` gives alone.
+
+    So several seeds can share their test samples and still draw the others anew.
+    """
+    test = split_indices(count, shares, test_random)[-1]
+    rest = np.setdiff1d(np.arange(count), test)
+    scaled = [share * count / len(rest) for share in shares[:-1]]
+    return [*(rest[part] for part in split_indices(len(rest), scaled, random)), test]

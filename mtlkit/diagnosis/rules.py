@@ -148,7 +148,7 @@ RULES: tuple[Rule, ...] = (
         f"{found.DEAD_SHARE:.0%} of the shared features or more never change",
         found.dead_features,
         "a lower learning rate, normalisation before the activation, a leaky one, or a narrower layer",
-        "no task can read anything from them, and they never learn again",
+        "no task can read anything from them, and behind a ReLU no gradient revives them",
     ),
     Rule(
         "chance conflicts",

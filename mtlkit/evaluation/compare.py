@@ -25,7 +25,7 @@ from mtlkit._version import __version__
 from mtlkit.errors import ConfigError, MtlkitError, UsageError, unknown_name
 from mtlkit.evaluation.compare_config import CONFIG, SINGLE_TASK, CompareConfig
 from mtlkit.evaluation.jobs import Job, Outcome, read_outcome, write_json
-from mtlkit.evaluation.launchers import Launcher, Processes, Submitit, ThisProcess, cores
+from mtlkit.evaluation.launchers import choose_launcher, cores, number_of_jobs
 from mtlkit.evaluation.live_table import LiveTable
 from mtlkit.evaluation.preflight import check_first_step
 from mtlkit.evaluation.report import write_report
@@ -42,6 +42,7 @@ from mtlkit.evaluation.results import (
 )
 from mtlkit.evaluation.tables import build_table, table_files
 from mtlkit.evaluation.timing import time_steps
+from mtlkit.evaluation.weightings import front_entries
 from mtlkit.files import write_text
 from mtlkit.launching import refuse_launcher
 from mtlkit.tasks import Task
@@ -50,7 +51,6 @@ from mtlkit.training.logs import plain_values
 __all__ = ["Stopped", "compare", "plan_jobs", "write_tables"]
 
 TIMING = "timing.json"
-_MOST_JOBS = 8
 
 
 class Stopped(KeyboardInterrupt):
@@ -117,7 +117,11 @@ def compare(
                     failure = (job, outcome.error) if outcome.error else None
                     _record(comparison, folder, plan, job.label, job.seed, ratios, failure)
 
-                _launcher(config, folder, len(waiting)).run(waiting, table.started, ended)
+                number = number_of_jobs(config.jobs, config.device)
+                launcher = choose_launcher(
+                    config.launcher, folder, number, len(waiting), config.launcher_options
+                )
+                launcher.run(waiting, table.started, ended)
     except KeyboardInterrupt:
         if any(run.status == "done" for run in comparison.runs):
             write_tables(comparison, folder)
@@ -142,10 +146,11 @@ def plan_jobs(config: CompareConfig, folder: Path, tasks: Sequence[str], threads
                 path = folder / "runs" / run_folder(SINGLE_TASK, seed) / f"task{index}"
                 train = {**config.train, "method": "sum"}
                 jobs.append(Job(str(path), SINGLE_TASK, seed, train, task, **common))
-        for entry in config.entries:
+        for entry in (*config.entries, *front_entries(config, tasks)):
             path = folder / "runs" / run_folder(entry.label, seed)
             train = {**config.train, "method": entry.method, **entry.settings}
-            jobs.append(Job(str(path), entry.label, seed, train, None, entry.extra_capacity, **common))
+            capacity, kind = entry.extra_capacity, entry.kind
+            jobs.append(Job(str(path), entry.label, seed, train, None, capacity, kind=kind, **common))
     return jobs
 
 
@@ -176,21 +181,7 @@ def _threads(folder: Path, config: CompareConfig) -> int:
         header = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
         return int(header["config"]["threads"])
     except (OSError, ValueError, KeyError, TypeError):
-        return max(1, cores() // _number_of_jobs(config))
-
-
-def _number_of_jobs(config: CompareConfig) -> int:
-    if config.jobs is not None:
-        return config.jobs
-    gpus = torch.cuda.device_count() if config.device != "cpu" and torch.cuda.is_available() else 0
-    return gpus if gpus else min(cores(), _MOST_JOBS)
-
-
-def _launcher(config: CompareConfig, folder: Path, waiting: int) -> Launcher:
-    number = _number_of_jobs(config)
-    if config.launcher == "submitit":
-        return Submitit(folder / "submitit", number, config.launcher_options)
-    return ThisProcess() if min(number, waiting) == 1 else Processes(number)
+        return max(1, cores() // number_of_jobs(config.jobs, config.device))
 
 
 def _write_header(config: CompareConfig, folder: Path, tasks: list[TaskRecord], threads: int) -> None:
@@ -216,12 +207,13 @@ def _write_header(config: CompareConfig, folder: Path, tasks: list[TaskRecord], 
     if config.improvement_over is not None:
         described["improvement_over"] = list(config.improvement_over)
     Comparison(
-        title=config.title,
+        title=config.title or f"{config.data}: {len(config.entries)} methods",
         tasks=tasks,
         config=described,
         versions=old.get("versions") or _versions(threads),
         baseline=SINGLE_TASK if config.single_task or SINGLE_TASK in earlier else None,
         reference=config.reference,
+        tuning=config.tuning,
     ).save_header(folder)
     text = yaml.safe_dump(plain_values(config.settings), sort_keys=False, allow_unicode=True)
     write_text(folder / CONFIG, text)
@@ -311,7 +303,7 @@ def _record(
     """Append a run to the results once all its trainings have finished, or one has failed."""
     parts = plan.parts(label, seed)
     method = parts[0].train["method"] if parts[0].task is None else ONE_EACH
-    run = Run(label, seed, method=method, step_ratio=ratios.get(label))
+    run = Run(label, seed, method=method, step_ratio=ratios.get(label), kind=parts[0].kind)
     if failure is not None:
         job, error = failure
         run.status = "failed"

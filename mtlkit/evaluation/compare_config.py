@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -22,7 +22,18 @@ from mtlkit.settings import Names, Says, Settings, Spec, display, setting
 from mtlkit.spec import format_spec, parse_spec
 from mtlkit.training.config import DATA, SPEED, TrainingSettings
 
-__all__ = ["CONFIG", "SINGLE_TASK", "CompareConfig", "Entry", "MethodSettings", "split_specs"]
+if TYPE_CHECKING:
+    from mtlkit.tuning.winners import Winners
+
+__all__ = [
+    "CONFIG",
+    "SINGLE_TASK",
+    "CompareConfig",
+    "Entry",
+    "MethodSettings",
+    "MethodsConfig",
+    "split_specs",
+]
 
 SINGLE_TASK = "single-task"
 WITH_ROTATIONS = "with R_k"
@@ -41,12 +52,14 @@ class Entry:
         extra_capacity: a matrix before each head, as RotoGrad has it, but learnt like the head;
             options ``size`` and ``dim``; None for none.
         settings: training settings that differ from those of the others.
+        kind: ``front`` for a weighting that only spans the front; empty for a method.
     """
 
     label: str
     method: str
     extra_capacity: dict[str, Any] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    kind: str = ""
 
 
 def _read_capacity(given: Any) -> dict[str, Any] | None:
@@ -145,11 +158,10 @@ MethodSettings = create_model(
 )
 
 
-class CompareConfig(TrainingSettings):
-    """What to compare, and how.
+class MethodsConfig(TrainingSettings):
+    """Several methods on one data set, and where their trainings run.
 
-    The keys are those of every training and those below. :attr:`entries`, :attr:`train` and
-    :attr:`settings` are what a comparison is made of.
+    :attr:`entries`, :attr:`train` and :attr:`settings` are what the trainings are made of.
     """
 
     title: str = setting("", "Of the report.", panel=COMPARISON)
@@ -169,28 +181,6 @@ class CompareConfig(TrainingSettings):
         panel=DATA,
         missing="'methods' must name one method or more, such as [sum, rotograd]",
     )
-    seeds: Seeds = setting(
-        (0, 1, 2),
-        "How many runs per method, from seed 0; or the list of seeds.",
-        panel=COMPARISON,
-        cli=str,
-    )
-    reference: str | None = setting(
-        "sum",
-        "Label that the t-test compares with; added where it is missing.",
-        panel=COMPARISON,
-    )
-    reference_with_rotations: Capacity = setting(
-        None,
-        "Add the plain sum with RotoGrad's matrices as ordinary task parameters.",
-        panel=COMPARISON,
-        cli=bool,
-    )
-    single_task: bool = setting(
-        True,
-        "Train one network per task too, as the baseline of relative improvements.",
-        panel=COMPARISON,
-    )
     normalize: bool = setting(
         False,
         "Divide each loss by its first values, as the RotoGrad paper does.",
@@ -201,8 +191,6 @@ class CompareConfig(TrainingSettings):
         "Tasks that statistics of the improvement are taken over; without any, all.",
         panel=COMPARISON,
     )
-    timing: int = setting(20, "Timed steps per method; 0 for none.", panel=COMPARISON, ge=0)
-    keep_weights: bool = setting(False, "Keep the best weights of every run.", panel=COMPARISON)
     jobs: int | None = setting(
         None,
         "Runs at a time; without it, one per GPU or core, at most 8.",
@@ -217,36 +205,8 @@ class CompareConfig(TrainingSettings):
     launcher_options: dict[str, Any] = setting(
         {}, "Parameters of submitit's executor, such as `slurm_partition`.", panel=SPEED
     )
-    small: dict[str, Any] | None = setting(None, "Keys that `--budget small` changes.", panel=COMPARISON)
 
     _settings: dict[str, Any] = PrivateAttr(default_factory=dict)
-
-    @classmethod
-    def make(
-        cls, settings: Mapping[str, Any], source: str = "the settings", budget: str = "full"
-    ) -> Self:
-        """Check settings by name, type and range.
-
-        Args:
-            settings: values by key.
-            source: where they are from, for error messages.
-            budget: ``full``, or ``small`` for what the key ``small`` changes.
-
-        Raises:
-            ConfigError: for an unknown key, with the nearest one, or a value that does not fit.
-        """
-        if budget not in ("small", "full"):
-            raise ConfigError(f"{source}: the budget is 'small' or 'full', not {budget!r}")
-        given = dict(settings)
-        small = given.pop("small", None)
-        if small is not None and not isinstance(small, Mapping):
-            raise ConfigError(f"{source}: 'small' must hold keys and values, not {small!r}")
-        cls.check_keys(small or {}, f"{source}, small")
-        if budget == "small":
-            if small is None:
-                raise ConfigError(f"{source} has no key 'small' that says what a small budget changes")
-            given |= small
-        return super().make(given, source)
 
     def model_post_init(self, context: Any) -> None:
         """Keep the settings as they were given."""
@@ -265,15 +225,15 @@ class CompareConfig(TrainingSettings):
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
-        """The methods, the reference included."""
-        entries = _with_reference([item.entry() for item in self.methods], self.reference)
-        label = f"sum {WITH_ROTATIONS}"
-        capacity: Any = self.reference_with_rotations
-        if capacity is not None and all(entry.label != label for entry in entries):
-            entries.insert(1, Entry(label, "sum", capacity))
+        """The methods as they are trained."""
+        entries = self.complete([item.entry() for item in self.methods])
         if self.normalize:
             entries = [replace(entry, method=f"normalize+{entry.method}") for entry in entries]
         return tuple(entries)
+
+    def complete(self, entries: list[Entry]) -> list[Entry]:
+        """Add the methods that are not named and belong to it nevertheless."""
+        return entries
 
     @field_validator("methods", mode="before")
     @classmethod
@@ -314,6 +274,126 @@ class CompareConfig(TrainingSettings):
             except SpecError as error:
                 raise ValueError(f"method {entry.label!r}: {error}") from None
         return self
+
+
+class CompareConfig(MethodsConfig):
+    """What to compare, and how.
+
+    The keys are those of every training, those of :class:`MethodsConfig` and those below.
+    """
+
+    seeds: Seeds = setting(
+        (0, 1, 2),
+        "How many runs per method, from seed 0; or the list of seeds.",
+        panel=COMPARISON,
+        cli=str,
+    )
+    reference: str | None = setting(
+        "sum",
+        "Label that the t-test compares with; added where it is missing.",
+        panel=COMPARISON,
+    )
+    reference_with_rotations: Capacity = setting(
+        None,
+        "Add the plain sum with RotoGrad's matrices as ordinary task parameters.",
+        panel=COMPARISON,
+        cli=bool,
+    )
+    single_task: bool = setting(
+        True,
+        "Train one network per task too, as the baseline of relative improvements.",
+        panel=COMPARISON,
+    )
+    tuned: str | None = setting(
+        None,
+        "Folder of `mtlkit tune`: take its settings, and train its winners on new seeds.",
+        panel=COMPARISON,
+    )
+    front: int = setting(
+        0,
+        "Train the plain sum with so many weightings of the losses, drawn evenly, to span the front.",
+        panel=COMPARISON,
+        ge=0,
+    )
+    timing: int = setting(20, "Timed steps per method; 0 for none.", panel=COMPARISON, ge=0)
+    keep_weights: bool = setting(False, "Keep the best weights of every run.", panel=COMPARISON)
+    small: dict[str, Any] | None = setting(None, "Keys that `--budget small` changes.", panel=COMPARISON)
+
+    @classmethod
+    def make(
+        cls, settings: Mapping[str, Any], source: str = "the settings", budget: str = "full"
+    ) -> Self:
+        """Check settings by name, type and range.
+
+        Args:
+            settings: values by key.
+            source: where they are from, for error messages.
+            budget: ``full``, or ``small`` for what the key ``small`` changes.
+
+        Raises:
+            ConfigError: for an unknown key, with the nearest one, or a value that does not fit.
+        """
+        if budget not in ("small", "full"):
+            raise ConfigError(f"{source}: the budget is 'small' or 'full', not {budget!r}")
+        given = dict(settings)
+        small = given.pop("small", None)
+        if small is not None and not isinstance(small, Mapping):
+            raise ConfigError(f"{source}: 'small' must hold keys and values, not {small!r}")
+        cls.check_keys(small or {}, f"{source}, small")
+        if budget == "small":
+            if small is None:
+                raise ConfigError(f"{source} has no key 'small' that says what a small budget changes")
+            given |= small
+        if given.get("tuned") is None:
+            return super().make(given, source)
+        from mtlkit.tuning.winners import Winners
+
+        winners = Winners.load(given["tuned"])
+        made = super().make(_with_winners(winners, given, source), source)
+        if winners.seed in made.seeds:
+            raise ConfigError(
+                f"{source}: seed {winners.seed} is that of the search in {given['tuned']}; its winners "
+                "must be compared on others"
+            )
+        return made
+
+    @cached_property
+    def tuning(self) -> dict[str, dict[str, float]]:
+        """What the search before the comparison cost, by label."""
+        if self.tuned is None:
+            return {}
+        from mtlkit.tuning.winners import Winners
+
+        labels = {entry.label for entry in self.entries}
+        return {label: cost for label, cost in Winners.load(self.tuned).cost.items() if label in labels}
+
+    def complete(self, entries: list[Entry]) -> list[Entry]:
+        """Add the reference where it is missing."""
+        entries = _with_reference(entries, self.reference)
+        label = f"sum {WITH_ROTATIONS}"
+        capacity: Any = self.reference_with_rotations
+        if capacity is not None and all(entry.label != label for entry in entries):
+            entries.insert(1, Entry(label, "sum", capacity))
+        return entries
+
+
+def _with_winners(winners: Winners, given: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The settings with those of a search; methods that are named are taken by their labels."""
+    found = winners.comparison()
+    data = given.get("data")
+    if data is not None and winners.hold_out(format_spec(parse_spec(data))) != found["data"]:
+        raise ConfigError(
+            f"{source}: the winners in {given['tuned']} were found on {winners.shared['data']!r}, "
+            f"not on {data!r}; leave 'data' out"
+        )
+    methods = given.get("methods")
+    best = {item["label"]: item for item in found["methods"]}
+    items = [methods] if isinstance(methods, str) else methods if methods is not None else list(best)
+    pieces = [split_specs(item) if isinstance(item, str) else [item] for item in items]
+    chosen = [item for piece in pieces for item in piece]
+    own = {key: value for key, value in given.items() if key not in ("data", "methods")}
+    named = [best.get(item, item) if isinstance(item, str) else item for item in chosen]
+    return {**found, **own, "methods": named}
 
 
 def split_specs(text: str) -> list[str]:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from mtlkit.architectures.capacity import add_capacity
 from mtlkit.errors import ConfigError, MtlkitError
+from mtlkit.evaluation.results import read_history
 from mtlkit.files import write_text
 from mtlkit.tasks import Task
 from mtlkit.training.config import TrainConfig
@@ -46,6 +47,8 @@ class Job:
         threads: of torch; they decide the order of sums, so a resumed run takes the same number.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
         keep_weights: keep ``checkpoints/best.pt``.
+        kind: ``front`` for a weighting that only spans the front; empty for a method.
+        stop_at: pause after this step: the outcome is returned, not written, and checkpoints stay.
     """
 
     folder: str
@@ -57,6 +60,8 @@ class Job:
     threads: int = 1
     device: str = "auto"
     keep_weights: bool = False
+    kind: str = ""
+    stop_at: int | None = None
 
     @property
     def name(self) -> str:
@@ -69,7 +74,7 @@ class Job:
         """The settings that determine the result."""
         keys = ("label", "seed", "train", "task", "extra_capacity")
         identity: dict[str, Any] = json.loads(json.dumps({key: asdict(self)[key] for key in keys}))
-        return identity
+        return {**identity, "kind": self.kind} if self.kind else identity
 
     def config(self) -> TrainConfig:
         """The settings of the training."""
@@ -82,7 +87,7 @@ class Outcome:
     """How a training ended.
 
     Attributes:
-        metrics: on the test set, by task and metric.
+        metrics: on the test set, by task and metric; without one, those of the best validation.
         seconds: of the last process that worked on it.
         weights: checksum of the network's first weights, without the method's own.
         batch: checksum of the first batch; None for a task that was trained on data of its own.
@@ -134,6 +139,8 @@ def run_job(job: Job) -> Outcome:
             return _failed(folder, error)
         except Exception as error:  # one failing method must not stop the other runs
             return _failed(folder, error)
+        if job.stop_at is not None and outcome.steps >= job.stop_at:
+            return outcome
         write_json(folder / RESULT, asdict(outcome))
         (folder / ERROR_LOG).unlink(missing_ok=True)
         _tidy(folder / "checkpoints", job.keep_weights)
@@ -181,6 +188,12 @@ def claim(job: Job) -> None:
         f"{job.folder} holds a run of {job.label!r} with other settings ({'; '.join(changed)}); "
         "choose another output folder, or delete this one"
     )
+
+
+def best_validation(folder: str, step: int | None) -> dict[str, dict[str, float]]:
+    """Metrics of the validation at a step, from the log of the run; empty where there was none."""
+    rows = [row for row in read_history(folder)[0] if row.split == "val" and row.step == step]
+    return rows[-1].metrics if rows else {}
 
 
 def network_change(job: Job) -> Any:
@@ -261,11 +274,21 @@ def _train(job: Job) -> Outcome:
     config = job.config()
     begun = time.monotonic()
     dataset = load_data(config)
-    result = run(config, resume="auto", progress=False, dataset=dataset, change=_noting_start(job))
+    result = run(
+        config,
+        resume="auto",
+        progress=False,
+        dataset=dataset,
+        change=_noting_start(job),
+        stop_at=job.stop_at,
+    )
     start = json.loads((Path(job.folder) / _START).read_text(encoding="utf-8"))
+    metrics = result.test
+    if metrics is None:  # nothing to test on, or not wanted
+        metrics = best_validation(job.folder, result.fit.best_step) or result.fit.validation
     own_data = job.task is not None and dataset.only([job.task]) is not dataset
     return Outcome(
-        metrics=result.test if result.test is not None else result.fit.validation,
+        metrics=metrics,
         seconds=time.monotonic() - begun,
         weights=start["weights"],
         batch=None if own_data else start["batch"],

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,20 @@ from typing import Any
 from mtlkit.errors import ConfigError, MissingExtraError
 from mtlkit.evaluation.jobs import Job, Outcome, read_outcome, run_job
 
-__all__ = ["Launcher", "Processes", "Submitit", "ThisProcess", "cores"]
+__all__ = [
+    "Launcher",
+    "Processes",
+    "Submitit",
+    "ThisProcess",
+    "choose_launcher",
+    "cores",
+    "number_of_jobs",
+]
 
 Started = Callable[[Job], None]
 Ended = Callable[[Job, Outcome], None]
 _PATIENCE = 60.0
+_MOST_JOBS = 8
 
 
 def cores() -> int:
@@ -32,18 +41,31 @@ def cores() -> int:
     return max(1, min(allowed, int(limit))) if limit.isdigit() and int(limit) > 0 else allowed
 
 
+def number_of_jobs(jobs: int | None, device: str) -> int:
+    """Trainings at a time: as given, or one per GPU, or one per core and at most eight."""
+    if jobs is not None:
+        return jobs
+    import torch
+
+    gpus = torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
+    return gpus if gpus else min(cores(), _MOST_JOBS)
+
+
 class Launcher(ABC):
-    """Runs jobs; ``started`` and ``ended`` are called in the caller's thread."""
+    """Runs jobs; ``started`` and ``ended`` are called in the caller's thread.
+
+    The next job is asked for when there is room for it, so ``jobs`` may choose it by what has ended.
+    """
 
     @abstractmethod
-    def run(self, jobs: Sequence[Job], started: Started, ended: Ended) -> None:
+    def run(self, jobs: Iterable[Job], started: Started, ended: Ended) -> None:
         """Run all jobs; on Ctrl-C, stop the running ones at a checkpoint and raise."""
 
 
 class ThisProcess(Launcher):
     """Runs one job after another in this process."""
 
-    def run(self, jobs: Sequence[Job], started: Started, ended: Ended) -> None:
+    def run(self, jobs: Iterable[Job], started: Started, ended: Ended) -> None:
         """Run all jobs."""
         for job in jobs:
             started(job)
@@ -60,37 +82,42 @@ class Processes(Launcher):
     def __init__(self, number: int) -> None:
         self.number = number
 
-    def run(self, jobs: Sequence[Job], started: Started, ended: Ended) -> None:
+    def run(self, jobs: Iterable[Job], started: Started, ended: Ended) -> None:
         """Run all jobs."""
-        waiting = list(reversed(jobs))
-        workers = [_Worker(index) for index in range(min(self.number, len(waiting)))]
+        workers: list[_Worker] = []
         try:
             with _terminate_as_interrupt():
-                self._work(waiting, workers, started, ended)
+                self._work(iter(jobs), workers, started, ended)
         except BaseException:
             _stop(workers)
             raise
         for worker in workers:
             worker.dismiss()
 
-    def _work(self, waiting: list[Job], workers: list[_Worker], started: Started, ended: Ended) -> None:
-        while waiting or any(worker.job for worker in workers):
-            for worker in workers:
-                if worker.job is None and waiting:
-                    worker.give(waiting.pop())
-                    assert worker.job is not None
-                    started(worker.job)
+    def _work(self, jobs: Iterator[Job], workers: list[_Worker], started: Started, ended: Ended) -> None:
+        while True:
+            while (idle := [w for w in workers if w.job is None]) or len(workers) < self.number:
+                job = next(jobs, None)
+                if job is None:
+                    break
+                if not idle:
+                    workers.append(_Worker(len(workers)))
+                worker = idle[0] if idle else workers[-1]
+                worker.give(job)
+                started(job)
             busy = {worker.connection: worker for worker in workers if worker.job is not None}
+            if not busy:
+                return
             for connection in wait(list(busy), timeout=0.5):
                 worker = busy[connection]  # type: ignore[index]
-                job = worker.job
-                assert job is not None
+                done = worker.job
+                assert done is not None
                 try:
                     outcome = worker.take()
                 except (EOFError, OSError):
                     code = worker.replace()
-                    outcome = read_outcome(job) or Outcome(error=_died(code))
-                ended(job, outcome)
+                    outcome = read_outcome(done) or Outcome(error=_died(code))
+                ended(done, outcome)
 
 
 class _Worker:
@@ -244,17 +271,18 @@ class Submitit(Launcher):
         except (TypeError, NameError, ValueError, RuntimeError) as error:
             raise ConfigError(f"launcher_options do not fit submitit's executor: {error}") from None
 
-    def run(self, jobs: Sequence[Job], started: Started, ended: Ended) -> None:
+    def run(self, jobs: Iterable[Job], started: Started, ended: Ended) -> None:
         """Run all jobs."""
-        waiting = list(reversed(jobs))
+        waiting = iter(jobs)
         running: list[tuple[Job, Any]] = []
         try:
             with _terminate_as_interrupt():
-                while waiting or running:
-                    while waiting and len(running) < self.number:
-                        job = waiting.pop()
+                while True:
+                    while len(running) < self.number and (job := next(waiting, None)) is not None:
                         running.append((job, self._executor.submit(run_job, job)))
                         started(job)
+                    if not running:
+                        return
                     finished = [pair for pair in running if pair[1].done()]
                     for pair in finished:
                         running.remove(pair)
@@ -274,3 +302,20 @@ def _result(job: Job, submitted: Any) -> Outcome:
         outcome: Outcome = submitted.result()
         return outcome
     return read_outcome(job) or Outcome(error=f"submitit: {' '.join(str(error).split())[:500]}")
+
+
+def choose_launcher(
+    name: str, folder: Path, number: int, most: int, options: Mapping[str, Any]
+) -> Launcher:
+    """The launcher of this name.
+
+    Args:
+        name: ``local`` or ``submitit``.
+        folder: of the comparison or search; submitit's files go below it.
+        number: trainings at a time.
+        most: how many trainings there are at most.
+        options: of submitit's executor.
+    """
+    if name == "submitit":
+        return Submitit(folder / "submitit", number, options)
+    return ThisProcess() if min(number, most) == 1 else Processes(number)

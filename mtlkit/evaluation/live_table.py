@@ -7,20 +7,20 @@ import math
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from mtlkit.evaluation.jobs import Job, Outcome
+from mtlkit.evaluation.live_display import LiveDisplay
 from mtlkit.evaluation.results import Comparison
 from mtlkit.evaluation.tables import Table, build_table, describe_marks, format_cell
 
-__all__ = ["LiveTable", "print_table"]
+__all__ = ["LiveTable", "clock", "print_table", "progress_of"]
 
 _MOST_METRICS = 8
 _TAIL = 8192
 
 
-class LiveTable:
+class LiveTable(LiveDisplay):
     """Shows how far a comparison is.
 
     Args:
@@ -34,40 +34,12 @@ class LiveTable:
     ) -> None:
         self.comparison = comparison
         self.planned = planned
-        self.quiet = shown is False
         self._ended = dict.fromkeys(planned, 0)
         self._errors: dict[str, str] = {}
         self._running: dict[str, tuple[Job, float]] = {}
         self._begun = time.monotonic()
         self._worked = 0
-        self._note = ""
-        self._live: Any = None
-        if shown is None and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            self._live = Live(
-                get_renderable=self._render,
-                console=Console(stderr=True),
-                refresh_per_second=2,
-                transient=True,  # the caller prints the final table
-            )
-
-    def __enter__(self) -> LiveTable:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._note = ""
-        if self._live is not None:
-            self._live.stop()
-
-    def note(self, text: str) -> None:
-        """Show a line about what is going on."""
-        self._note = text
+        super().__init__(shown)
 
     def found(self, job: Job) -> None:
         """A training that an earlier call finished."""
@@ -75,7 +47,7 @@ class LiveTable:
 
     def started(self, job: Job) -> None:
         """A training begins."""
-        self._note = ""
+        self.note("")
         self._running[job.folder] = (job, time.monotonic())
 
     def ended(self, job: Job, outcome: Outcome) -> None:
@@ -85,28 +57,27 @@ class LiveTable:
         self._worked += 1
         if outcome.error:
             self._errors[job.name] = outcome.error
-        if self._live is None and not self.quiet:
-            state = f"FAILED: {outcome.error}" if outcome.error else "done"
-            took = time.monotonic() - begun
-            done, total = sum(self._ended.values()), sum(self.planned.values())
-            print(f"[{done}/{total}] {job.name}: {state} ({took:.1f} s)", file=sys.stderr, flush=True)
+        state = f"FAILED: {outcome.error}" if outcome.error else "done"
+        done, total = sum(self._ended.values()), sum(self.planned.values())
+        self.print_line(f"[{done}/{total}] {job.name}: {state} ({time.monotonic() - begun:.1f} s)")
 
-    def _render(self) -> Any:
+    def render(self) -> Any:
+        """The table so far, and what runs now."""
         from rich.console import Group
         from rich.text import Text
 
         done, total = sum(self._ended.values()), sum(self.planned.values())
         passed = time.monotonic() - self._begun
-        head = f"{self.comparison.title}: {done} of {total} trainings, {_clock(passed)}"
+        head = f"{self.comparison.title}: {done} of {total} trainings, {clock(passed)}"
         if self._worked and done < total:
-            head += f", about {_clock(passed / self._worked * (total - done))} to go"
+            head += f", about {clock(passed / self._worked * (total - done))} to go"
         lines: list[Any] = [Text(head, style="bold")]
         if self.comparison.runs:
             lines.append(render_table(build_table(self.comparison)))
-        if self._note:
-            lines.append(Text(self._note, style="dim"))
+        if self.current_note:
+            lines.append(Text(self.current_note, style="dim"))
         for job, begun in list(self._running.values()):
-            text = f"  {job.name}: {_progress(job)}{_clock(time.monotonic() - begun)}"
+            text = f"  {job.name}: {progress_of(job)}{clock(time.monotonic() - begun)}"
             lines.append(Text(text, style="dim"))
         for name, error in list(self._errors.items())[-4:]:
             lines.append(Text(f"  {name} failed: {error[:160]}", style="red"))
@@ -155,7 +126,7 @@ def print_table(table: Table) -> None:
     console.print(Text(describe_marks(table), style="dim"))
 
 
-def _progress(job: Job) -> str:
+def progress_of(job: Job) -> str:
     """The progress of a training, from the end of its log."""
     path = Path(job.folder) / "log.jsonl"
     try:
@@ -176,7 +147,8 @@ def _progress(job: Job) -> str:
     return ""
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Minutes and seconds, and hours where there are any."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -102,9 +102,9 @@ def _parallel(comparison: Comparison) -> Chart | None:
     else:
         signs = np.array([1.0 if task.higher_is_better else -1.0 for task in comparison.tasks])
         zero = mean_metrics(comparison, [base])
+        size = np.where(zero == 0, np.nan, np.abs(zero))  # a gain over nothing is no number
         behind, methods = (
-            100 * signs * (mean_metrics(comparison, part) - zero) / np.abs(zero)
-            for part in (drawn, labels)
+            100 * signs * (mean_metrics(comparison, part) - zero) / size for part in (drawn, labels)
         )
     places = np.arange(float(len(comparison.tasks)))
     lines = [ChartLine(index, label, places, methods[index]) for index, label in enumerate(labels)]

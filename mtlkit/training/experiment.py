@@ -44,6 +44,7 @@ def run(
     progress: bool | None = None,
     dataset: Any = None,
     change: Change | None = None,
+    stop_at: int | None = None,
 ) -> RunResult:
     """Train as the settings say, then report on the test set with the best checkpoint.
 
@@ -53,6 +54,7 @@ def run(
         progress: show a progress bar; None shows it on a terminal, and a line per epoch elsewhere.
         dataset: the data set, where it is loaded already.
         change: given the fresh network and the tasks, returns those to train.
+        stop_at: end after this step, as if interrupted: schedules are those of the whole run.
     """
     from mtlkit.deployment.record import describe_run, write_record
 
@@ -64,7 +66,9 @@ def run(
         write_text(config.folder / "config.yaml", config.to_yaml())
         write_record(config.folder, record, dataset)
     epochs = 10 if config.epochs is None and config.steps is None else config.epochs
-    fit = trainer.fit(loaders["train"], loaders["val"], epochs=epochs, steps=config.steps, resume=resume)
+    limits = [steps for steps in (config.steps, stop_at) if steps is not None]
+    steps = min(limits, default=None)
+    fit = trainer.fit(loaders["train"], loaders["val"], epochs=epochs, steps=steps, resume=resume)
     if trainer.accelerator.is_main_process:
         write_record(config.folder, record, trained={"steps": fit.step, "best_step": fit.best_step})
     test = None
@@ -83,12 +87,13 @@ def build_trainer(
     dataset: Any = None,
     change: Change | None = None,
 ) -> tuple[Trainer, dict[str, DataLoader[Any] | None]]:
-    """The Trainer of these settings, and the loaders of train, val and test."""
+    """The Trainer of these settings, and the loaders of train, val and test, where that is wanted."""
     model, tasks, dataset = build_model(config, dataset=dataset, change=change)
     if hasattr(dataset, "only"):
         dataset = dataset.only([task.name for task in tasks])
     optimizer = make_optimizer(config, model)
-    loaders = {name: _loader(dataset, name, config) for name in ("train", "val", "test")}
+    splits = ("train", "val", *(("test",) if config.test else ()))
+    loaders = {"test": None, **{name: _loader(dataset, name, config) for name in splits}}
     if loaders["train"] is None:
         raise ConfigError(f"data set {config.data!r} has no samples to train on")
     trainer = Trainer(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mtlkit.gram import precision
 from mtlkit.registry import register_method
+from mtlkit.search import Choice
 from mtlkit.weighting.base import GradientAggregator, Tasks
 
 __all__ = ["AlignedMTL"]
@@ -39,6 +40,7 @@ class AlignedMTL(GradientAggregator):
 
     paper = "Senushkin et al., Independent Component Alignment for Multi-Task Learning, CVPR 2023"
     year = 2023
+    search_space = {"scale_mode": Choice("min", "median", "rmse")}
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.registry import option_defaults
+from mtlkit.search import Search
 from mtlkit.spec import Part
 from mtlkit.step import Step, spread
 from mtlkit.weighting.method import Leaves, Method, Tasks
@@ -64,6 +65,8 @@ class GradientAggregator(Method, ABC):
     waived_laws: Mapping[str, str] = {}
     """Laws of :mod:`mtlkit.testing` that do not apply, with the reason; ``__init__`` may set others."""
     hidden_options: ClassVar[frozenset[str]] = frozenset()
+    search_space: ClassVar[Mapping[str, Search]] = {}
+    """Where ``mtlkit tune`` searches for values of the options; see :mod:`mtlkit.search`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

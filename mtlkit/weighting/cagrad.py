@@ -10,6 +10,7 @@ from torch import Tensor
 from mtlkit.errors import SpecError
 from mtlkit.gram import precision
 from mtlkit.registry import register_method
+from mtlkit.search import Uniform
 from mtlkit.weighting.base import GradientAggregator, Tasks
 from mtlkit.weighting.host import solve
 from mtlkit.weighting.solvers import conflict_averse_weights
@@ -52,6 +53,7 @@ class CAGrad(GradientAggregator):
         "single_task": "the best vector in the ball around a single gradient g is (1 + c) g",
     }
     traceable = False
+    search_space = {"c": Uniform(0.1, 1.0)}
 
     def __init__(self, tasks: Tasks, *, c: float = 0.4, **common: Any) -> None:
         super().__init__(tasks, **common)

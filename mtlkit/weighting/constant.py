@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from mtlkit.registry import register_method
+from mtlkit.search import Simplex
 from mtlkit.spec import Part
 from mtlkit.weighting.base import GradientAggregator, State, Tasks
 from mtlkit.weighting.forms.numbers import Numbers, per_task
@@ -28,6 +29,8 @@ class Constant(GradientAggregator):
             Tasks that a mapping does not name have the factor one, as all have by default. TorchJD's
             ``Constant`` has no default.
     """
+
+    search_space = {"weights": Simplex()}
 
     def __init__(self, tasks: Tasks, *, weights: Numbers | None = None, **common: Any) -> None:
         super().__init__(tasks, **common)

@@ -10,6 +10,7 @@ from torch import Tensor
 from mtlkit.errors import SpecError
 from mtlkit.gram import safe_divide
 from mtlkit.registry import register_method
+from mtlkit.search import LogUniform
 from mtlkit.weighting.base import State, Tasks
 from mtlkit.weighting.forms.scalarization import PreferredScalarization
 
@@ -48,6 +49,7 @@ class COSMOS(PreferredScalarization):
     waived_laws = {
         "scale": "the penalty has no units and the losses have: their balance changes with the scale"
     }
+    search_space = {"penalty": LogUniform(0.01, 8.0)}
 
     def __init__(self, tasks: Tasks, *, penalty: float = 2.0, **common: Any) -> None:
         super().__init__(tasks, **common)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mtlkit.errors import SpecError
 from mtlkit.registry import register_method
+from mtlkit.search import Uniform
 from mtlkit.weighting.base import GradientAggregator, State, Step, Tasks
 from mtlkit.weighting.chain import create_method
 
@@ -40,6 +41,7 @@ class CRMOGM(GradientAggregator):
         "Beyond, NeurIPS 2022"
     )
     year = 2022
+    search_space = {"alpha": Uniform(0.5, 0.99)}
 
     def __init__(self, tasks: Tasks, *, inner: str = "mgda", alpha: float = 0.9, **common: Any) -> None:
         super().__init__(tasks, **common)

@@ -10,6 +10,7 @@ from torch import Tensor
 from mtlkit.errors import SpecError
 from mtlkit.gram import norms_of, safe_divide
 from mtlkit.registry import register_method
+from mtlkit.search import Choice
 from mtlkit.weighting.base import GradientAggregator, State, Tasks
 
 __all__ = ["DBMTL"]
@@ -61,6 +62,7 @@ class DBMTL(GradientAggregator):
     year = 2023
     reads_angles = False
     uses_losses = True
+    search_space = {"beta": Choice(0.1, 0.5, 0.9), "beta_sigma": Choice(0.0, 0.5)}
 
     def __init__(
         self, tasks: Tasks, *, beta: float = 0.9, beta_sigma: float = 0.0, **common: Any

@@ -11,6 +11,7 @@ from torch import Tensor
 from mtlkit.errors import SpecError
 from mtlkit.gram import safe_divide
 from mtlkit.registry import register_method
+from mtlkit.search import LogUniform
 from mtlkit.weighting.base import GradientAggregator, State, Tasks
 
 __all__ = ["DWA"]
@@ -42,6 +43,7 @@ class DWA(GradientAggregator):
     paper = "Liu et al., End-to-End Multi-Task Learning with Attention, CVPR 2019"
     year = 2019
     uses_losses = True
+    search_space = {"temperature": LogUniform(0.5, 5.0)}
 
     def __init__(
         self, tasks: Tasks, *, temperature: float = 2.0, window: int | None = None, **common: Any

@@ -11,6 +11,7 @@ from torch import Tensor
 from mtlkit.errors import SpecError
 from mtlkit.gram import safe_divide
 from mtlkit.registry import register_method
+from mtlkit.search import LogUniform
 from mtlkit.weighting.base import State, Tasks
 from mtlkit.weighting.forms.simplex import SimplexWeights
 
@@ -47,6 +48,7 @@ class ExcessMTL(SimplexWeights):
 
     paper = "He et al., Robust Multi-Task Learning with Excess Risks, ICML 2024"
     year = 2024
+    search_space = {"eta": LogUniform(0.01, 2.0)}
     reads_angles = False
 
     def __init__(self, tasks: Tasks, *, eta: float = 1.0, warmup: int = 1, **common: Any) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from mtlkit.errors import SpecError
 from mtlkit.gram import precision
 from mtlkit.registry import register_method
+from mtlkit.search import Uniform
 from mtlkit.weighting.base import GradientAggregator, Tasks
 from mtlkit.weighting.host import solve
 from mtlkit.weighting.solvers import bargaining_weights
@@ -52,6 +53,7 @@ class FairGrad(GradientAggregator):
         "single_task": "the equation gives a single gradient g the length |g|^((1-alpha)/(1+alpha))",
     }
     traceable = False
+    search_space = {"alpha": Uniform(0.5, 3.0)}
 
     def __init__(self, tasks: Tasks, *, alpha: float = 1.0, **common: Any) -> None:
         super().__init__(tasks, **common)

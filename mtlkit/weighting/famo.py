@@ -11,6 +11,7 @@ from torch import Tensor
 from mtlkit.errors import SpecError
 from mtlkit.gram import safe_divide
 from mtlkit.registry import register_method
+from mtlkit.search import LogUniform
 from mtlkit.weighting.base import GradientAggregator, State, Tasks
 from mtlkit.weighting.forms.numbers import Numbers, per_task
 from mtlkit.weighting.forms.scalarization import log_losses
@@ -60,6 +61,7 @@ class FAMO(GradientAggregator):
     paper = "Liu et al., FAMO: Fast Adaptive Multitask Optimization, NeurIPS 2023"
     year = 2023
     uses_losses = True
+    search_space = {"lr": LogUniform(0.005, 0.1), "gamma": LogUniform(1e-4, 1e-2)}
 
     def __init__(
         self,

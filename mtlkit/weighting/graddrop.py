@@ -10,6 +10,7 @@ from torch import Tensor
 from mtlkit.errors import SpecError
 from mtlkit.randomness import uniform
 from mtlkit.registry import register_method
+from mtlkit.search import Uniform
 from mtlkit.weighting.base import GradientAggregator, State, Tasks
 from mtlkit.weighting.forms.numbers import Numbers, per_task
 
@@ -46,6 +47,7 @@ class GradDrop(GradientAggregator):
         "NeurIPS 2020"
     )
     year = 2020
+    search_space = {"leak": Uniform(0.0, 0.9)}
 
     def __init__(
         self, tasks: Tasks, *, leak: float | Numbers = 0.0, seed: int = 0, **common: Any

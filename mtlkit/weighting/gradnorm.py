@@ -11,6 +11,7 @@ from torch import Tensor
 from mtlkit.errors import SpecError
 from mtlkit.gram import norms_of, safe_divide
 from mtlkit.registry import register_method
+from mtlkit.search import LR_RATIO, LogUniform, Uniform
 from mtlkit.weighting.base import GradientAggregator, State, Tasks
 
 __all__ = ["GradNorm"]
@@ -55,6 +56,7 @@ class GradNorm(GradientAggregator):
     year = 2018
     reads_angles = False
     uses_losses = True
+    search_space = {"alpha": Uniform(0.0, 2.0), LR_RATIO: LogUniform(0.05, 2.0)}
 
     def __init__(self, tasks: Tasks, *, alpha: float = 1.5, **common: Any) -> None:
         super().__init__(tasks, **common)

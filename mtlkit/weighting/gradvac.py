@@ -11,6 +11,7 @@ from mtlkit.errors import SpecError
 from mtlkit.gram import cosine_matrix, norms_of, precision, safe_divide
 from mtlkit.randomness import random_orders
 from mtlkit.registry import register_method
+from mtlkit.search import LogUniform
 from mtlkit.weighting.base import GradientAggregator, State, Tasks
 
 __all__ = ["GradVac"]
@@ -55,6 +56,7 @@ class GradVac(GradientAggregator):
     waived_laws = {
         "permutation": "the order of the others is drawn per position (exact for two tasks)",
     }
+    search_space = {"beta": LogUniform(0.005, 0.5)}
 
     def __init__(self, tasks: Tasks, *, beta: float = 0.01, seed: int = 0, **common: Any) -> None:
         super().__init__(tasks, **common)

@@ -258,7 +258,8 @@ class Method(Stateful):
         """What :meth:`merge_step` does, for weights that depend on the number of tasks alone."""
         everyone = tuple(range(len(matrix)))
         state = part.read_state(everyone)
-        weights, new = part.weigh(matrix.new_empty(2 * (len(matrix),)), state)
+        unknown = matrix.new_full(2 * (len(matrix),), torch.nan)
+        weights, new = part.weigh(unknown, state)
         merged = weights.to(matrix.dtype) @ matrix
         if new is not state:
             part.commit_state(state, new, everyone, torch.isfinite(merged).all())

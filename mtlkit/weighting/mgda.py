@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mtlkit.registry import register_method
+from mtlkit.search import Choice
 from mtlkit.weighting.base import GradientAggregator, State, Tasks
 from mtlkit.weighting.host import Matrix, on_host
 from mtlkit.weighting.solvers import min_norm_point
@@ -44,6 +45,7 @@ class MGDA(GradientAggregator):
     paper = "Sener and Koltun, Multi-Task Learning as Multi-Objective Optimization, NeurIPS 2018"
     year = 2018
     traceable = False
+    search_space = {"normalize": Choice("none", "l2", "loss", "loss+")}
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from torch import Tensor
 from mtlkit.errors import SpecError
 from mtlkit.gram import safe_divide
 from mtlkit.registry import register_method
+from mtlkit.search import LogUniform, Uniform
 from mtlkit.weighting.base import State, Tasks
 from mtlkit.weighting.forms.simplex import SimplexWeights, project_onto_simplex
 
@@ -67,6 +68,7 @@ class MoCo(SimplexWeights):
         "Approach, ICLR 2023"
     )
     year = 2023
+    search_space = {"beta": Uniform(0.05, 0.99), "gamma": LogUniform(0.01, 1.0)}
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from torch import Tensor
 from mtlkit.errors import SpecError
 from mtlkit.gram import safe_divide
 from mtlkit.registry import register_method
+from mtlkit.search import Choice, LogUniform
 from mtlkit.weighting.base import State, Tasks
 from mtlkit.weighting.forms.simplex import SimplexWeights, project_onto_simplex
 
@@ -53,6 +54,7 @@ class MoDo(SimplexWeights):
         "junction": "the features' gradients are compared between samples; combine is given no samples",
     }
     uses_cross_gram = True
+    search_space = {"gamma": LogUniform(0.01, 1.0), "rho": Choice(0.0, 0.1)}
 
     def __init__(
         self,

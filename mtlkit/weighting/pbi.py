@@ -11,6 +11,7 @@ from torch import Tensor
 from mtlkit.errors import SpecError
 from mtlkit.gram import safe_divide
 from mtlkit.registry import register_method
+from mtlkit.search import LogUniform
 from mtlkit.weighting.base import State, Tasks
 from mtlkit.weighting.forms.numbers import Numbers, per_task
 from mtlkit.weighting.forms.scalarization import PreferredScalarization
@@ -46,6 +47,7 @@ class PBI(PreferredScalarization):
         "Transactions on Evolutionary Computation 2007"
     )
     year = 2007
+    search_space = {"theta": LogUniform(0.1, 10.0)}
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from torch import Tensor
 from mtlkit.errors import SpecError, unknown_name
 from mtlkit.gram import precision, safe_divide
 from mtlkit.registry import register_method
+from mtlkit.search import LogUniform
 from mtlkit.weighting.base import GradientAggregator, State, Tasks
 from mtlkit.weighting.host import Matrix, on_host
 from mtlkit.weighting.solvers import constrained_descent_weights
@@ -49,6 +50,7 @@ class PCD(GradientAggregator):
     year = 2026
     waived_laws = {"permutation": "the first task is the primary one, unless another is named"}
     traceable = False
+    search_space = {"tau": LogUniform(0.005, 0.5)}
 
     def __init__(
         self,

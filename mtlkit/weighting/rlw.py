@@ -10,6 +10,7 @@ from torch import Tensor
 from mtlkit.errors import unknown_name
 from mtlkit.randomness import normal, uniform
 from mtlkit.registry import register_method
+from mtlkit.search import Choice
 from mtlkit.weighting.base import GradientAggregator, State, Tasks
 
 __all__ = ["RLW"]
@@ -53,6 +54,7 @@ class RLW(GradientAggregator):
     )
     year = 2022
     waived_laws = {"permutation": "the weights are drawn per position"}
+    search_space = {"dist": Choice("normal", "uniform", "dirichlet", "bernoulli")}
 
     def __init__(
         self,

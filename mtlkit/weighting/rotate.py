@@ -13,6 +13,7 @@ from mtlkit.errors import SpecError, UsageError
 from mtlkit.gram import norms_of, safe_divide
 from mtlkit.registry import register_method
 from mtlkit.rotations import Axis, GeotorchRotations, Rotations
+from mtlkit.search import LR_RATIO, FeatureShare, LogUniform
 from mtlkit.weighting.base import GradientAggregator, Step, Tasks
 from mtlkit.weighting.method import Leaves
 
@@ -57,6 +58,7 @@ class Rotate(GradientAggregator):
 
     paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"
     year = 2022
+    search_space = {"size": FeatureShare(0.25, 0.5, 0.75, 1.0), LR_RATIO: LogUniform(0.05, 1.0)}
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from torch import Tensor
 from mtlkit.errors import SpecError
 from mtlkit.gram import norms_of, safe_divide
 from mtlkit.registry import register_method
+from mtlkit.search import Uniform
 from mtlkit.weighting.base import State, Tasks
 from mtlkit.weighting.forms.simplex import SimplexWeights
 from mtlkit.weighting.host import Matrix, on_host
@@ -62,6 +63,7 @@ class SDMGrad(SimplexWeights):
     }
     uses_cross_gram = True
     traceable = False
+    search_space = {"lam": Uniform(0.0, 1.0)}
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from torch import Tensor
 from mtlkit.errors import SpecError
 from mtlkit.gram import safe_divide
 from mtlkit.registry import register_method
+from mtlkit.search import LogUniform
 from mtlkit.weighting.base import State, Tasks
 from mtlkit.weighting.forms.scalarization import PreferredScalarization, log_losses
 
@@ -56,6 +57,7 @@ class STCH(PreferredScalarization):
 
     paper = "Lin et al., Smooth Tchebycheff Scalarization for Multi-Objective Optimization, ICML 2024"
     year = 2024
+    search_space = {"mu": LogUniform(0.1, 5.0)}
 
     def __init__(
         self,

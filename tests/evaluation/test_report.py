@@ -322,7 +322,7 @@ def test_in_a_browser_charts_are_drawn_sorting_and_hiding_work_and_nothing_is_lo
 
 
 THEME = """
-  document.querySelector("#learning .chart").scrollIntoView(); await wait();
+  for (const name of ["beforeprint", "afterprint"]) { window.dispatchEvent(new Event(name)); await wait(); }
   seen.background = getComputedStyle(document.body).backgroundColor;
   seen.colour = getComputedStyle(document.querySelector("#learning .scatterlayer path.js-line")).stroke;
   seen.swatch = getComputedStyle(document.querySelector(".swatch.s1")).backgroundColor;

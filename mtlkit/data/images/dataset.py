@@ -76,6 +76,7 @@ class Images(DataSet):
         val_share: share of the pictures for validation.
         test_share: share of the pictures for test.
         split_seed: decides which pictures go where, instead of the seed of the run.
+        test_seed: keeps the pictures for test that this seed has, where they are drawn.
         train: at most this many training pictures.
     """
 
@@ -108,12 +109,13 @@ class Images(DataSet):
         val_share: float = 0.2,
         test_share: float = 0.2,
         split_seed: int | None = None,
+        test_seed: int | None = None,
         train: int | None = None,
     ) -> None:
         super().__init__(data_dir, seed)
         self.check_counts(train=train)
         first = seed if split_seed is None else split_seed
-        splitting = Splitting(self.name, first, split, time, val_share, test_share, train)
+        splitting = Splitting(self.name, first, split, time, val_share, test_share, train, test_seed)
         default_mean, default_std = IMAGENET[channels]
         self._sizing = Sizing(
             check_size(size, self.name),

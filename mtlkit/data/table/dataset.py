@@ -65,6 +65,7 @@ class Table(DataSet):
         val_share: share of the rows of ``file`` for validation.
         test_share: share of the rows of ``file`` for test, where no test file is given.
         split_seed: decides which rows go where, instead of the seed of the run.
+        test_seed: keeps the rows for test that this seed has, where they are drawn.
         min_count: words that occur less often in training share the index of unknown ones.
         train: at most this many training rows.
     """
@@ -92,13 +93,14 @@ class Table(DataSet):
         val_share: float = 0.2,
         test_share: float = 0.2,
         split_seed: int | None = None,
+        test_seed: int | None = None,
         min_count: int = 2,
         train: int | None = None,
     ) -> None:
         super().__init__(data_dir, seed)
         self.check_counts(min_count=min_count, train=train)
         first = seed if split_seed is None else split_seed
-        splitting = Splitting(self.name, first, split, time, val_share, test_share, train)
+        splitting = Splitting(self.name, first, split, time, val_share, test_share, train, test_seed)
         self.path = find_file(file, data_dir)
         reading = Reading(header, separator, tuple(missing), encoding)
         frame = reading.read(self.path)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mtlkit.data.base import DataError, Indices, SplitName
-from mtlkit.data.randomness import generator, split_indices
+from mtlkit.data.randomness import generator, split_indices, split_with_test
 from mtlkit.data.table.reading import ColumnFinder, Frame, import_pandas
 from mtlkit.errors import SpecError
 
@@ -39,6 +39,7 @@ class Splitting:
         val_share: share of the rows for validation.
         test_share: share of the rows for test.
         train: at most this many training rows.
+        test_seed: the rows for test are those which this seed has, where they are drawn.
     """
 
     dataset: str
@@ -48,6 +49,7 @@ class Splitting:
     val_share: float = 0.2
     test_share: float = 0.2
     train: int | None = None
+    test_seed: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.val_share < 1:
@@ -77,9 +79,9 @@ class Splitting:
             name = find(self.time)
             parts = split_by_time(frame[name], shares, name)
         elif self.split is not None:
-            parts = _filled(split_by_column(frame, find(self.split)), shares, self.seed)
+            parts = _filled(split_by_column(frame, find(self.split)), shares, self.seed, self.test_seed)
         else:
-            parts = split_by_share(len(frame), shares, self.seed)
+            parts = split_by_share(len(frame), shares, self.seed, self.test_seed)
         if self.train is not None and self.train < len(parts["train"]):
             order = generator(self.seed, "table", "train").permutation(parts["train"])
             parts["train"] = np.sort(order[: self.train])
@@ -93,10 +95,19 @@ class Splitting:
         return frames
 
 
-def split_by_share(count: int, shares: dict[SplitName, float], seed: int) -> Parts:
-    """At random; training takes what the shares of the others leave."""
+def split_by_share(
+    count: int, shares: dict[SplitName, float], seed: int, test_seed: int | None = None
+) -> Parts:
+    """At random; training takes what the shares of the others leave.
+
+    With ``test_seed`` the rows for test are those which that seed has.
+    """
+    sizes, random = list(shares.values()), generator(seed, "table", "split")
     try:
-        parts = split_indices(count, list(shares.values()), generator(seed, "table", "split"))
+        if test_seed is not None and "test" in shares:
+            parts = split_with_test(count, sizes, random, generator(test_seed, "table", "split"))
+        else:
+            parts = split_indices(count, sizes, random)
     except SpecError as error:
         raise DataError(str(error)) from None
     return dict(zip(("train", *shares), parts, strict=True))
@@ -147,13 +158,13 @@ def split_by_column(frame: Frame, name: str) -> Parts:
     return parts
 
 
-def _filled(parts: Parts, shares: dict[SplitName, float], seed: int) -> Parts:
+def _filled(parts: Parts, shares: dict[SplitName, float], seed: int, test_seed: int | None) -> Parts:
     """Parts that the column does not name are drawn from the training rows."""
     lacking = {part: share for part, share in shares.items() if part not in parts}
     if not lacking:
         return parts
     train = parts["train"]
-    drawn = split_by_share(len(train), lacking, seed)
+    drawn = split_by_share(len(train), lacking, seed, test_seed)
     return {**parts, **{part: train[rows] for part, rows in drawn.items()}}
 
 

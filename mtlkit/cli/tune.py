@@ -1,0 +1,108 @@
+"""``mtlkit tune``: search settings for every method with the same number of trials."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mtlkit.cli import app
+from mtlkit.cli.options import with_settings
+from mtlkit.errors import ConfigError
+from mtlkit.training.yaml_files import read_yaml
+from mtlkit.tuning.config import TuneConfig
+
+__all__ = ["tune"]
+
+
+@app.command()
+@with_settings(TuneConfig)
+def tune(
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="YAML file; flags override its keys.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder; one that is half done is completed.")
+    ] = None,
+    space: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What is searched: 'lr=log(1e-4, 1e-2)', 'cagrad.c=uniform(0, 1)'; repeat it for more.",
+            rich_help_panel="Search",
+        ),
+    ] = None,
+    **flags: Any,
+) -> None:
+    """Search settings for every method: the same number of trials each, judged on validation only.
+
+    Example: [bold]mtlkit tune --data multidigits --methods sum,cagrad,rotograd --trials 20 -o
+    runs/tune[/bold], then [bold]mtlkit compare --tuned runs/tune[/bold]
+
+    The same command goes on where it was stopped or killed. Several at once share the work.
+    """
+    settings: dict[str, Any] = {} if config is None else read_yaml(config)
+    if space:
+        own = settings.get("space")
+        flags["space"] = {**(own if isinstance(own, dict) else {}), **dict(map(_search, space))}
+    chosen = TuneConfig.make({**settings, **flags}, "tune" if config is None else str(config))
+    _run(chosen, output if output is not None else _default_folder(config, chosen))
+
+
+def _search(text: str) -> tuple[str, Any]:
+    name, equals, values = text.partition("=")
+    if not equals:
+        raise ConfigError(
+            f"--space {text!r}: write a name, '=' and values, such as 'lr=log(1e-4, 1e-2)'"
+        )
+    values = values.strip()
+    if values.startswith("[") and values.endswith("]"):
+        return name.strip(), [_value(word.strip()) for word in values[1:-1].split(",")]
+    return name.strip(), values
+
+
+def _value(word: str) -> Any:
+    return {"true": True, "false": False, "none": None}.get(word.lower(), word)
+
+
+def _run(chosen: TuneConfig, folder: Path) -> None:
+    from rich.console import Console
+
+    from mtlkit.evaluation.compare import Stopped
+    from mtlkit.tuning.page import PAGE
+    from mtlkit.tuning.plan import CONFIG
+    from mtlkit.tuning.progress import winners_table
+    from mtlkit.tuning.study import tune as search
+
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: typer.echo(f"note: {message}", err=True)
+        try:
+            made = search(chosen, folder)
+        except Stopped as stop:
+            again = shlex.join(["mtlkit", "tune", "-c", str(folder / CONFIG), "-o", str(folder)])
+            typer.echo(f"{stop}; go on with: {again}", err=True)
+            raise typer.Exit(130) from None
+    console = Console() if sys.stdout.isatty() else Console(width=220)
+    console.print(winners_table(made.trials, made.spaces, made.winners.trials))
+    typer.echo(
+        "Improvement of validation metrics over a plain run of the sum with the given settings; "
+        "nothing was tested."
+    )
+    for label, known in made.trials.items():
+        errors = [trial.facts["error"] for trial in known if trial.state == "failed"]
+        if errors:
+            typer.echo(f"failed: {label}, {len(errors)} of {len(known)}: {errors[0]}", err=True)
+    typer.echo(f"winners: {folder / 'winners.yaml'}; page: {folder / PAGE}")
+    typer.echo(f"compare them on new seeds: mtlkit compare --tuned {shlex.quote(str(folder))}")
+    if made.failed:
+        typer.echo(f"no trial ended well: {', '.join(made.failed)}", err=True)
+        raise typer.Exit(1)
+
+
+def _default_folder(config: Path | None, chosen: TuneConfig) -> Path:
+    name = chosen.data if config is None else config.stem
+    return Path("runs") / f"tune-{re.sub(r'[^A-Za-z0-9.=-]+', '_', name)[:60].strip('_')}"

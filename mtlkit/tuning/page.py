@@ -1,0 +1,144 @@
+"""The page of a search: the winners, how they were found, and what every setting was worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from mtlkit.evaluation.charts import Chart, Line, line_chart, plain
+from mtlkit.evaluation.page import Cell, Charts, Head, Listing, Note, Section, render_page
+from mtlkit.files import write_text
+from mtlkit.search import Choice, LogUniform
+from mtlkit.tuning.ledger import Trial
+from mtlkit.tuning.objective import WORST
+from mtlkit.tuning.spaces import MethodSpace
+from mtlkit.tuning.winners import Winners
+
+__all__ = ["PAGE", "write_page"]
+
+PAGE = "tune.html"
+_LABEL = "improvement on validation in %"
+
+Trials = Mapping[str, Sequence[Trial]]
+
+
+def write_page(
+    folder: Path, title: str, winners: Winners, trials: Trials, spaces: Mapping[str, MethodSpace]
+) -> Path:
+    """Write ``tune.html``; its path."""
+    legend = list(trials)
+    axes = list(dict.fromkeys(name for space in spaces.values() for name in space.axes))
+    shared = [name for name in axes if sum(name in space.axes for space in spaces.values()) > 1]
+    own = [name for name in axes if name not in shared]
+    sections = [
+        Section(
+            "winners",
+            "Winners",
+            [
+                Note(
+                    "Improvement: the mean over tasks of the relative gain in validation metrics over "
+                    "one plain run of the sum with the given settings. It is the best of "
+                    f"{winners.trials} trials each, so it flatters; what the winners are worth is "
+                    "shown by mtlkit compare --tuned, on samples that no trial has seen."
+                ),
+                _listing(winners, trials),
+            ],
+        ),
+        Section("history", "How they were found", [Charts([_history(trials)])]),
+        Section(
+            "settings",
+            "Settings",
+            [
+                Charts([_slice(name, trials, spaces) for name in shared]),
+                Charts(
+                    [_slice(name, trials, spaces) for name in own], title="Options of single methods"
+                ),
+            ],
+        ),
+    ]
+    count = sum(map(len, trials.values()))
+    facts = [
+        f"{len(trials)} methods, {winners.trials} trials each, {count} in all",
+        f"sampler: {winners.sampler}; seed of all trials: {winners.seed}",
+        str(winners.shared["data"]),
+    ]
+    write_text(folder / PAGE, render_page(title, sections, facts=facts, legend=legend))
+    return folder / PAGE
+
+
+def _listing(winners: Winners, trials: Trials) -> Listing:
+    best = {winner.label: winner for winner in winners.best}
+    rows = []
+    for place, label in enumerate(trials):
+        winner, cost = best.get(label), winners.cost[label]
+        failed = int(cost["failed"])
+        cells = [
+            Cell(label, series=place),
+            Cell(
+                "none" if winner is None else f"{winner.value:+.2f} %",
+                None if winner is None else winner.value,
+            ),
+            Cell(f"{int(cost['trials'])}", cost["trials"], small=f"{failed} failed" if failed else ""),
+            Cell(f"{cost['seconds']:.0f}", cost["seconds"]),
+            Cell(f"{int(cost['steps'])}", cost["steps"]),
+            Cell("" if winner is None else ", ".join(f"{k} {v}" for k, v in winner.settings.items())),
+            Cell("" if winner is None else winner.method, code=True),
+        ]
+        rows.append(cells)
+    heads: list[Head | str] = [
+        *(Head("method"), Head("improvement"), Head("trials")),
+        *(Head("seconds", "low"), Head("steps", "low"), "settings", "best"),
+    ]
+    return Listing(heads, rows, name="winners")
+
+
+def _history(trials: Trials) -> Chart | None:
+    lines = []
+    for place, (label, known) in enumerate(trials.items()):
+        values = np.array([np.nan if t.value is None or t.value <= WORST else t.value for t in known])
+        if np.isfinite(values).any():
+            best = np.fmax.accumulate(values)
+            lines.append(Line(place, label, np.arange(1.0, len(known) + 1), best))
+    return line_chart(lines, "Best so far", "trial", _LABEL)
+
+
+def _slice(name: str, trials: Trials, spaces: Mapping[str, MethodSpace]) -> Chart | None:
+    """What trials were worth, by one of their settings."""
+    data, log, words = [], False, False
+    for place, (label, known) in enumerate(trials.items()):
+        space = spaces[label]
+        axis = space.axes.get(name)
+        shown = [t for t in known if name in t.point and t.value is not None and t.value > WORST]
+        places = [space.shown(t.point)[name] for t in shown]
+        if axis is None or not shown:
+            continue
+        log = log or isinstance(axis, LogUniform)
+        words = words or isinstance(axis, Choice)
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": plain(label),
+                "x": list(map(_text, places)) if words else places,
+                "y": [t.value for t in shown],
+                "marker": {"size": 7},
+                "hovertemplate": f"{plain(label)}, trial %{{text}}: %{{x}}: %{{y:.3g}}<extra></extra>",
+                "text": [str(t.index + 1) for t in shown],
+                "meta": {"series": place},
+            }
+        )
+    if not data:
+        return None
+    kind = "category" if words else "log" if log else "linear"
+    layout = {
+        "xaxis": {"title": {"text": plain(name)}, "type": kind},
+        "yaxis": {"title": {"text": _LABEL}},
+        "hovermode": "closest",
+    }
+    return Chart(name, {"data": data, "layout": layout}, f"{_LABEL} by {name}, a dot per trial.")
+
+
+def _text(value: object) -> str:
+    return "all" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
