@@ -42,7 +42,9 @@ def untouched_registry():
         registry._factories.update(factories)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if is_run_here(p)], ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if is_run_here(p)], ids=lambda p: str(p.relative_to(ROOT))
+)
 def test_the_code_on_a_page_runs(page, tmp_path, monkeypatch, untouched_registry):
     needed = NEEDED.get(str(page.relative_to(ROOT)))
     if needed is not None and importlib.util.find_spec(needed) is None:
