@@ -30,6 +30,8 @@ $(EXAMPLES)/.installed: $(STAMP)
 	$(BIN)/python -m pip freeze --exclude-editable > $(EXAMPLES).txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(EXAMPLES) \
 		-c $(EXAMPLES).txt 'transformers>=5'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(EXAMPLES) \
+		--no-deps 'peft>=0.17'
 	touch $@
 
 $(LIBMTL)/.installed: $(STAMP)

@@ -9,6 +9,7 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent / "_ext")]
 
 from method_pages import write_method_pages  # noqa: E402
+from notebooks import examples_folder, outputs_folder, prepare_kernels  # noqa: E402
 from settings_table import settings_table  # noqa: E402
 
 from benchmarks.draw_results import write_page  # noqa: E402
@@ -21,7 +22,8 @@ from mtlkit.tuning import TuneConfig  # noqa: E402
 project = "mtlkit"
 release = version = __version__
 extensions = [
-    "myst_parser",
+    "myst_nb",
+    "notebooks",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "mathml",
@@ -30,7 +32,13 @@ extensions = [
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_inline"]
 myst_heading_anchors = 3
-source_suffix = {".md": "markdown"}
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(outputs_folder(Path(__file__).parent / "_build", ROOT / "mtlkit"))
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600  # of a cell; none takes that long unless the machine is busy
+nb_execution_excludepatterns = [] if examples_folder(ROOT) is not None else ["examples/huggingface.md"]
+nb_merge_streams = True
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "mtlkit"
@@ -77,3 +85,5 @@ write_method_pages(Path(__file__).parent / "methods")
 write_settings_tables()
 write_rules()
 write_page(Path(__file__).parent / "results.md")
+# last, since the drawings above have a style of their own
+prepare_kernels(ROOT)

@@ -17,7 +17,13 @@ PAGES = [
     *(p for p in sorted((ROOT / "docs").rglob("*.md")) if not {"_build", "methods"} & set(p.parts)),
 ]
 # packages that `dev` does not hold; `make test` puts them into folders of their own
-NEEDED = {"docs/examples/huggingface.md": "transformers", "docs/examples/libmtl.md": "LibMTL"}
+NEEDED = {"docs/examples/huggingface.md": "peft", "docs/examples/libmtl.md": "LibMTL"}
+
+
+def is_run_here(page: Path) -> bool:
+    """Notebooks are run by `make docs`, where an error stops the build, if their packages are in `dev`."""
+    is_notebook = page.read_text().startswith("---\nfile_format: mystnb")
+    return bool(blocks(page)) and (not is_notebook or str(page.relative_to(ROOT)) in NEEDED)
 
 
 @pytest.fixture
@@ -36,7 +42,9 @@ def untouched_registry():
         registry._factories.update(factories)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if is_run_here(p)], ids=lambda p: str(p.relative_to(ROOT))
+)
 def test_the_code_on_a_page_runs(page, tmp_path, monkeypatch, untouched_registry):
     needed = NEEDED.get(str(page.relative_to(ROOT)))
     if needed is not None and importlib.util.find_spec(needed) is None:

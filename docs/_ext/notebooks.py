@@ -1,0 +1,106 @@
+"""Tutorials are notebooks in Markdown: run when the site is built, with a notebook of each to download.
+
+A page is run again after a change of its code or of mtlkit's; otherwise its outputs are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+
+FOLDER = "notebooks"
+_EXAMPLES = ("transformers", "peft")
+_ROLE = re.compile(r"\{[\w:]+\}`~?([^`]*)`")
+_LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:)([^)]*)\)")
+
+
+def outputs_folder(build: Path, package: Path) -> Path:
+    """Where outputs are kept, one folder per state of the package; older ones are removed."""
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
+    folder = build / f"outputs-{digest.hexdigest()[:16]}"
+    for old in build.glob("outputs-*"):
+        if old != folder:
+            shutil.rmtree(old)
+    return folder
+
+
+def examples_folder(root: Path) -> str | None:
+    """Where the packages of `mtlkit[examples]` are: in the folder that `make test` fills, or "" if installed."""
+    if all(importlib.util.find_spec(name) for name in _EXAMPLES):
+        return ""
+    folder = root / ".venv" / "examples"
+    return str(folder) if all((folder / name).is_dir() for name in _EXAMPLES) else None
+
+
+def prepare_kernels(root: Path) -> None:
+    """Let the kernels, which inherit this environment, find this mtlkit, its command and the style of figures."""
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).rstrip(
+        os.pathsep
+    )
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    os.environ["MATPLOTLIBRC"] = str(Path(__file__).parent / "matplotlibrc")
+    os.environ["MTLKIT_EXAMPLES"] = examples_folder(root) or ""
+    os.environ.update(COLUMNS="96", NO_COLOR="1")
+    os.environ.setdefault(
+        "OMP_NUM_THREADS", "1"
+    )  # small networks: more threads only wait for each other
+
+
+def add_link(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Put the link to the notebook below the title."""
+    if not _executed(app, page).exists() or doctree is None:
+        return
+    target = f"{'../' * page.count('/')}{FOLDER}/{page}.ipynb"
+    link = f'<p class="notebook-download"><a href="{target}" download>Download as a notebook</a></p>'
+    context["body"] = context["body"].replace("</h1>", f"</h1>\n{link}", 1)
+
+
+def write_notebooks(app: Sphinx, failure: Exception | None) -> None:
+    """Write the notebooks that the pages link to, with their outputs."""
+    if failure is not None or app.builder.format != "html":
+        return
+    for page in app.env.found_docs:
+        if not _executed(app, page).exists():
+            continue
+        notebook = nbformat.reads(_executed(app, page).read_text(), as_version=4)
+        cells = [c for c in notebook.cells if "remove-cell" not in c.metadata.get("tags", [])]
+        if not any(cell.cell_type == "code" for cell in cells):
+            raise ExtensionError(f"the notebook of {page} has no code")
+        for cell in cells:
+            if cell.cell_type == "markdown":
+                cell.source = plain_markdown(cell.source)
+        notebook.cells = cells
+        path = Path(app.outdir, FOLDER, f"{page}.ipynb")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(notebook, indent=1))
+
+
+def plain_markdown(text: str) -> str:
+    """Markdown without roles and without links to other pages, which lead nowhere outside the site."""
+    text = _ROLE.sub(lambda match: f"`{match[1].rsplit('/', 1)[-1]}`", text)
+    return _LINK.sub(lambda match: match[1] or f"`{Path(match[2]).stem}`", text)
+
+
+def _executed(app: Sphinx, page: str) -> Path:
+    return Path(app.outdir).parent / "jupyter_execute" / f"{page}.ipynb"
+
+
+def setup(app: Sphinx) -> dict[str, object]:
+    """Register with Sphinx."""
+    app.connect("html-page-context", add_link)
+    app.connect("build-finished", write_notebooks)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
