@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mtlkit.tasks import Task, register_task
     from mtlkit.training.groups import param_groups, rotation_schedule
     from mtlkit.training.trainer import Trainer
+    from mtlkit.tuning.study import tune
     from mtlkit.weighting.base import GradientAggregator
     from mtlkit.weighting.chain import create_method
 

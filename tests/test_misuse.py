@@ -52,7 +52,7 @@ def test_a_wrong_option_is_answered_with_the_options_there_are():
         ("pcgrad(1)", "without a name"),
         ("pcgrad(", "cannot read spec"),
         ("pcgrad*mgda", "not a part"),
-    ("pcgrad-mgda", "unknown method"),
+        ("pcgrad-mgda", "unknown method"),
         ("pcgrad(seed=__import__('os'))", "must be a whole number"),
     ],
 )

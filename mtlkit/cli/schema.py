@@ -39,15 +39,14 @@ def json_schema(command: str) -> dict[str, Any]:
 
 def settings_of(command: str) -> type[Settings]:
     """The settings of a command."""
+    if command == "tune":  # its search spaces are the methods', which import torch
+        from mtlkit.tuning.config import TuneConfig
+
+        return TuneConfig
     from mtlkit.evaluation.compare_config import CompareConfig
     from mtlkit.training.config import TrainConfig
-    from mtlkit.tuning.config import TuneConfig
 
-    known: dict[str, type[Settings]] = {
-        "train": TrainConfig,
-        "compare": CompareConfig,
-        "tune": TuneConfig,
-    }
+    known: dict[str, type[Settings]] = {"train": TrainConfig, "compare": CompareConfig}
     if command not in known:
-        raise unknown_name("command with settings", command, known)
+        raise unknown_name("command with settings", command, (*known, "tune"))
     return known[command]

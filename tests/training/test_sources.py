@@ -42,9 +42,9 @@ def test_a_killed_run_goes_on_where_it_was(whole, tmp_path):
     program = ["-m", "tests.training.run_sources", str(tmp_path)]
     (process,) = start_processes([*program, "0.04"], 1)
     log = tmp_path / "one" / "log.jsonl"  # the second case has begun, the first is finished
-    while process.poll() is None and not log.exists():
+    # a step takes 0.04 s at least, so that there is time to kill it after some lines
+    while process.poll() is None and (not log.exists() or log.read_text().count("\n") < 4):
         time.sleep(0.01)
-    time.sleep(0.4)
     process.send_signal(signal.SIGKILL)
     output, _ = process.communicate()
     assert process.returncode == -signal.SIGKILL, output
