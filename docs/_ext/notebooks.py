@@ -12,10 +12,12 @@ import os
 import re
 import shutil
 import sys
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
 import nbformat
+from nbclient import NotebookClient
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
@@ -101,6 +103,8 @@ def _executed(app: Sphinx, page: str) -> Path:
 
 def setup(app: Sphinx) -> dict[str, object]:
     """Register with Sphinx."""
+    # a command's output arrives in pieces, which are not lines
+    NotebookClient.__init__ = partialmethod(NotebookClient.__init__, coalesce_streams=True)
     app.connect("html-page-context", add_link)
     app.connect("build-finished", write_notebooks)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
