@@ -39,6 +39,7 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 600  # of a cell; none takes that long unless the machine is busy
 nb_execution_excludepatterns = [] if examples_folder(ROOT) is not None else ["examples/huggingface.md"]
 nb_merge_streams = True
+nb_output_stderr = "remove"  # progress, and paths of this machine
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "mtlkit"

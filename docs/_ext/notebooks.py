@@ -85,6 +85,8 @@ def write_notebooks(app: Sphinx, failure: Exception | None) -> None:
         for cell in cells:
             if cell.cell_type == "markdown":
                 cell.source = plain_markdown(cell.source)
+            elif cell.cell_type == "code":  # progress and warnings are of this machine
+                cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
         notebook.cells = cells
         path = Path(app.outdir, FOLDER, f"{page}.ipynb")
         path.parent.mkdir(parents=True, exist_ok=True)
