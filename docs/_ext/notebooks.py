@@ -57,9 +57,8 @@ def prepare_kernels(root: Path) -> None:
     os.environ["MATPLOTLIBRC"] = str(Path(__file__).parent / "matplotlibrc")
     os.environ["MTLKIT_EXAMPLES"] = examples_folder(root) or ""
     os.environ.update(COLUMNS="96", NO_COLOR="1")
-    os.environ.setdefault(
-        "OMP_NUM_THREADS", "1"
-    )  # small networks: more threads only wait for each other
+    # small networks: more threads only wait for each other
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def add_link(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
