@@ -25,6 +25,7 @@ from mtlkit.distributed import Processes
 from mtlkit.errors import UsageError
 from mtlkit.gradients import Gradients
 from mtlkit.graph import retains_graph
+from mtlkit.lone import LoneTraining
 from mtlkit.misuse import Fork, check_arrivals, check_walk
 from mtlkit.nesting import flatten_features
 from mtlkit.parameter_rows import (
@@ -57,6 +58,7 @@ class Merger(Protocol):
     tasks: tuple[str, ...]
     shared: list[Tensor] | None
     wrt_parameters: bool
+    lone: LoneTraining
 
     @property
     def fork_part(self) -> Forker | None:

@@ -70,7 +70,9 @@ def draw(rows: list[Row], path: Path) -> None:
         {"text.color": grey, "axes.labelcolor": grey, "xtick.color": grey, "ytick.color": grey}
     ):
         figure = Figure(figsize=(8.5, 2.9), layout="constrained")
-        for panel, number in zip(figure.subplots(1, 2, sharey=True), NUMBERS, strict=True):
+        panels = figure.subplots(1, 2, sharey=True)
+        panels[0].invert_yaxis()  # of both
+        for panel, number in zip(panels, NUMBERS, strict=True):
             shown = [row for row in rows if row.group == GROUP.format(number)]
             names = [row.name for row in shown]
             colours = ["#2a78d6" if "mtlkit" in name else "#e6850e" for name in names]
@@ -80,7 +82,6 @@ def draw(rows: list[Row], path: Path) -> None:
             panel.axvline(1, color=grey, linewidth=1, linestyle=":")
             panel.set_xlim(0, 1.15 * max(row.value for row in shown))
             panel.set_title(f"{number} tasks: time of a step, plain sum = 1", fontsize=10)
-            panel.invert_yaxis() if number == NUMBERS[0] else None
             for side in ("top", "right"):
                 panel.spines[side].set_visible(False)
         figure.savefig(path, transparent=True, metadata={"Date": None})

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mtlkit.cli.costs import kept_costs, measure_cost
+from mtlkit.cli.papers import paper_link
 from mtlkit.errors import MtlkitError, SpecError, UnknownNameError
 from mtlkit.registry import methods, option_defaults
 from mtlkit.spec import Part, format_spec
@@ -21,7 +22,6 @@ __all__ = [
     "measure_cost",
     "method_facts",
     "method_page",
-    "methods_table",
 ]
 
 _BILEVEL = (
@@ -166,43 +166,18 @@ def method_page(name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def methods_table(link: str = "{name}.md") -> str:
-    """All methods as a Markdown table, and the methods left out with the reason.
-
-    Args:
-        link: address of a method's page, with its name to be filled in; empty for no links.
-    """
-    lines = [
-        "| method | role | paper | year | needs | distributed | cost at K = 10 |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for facts in all_facts():
-        name = f"[`{facts.name}`]({link.format(name=facts.name)})" if link else f"`{facts.name}`"
-        role = f"= `{facts.stands_for}`" if facts.stands_for else ", ".join(facts.roles)
-        cells = (name, role, facts.paper, facts.year or "", ", ".join(facts.needs))
-        row = [*map(_cell, cells), _cell(facts.distributed), _cell(_priced(facts))]
-        lines.append(f"| {' | '.join(row)} |")
-    lines += ["", kept_costs().note]
-    lines += ["", "Left out on purpose:", "", "| method | reason |", "|---|---|"]
-    lines += [f"| `{name}` | {_cell(reason)} |" for name, reason in OMITTED.items()]
-    return "\n".join(lines) + "\n"
-
-
 def _described(facts: MethodFacts) -> list[tuple[str, str]]:
     rows = [
         ("role", ", ".join(facts.roles)),
         ("paper", facts.paper),
         ("year", str(facts.year or "")),
+        ("link", paper_link(facts.name)),
         ("needs", ", ".join(facts.needs)),
         ("several processes", facts.distributed),
         ("cost", facts.cost),
         ("cost at K = 10", facts.figure),
     ]
     return [(key, value) for key, value in rows if value]
-
-
-def _priced(facts: MethodFacts) -> str:
-    return f"{facts.figure}: {facts.cost}" if facts.figure else facts.cost
 
 
 def _needs(name: str, factories: Sequence[Any]) -> tuple[str, ...]:

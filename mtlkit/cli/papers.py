@@ -15,6 +15,7 @@ _ARXIV = {
     "excess_mtl": "2402.02009",
     "fairgrad": "2402.15638",
     "famo": "2306.03792",
+    "geometric_mean": "1904.08492",
     "gls": "1904.08492",
     "graddrop": "2010.06808",
     "gradnorm": "1711.02257",

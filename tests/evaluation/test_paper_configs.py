@@ -100,7 +100,8 @@ def test_the_small_budget_names_data_that_can_be_had(path, files):
     load_dataset(config.train["data"], data_dir=files)
     assert len(config.seeds) <= len(full.seeds)
     epochs, steps = config.train["epochs"], config.train["steps"]
-    assert steps or epochs < full.train["epochs"]
+    # a full run has 16,000 steps and more
+    assert steps <= 9000 if steps else epochs < full.train["epochs"]
     assert config.train["workers"] == 0
 
 
