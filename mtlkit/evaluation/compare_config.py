@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    PrivateAttr,
-    ValidationInfo,
-    WithJsonSchema,
-    create_model,
-    field_validator,
-    model_validator,
-)
+from pydantic import PrivateAttr, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
 from mtlkit.errors import ConfigError, SpecError
-from mtlkit.settings import Names, Says, Settings, Spec, display, setting
+from mtlkit.evaluation.entries import (
+    SINGLE_TASK,
+    WITH_ROTATIONS,
+    Capacity,
+    Entry,
+    MethodSettings,
+    Seeds,
+    split_specs,
+)
+from mtlkit.settings import Names, display, setting
 from mtlkit.spec import format_spec, parse_spec
 from mtlkit.training.config import DATA, SPEED, TrainingSettings
 
@@ -35,127 +36,9 @@ __all__ = [
     "split_specs",
 ]
 
-SINGLE_TASK = "single-task"
-WITH_ROTATIONS = "with R_k"
 COMPARISON = "Comparison"
 CONFIG = "compare.yaml"
 """File in the folder of a comparison with its settings."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One method of a comparison.
-
-    Attributes:
-        label: as the table shows it.
-        method: config string.
-        extra_capacity: a matrix before each head, as RotoGrad has it, but learnt like the head;
-            options ``size`` and ``dim``; None for none.
-        settings: training settings that differ from those of the others.
-        kind: ``front`` for a weighting that only spans the front; empty for a method.
-    """
-
-    label: str
-    method: str
-    extra_capacity: dict[str, Any] | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
-    kind: str = ""
-
-
-def _read_capacity(given: Any) -> dict[str, Any] | None:
-    if given in (False, None):
-        return None
-    if given is True:
-        return {}
-    if not isinstance(given, Mapping) or not set(given) <= {"size", "dim"}:
-        raise ValueError(f"extra_capacity is true or {{size: 512, dim: flat}}, not {given!r}")
-    return dict(given)
-
-
-_CAPACITY_SCHEMA = {
-    "anyOf": [
-        {"type": "boolean"},
-        {
-            "type": "object",
-            "properties": {"size": {"type": "integer"}, "dim": {"type": "string"}},
-            "additionalProperties": False,
-        },
-    ]
-}
-Capacity = Annotated[
-    dict[str, Any] | None,
-    BeforeValidator(_read_capacity),
-    WithJsonSchema(_CAPACITY_SCHEMA),
-    Says("true, false or {size: 512, dim: flat}"),
-]
-"""Matrices before the heads: their options, or None."""
-
-
-def _read_seeds(given: Any) -> tuple[int, ...]:
-    seeds: Any = given
-    if isinstance(given, str):  # on the command line: how many, or several with commas
-        words = given.split(",")
-        if all(word.strip().isdecimal() for word in words):
-            seeds = int(given) if len(words) == 1 else [int(word) for word in words]
-    if isinstance(seeds, int) and not isinstance(seeds, bool):
-        seeds = range(seeds)
-    valid = isinstance(seeds, Sequence) and len(seeds) > 0
-    if not valid or any(isinstance(s, bool) or not isinstance(s, int) or s < 0 for s in seeds):
-        raise ValueError(f"'seeds' is a number from 1, or a list of seeds, not {given!r}")
-    if len(set(seeds)) < len(seeds):
-        raise ValueError(f"'seeds' holds a seed twice: {given!r}")
-    return tuple(seeds)
-
-
-_SEEDS_SCHEMA = {
-    "anyOf": [
-        {"type": "integer", "minimum": 1},
-        {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
-    ]
-}
-Seeds = Annotated[
-    tuple[int, ...],
-    BeforeValidator(_read_seeds),
-    WithJsonSchema(_SEEDS_SCHEMA),
-    Says("a number from 1, or a list"),
-]
-"""Seeds, or how many."""
-
-
-class _MethodSettings(Settings):
-    method: Spec = setting(..., "Config string of the method.")
-    label: str | None = setting(None, "As the table shows it; without one, the config string.")
-    extra_capacity: Capacity = setting(
-        None, "A matrix before each head, as RotoGrad has it, but learnt like the head."
-    )
-
-    @field_validator("label")
-    @classmethod
-    def _check_label(cls, label: str | None) -> str | None:
-        if label is not None and (not label.strip() or label == SINGLE_TASK):
-            raise ValueError(f"{label!r} cannot be a label")
-        return label
-
-    def entry(self) -> Entry:
-        """The method as the comparison runs it."""
-        own = self.model_fields_set - set(_MethodSettings.model_fields)
-        settings = {key: getattr(self, key) for key in type(self).model_fields if key in own}
-        capacity: Any = self.extra_capacity
-        label = self.method if capacity is None else f"{self.method} {WITH_ROTATIONS}"
-        return Entry(self.label or label, self.method, capacity, settings)
-
-
-_OWN: dict[str, Any] = {
-    name: (found.annotation, found)
-    for name, found in TrainingSettings.model_fields.items()
-    if display(found).per_method
-}
-MethodSettings = create_model(
-    "MethodSettings",
-    __base__=_MethodSettings,
-    __doc__="One method of a comparison, with the training settings that it may have for itself.",
-    **_OWN,
-)
 
 
 class MethodsConfig(TrainingSettings):
@@ -245,7 +128,7 @@ class MethodsConfig(TrainingSettings):
         pieces = [split_specs(item) if isinstance(item, str) else [item] for item in items]
         made: list[Any] = []
         for item in (item for piece in pieces for item in piece):
-            if isinstance(item, _MethodSettings):
+            if isinstance(item, MethodSettings):
                 made.append(item)
                 continue
             own = item if isinstance(item, Mapping) and "method" in item else {"method": item}
@@ -394,25 +277,6 @@ def _with_winners(winners: Winners, given: Mapping[str, Any], source: str) -> di
     own = {key: value for key, value in given.items() if key not in ("data", "methods")}
     named = [best.get(item, item) if isinstance(item, str) else item for item in chosen]
     return {**found, **own, "methods": named}
-
-
-def split_specs(text: str) -> list[str]:
-    """Config strings that are separated by commas; commas within brackets or quotes do not count."""
-    pieces, depth, quote, start = [], 0, "", 0
-    for place, character in enumerate(text):
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        elif character in "([{":
-            depth += 1
-        elif character in ")]}":
-            depth -= 1
-        elif character == "," and depth == 0:
-            pieces.append(text[start:place])
-            start = place + 1
-    pieces.append(text[start:])
-    return [piece.strip() for piece in pieces if piece.strip()]
 
 
 def _with_reference(entries: list[Entry], reference: str | None) -> list[Entry]:
