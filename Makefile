@@ -75,8 +75,8 @@ wheel-test: wheel  ## Install the wheel into an empty environment; run the docto
 results: $(STAMP)  ## Redraw tables and figures of benchmarks/results from the stored runs
 	$(BIN)/python -m benchmarks.draw_results
 
-speed: $(STAMP)  ## Measure steps and merges against the peers, interleaved
-	$(BIN)/python -m benchmarks.speed
+speed: $(STAMP) $(LIBMTL)/.installed  ## Measure steps and merges against the peers, interleaved
+	MTLKIT_LIBMTL=$(abspath $(LIBMTL)) $(BIN)/python -m benchmarks.speed $(TABLES)
 
 clean:  ## Remove what make created
 	rm -rf $(VENV) docs/_build build dist .pytest_cache .mypy_cache .ruff_cache

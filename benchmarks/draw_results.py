@@ -82,7 +82,7 @@ def write_page(target: Path) -> None:
         text = (folder / "README.md").read_text().rstrip()
         for picture in folder.glob("*.png"):
             shutil.copy(picture, images / f"{folder.name}_{picture.name}")
-        text = re.sub(r"\]\((\w+\.png)\)", rf"](images/results/{folder.name}_\1)", text)
+        text = re.sub(r"\]\((\w+\.png)\)", rf"](images/results/{folder.name}_\1){{.light}}", text)
         table = folder / "table.md"
         text = text.replace("[`table.md`](table.md)", "the table below")
         parts.append(re.sub(r"^#", "##", text, flags=re.MULTILINE))

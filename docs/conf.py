@@ -24,6 +24,7 @@ release = version = __version__
 extensions = [
     "myst_nb",
     "notebooks",
+    "method_pages",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "mathml",

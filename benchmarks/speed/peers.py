@@ -1,10 +1,16 @@
 """A step with mtlkit and with its peers, as a ratio to the plain sum of losses; K = 3 and 10.
 
-``python -m benchmarks.speed.peers FILE.svg`` draws the chart of the documentation.
+Usage: python -m benchmarks.speed.peers FILE.json CHART.svg
+
+draws the chart of the documentation from what ``python -m benchmarks.speed peers --json FILE.json`` has
+measured. LibMTL is measured where it is installed, or in the folder that MTLKIT_LIBMTL names (``make speed``).
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
 import sys
 from pathlib import Path
 
@@ -12,6 +18,8 @@ import torch
 
 from benchmarks.speed.steps import Candidate
 from benchmarks.speed.timing import Row, interleave, ratio
+from mtlkit.errors import MtlkitError
+from mtlkit.integrations.libmtl import load_trainer
 
 NUMBERS = (3, 10)
 GROUP = "step, ResNet18 3 x 32 x 32, batch 64, K={}, / plain sum"
@@ -44,16 +52,58 @@ class _TorchJD(Candidate):
         self.optimizer.step()
 
 
+class _LibMTL(Candidate):
+    """LibMTL's hard sharing with a weighting of theirs, stepped as its Trainer does."""
+
+    def __init__(self, name: str, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+        super().__init__(None, batch)
+        import LibMTL.weighting
+        from LibMTL.architecture import HPS
+
+        class Model(HPS, getattr(LibMTL.weighting, name)):
+            def zero_grad_share_params(self) -> None:
+                # theirs leaves no gradient to write into, since torch 2.0
+                self.encoder.zero_grad(set_to_none=False)
+
+        tasks = [str(task) for task in range(batch[1].shape[1])]
+        decoders = torch.nn.ModuleDict(zip(tasks, self.net.heads, strict=True))
+        device = torch.device("cpu")
+        self.model = Model(tasks, lambda: self.net.backbone, decoders, False, False, device)
+        self.model.init_param()
+
+    def __call__(self) -> None:
+        x, y = self.batch
+        found = self.model(x)
+        losses = torch.zeros(len(found))
+        for k, prediction in enumerate(found.values()):
+            losses[k] = torch.nn.functional.binary_cross_entropy_with_logits(prediction[:, 0], y[:, k])
+        self.optimizer.zero_grad()
+        self.model.backward(losses)
+        self.optimizer.step()
+
+
+def _has_libmtl() -> bool:
+    sys.path += [folder for folder in (os.environ.get("MTLKIT_LIBMTL"),) if folder]
+    try:
+        load_trainer("cpu")
+    except MtlkitError as error:
+        print(f"without LibMTL: {error}", file=sys.stderr)
+        return False
+    return True
+
+
 def run(rounds: int = 12) -> list[Row]:
     """All candidates take turns, for each number of tasks."""
     torch.set_num_threads(2)
     rows = []
+    libmtl = ("PCGrad",) if _has_libmtl() else ()
     for number in NUMBERS:
         torch.manual_seed(0)
         batch = (torch.randn(64, 3, 32, 32), torch.randint(0, 2, (64, number)).float())
         candidates = {"plain": Candidate(None, batch)}
         candidates |= {name: Candidate(spec, batch) for name, spec in OURS.items()}
         candidates |= {f"TorchJD {name}": _TorchJD(name, batch) for name in ("PCGrad", "UPGrad")}
+        candidates |= {f"LibMTL {name}": _LibMTL(name, batch) for name in libmtl}
         seconds = interleave(candidates, rounds, warmup=2)
         names = [name for name in candidates if name != "plain"]
         rows += [Row(GROUP.format(number), name, ratio(seconds, name, "plain")) for name in names]
@@ -87,8 +137,13 @@ def draw(rows: list[Row], path: Path) -> None:
         figure.savefig(path, transparent=True, metadata={"Date": None})
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description="draw the chart of the documentation")
+    parser.add_argument("measured", type=Path, help="what `benchmarks.speed peers --json` wrote")
+    parser.add_argument("chart", type=Path, help="the SVG file")
+    arguments = parser.parse_args()
+    draw([Row(**row) for row in json.loads(arguments.measured.read_text())], arguments.chart)
+
+
 if __name__ == "__main__":
-    found = run()
-    for row in found:
-        print(f"{row.group}: {row.name} {row.value:.2f}")
-    draw(found, Path(sys.argv[1] if len(sys.argv) > 1 else "peers.svg"))
+    main()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from gradient_pictures import draw
+from sphinx.application import Sphinx
 
 import mtlkit
 from mtlkit.cli import catalogue
 from mtlkit.cli.formulas import plain_text
 from mtlkit.cli.papers import IDEAS, paper_link
+from mtlkit.registry import methods
+from mtlkit.testing import LAWS
 
 _CAPTION = (
     "*The task gradients, and in red what the method makes of them: on the left of two, on the right of three, one of "
@@ -42,7 +47,28 @@ def _page(name: str, folder: Path) -> str:
     parts = [title]
     if picture.exists():
         parts += ["", f"![What {name} makes of conflicting gradients]({name}.svg)", "", _CAPTION]
-    return "\n".join([*parts, rest, _usage(name)])
+    rest = re.sub(r"\| link \| (\S+) \|", r"| link | <\1> |", rest)
+    return "\n".join([*parts, rest, _parts(name), _usage(name), _laws(name)])
+
+
+def _parts(name: str) -> str:
+    """What an alias stands for, so that nobody has to follow a link for the equations."""
+    if not catalogue.method_facts(name).stands_for:
+        return ""
+    lines = []
+    for part in dict.fromkeys(part.name for part in methods.expand(name)):
+        factory = catalogue.method_facts(part).factory
+        lines += [f"## {part}", "", f"```{{eval-rst}}\n.. autoclass:: {factory}\n   :no-index:\n```", ""]
+    return "\n".join(lines)
+
+
+def _laws(name: str) -> str:
+    method = mtlkit.create_method(name, tasks=3, feature_dim=4)
+    waived = {law: reason for part in method.parts for law, reason in part.waived_laws.items()}
+    kept = f"The tests check {len(LAWS) - len(waived)} of the {len(LAWS)} [laws of a step](../design.md#what-a-step-promises) on it"
+    lines = ["## Laws", "", f"{kept}{', all but these:' if waived else '.'}", ""]
+    lines += [f"- {LAWS[law].splitlines()[0].rstrip('.')}: {reason}." for law, reason in waived.items()]
+    return "\n".join([*lines, ""])
 
 
 def _usage(name: str) -> str:
@@ -78,8 +104,8 @@ def _index(facts: dict[str, catalogue.MethodFacts]) -> str:
         lines += [
             f"## {idea}",
             "",
-            "| method | what it does | year | needs | waits | cost |",
-            "|---|---|--:|---|--:|--:|",
+            "| method | what it does | role | year | needs | waits | cost |",
+            "|---|---|---|--:|---|--:|--:|",
         ]
         lines += [_row(method) for method in known]
         lines.append("")
@@ -93,5 +119,29 @@ def _row(facts: catalogue.MethodFacts) -> str:
     link = paper_link(facts.name)
     year = f"[{facts.year}]({link})" if facts.year and link else str(facts.year or "")
     waits = "1" if "solver" in facts.cost else "0"
-    summary = plain_text(facts.docstring.split("\n\n")[0]).replace("|", "\\|")
-    return f"| [`{facts.name}`]({facts.name}.md) | {summary} | {year} | {', '.join(facts.needs)} | {waits} | {facts.figure} |"
+    cells = [f"[`{facts.name}`]({facts.name}.md)", _summary(facts), ", ".join(facts.roles), year]
+    cells += [", ".join(facts.needs), waits, facts.figure]
+    return f"| {' | '.join(cells)} |"
+
+
+def _summary(facts: catalogue.MethodFacts) -> str:
+    named = [facts.name]
+    if facts.stands_for:
+        named = list(dict.fromkeys(part.name for part in methods.expand(facts.name)))
+    texts = [plain_text(catalogue.method_facts(name).docstring.split("\n\n")[0]) for name in named]
+    alias = f"`{facts.stands_for}`: " if facts.stands_for else ""
+    return (alias + " ".join(texts)).replace("|", "\\|")
+
+
+def leave_options_out(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """A method's page has a table of its options; its docstring must not list them a second time."""
+    if "no-index" in options and "Args:" in lines:
+        del lines[lines.index("Args:") :]
+
+
+def setup(app: Sphinx) -> dict[str, object]:
+    """Register with Sphinx; before napoleon, which turns the section into fields."""
+    app.connect("autodoc-process-docstring", leave_options_out, priority=400)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
