@@ -19,6 +19,7 @@ install: $(STAMP)  ## Make .venv and install mtlkit with all extras
 $(STAMP): pyproject.toml mtlkit/_version.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| (echo "mtlkit needs Python 3.11 or newer; set PYTHON=..." >&2; exit 1)
+	@echo "installing mtlkit, PyTorch and all extras into $(VENV): some minutes, once"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $(STAMP)
