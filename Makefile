@@ -59,8 +59,8 @@ types: $(STAMP)  ## Check types
 spelling: $(STAMP)  ## Check the spelling of code and docs
 	$(BIN)/codespell mtlkit benchmarks docs .github packaging *.md *.cff
 
-docs: $(STAMP)  ## Build the documentation site into docs/_build/html
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+docs: $(STAMP) $(EXAMPLES)/.installed  ## Build the documentation site into docs/_build/html
+	$(BIN)/python -m sphinx -j auto -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 wheel: $(STAMP)  ## Build sdist and wheel into dist/ and check them

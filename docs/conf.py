@@ -24,8 +24,8 @@ release = version = __version__
 extensions = [
     "myst_nb",
     "notebooks",
-    "method_pages",
     "sphinx.ext.autodoc",
+    "method_pages",
     "sphinx.ext.napoleon",
     "mathml",
     "sphinx.ext.viewcode",
@@ -43,7 +43,7 @@ nb_merge_streams = True
 nb_output_stderr = "remove"  # progress, and paths of this machine
 exclude_patterns = ["_build"]
 html_theme = "furo"
-html_title = "mtlkit"
+html_title = f"mtlkit {release}"
 html_static_path = ["_static"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
