@@ -1,6 +1,6 @@
 """``make speed``: run the speed tables, or those that are named.
 
-Usage: python -m benchmarks.speed [merges steps ...] [--json FILE]
+Usage: python -m benchmarks.speed [merges steps ...] [--json FILE] [--cpu-time]
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 import benchmarks.speed as package
-from benchmarks.speed.timing import Row
+from benchmarks.speed.timing import Row, use_cpu_time
 
 NOT_TABLES = {"__main__", "by_hand", "stand_ins", "timing"}
 
@@ -26,7 +26,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tables", nargs="*", default=tables, help=f"any of: {', '.join(tables)}")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="peers, steps: CPU time of one thread",
+    )
     arguments = parser.parse_args()
+    if arguments.cpu_time:
+        use_cpu_time()
     unknown = set(arguments.tables) - set(tables)
     if unknown:
         parser.error(f"unknown table {', '.join(sorted(unknown))}; there are: {', '.join(tables)}")

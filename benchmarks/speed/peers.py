@@ -3,7 +3,7 @@
 Usage: python -m benchmarks.speed.peers FILE.json CHART.svg
 
 draws the chart of the documentation from what ``python -m benchmarks.speed peers --json FILE.json`` has
-measured. LibMTL is measured where it is installed, or in the folder that MTLKIT_LIBMTL names (``make speed``).
+measured. LibMTL is taken from where it is installed, or from the folder that MTLKIT_LIBMTL names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.speed.steps import Candidate
-from benchmarks.speed.timing import Row, interleave, ratio
+from benchmarks.speed.timing import Row, interleave, ratio, set_threads
 from mtlkit.errors import MtlkitError
 from mtlkit.integrations.libmtl import load_trainer
 
@@ -94,7 +94,7 @@ def _has_libmtl() -> bool:
 
 def run(rounds: int = 12) -> list[Row]:
     """All candidates take turns, for each number of tasks."""
-    torch.set_num_threads(2)
+    set_threads(2)
     rows = []
     libmtl = ("PCGrad",) if _has_libmtl() else ()
     for number in NUMBERS:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import mtlkit
-from benchmarks.speed.timing import Row, interleave, ratio
+from benchmarks.speed.timing import Row, interleave, ratio, set_threads
 
 FEATURE_LEVEL = ("pcgrad", "mgda", "imtl_g", "gradnorm", "scale")
 PARAMETER_LEVEL = ("pcgrad", "mgda")
@@ -70,7 +70,7 @@ class _SeparateBackwards(Candidate):
 
 def run(rounds: int = 15) -> list[Row]:
     """Feature level against the plain sum; parameter level against K separate backwards."""
-    torch.set_num_threads(2)
+    set_threads(2)
     torch.manual_seed(0)
     batch = (torch.randn(64, 3, 32, 32), torch.randint(0, 2, (64, TASKS)).float())
     candidates = {"plain": Candidate(None, batch)}

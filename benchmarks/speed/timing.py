@@ -10,7 +10,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Row", "interleave", "keep_memory", "ratio"]
+import torch
+
+__all__ = ["Row", "interleave", "keep_memory", "ratio", "set_threads", "use_cpu_time"]
+
+_clock = time.perf_counter
 
 
 @dataclass(frozen=True)
@@ -54,10 +58,10 @@ def interleave(
             gc.disable()
             for name in names if turn % 2 == 0 else reversed(names):
                 run = candidates[name]
-                start = time.perf_counter()
+                start = _clock()
                 for _ in range(repeats):
                     run()
-                seconds[name].append((time.perf_counter() - start) / repeats)
+                seconds[name].append((_clock() - start) / repeats)
     finally:
         gc.enable()
     return seconds
@@ -66,6 +70,17 @@ def interleave(
 def ratio(seconds: Mapping[str, list[float]], name: str, base: str) -> float:
     """Median over the rounds of the quotient within a round: slow moments cancel."""
     return statistics.median(a / b for a, b in zip(seconds[name], seconds[base], strict=True))
+
+
+def use_cpu_time() -> None:
+    """Count the CPU time of one thread, which other processes hardly change: for a busy machine."""
+    global _clock
+    _clock = time.process_time
+
+
+def set_threads(number: int) -> None:
+    """Let torch use this many threads, or one where CPU time is counted."""
+    torch.set_num_threads(1 if _clock is time.process_time else number)
 
 
 def keep_memory() -> None:

@@ -42,11 +42,15 @@ def test_the_conda_recipe_asks_for_the_same_versions():
 
 def test_the_citation_has_the_version():
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == mtlkit.__version__
-    assert re.search(rf"^## {re.escape(mtlkit.__version__)}\b", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert re.search(
+        rf"^## {re.escape(mtlkit.__version__)}\b", (ROOT / "CHANGELOG.md").read_text(), re.M
+    )
 
 
 def test_the_workflow_tests_the_versions_of_python_that_are_promised():
-    matrix = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"]["test"]["strategy"]
+    matrix = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"]["test"][
+        "strategy"
+    ]
     promised = [c.split()[-1] for c in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", c)]
     assert matrix["matrix"]["python"] == promised
 
