@@ -1,6 +1,6 @@
 """A step with mtlkit and with its peers, as a ratio to the plain sum of losses; K = 3 and 10.
 
-Usage: python -m benchmarks.speed.peers FILE.json CHART.svg
+Usage: python -m benchmarks.speed.peers benchmarks/speed/peers.json docs/images/speed.svg
 
 draws the chart of the documentation from what ``python -m benchmarks.speed peers --json FILE.json`` has
 measured. LibMTL is taken from where it is installed, or from the folder that MTLKIT_LIBMTL names.
@@ -116,9 +116,8 @@ def draw(rows: list[Row], path: Path) -> None:
     from matplotlib.figure import Figure
 
     grey = "#808890"  # readable on white and on black
-    with rc_context(
-        {"text.color": grey, "axes.labelcolor": grey, "xtick.color": grey, "ytick.color": grey}
-    ):
+    inks = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    with rc_context(dict.fromkeys(inks, grey) | {"svg.hashsalt": "peers"}):
         figure = Figure(figsize=(8.5, 2.9), layout="constrained")
         panels = figure.subplots(1, 2, sharey=True)
         panels[0].invert_yaxis()  # of both
