@@ -44,6 +44,7 @@ nb_output_stderr = "remove"  # progress, and paths of this machine
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"mtlkit {release}"
+html_show_copyright = False
 html_static_path = ["_static"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
