@@ -26,8 +26,8 @@ from mtlkit.files import write_text
 RESULTS = Path(__file__).parent / "results"
 OVERVIEW = """\
 Improvement over single-task networks in percent, mean over all tasks and seeds, and the place among the
-methods by the mean of the tasks' ranks. Budgets, networks and numbers of seeds differ, so that columns are
-not comparable with one another, and most differences within a column are not significant: see each
+methods by the mean of the tasks' ranks. Budgets, networks and numbers of seeds differ, so that columns
+are not comparable with one another, and most differences within a column are not significant: see each
 section. The last column is the mean place: 0 for always first, 1 for always last."""
 BLUE, GREY = "#1f77b4", "#808890"
 
