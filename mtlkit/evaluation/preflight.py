@@ -11,6 +11,7 @@ import torch
 from mtlkit.errors import ConfigError, MtlkitError
 from mtlkit.evaluation.jobs import Job, load_data
 from mtlkit.evaluation.timing import find_device, first_batches, make_stepper
+from mtlkit.training.accelerators import check_trackers
 from mtlkit.training.experiment import build_model, make_optimizer
 
 __all__ = ["check_first_step"]
@@ -33,6 +34,7 @@ def check_first_step(jobs: Sequence[Job], *, elsewhere: bool = False) -> None:
     train = {**jobs[0].train, "method": "sum"}
     job = replace(jobs[0], train=train, task=None, extra_capacity=None)
     config = job.config()
+    check_trackers(config.trackers)
     dataset = load_data(config)
     seen = "no batch was read"
     devices = range(torch.cuda.device_count())  # the random numbers of each are kept
