@@ -24,8 +24,9 @@ def is_own_class(module: nn.Module) -> bool:
 def uncompiled_copy(model: nn.Module) -> nn.Module:
     """A copy of ``model`` in eval mode, without ``torch.compile`` around it or around its parts."""
     model = copy.deepcopy(model).eval()
+    found: list[tuple[str, nn.Module]] = list(model.named_modules(remove_duplicate=False))
     # the innermost first, so that the paths above stay as they are
-    for path, inner in reversed(list(model.named_modules(remove_duplicate=False))):
+    for path, inner in reversed(found):
         wrapper, _, name = path.rpartition(".")
         if name == "_orig_mod" and wrapper:
             holder, _, attribute = wrapper.rpartition(".")

@@ -21,7 +21,9 @@ _SHAPES = re.compile(
     r"|[Ee]xpected (input|\d+D|target size|more than 1 value)|channels|broadcast|Sizes of tensors",
 )
 _TORCH_WRITES = re.compile(r"unexpected pos|PytorchStreamWriter|file write failed")
-_MAKE_ROOM = "make room and give the same command again, for train with --resume auto: what is done is kept"
+_MAKE_ROOM = (
+    "make room and give the same command again, for train with --resume auto: what is done is kept"
+)
 
 
 def tell(error: Exception) -> int:
