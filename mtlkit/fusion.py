@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from mtlkit.errors import UsageError
 from mtlkit.junction import flatten_features
-from mtlkit.tracing import is_own_class, traced
+from mtlkit.tracing import is_own_class, traced, uncompiled_copy
 from mtlkit.weighting.base import GradientAggregator
 
 __all__ = ["fuse"]
@@ -49,7 +48,8 @@ def fuse(model: nn.Module, example: Any = None, *, tolerance: float = 1e-5) -> n
 
     Returns:
         A module in eval mode without any object of mtlkit. It can be saved with ``torch.save``, takes
-        inputs of other sizes wherever the model does, and is ready for ``torch.export`` and ONNX.
+        inputs of other sizes wherever the model does, and is ready for ``torch.export`` and ONNX. If
+        ``torch.compile`` was applied to the model, it is left out: compile the result.
 
     Raises:
         UsageError: if the model holds no method, or outputs differ.
@@ -63,7 +63,7 @@ def fuse(model: nn.Module, example: Any = None, *, tolerance: float = 1e-5) -> n
         fused.warn()
         return fused.model
     inputs = example if isinstance(example, tuple) else (example,)
-    expected = _outputs(copy.deepcopy(model).eval(), inputs)
+    expected = _outputs(uncompiled_copy(model), inputs)
 
     def difference(fused: _Fused) -> float:
         return _difference(expected, _outputs(fused.model, inputs))
@@ -105,7 +105,7 @@ def _fused(
     model: nn.Module, inputs: tuple[Any, ...] | None, allowed: Sequence[tuple[int, int]] | None = None
 ) -> _Fused:
     """Fold what can be folded; ``allowed`` limits it to these pairs of method and task."""
-    model = copy.deepcopy(model).eval()
+    model = uncompiled_copy(model)
     holders = _holders(model)
     if not holders:
         raise UsageError("the model holds no method; there is nothing to fuse")

@@ -18,9 +18,18 @@ from typing import Any
 
 from mtlkit.errors import ConfigError
 
-__all__ = ["load_location", "load_plugin", "load_plugins", "resolve_plugin", "split_location"]
+__all__ = [
+    "load_location",
+    "load_plugin",
+    "load_plugins",
+    "resolve_plugin",
+    "split_location",
+    "users_line",
+]
 
 _LOCATION = re.compile(r"(?P<file>[^()'\"]+\.py):(?P<spec>.+)", re.DOTALL)
+_OWN = Path(__file__).parent
+_LIBRARIES = {"site-packages", "dist-packages", Path(inspect.__file__).parent.name}
 
 
 def split_location(spec: Any) -> tuple[str | None, Any]:
@@ -119,3 +128,13 @@ def _explain(error: BaseException, plugin: str, path: Path | None) -> str:
     ]
     places = own or loaded
     return f"{places[-1].filename}, line {places[-1].lineno}: {said}" if places else f"{plugin}: {said}"
+
+
+def users_line(error: BaseException) -> str:
+    """File and line of the user's own code that the error went through last; empty if there is none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        foreign = path.is_file() and _OWN not in path.parents and path != Path(sys.argv[0])
+        if foreign and not _LIBRARIES.intersection(path.parts):
+            return f"{path}, line {frame.lineno}"
+    return ""

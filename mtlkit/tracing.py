@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
 from collections.abc import Iterator, Mapping
@@ -12,12 +13,27 @@ from torch import Tensor, fx, nn
 
 from mtlkit.errors import UsageError
 
-__all__ = ["is_own_class", "traced"]
+__all__ = ["is_own_class", "traced", "uncompiled_copy"]
 
 
 def is_own_class(module: nn.Module) -> bool:
     """Whether the class of ``module`` is defined in mtlkit."""
     return type(module).__module__.partition(".")[0] == "mtlkit"
+
+
+def uncompiled_copy(model: nn.Module) -> nn.Module:
+    """A copy of ``model`` in eval mode, without ``torch.compile`` around it or around its parts."""
+    model = copy.deepcopy(model).eval()
+    found: list[tuple[str, nn.Module]] = list(model.named_modules(remove_duplicate=False))
+    # the innermost first, so that the paths above stay as they are
+    for path, inner in reversed(found):
+        wrapper, _, name = path.rpartition(".")
+        if name == "_orig_mod" and wrapper:
+            holder, _, attribute = wrapper.rpartition(".")
+            setattr(model.get_submodule(holder), attribute, inner)
+        elif name == "_orig_mod":
+            return inner
+    return model
 
 
 def traced(model: nn.Module, inputs: tuple[Any, ...] | None) -> nn.Module:

@@ -210,6 +210,35 @@ class ReadsTwice(Net):
         return [self.heads[0](first), self.heads[1](second) + second.sum()]
 
 
+class Compiled(nn.Module):
+    """A network some part of which is compiled, or all of it from outside."""
+
+    def __init__(self, part: str) -> None:
+        super().__init__()
+        self.backbone, self.method = nn.Linear(5, 6), turned("rotograd", 6)
+        self.a, self.b = nn.Linear(6, 3), nn.Linear(6, 4)
+        if part:
+            setattr(self, part, torch.compile(getattr(self, part), backend="eager"))
+
+    def forward(self, x):
+        first, second = self.method(self.backbone(x))
+        return self.a(first), self.b(second)
+
+
+@pytest.mark.parametrize("part", ["", "backbone", "a"])
+@pytest.mark.parametrize("with_example", [False, True])
+def test_a_compiled_model_is_fused_to_an_ordinary_module(part, with_example, tmp_path):
+    model = Compiled(part) if part else torch.compile(Compiled(""), backend="eager")
+    x = torch.randn(4, 5)
+    model(x)
+    fused = assert_fused(model, x, folded=True, example=x if with_example else None)
+    assert type(fused) is Compiled
+    assert all(type(module).__module__ != "torch._dynamo.eval_frame" for module in fused.modules())
+    torch.save(fused, tmp_path / "fused.pt")
+    read = torch.load(tmp_path / "fused.pt", weights_only=False)
+    assert torch.equal(read(x)[0], fused(x)[0])
+
+
 def test_only_heads_that_can_be_folded_are_and_the_reason_is_said():
     x = torch.randn(7, 5)
     net = ReadsTwice(nn.Linear(5, 6), linear_heads(), turned("rotograd", 6))

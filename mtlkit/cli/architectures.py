@@ -11,8 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from mtlkit.cli import app
+from mtlkit.cli.catalogue import find_options
 from mtlkit.cli.options import Plugins
-from mtlkit.registry import architectures, option_defaults
+from mtlkit.cli.pages import print_description, print_options
+from mtlkit.registry import architectures
 
 __all__ = ["list_or_show"]
 
@@ -47,15 +49,10 @@ def _show(console: Console, name: str) -> None:
     console.print(Text(name, style="bold cyan"))
     paper = getattr(factory, "paper", "")
     if paper:
-        console.print(Text(paper, style="dim"))
-    console.print(Text("\n" + (inspect.getdoc(factory) or "(no description)") + "\n"))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("option", style="cyan", no_wrap=True)
-    table.add_column("default")
-    for option, default in option_defaults(factory).items():
-        required = default is inspect.Parameter.empty
-        table.add_row(option, Text("(required)" if required else repr(default)))
-    console.print(table)
+        console.print(Text(paper, style="dim"), soft_wrap=False)
+    console.print()
+    print_description(inspect.getdoc(factory) or "(no description)")
+    print_options(find_options(factory))
 
 
 def _factory(name: str) -> Any:

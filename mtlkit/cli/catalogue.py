@@ -19,6 +19,7 @@ __all__ = [
     "MethodFacts",
     "Option",
     "all_facts",
+    "find_options",
     "measure_cost",
     "method_facts",
     "method_page",
@@ -106,7 +107,7 @@ def method_facts(name: str) -> MethodFacts:
     conditions = [getattr(f, "exact_if", "") for f in factories]
     options: dict[str, Option] = {}
     for factory, part in zip(factories, parts, strict=True):
-        for option in _options(factory):
+        for option in find_options(factory):
             default = part.options.get(option.name, option.default)
             options.setdefault(option.name, Option(option.name, default, option.description))
     if stands_for:
@@ -232,7 +233,7 @@ def _docstring(factory: Any) -> str:
     return "" if own == inspect.getdoc(GradientAggregator) else own
 
 
-def _options(factory: Any) -> list[Option]:
+def find_options(factory: Any) -> list[Option]:
     """Options and their meaning, as the ``Args`` of the docstrings say."""
     meanings: dict[str, str] = {}
     for current in reversed(inspect.getmro(factory)) if inspect.isclass(factory) else [factory]:

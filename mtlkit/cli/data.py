@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 from mtlkit.cli import app
 from mtlkit.cli.options import Plugins
+from mtlkit.cli.pages import page_width, print_description, print_options
 from mtlkit.errors import SpecError
 
 __all__ = ["data"]
@@ -65,8 +67,11 @@ def _explain(factory: Any) -> None:
     """A data set that is nothing without its options."""
     import inspect
 
+    from mtlkit.cli.catalogue import find_options
+
     typer.echo(f"{factory.name}: {factory.summary}\n")
-    typer.echo((inspect.getdoc(factory) or "").replace("``", ""))
+    print_description(inspect.getdoc(factory) or "")
+    print_options(find_options(factory))
 
 
 def _describe(
@@ -86,7 +91,7 @@ def _describe(
         _describe_without_files(made)
         return
     chosen = made.split(split)  # reading the files first reports what is wrong with them
-    typer.echo(f"{made.spec}: {made.summary}")
+    typer.echo(textwrap.fill(f"{made.spec}: {made.summary}", page_width()))
     typer.echo(f"input: {' x '.join(map(str, made.input_shape))}")
     typer.echo("samples: " + ", ".join(f"{len(made.split(name))} {name}" for name in SPLITS))
     typer.echo(f"architecture: {made.default_architecture}")
@@ -99,7 +104,7 @@ def _describe(
 
 
 def _describe_without_files(made: Any) -> None:
-    typer.echo(f"{made.spec}: {made.summary}")
+    typer.echo(textwrap.fill(f"{made.spec}: {made.summary}", page_width()))
     typer.echo(f"architecture: {made.default_architecture}")
     _list_tasks(made)
     typer.echo(f"files: not found\n\n{made.where_to_get()}")
@@ -107,10 +112,13 @@ def _describe_without_files(made: Any) -> None:
 
 def _list_tasks(made: Any) -> None:
     typer.echo("tasks:")
+    width = page_width()
     for task in made.tasks:
         better = task.higher_is_better.get(task.main_metric, False)
         arrow = "higher is better" if better else "lower is better"
-        typer.echo(
-            f"  {task.name}: {task.kind}, {task.outputs} outputs, loss {task.loss_name}, "
+        count = "1 output" if task.outputs == 1 else f"{task.outputs} outputs"
+        line = (
+            f"{task.name}: {task.kind}, {count}, loss {task.loss_name}, "
             f"metric {task.main_metric} ({arrow})"
         )
+        typer.echo(textwrap.fill(line, width, initial_indent="  ", subsequent_indent="      "))

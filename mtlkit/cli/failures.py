@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import re
-import sys
 import tempfile
 import traceback
-from pathlib import Path
 
 import typer
+
+from mtlkit.plugins import users_line
 
 __all__ = ["explain", "tell"]
 
@@ -22,9 +21,9 @@ _SHAPES = re.compile(
     r"|[Ee]xpected (input|\d+D|target size|more than 1 value)|channels|broadcast|Sizes of tensors",
 )
 _TORCH_WRITES = re.compile(r"unexpected pos|PytorchStreamWriter|file write failed")
-_MAKE_ROOM = "make room and give the same command again: what is done is kept"
-_OWN = Path(__file__).parent.parent
-_LIBRARIES = {"site-packages", "dist-packages", Path(os.__file__).parent.name}
+_MAKE_ROOM = (
+    "make room and give the same command again, for train with --resume auto: what is done is kept"
+)
 
 
 def tell(error: Exception) -> int:
@@ -51,19 +50,9 @@ def explain(error: Exception) -> str:
         return f"a file could not be written, probably because the disk is full; {_MAKE_ROOM} ({text})"
     if "OutOfMemory" in type(error).__name__ or isinstance(error, MemoryError):
         return f"out of memory; try a smaller batch_size, or accumulate batches ({text})"
-    place = _users_line(error)
+    place = users_line(error)
     if place:
         return f"{text}, in {place}"
     if isinstance(error, RuntimeError | ValueError) and _SHAPES.search(said):
         return f"shapes do not fit ({text}); check the network against the data: mtlkit data NAME"
     return f"{text}; this is an error of mtlkit or of a library that it uses, please report it"
-
-
-def _users_line(error: Exception) -> str:
-    """File and line of the user's own code that the error went through last; empty if there is none."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = Path(frame.filename)
-        foreign = path.is_file() and _OWN not in path.parents and path != Path(sys.argv[0])
-        if foreign and not _LIBRARIES.intersection(path.parts):
-            return f"{path}, line {frame.lineno}"
-    return ""

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
-import textwrap
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from mtlkit.cli import app
-from mtlkit.cli.formulas import plain_docstring, plain_text
 from mtlkit.cli.options import Plugins
+from mtlkit.cli.pages import print_description, print_options
 
 __all__ = ["methods"]
 
 _WIDE = 140
 """From so many columns on, the table has all its columns."""
-_READABLE = 100
 _SHORT = {"weigh losses": "losses", "fork features": "fork", "merge gradients": "merge"}
 
 
@@ -111,10 +108,7 @@ def _print_page(facts: Any, costs: dict[str, float]) -> None:
     console = _console()
     console.print(facts.name, style="bold", highlight=False, markup=False)
     console.print()
-    # the options' table below says what the arguments are
-    description = re.sub(r"^Args:\n(?:[ \t]+.*\n?|\n)+", "", facts.docstring, flags=re.MULTILINE)
-    width = min(console.width, _READABLE) - 2
-    typer.echo(textwrap.indent(plain_docstring(description, width), "  "))
+    print_description(facts.docstring)
     console.print()
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
@@ -135,14 +129,7 @@ def _print_page(facts: Any, costs: dict[str, float]) -> None:
             table.add_row(key, value)
     console.print(table, markup=False)
     if facts.options:
-        console.print("\noptions", style="bold", highlight=False)
-        options = Table(box=None, show_header=False, pad_edge=False)
-        options.add_column(no_wrap=True)
-        options.add_column(no_wrap=True)
-        options.add_column(overflow="fold")
-        for option in facts.options:
-            options.add_row(option.name, f"= {option.default_text}", plain_text(option.description))
-        console.print(options, markup=False)
+        print_options(facts.options)
 
 
 def _console() -> Any:

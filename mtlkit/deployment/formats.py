@@ -33,8 +33,7 @@ def _write_pt2(
     fused: nn.Module, example: Any, path: Path, loaded: LoadedModel, dynamic: bool
 ) -> Predictor:
     with _explained("pt2"):
-        axes = _batch_axis(loaded.network, example, dynamic)
-        program = torch.export.export(fused, (example,), dynamic_shapes=axes)
+        program = _program(fused, example, loaded, dynamic)
     extra = {METADATA: json.dumps(describe_export(loaded))}
     with open(path, "wb") as file:  # by its name, torch would want the suffix
         torch.export.save(program, file, extra_files=extra)
@@ -52,18 +51,18 @@ def _write_onnx(
     except ImportError:
         raise MissingExtraError("onnx", "export", "export to ONNX") from None
     names = [task.name for task in loaded.tasks]
-    inputs = _input_names(example)
+    # ONNX has one set of names, and tasks with inputs of their own give these the tasks' names
+    inputs = [f"input_{name}" if name in names else name for name in _input_names(example)]
     with _explained("onnx"), _quiet_onnx():
-        program: Any = torch.onnx.export(
-            fused,
-            (example,),
+        # a program, because of a module this would take a dict for its keyword arguments
+        written: Any = torch.onnx.export(
+            _program(fused, example, loaded, dynamic),
             dynamo=True,
             verbose=False,
             input_names=inputs,
             output_names=names,
-            dynamic_shapes=_batch_axis(loaded.network, example, dynamic),
         )
-    model = program.model_proto
+    model = written.model_proto
     onnx.helper.set_model_props(model, {METADATA: json.dumps(describe_export(loaded))})
     onnx.save_model(model, str(path))
     return _onnx_reader(path, inputs)
@@ -124,6 +123,11 @@ def describe_export(loaded: LoadedModel) -> Record:
         "weights": None,
         "preprocessing": None if chosen is None else json.loads(chosen.to_json()),
     }
+
+
+def _program(fused: nn.Module, example: Any, loaded: LoadedModel, dynamic: bool) -> Any:
+    axes = _batch_axis(loaded.network, example, dynamic)
+    return torch.export.export(fused, (example,), dynamic_shapes=axes)
 
 
 def _batch_axis(network: nn.Module, example: Any, dynamic: bool) -> Any:

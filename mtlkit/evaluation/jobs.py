@@ -22,6 +22,7 @@ from mtlkit.architectures.capacity import add_capacity
 from mtlkit.errors import ConfigError, MtlkitError
 from mtlkit.evaluation.results import read_history
 from mtlkit.files import write_text
+from mtlkit.plugins import users_line
 from mtlkit.tasks import Task
 from mtlkit.training.config import TrainConfig
 
@@ -301,8 +302,10 @@ def _failed(folder: Path, error: BaseException) -> Outcome:
     text = "".join(traceback.format_exception(error))
     (folder / ERROR_LOG).write_text(text, encoding="utf-8")
     message = " ".join(str(error).split()) or type(error).__name__
-    kind = "" if isinstance(error, MtlkitError) else f"{type(error).__name__}: "
-    return Outcome(error=kind + message)
+    if isinstance(error, MtlkitError):
+        return Outcome(error=message)
+    place = f", in {line}" if (line := users_line(error)) else ""
+    return Outcome(error=f"{type(error).__name__}: {message}{place}")
 
 
 def choose_device(device: str) -> None:

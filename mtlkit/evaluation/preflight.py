@@ -11,6 +11,8 @@ import torch
 from mtlkit.errors import ConfigError, MtlkitError
 from mtlkit.evaluation.jobs import Job, load_data
 from mtlkit.evaluation.timing import find_device, first_batches, make_stepper
+from mtlkit.plugins import users_line
+from mtlkit.training.accelerators import check_trackers
 from mtlkit.training.experiment import build_model, make_optimizer
 
 __all__ = ["check_first_step"]
@@ -33,6 +35,7 @@ def check_first_step(jobs: Sequence[Job], *, elsewhere: bool = False) -> None:
     train = {**jobs[0].train, "method": "sum"}
     job = replace(jobs[0], train=train, task=None, extra_capacity=None)
     config = job.config()
+    check_trackers(config.trackers)
     dataset = load_data(config)
     seen = "no batch was read"
     devices = range(torch.cuda.device_count())  # the random numbers of each are kept
@@ -50,9 +53,10 @@ def check_first_step(jobs: Sequence[Job], *, elsewhere: bool = False) -> None:
         except Exception as error:
             network = config.architecture or getattr(dataset, "default_architecture", "")
             reason = " ".join(str(error).split())
+            place = f", in {line}" if (line := users_line(error)) else ""
             raise ConfigError(
-                f"nothing was started, because the first step fails: {type(error).__name__}: {reason} "
-                f"(data {config.data}, network {network}, device {job.device}; {seen})"
+                f"nothing was started, because the first step fails: {type(error).__name__}: {reason}"
+                f"{place} (data {config.data}, network {network}, device {job.device}; {seen})"
             ) from error
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from mtlkit.launching import warn_first
 __all__ = [
     "adapt_accelerator",
     "broadcast",
+    "check_trackers",
+    "end_trackers",
     "gather",
     "is_sharded",
     "make_accelerator",
@@ -31,7 +33,7 @@ def make_accelerator(
     if is_initialized() and AcceleratorState().mixed_precision != precision:
         # the precision is process-wide there, and Accelerate has no public way to change it
         AcceleratorState._reset_state(reset_partial_state=False)  # noqa: SLF001
-    _check_trackers(trackers)
+    check_trackers(trackers)
     return Accelerator(
         mixed_precision=precision,
         gradient_accumulation_steps=accumulate,
@@ -40,7 +42,7 @@ def make_accelerator(
     )
 
 
-def _check_trackers(trackers: Sequence[str]) -> None:
+def check_trackers(trackers: Sequence[str]) -> None:
     """Refuse trackers that Accelerate does not know, or would leave out without a word."""
     from accelerate.tracking import get_available_trackers
     from accelerate.utils import LoggerType
@@ -54,6 +56,25 @@ def _check_trackers(trackers: Sequence[str]) -> None:
             raise SpecError(
                 f"tracker {tracker!r} is not installed; install it with: pip install {tracker}"
             )
+
+
+def end_trackers(
+    accelerator: Any, settings: Mapping[str, Any], figures: Mapping[str, float], step: int
+) -> None:
+    """Add settings and last figures to the trackers and end them, so that the next run has its own."""
+    if accelerator.trackers and accelerator.is_main_process:
+        plain = {
+            name: value if isinstance(value, bool | int | float) else str(value)
+            for name, value in settings.items()
+            if value is not None
+        }
+        for tracker in accelerator.trackers:
+            tracker.store_init_configuration(plain)
+        if figures:
+            accelerator.log(dict(figures), step=step)
+        for tracker in accelerator.trackers:
+            tracker.finish()
+    accelerator.trackers = []
 
 
 def adapt_accelerator(accelerator: Any, accumulate: int) -> None:

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from mtlkit.errors import ConfigError, SpecError
 from mtlkit.files import write_text
 from mtlkit.tasks import Task
+from mtlkit.training.accelerators import end_trackers
 from mtlkit.training.config import TrainConfig
 from mtlkit.training.groups import METHOD_GROUP, paper_decay, param_groups, rotation_schedule
 from mtlkit.training.loaders import collate
@@ -68,15 +69,20 @@ def run(
     epochs = 10 if config.epochs is None and config.steps is None else config.epochs
     limits = [steps for steps in (config.steps, stop_at) if steps is not None]
     steps = min(limits, default=None)
-    fit = trainer.fit(loaders["train"], loaders["val"], epochs=epochs, steps=steps, resume=resume)
-    if trainer.accelerator.is_main_process:
-        write_record(config.folder, record, trained={"steps": fit.step, "best_step": fit.best_step})
     test = None
-    if config.test and loaders["test"] is not None:
-        trainer.load_best()
-        test = trainer.evaluate(loaders["test"])
+    try:
+        fit = trainer.fit(loaders["train"], loaders["val"], epochs=epochs, steps=steps, resume=resume)
         if trainer.accelerator.is_main_process:
-            write_text(config.folder / "test.json", json.dumps(test, indent=2))
+            facts = {"steps": fit.step, "best_step": fit.best_step}
+            write_record(config.folder, record, trained=facts)
+        if config.test and loaders["test"] is not None:
+            trainer.load_best()
+            test = trainer.evaluate(loaders["test"])
+            if trainer.accelerator.is_main_process:
+                write_text(config.folder / "test.json", json.dumps(test, indent=2))
+    finally:
+        figures = {f"test/{t}/{m}": v for t, row in (test or {}).items() for m, v in row.items()}
+        end_trackers(trainer.accelerator, config.model_dump(), figures, trainer.step)
     return RunResult(fit, test, config.folder)
 
 

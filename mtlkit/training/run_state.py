@@ -100,7 +100,7 @@ def find_checkpoint(
         if checkpoints is not None and old:
             raise UsageError(
                 f"{checkpoints.directory.parent} holds a run already ({old[-1].name}); resume it with "
-                "resume='auto', or choose another output folder"
+                "resume='auto' (--resume auto), or choose another output folder"
             )
         return None
     if str(resume) != "auto":

@@ -31,6 +31,18 @@ def test_one_architecture_is_shown_with_its_options(capsys, name):
         assert option in output.out
 
 
+def test_every_page_fits_80_columns_and_has_no_markup(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    orders = [("architectures", name) for name in mtlkit.list_architectures()]
+    for order in [*orders, *(("data", name) for name in ("table", "images", "multidigits", "celeba"))]:
+        code, output = run(capsys, *order)
+        assert code == 0, order
+        page = output.out.partition("files: not found")[0]  # an address is not broken
+        assert max(map(len, page.splitlines())) <= 80, order
+        for mark in (":math:", ":mod:", ":class:", "``", "Args:"):
+            assert mark not in output.out, order
+
+
 def test_a_required_option_is_marked(capsys):
     _, output = run(capsys, "architectures", "hard_sharing")
     assert "(required)" in output.out

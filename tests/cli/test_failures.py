@@ -79,14 +79,14 @@ def test_an_error_in_the_users_own_file_names_its_line(tmp_path, monkeypatch):
     ],
 )
 def test_shapes_that_do_not_fit_are_told_as_that(fail, monkeypatch):
-    monkeypatch.setattr("mtlkit.cli.failures._users_line", lambda error: "")
+    monkeypatch.setattr("mtlkit.cli.failures.users_line", lambda error: "")
     with pytest.raises((RuntimeError, ValueError)) as caught:
         fail()
     assert explain(caught.value).startswith("shapes do not fit (")
 
 
 def test_memory_and_other_errors_say_what_to_do(monkeypatch):
-    monkeypatch.setattr("mtlkit.cli.failures._users_line", lambda error: "")
+    monkeypatch.setattr("mtlkit.cli.failures.users_line", lambda error: "")
     assert "smaller batch_size" in explain(torch.OutOfMemoryError("CUDA out of memory."))
     assert "please report it" in explain(KeyError("x"))
     denied = PermissionError(errno.EACCES, "Permission denied", "runs/x")

@@ -111,6 +111,50 @@ def test_figures_go_to_the_trackers_that_are_named(tmp_path, capsys):
     assert "did you mean 'tensorboard'" in capsys.readouterr().err
 
 
+class StandInForWandb:
+    """W&B as far as Accelerate calls it: ``init`` returns the run that is active, if one is."""
+
+    def __init__(self) -> None:
+        self.runs: list[dict] = []
+        self.active = False
+        self.config = self
+
+    def init(self, **options):
+        if not self.active:
+            self.runs.append({"name": options["name"], "rows": [], "config": {}})
+        self.active = True
+        return self
+
+    def update(self, values, **_):
+        self.runs[-1]["config"] |= values
+
+    def log(self, values, step=None):
+        self.runs[-1]["rows"].append((step, values))
+
+    def finish(self):
+        self.active = False
+
+
+def test_every_run_of_a_process_has_a_wandb_run_of_its_own(tmp_path, monkeypatch):
+    import accelerate.tracking
+    from accelerate.utils import LoggerType
+
+    wandb = StandInForWandb()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setattr(accelerate.tracking, "get_available_trackers", lambda: [LoggerType.WANDB])
+    for method in ("sum", "rotograd"):
+        settings = {"data": "small", "method": method, "steps": 3, "log_every": 1, "trackers": ["wandb"]}
+        (tmp_path / "run.yaml").write_text(yaml.safe_dump(settings))
+        assert call("train", "--config", tmp_path / "run.yaml", "-o", tmp_path / method) == 0
+    assert [run["name"] for run in wandb.runs] == ["sum", "rotograd"]
+    for run in wandb.runs:
+        assert run["config"]["method"] == run["name"]
+        assert [step for step, row in run["rows"] if "loss/label" in row] == [1, 2, 3]
+        tested = json.loads((tmp_path / run["name"] / "test.json").read_text())
+        assert run["rows"][-1][1]["test/label/loss"] == tested["label"]["loss"]
+    assert not wandb.active
+
+
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, capsys, monkeypatch):
     import os
     import signal

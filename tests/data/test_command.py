@@ -89,8 +89,8 @@ def test_a_preview_without_a_data_set_is_bad_usage(capsys, tmp_path):
 def test_a_data_set_that_needs_options_is_explained_without_them(capsys):
     code, out, _ = run(capsys, "table")
     assert code == 0
-    assert "targets:" in out
-    assert "test_file:" in out
+    assert "targets  " in out
+    assert "test_file  " in out
     code, _, err = run(capsys, "table(file=people.csv)")
     assert code == 2
     assert "table(targets=...)" in err

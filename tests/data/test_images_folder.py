@@ -1,5 +1,6 @@
 """Own pictures: tables of labels, class folders, maps, transforms, and what is refused."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import mtlkit
 from mtlkit.cli import main
 from mtlkit.data import DataError, load_dataset, notes
 from mtlkit.data.images import Preprocessing
-from mtlkit.errors import SpecError
+from mtlkit.errors import MissingExtraError, SpecError
 from mtlkit.tasks import NO_LABEL
 
 pandas = pytest.importorskip("pandas", reason="pandas is in mtlkit[table]")
@@ -274,6 +275,17 @@ def test_wrong_options_are_named_before_training(options, message):
     write_pictures(10)
     with pytest.raises(SpecError, match=message):
         load(options)
+
+
+@pytest.mark.parametrize(
+    ("module", "package"), [("pandas", "pandas"), ("torchvision", "torchvision"), ("PIL", "pillow")]
+)
+def test_a_missing_package_names_both_extras(module, package, monkeypatch):
+    write_pictures(6)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=package) as refused:
+        load()
+    assert "pip install 'mtlkit[vision,table]'" in str(refused.value)
 
 
 def test_grey_pictures_have_one_channel():

@@ -346,7 +346,9 @@ def test_constant_and_empty_targets_are_refused():
     frame["none"] = np.nan
     write(frame)
     for kind in ("regression", "binary", "auto"):
-        with pytest.raises(DataError, match=r"target 'same' of people\.csv is constant"):
+        with pytest.raises(
+            DataError, match=r"target 'same' of people\.csv is constant: column 'same' is 3 in"
+        ):
             load(targets=f"{{same: {kind}}}")
     with pytest.raises(DataError, match="'none' holds no value"):
         load(targets="{none: regression}")
@@ -372,10 +374,16 @@ def test_a_wrong_column_is_an_error_with_the_nearest():
         load(targets="{income: depth}")
 
 
+def test_a_wrong_option_of_a_target_is_told_with_those_of_columns_and_kinds():
+    write(people())
+    with pytest.raises(SpecError, match=r"did you mean 'column' or 'columns'\?.*classes.*yes"):
+        load(targets="{it: binary(colum=income)}")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "cannot read|is empty"),
+        (b"", "people.csv is empty: the file has no bytes"),
         (b"a,b,c\n", "is empty: it has no rows"),
         (b"a,b\n1,2\n3,4,5\n6,7\n", "cannot read the table"),
         (b"a,b\n\xff\xfe,2\n3,4\n", "give its encoding"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +13,13 @@ import torch
 import mtlkit
 from mtlkit.deployment.loading import LoadedModel
 from mtlkit.errors import MtlkitError, SpecError
+from mtlkit.nesting import flatten_features
 from mtlkit.tasks import Task
 
 
-def loaded(spec: str, method: str, shape: tuple[int, ...], seed: int = 0) -> LoadedModel:
+def loaded(
+    spec: str, method: str, shape: tuple[int, ...], seed: int = 0, sample: Any = None
+) -> LoadedModel:
     """A network that was not trained, as a run's folder would give it."""
     from mtlkit.deployment.record import describe_run
 
@@ -27,7 +31,7 @@ def loaded(spec: str, method: str, shape: tuple[int, ...], seed: int = 0) -> Loa
             parameter.normal_(0, 0.2)
 
     class Data:
-        val = [(torch.zeros(shape), {})]
+        val = [(torch.zeros(shape) if sample is None else sample, {})]
 
     Data.tasks = tasks
     record = describe_run(network, tasks, Data())
@@ -95,9 +99,75 @@ def test_tasks_with_batches_of_their_own_are_exported(tmp_path):
     made = mtlkit.export(model, tmp_path / "net.pt2")
     x = {"a": torch.randn(1, 6), "b": torch.randn(4, 6)}
     found = torch.export.load(made.path).module()(x)
+    import onnxruntime
+
+    made = mtlkit.export(model, tmp_path / "net.onnx")
+    session = onnxruntime.InferenceSession(str(made.path))
+    arrays = session.run(["a", "b"], {f"input_{task}": rows.numpy() for task, rows in x.items()})
     with torch.no_grad():
-        for task, prediction in model(x).items():
+        for (task, prediction), array in zip(model(x).items(), arrays, strict=True):
             assert torch.allclose(found[task], prediction, atol=1e-5)
+            assert torch.allclose(torch.from_numpy(array), prediction, atol=1e-5)
+
+
+class TwoInputs(torch.nn.Module):
+    """A backbone that is given numbers and categories, nested in one way or another."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+        self.numbers, self.categories = torch.nn.Linear(4, 8), torch.nn.Embedding(5, 8)
+
+    def forward(self, x):
+        if self.form == "dict":
+            numbers, categories = x["numbers"], x["categories"]
+        elif self.form == "deep":
+            numbers, categories = x["person"]["numbers"], x["others"][0]
+        else:
+            numbers, categories = x
+        return torch.relu(self.numbers(numbers) + self.categories(categories).sum(1))
+
+
+NUMBERS, CATEGORIES = torch.zeros(4), torch.zeros(2, dtype=torch.long)
+NESTED = {
+    "dict": ({"numbers": NUMBERS, "categories": CATEGORIES}, ["numbers", "categories"]),
+    "tuple": ((NUMBERS, CATEGORIES), ["inputs_0", "inputs_1"]),
+    "deep": ({"person": {"numbers": NUMBERS}, "others": [CATEGORIES]}, ["inputs_0", "inputs_1"]),
+}
+
+
+@pytest.fixture
+def two_inputs(monkeypatch):
+    from mtlkit.architectures import backbones
+
+    def build(*, form: str) -> torch.nn.Module:
+        return TwoInputs(form)
+
+    monkeypatch.setitem(backbones._BACKBONES, "two_inputs", build)
+
+
+@pytest.mark.parametrize("form", NESTED)
+def test_nested_inputs_are_exported(form, two_inputs, tmp_path):
+    import onnxruntime
+
+    sample, names = NESTED[form]
+    model = loaded(
+        f"hard_sharing(backbone=two_inputs(form={form}), features=8)", "rotograd", (), sample=sample
+    )
+    x = model.example(5)
+    with torch.no_grad():
+        wanted = model(x)
+    for format in ("pt2", "safetensors"):
+        made = mtlkit.export(model, tmp_path / f"net.{format}")
+        assert made.difference < 1e-5
+    found = torch.export.load(tmp_path / "net.pt2").module()(x)
+    made = mtlkit.export(model, tmp_path / "net.onnx")
+    session = onnxruntime.InferenceSession(str(made.path))
+    assert [given.name for given in session.get_inputs()] == names
+    arrays = session.run(None, dict(zip(names, map(np.asarray, flatten_features(x)[0]), strict=True)))
+    for task, array in zip(("a", "b"), arrays, strict=True):
+        assert torch.allclose(found[task], wanted[task], atol=1e-5)
+        assert torch.allclose(torch.from_numpy(array), wanted[task], atol=1e-5)
 
 
 def test_a_fixed_batch_is_fixed(tmp_path):

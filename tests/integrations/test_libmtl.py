@@ -22,7 +22,7 @@ try:
 except MtlkitError as reason:
     pytest.skip(f"{reason}; or set MTLKIT_LIBMTL to a folder that holds it", allow_module_level=True)
 
-from LibMTL.architecture import HPS, MTAN, MMoE
+from LibMTL.architecture import CGC, HPS, MTAN, PLE, Cross_stitch, DSelect_k, MMoE
 from LibMTL.loss import CELoss
 from LibMTL.metrics import AccMetric
 from LibMTL.model import resnet18
@@ -80,8 +80,19 @@ class Case:
         return DataLoader(items, batch_size=16)
 
 
-def pooled():
-    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, CLASSES))
+class SmallResNet(nn.Module):
+    """The parts of a ResNet that LibMTL's PLE and Cross_stitch take and put together anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.relu, self.maxpool = nn.ReLU(), nn.MaxPool2d(2)
+        for place in range(1, 5):
+            setattr(self, f"layer{place}", nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.Tanh()))
+
+
+def pooled(size=512):
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(size, CLASSES))
 
 
 CASES = {
@@ -94,7 +105,30 @@ CASES = {
         {"img_size": [3, 2, 2], "num_experts": [3]},
     ),
     "MTAN": Case(MTAN, resnet, pooled, (3, 32, 32)),
+    "CGC": Case(
+        CGC,
+        encoder,
+        lambda: nn.Linear(8, CLASSES),
+        (3, 2, 2),
+        {"img_size": [3, 2, 2], "num_experts": [2, 1, 1, 2]},
+    ),
+    "DSelect_k": Case(
+        DSelect_k,
+        encoder,
+        lambda: nn.Linear(8, CLASSES),
+        (3, 2, 2),
+        {"img_size": [3, 2, 2], "num_experts": [3], "num_nonzeros": 2, "kgamma": 1.0},
+    ),
+    "PLE": Case(
+        PLE,
+        SmallResNet,
+        lambda: pooled(8),
+        (3, 8, 8),
+        {"img_size": [3, 8, 8], "num_experts": [2, 1, 1, 2]},
+    ),
+    "Cross_stitch": Case(Cross_stitch, SmallResNet, lambda: pooled(8), (3, 8, 8)),
 }
+MAPS = ("MTAN", "PLE", "Cross_stitch")  # whose decoders are given maps instead of vectors
 
 
 def losses_of(predictions, labels):
@@ -185,18 +219,20 @@ def recorded(twin, method=None):
     return kept
 
 
-@pytest.mark.parametrize("name", ["MMoE", "MTAN"])
+@pytest.mark.parametrize("name", [name for name in CASES if name != "HPS"])
 @pytest.mark.parametrize("spec", ["rotograd(start=random)", "cagrad", "nash_mtl", "pcgrad", "uw+mgda"])
 def test_versions_of_the_representation_are_merged_as_one(name, spec):
     """The weights are those of a fork at which the tasks' gradients of their versions arrive."""
     case = CASES[name]
     model, twin = models(case, spec)
     size = 512 if name == "MTAN" else 8
-    options = {"dim": "channel"} if name == "MTAN" and "roto" in spec else {}
+    options = {"dim": "channel"} if name in MAPS and "roto" in spec else {}
     method = mtlkit.create_method(spec, TASKS, feature_dim=size, **options).double()
     x, labels = case.data(4)
     x = x.double()
-    model.backward(losses_of(model(x), labels))
+    losses = losses_of(model(x), labels)
+    model.zero_grad()  # as LibMTL's Trainer does: DSelect_k leaves gradients of its own in the forward pass
+    model.backward(losses)
 
     kept = recorded(twin, method)
     losses = losses_of(twin(x), labels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,19 @@ from mtlkit.data.base import DataError
 from mtlkit.data.images.files import image_size, read_image
 from mtlkit.data.images.maps import MapTarget
 from mtlkit.data.images.transforms import Sizing
+from mtlkit.errors import MissingExtraError
 
-__all__ = ["check_files"]
+__all__ = ["check_files", "check_packages"]
 
 Part = tuple[Sequence[Path], Mapping[MapTarget, Sequence[Path | None]]]
 _SLOW = 20_000  # files, which take some seconds
+
+
+def check_packages() -> None:
+    """Ask for both extras at once: pictures are of one, and the rows that name them of the other."""
+    for module, package in (("torchvision", "torchvision"), ("PIL", "pillow"), ("pandas", "pandas")):
+        if find_spec(module) is None:
+            raise MissingExtraError(package, "vision,table", "data set images")
 
 
 def check_files(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mtlkit.data.base import DataError, DataSet, SplitName, register_dataset
-from mtlkit.data.images.checking import check_files
+from mtlkit.data.images.checking import check_files, check_packages
 from mtlkit.data.images.files import PictureFolder, find_folder
 from mtlkit.data.images.maps import MAP_SUFFIXES, MapTarget, find_map_target
 from mtlkit.data.images.networks import complete_for_images, default_network
@@ -113,6 +113,7 @@ class Images(DataSet):
         train: int | None = None,
     ) -> None:
         super().__init__(data_dir, seed)
+        check_packages()
         self.check_counts(train=train)
         first = seed if split_seed is None else split_seed
         splitting = Splitting(self.name, first, split, time, val_share, test_share, train, test_seed)

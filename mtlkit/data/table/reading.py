@@ -83,6 +83,8 @@ class Reading:
             DataError: for a file that is empty, damaged or in another format.
         """
         pandas = import_pandas()
+        if path.is_file() and path.stat().st_size == 0:
+            raise DataError(f"the table {path} is empty: the file has no bytes")
         try:
             if path.suffix.lower() in _PARQUET:
                 frame = pandas.read_parquet(path)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from mtlkit.data.base import DataError
 from mtlkit.data.table.reading import Frame, import_pandas, look_up, numbers, words
-from mtlkit.errors import SpecError
+from mtlkit.errors import SpecError, unknown_name
+from mtlkit.registry import option_names
 from mtlkit.spec import Part, parse_call
 from mtlkit.tasks import NO_LABEL, Task, create_task
 from mtlkit.tasks.registry import kinds
@@ -84,7 +85,7 @@ class Target:
             if known.nunique() < 2:
                 raise DataError(
                     f"target {self.task!r} of {source} is constant: column {column!r} is "
-                    f"{known.iloc[0]!r} in all {len(known)} training rows that have a value; "
+                    f"{known.tolist()[0]!r} in all {len(known)} training rows that have a value; "
                     "leave this target out"
                 )
             if not self.classes and not self.yes:
@@ -176,6 +177,7 @@ def _find_target(key: Any, kind: Any, frame: Frame, find: FindColumn, say: Say) 
     options = dict(part.options)
     if part.arguments:
         raise SpecError(f"target {name!r}: options are key=value, not {part.arguments[0]!r}")
+    _check_options(part)
     if "column" in options and "columns" in options:
         raise SpecError(f"target {name!r}: give column or columns, not both")
     given = options.pop("columns", None) or [options.pop("column", key)]
@@ -204,6 +206,18 @@ def _find_target(key: Any, kind: Any, frame: Frame, find: FindColumn, say: Say) 
     if task.dense:
         raise SpecError(f"target {name!r}: kind {part.name} is for images; a column cannot hold a map")
     return target, scaled and not target.classes and not target.yes
+
+
+def _check_options(part: Part) -> None:
+    """Refuse an option that neither the kind of task nor a column of a table has."""
+    if part.name == "auto":  # the kind, once guessed, checks its own
+        return
+    known = {"column", "columns", "scale", *option_names(kinds.get(part.name))}
+    if part.name in ("binary", "multilabel"):
+        known.add("yes")
+    for key in part.options:
+        if key not in known:
+            raise unknown_name(f"option of {part.name}", key, known)
 
 
 def _guess(name: str, columns: Sequence[str], frame: Frame) -> str:
