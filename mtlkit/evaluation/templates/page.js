@@ -156,7 +156,12 @@
 
   function show() {
     for (const button of buttons) {
-      button.setAttribute("aria-pressed", String(!hidden.has(Number(button.dataset.series))));
+      const place = Number(button.dataset.series);
+      button.setAttribute("aria-pressed", String(!hidden.has(place)));
+      // rows are dimmed, not taken away, or the legend would jump from under the mouse
+      for (const swatch of document.querySelectorAll("th .swatch.s" + place)) {
+        swatch.closest("tr").classList.toggle("off", hidden.has(place));
+      }
     }
     redraw();
   }
