@@ -154,7 +154,7 @@ def _scale(name: str, space: MethodSpace) -> dict[str, Any]:
     if isinstance(search, LogUniform):
         return {"type": "log"}
     low, high = search.low, search.high
-    if any(name.startswith(f"{simplex}.") for simplex in space.simplexes):  # weights that sum to K
+    if space.is_weight(name):  # they sum to the number of tasks
         low, high = 0.0, float(len(space.tasks))
     return {"type": "linear", "minallowed": low, "maxallowed": high}
 
