@@ -116,6 +116,7 @@ def _slice(name: str, trials: Trials, spaces: Mapping[str, MethodSpace]) -> Char
         axis = axis or _scale(name, space)
         places = [space.shown(t.point)[name] for t in shown]
         pruned = [t.state == "pruned" for t in shown]
+        rings = ["circle-open" if each else "circle" for each in pruned]
         data.append(
             {
                 "type": "scatter",
@@ -123,10 +124,7 @@ def _slice(name: str, trials: Trials, spaces: Mapping[str, MethodSpace]) -> Char
                 "name": plain(label),
                 "x": list(map(_text, places)) if axis["type"] == "category" else places,
                 "y": [t.value for t in shown],
-                "marker": {
-                    "size": 7,
-                    "symbol": ["circle-open" if each else "circle" for each in pruned],
-                },
+                "marker": {"size": 7} | ({"symbol": rings} if any(pruned) else {}),
                 "cliponaxis": False,
                 "hovertemplate": f"{plain(label)}, trial %{{text}}: %{{x}}: %{{y:.3g}}<extra></extra>",
                 "text": [
