@@ -19,6 +19,7 @@ from benchmarks.paper.toy.plots import shares_figure
 from mtlkit.evaluation.results import Comparison
 from mtlkit.evaluation.significance import paired_difference
 from mtlkit.evaluation.tables import build_table, to_markdown
+from mtlkit.evaluation.trade_offs import mean_gains
 from mtlkit.evaluation.verdict import judge
 from mtlkit.files import write_text
 
@@ -41,6 +42,8 @@ def redraw(folder: Path) -> None:
     write_text(folder / "table.md", to_markdown(build_table(comparison)))
     write_text(folder / "verdict.md", " ".join(judge(comparison).sentences) + "\n")
     differences_figure(comparison).savefig(folder / "differences.png", dpi=110)
+    if comparison.front_labels and comparison.baseline is not None:
+        front_figure(comparison).savefig(folder / "front.png", dpi=110)
 
 
 def differences_figure(comparison: Comparison) -> Any:
@@ -70,6 +73,26 @@ def differences_figure(comparison: Comparison) -> Any:
         panel.set_xlabel(f"better than {comparison.reference} →", fontsize=9)
     panels[0].set_yticks(range(len(labels)), labels)
     panels[0].invert_yaxis()
+    return figure
+
+
+def front_figure(comparison: Comparison) -> Any:
+    """Gains over single-task networks by task: methods in colours, drawn weightings in grey."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.5, 4.2), layout="constrained")
+    panel = figure.subplots()
+    tasks = [task.name for task in comparison.tasks]
+    for row in mean_gains(comparison, comparison.front_labels):
+        panel.plot(tasks, row, color=GREY, linewidth=0.8, alpha=0.4)
+    methods = [label for label in comparison.labels if label != comparison.baseline]
+    colours = colormaps["tab10"].colors
+    for place, (label, row) in enumerate(zip(methods, mean_gains(comparison, methods), strict=True)):
+        panel.plot(tasks, row, "o-", color=colours[place % len(colours)], markersize=4, label=label)
+    panel.axhline(0, color=GREY, linewidth=1)
+    panel.set_ylabel(f"gain over {comparison.baseline}, %")
+    figure.legend(loc="outside right upper", fontsize=9)
     return figure
 
 
