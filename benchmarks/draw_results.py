@@ -15,6 +15,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from benchmarks.overview import overview
 from benchmarks.paper.toy.plots import shares_figure
 from mtlkit.evaluation.results import Comparison
 from mtlkit.evaluation.significance import paired_difference
@@ -24,6 +25,11 @@ from mtlkit.evaluation.verdict import judge
 from mtlkit.files import write_text
 
 RESULTS = Path(__file__).parent / "results"
+OVERVIEW = """\
+Improvement over single-task networks in percent, mean over all tasks and seeds, and the place among the
+methods by the mean of the tasks' ranks. Budgets, networks and numbers of seeds differ, so that columns
+are not comparable with one another, and most differences within a column are not significant: see each
+section. The last column is the mean place: 0 for always first, 1 for always last."""
 BLUE, GREY = "#1f77b4", "#808890"
 
 
@@ -96,9 +102,20 @@ def front_figure(comparison: Comparison) -> Any:
     return figure
 
 
+def write_overview() -> None:
+    """The table over all data sets."""
+    found = {
+        folder.name: Comparison.load(folder)
+        for folder in folders()
+        if (folder / "comparison.json").exists()
+    }
+    write_text(RESULTS / "overview.md", f"{OVERVIEW}\n\n{overview(found)}")
+
+
 def write_page(target: Path) -> None:
     """The documentation's page: all READMEs, with their figures copied beside it."""
     parts = [(RESULTS / "README.md").read_text().rstrip()]
+    parts.append(f"## All data sets\n\n{(RESULTS / 'overview.md').read_text().rstrip()}")
     images = target.parent / "images" / "results"
     images.mkdir(parents=True, exist_ok=True)
     for folder in folders():
@@ -121,6 +138,7 @@ def main() -> None:
     for folder in folders():
         redraw(folder)
         print(folder.relative_to(RESULTS.parent.parent))
+    write_overview()
     if arguments.page is not None:
         write_page(arguments.page)
         print(arguments.page)

@@ -29,10 +29,11 @@ def flat(given: dict[int, list[torch.Tensor | None]]) -> torch.Tensor:
     )
 
 
-@pytest.mark.parametrize("chunk", [3, 2**18])
+@pytest.mark.parametrize(("chunk", "piece"), [(3, 2**12), (2**18, 2**12), (50, 4), (20, 5)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_pieces_are_merged_as_one_matrix_would_be(dtype, chunk, monkeypatch):
+def test_pieces_are_merged_as_one_matrix_would_be(dtype, chunk, piece, monkeypatch):
     monkeypatch.setattr(gradients, "_CHUNK", chunk)
+    monkeypatch.setattr(gradients, "_PIECE", piece)
     given = rows(dtype)
     matrix, pieces = flat(given), Gradients(given, torch.float32)
     assert pieces.tasks == (0, 2, 3)

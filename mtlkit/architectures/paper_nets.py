@@ -88,12 +88,16 @@ def celeba_conv(
 
 
 @register_backbone("resnet18_flat")
-def resnet18_flat(*, input_size: Sequence[int] = (3, 32, 32)) -> nn.Sequential:
+def resnet18_flat(*, input_size: Sequence[int] = (3, 32, 32), width: float = 1.0) -> nn.Sequential:
     """ResNet18 without pooling and last layer, flattened, plus batch normalization.
 
-    512 features for CIFAR10 (32 x 32), 2048 for CelebA (64 x 64).
+    At full ``width`` 512 features for CIFAR10 (32 x 32), 2048 for CelebA (64 x 64). The first
+    convolution keeps its 64 channels.
     """
-    resnet, _ = build_backbone("timm.resnet18", global_pool="", in_chans=input_size[0])
+    channels = [max(1, round(size * width)) for size in (64, 128, 256, 512)]
+    resnet, _ = build_backbone(
+        "timm.resnet18", global_pool="", in_chans=input_size[0], channels=channels
+    )
     size = _pixels(resnet, input_size)
     return nn.Sequential(resnet, nn.Flatten(), nn.BatchNorm1d(size))
 
@@ -207,6 +211,7 @@ class CifarNet(_PaperNet):
 
     Args:
         input_size: shape of an image.
+        width: factor of the channels of all residual blocks, to make a smaller net.
         logits: leave out the Sigmoid, for losses that take logits.
     """
 
@@ -215,12 +220,13 @@ class CifarNet(_PaperNet):
         tasks: Tasks,
         *,
         input_size: Sequence[int] = (3, 32, 32),
+        width: float = 1.0,
         logits: bool = False,
         method: MethodLike = "sum",
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        backbone = resnet18_flat(input_size=input_size)
+        backbone = resnet18_flat(input_size=input_size, width=width)
         heads = dict.fromkeys(self.tasks, "linear" if logits else "linear(output=sigmoid)")
         self._build(backbone, _width(backbone), heads, method)
 

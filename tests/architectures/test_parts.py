@@ -527,6 +527,12 @@ def test_the_residual_net_of_the_paper_has_the_paper_s_number_of_features(pixels
     assert ((out["0"] > 0) & (out["0"] < 1)).all()
 
 
+def test_the_residual_net_of_the_paper_can_be_made_smaller():
+    net = create("paper_cifar10(width=0.25, logits=True)", 2)
+    assert net.features.dim == 128
+    assert net(torch.randn(2, 3, 32, 32))["0"].shape == (2, 1)
+
+
 def test_the_convolutional_net_of_the_paper_has_512_features():
     net = create("paper_celeba", 40)
     convolutions = [layer for layer in net.backbone if isinstance(layer, nn.Conv2d)]

@@ -1,5 +1,6 @@
 """Every comparison of benchmarks/field runs, on tiny files in the true formats."""
 
+import gzip
 import re
 from pathlib import Path
 
@@ -11,14 +12,18 @@ from mtlkit.evaluation.compare import plan_jobs
 from mtlkit.evaluation.compare_config import CompareConfig
 from mtlkit.evaluation.jobs import run_job
 from mtlkit.training.config import read_yaml
+from tests.data.test_digit_pairs import write_mnist
 from tests.data.test_field import SETS, write_cityscapes, write_office
 
+SEARCHES = ("tuned", "winners")
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "field"
-# the search on multidigits and its winners are checked in tests/tuning
-CONFIGS = sorted(path for path in FOLDER.glob("*.yaml") if not path.stem.startswith("multidigits_"))
+# searches and their winners are checked in tests/tuning
+CONFIGS = sorted(path for path in FOLDER.glob("*.yaml") if path.stem.split("_")[-1] not in SEARCHES)
 TIMM = {"architecture": "hard_sharing(backbone=timm.test_resnet)", "batch_size": 9}
 # what makes each comparison tiny, and the methods that are run here; the slow test runs all
 TINY = {
+    "census": ({}, ["rotograd"]),
+    "multifashion": ({"data": "multifashion(train=16, val=8, test=8)", "batch_size": 8}, ["rotograd"]),
     "cityscapes": (
         {"data": "cityscapes(size=[32, 64])", "architecture": "segnet(width=0.0625)", "batch_size": 4},
         ["rotograd"],
@@ -33,10 +38,28 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("data")
 
 
+def write_census(folder: Path) -> None:
+    """42 columns without a header; the targets are columns 8 and 42."""
+    folder.mkdir(parents=True)
+    for part, rows in (("train", 40), ("test", 8)):
+        lines = []
+        for row in range(rows):
+            cells = [str((7 * row + column) % 5) for column in range(42)]
+            cells[7] = ("Never married", "Divorced", "Widowed")[row % 3]
+            cells[41] = ("- 50000.", "50000+.")[row % 2]
+            lines.append(", ".join(cells))
+        with gzip.open(folder / f"census_income_{part}.csv.gz", "wt") as file:
+            file.write("\n".join(lines) + "\n")
+
+
 def write(name: str, folder: Path) -> None:
-    if (folder / name).exists():
+    if (folder / name).exists() or (name == "multifashion" and (folder / "fashion_mnist").exists()):
         return
-    if name == "cityscapes":
+    if name == "census":
+        write_census(folder / name)
+    elif name == "multifashion":
+        write_mnist(folder / "fashion_mnist")
+    elif name == "cityscapes":
         write_cityscapes(folder / name, train=5, val=1)
     else:
         factory, domains = SETS[name]
@@ -102,8 +125,9 @@ def test_tasks_without_a_common_sample_are_merged_in_the_parameters(path):
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_the_small_budget_names_data_that_can_be_had(path):
+def test_the_small_budget_names_data_that_can_be_had(path, folder):
+    write(path.stem, folder)
     config = CompareConfig.make(read_yaml(path), path.name, budget="small")
-    assert load_dataset(config.train["data"]).tasks
+    assert load_dataset(config.train["data"], data_dir=folder).tasks
     assert config.train["workers"] == 0
     assert f"`{path.name}`" in (FOLDER / "README.md").read_text()

@@ -189,3 +189,10 @@ def test_the_benchmark_of_the_field_has_ten_methods_and_the_settings_of_its_comp
     assert len(config.entries) == 10
     assert config.trials == 20
     CompareConfig.check_keys(read_yaml(folder / "multidigits_winners.yaml"), "winners")
+
+
+def test_only_the_weights_of_the_sum_are_searched_on_raw_units():
+    folder = Path(__file__).parents[2] / "benchmarks" / "field"
+    config = TuneConfig.make(read_yaml(folder / "units_tuned.yaml"))
+    assert [entry.label for entry in config.entries] == ["tuned sum"]
+    assert config.searched == {}

@@ -1,0 +1,81 @@
+"""One table over all stored comparisons: improvements over single-task networks, and ranks.
+
+``python -m benchmarks.draw_results`` writes it to ``benchmarks/results/overview.md``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from mtlkit.evaluation.results import Comparison
+from mtlkit.evaluation.significance import rank_methods
+from mtlkit.evaluation.trade_offs import mean_gains
+
+__all__ = ["overview"]
+
+# What a practitioner would try; the same in every comparison of benchmarks/field.
+METHODS = (
+    "sum",
+    "tuned sum",
+    "scale",
+    "imtl_g",
+    "uw",
+    "famo",
+    "gradnorm",
+    "cagrad",
+    "nash_mtl",
+    "rotograd",
+)
+_ALIASES = {"scale_only": "scale"}
+
+
+def common_name(label: str) -> str:
+    """A method's name, whatever its options: ``scale_only(burn_in=20)`` is ``scale``."""
+    name = re.sub(r"\(.*\)$", "", label)
+    return _ALIASES.get(name, name)
+
+
+def overview(comparisons: Mapping[str, Comparison]) -> str:
+    """A Markdown table: methods by data sets, the best on average first.
+
+    A cell is the mean improvement over single-task networks in percent, over tasks and seeds, and the
+    place by the mean of the tasks' ranks. As not every method was run everywhere, the last column is a
+    mean over data sets of the place's share: 0 for always first, 1 for always last. Comparisons of fewer
+    than four of the methods are left out.
+    """
+    comparisons = {name: each for name, each in comparisons.items() if len(_chosen(each)) >= 4}
+    cells: dict[str, dict[str, str]] = {}
+    shares: dict[str, list[float]] = {}
+    for name, comparison in comparisons.items():
+        chosen = _chosen(comparison)
+        gains = mean_gains(comparison, list(chosen.values()))
+        ranking = rank_methods(list(chosen), gains)
+        means = dict(zip(chosen, gains.mean(axis=1), strict=True))
+        for place, method in enumerate(ranking.labels):
+            cells.setdefault(method, {})[name] = f"{means[method]:+.1f} ({place + 1}.)"
+            shares.setdefault(method, []).append(place / max(len(ranking.labels) - 1, 1))
+    order = sorted((m for m in METHODS if m in cells), key=lambda m: float(np.mean(shares[m])))
+    names = list(comparisons)
+    lines = [
+        "| method | "
+        + " | ".join(_head(name, comparisons[name]) for name in names)
+        + " | 0 best, 1 worst |",
+        "|:--|" + "--:|" * (len(names) + 1),
+    ]
+    for method in order:
+        found = [cells[method].get(name, "–") for name in names]
+        lines.append(f"| {method} | " + " | ".join(found) + f" | {np.mean(shares[method]):.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+def _chosen(comparison: Comparison) -> dict[str, str]:
+    """Labels of the common methods, by their common names."""
+    found = {common_name(label): label for label in reversed(comparison.labels)}
+    return {method: found[method] for method in METHODS if method in found}
+
+
+def _head(name: str, comparison: Comparison) -> str:
+    return f"{name}: {len(comparison.tasks)} tasks, {len(comparison.seeds)} seeds"

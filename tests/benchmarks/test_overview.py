@@ -1,0 +1,36 @@
+"""The table over all data sets."""
+
+from benchmarks.overview import common_name, overview
+from mtlkit.evaluation.results import Comparison, Run, TaskRecord
+
+
+def comparison(scores: dict[str, tuple[float, float]]) -> Comparison:
+    """One seed; the single-task networks have 0.5 on both tasks, higher is better."""
+    tasks = [TaskRecord(name, {"accuracy": True}) for name in ("a", "b")]
+    everyone = {"single-task": (0.5, 0.5), **scores}
+    runs = [
+        Run(label, 0, metrics={"a": {"accuracy": a}, "b": {"accuracy": b}})
+        for label, (a, b) in everyone.items()
+    ]
+    return Comparison("drawn", tasks, runs, baseline="single-task", reference="sum")
+
+
+def test_options_and_aliases_are_one_method():
+    assert common_name("scale_only(burn_in=20)") == "scale"
+    assert common_name("rotograd") == "rotograd"
+    assert common_name("tuned sum") == "tuned sum"
+
+
+def test_places_and_gains_are_those_worked_out_by_hand():
+    first = comparison({"sum": (0.5, 0.6), "uw": (0.4, 0.4), "scale": (0.6, 0.7), "famo": (0.45, 0.5)})
+    second = comparison({"sum": (0.9, 0.9), "uw": (0.4, 0.4), "cagrad": (0.3, 0.3), "famo": (0.2, 0.2)})
+    few = comparison({"sum": (0.5, 0.5), "uw": (0.5, 0.5)})
+    lines = overview({"one": first, "two": second, "few": few}).splitlines()
+    assert lines[0] == "| method | one: 2 tasks, 1 seeds | two: 2 tasks, 1 seeds | 0 best, 1 worst |"
+    assert lines[2:] == [
+        "| scale | +30.0 (1.) | – | 0.00 |",
+        "| sum | +10.0 (2.) | +80.0 (1.) | 0.17 |",
+        "| uw | -20.0 (4.) | -20.0 (2.) | 0.67 |",
+        "| cagrad | – | -40.0 (3.) | 0.67 |",
+        "| famo | -5.0 (3.) | -60.0 (4.) | 0.83 |",
+    ]
