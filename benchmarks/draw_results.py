@@ -83,22 +83,22 @@ def differences_figure(comparison: Comparison) -> Any:
 
 
 def front_figure(comparison: Comparison) -> Any:
-    """Gains over single-task networks by task: methods in colours, drawn weightings in grey."""
-    from matplotlib import colormaps
+    """Gains over single-task networks, a panel per task: a dot per method, above them the weightings."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8.5, 4.2), layout="constrained")
-    panel = figure.subplots()
-    tasks = [task.name for task in comparison.tasks]
-    for row in mean_gains(comparison, comparison.front_labels):
-        panel.plot(tasks, row, color=GREY, linewidth=0.8, alpha=0.4)
-    methods = [label for label in comparison.labels if label != comparison.baseline]
-    colours = colormaps["tab10"].colors
-    for place, (label, row) in enumerate(zip(methods, mean_gains(comparison, methods), strict=True)):
-        panel.plot(tasks, row, "o-", color=colours[place % len(colours)], markersize=4, label=label)
-    panel.axhline(0, color=GREY, linewidth=1)
-    panel.set_ylabel(f"gain over {comparison.baseline}, %")
-    figure.legend(loc="outside right upper", fontsize=9)
+    labels = [label for label in comparison.labels if label != comparison.baseline]
+    count = len(comparison.tasks)
+    figure = Figure(figsize=(3.1 * count, 0.32 * len(labels) + 1.5), layout="constrained")
+    panels = figure.subplots(1, count, sharey=True, squeeze=False)[0]
+    drawn, methods = mean_gains(comparison, comparison.front_labels), mean_gains(comparison, labels)
+    for panel, task, grey, blue in zip(panels, comparison.tasks, drawn.T, methods.T, strict=True):
+        panel.plot(grey, [0] * len(grey), "|", color=GREY, markersize=11)
+        panel.plot(blue, range(1, len(labels) + 1), "o", color=BLUE, markersize=5)
+        panel.axvline(0, color=GREY, linewidth=1)
+        panel.set_title(task.name, fontsize=10)
+        panel.set_xlabel(f"gain over {comparison.baseline}, %", fontsize=9)
+    panels[0].set_yticks(range(len(labels) + 1), [f"{len(drawn)} weightings", *labels])
+    panels[0].invert_yaxis()
     return figure
 
 
