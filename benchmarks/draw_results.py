@@ -20,6 +20,7 @@ from benchmarks.paper.toy.plots import shares_figure
 from mtlkit.evaluation.results import Comparison
 from mtlkit.evaluation.significance import paired_difference
 from mtlkit.evaluation.tables import build_table, to_markdown
+from mtlkit.evaluation.trade_offs import mean_gains
 from mtlkit.evaluation.verdict import judge
 from mtlkit.files import write_text
 
@@ -47,6 +48,8 @@ def redraw(folder: Path) -> None:
     write_text(folder / "table.md", to_markdown(build_table(comparison)))
     write_text(folder / "verdict.md", " ".join(judge(comparison).sentences) + "\n")
     differences_figure(comparison).savefig(folder / "differences.png", dpi=110)
+    if comparison.front_labels and comparison.baseline is not None:
+        front_figure(comparison).savefig(folder / "front.png", dpi=110)
 
 
 def differences_figure(comparison: Comparison) -> Any:
@@ -75,6 +78,26 @@ def differences_figure(comparison: Comparison) -> Any:
         panel.set_title(f"{task.name}: {metric}", fontsize=10)
         panel.set_xlabel(f"better than {comparison.reference} →", fontsize=9)
     panels[0].set_yticks(range(len(labels)), labels)
+    panels[0].invert_yaxis()
+    return figure
+
+
+def front_figure(comparison: Comparison) -> Any:
+    """Gains over single-task networks, a panel per task: a dot per method, above them the weightings."""
+    from matplotlib.figure import Figure
+
+    labels = [label for label in comparison.labels if label != comparison.baseline]
+    count = len(comparison.tasks)
+    figure = Figure(figsize=(3.1 * count, 0.32 * len(labels) + 1.5), layout="constrained")
+    panels = figure.subplots(1, count, sharey=True, squeeze=False)[0]
+    drawn, methods = mean_gains(comparison, comparison.front_labels), mean_gains(comparison, labels)
+    for panel, task, grey, blue in zip(panels, comparison.tasks, drawn.T, methods.T, strict=True):
+        panel.plot(grey, [0] * len(grey), "|", color=GREY, markersize=11)
+        panel.plot(blue, range(1, len(labels) + 1), "o", color=BLUE, markersize=5)
+        panel.axvline(0, color=GREY, linewidth=1)
+        panel.set_title(task.name, fontsize=10)
+        panel.set_xlabel(f"gain over {comparison.baseline}, %", fontsize=9)
+    panels[0].set_yticks(range(len(labels) + 1), [f"{len(drawn)} weightings", *labels])
     panels[0].invert_yaxis()
     return figure
 

@@ -160,7 +160,7 @@ def _products(matrix: Tensor) -> Tensor:
     rest = matrix[:, whole:]
     products = rest @ rest.T
     if whole:
-        pieces = matrix[:, :whole].unflatten(1, (-1, _PIECE)).transpose(0, 1)  # (n, P, length)
+        pieces = matrix[:, :whole].reshape(len(matrix), -1, _PIECE).transpose(0, 1)
         products = products + torch.bmm(pieces, pieces.mT).sum(dim=0)
     return products
 

@@ -33,8 +33,10 @@ class Figures:
 
     @cached_property
     def typical_norms(self) -> Array:
-        """(K,) medians over the steps of the gradients' norms."""
-        return _over_steps(np.median, self.norms)
+        """(K,) medians over the steps of the gradients' norms; 0 for tasks that reach nothing."""
+        found = _over_steps(np.median, self.norms)
+        found[self.unreached] = 0.0
+        return found
 
     @cached_property
     def typical_losses(self) -> Array:

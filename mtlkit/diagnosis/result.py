@@ -43,10 +43,13 @@ class Diagnosis:
     def facts(self) -> list[str]:
         """What was measured, in a few words."""
         measured = self.figures.measured
-        return [
+        facts = [
             f"{self.figures.steps} plain steps of a copy in {measured.seconds:.1f} s",
             f"gradients of the shared {measured.wrt}",
         ]
+        if measured.features:
+            facts.append(f"{measured.dead_features} of {measured.features} features dead")
+        return facts
 
     def _table(self) -> str:
         f = self.figures

@@ -194,6 +194,8 @@ def nothing(f: Figures) -> str:
         text += f", the lowest mean cosine is {f.cosine[lowest]:+.2f} ({_pair(f, lowest)})"
     if f.measured.features:
         text += f", {f.dead_share:.0%} of the features are dead"
+    if f.steps < ENOUGH_STEPS:
+        text += f"; {f.steps} steps are too few to find lasting conflicts or trends"
     return text
 
 

@@ -1,4 +1,4 @@
-"""Charts as Plotly's figures: plain mappings of ``data`` and ``layout`` that the page draws.
+"""Charts over two axes as Plotly's figures: plain mappings of ``data`` and ``layout`` for the page.
 
 A trace carries ``meta.series``, the place of its method in the page's legend: the page colours it by the
 theme and hides it with the legend. All text is escaped here, because Plotly reads tags in labels.
@@ -18,14 +18,11 @@ from mtlkit.evaluation.statistics import Floats
 
 __all__ = [
     "Chart",
-    "Interval",
     "Line",
     "Point",
-    "Sample",
-    "bar_chart",
-    "box_chart",
+    "chart_axis",
     "heat_chart",
-    "interval_chart",
+    "kept_bounds",
     "line_chart",
     "metric_bounds",
     "point_chart",
@@ -60,26 +57,6 @@ class Line:
     y: Floats
     low: Floats | None = None
     high: Floats | None = None
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Values over seeds."""
-
-    series: int
-    label: str
-    values: Sequence[float]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean with limits."""
-
-    series: int
-    label: str
-    mean: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -127,7 +104,7 @@ def line_chart(
     """
     data: list[dict[str, Any]] = []
     bands: list[dict[str, Any]] = []
-    bounds = _kept_bounds(bounds, [value for line in lines for value in line.y.tolist()])
+    bounds = kept_bounds(bounds, [value for line in lines for value in line.y.tolist()])
     for line in lines:
         thinned = thin_line(line, points)
         y = np.where(thinned.y > 0, thinned.y, np.nan) if log_y else thinned.y
@@ -152,109 +129,12 @@ def line_chart(
         return None
     layout = {
         "xaxis": {"title": {"text": plain(x_label)}},
-        "yaxis": _axis(y_label, bounds, log=log_y),
+        "yaxis": chart_axis(y_label, bounds, log=log_y),
         "hovermode": "x unified" if len(data) <= 8 else "closest",
     }
     names = ", ".join(line.label for line in lines)
     text = description or f"{y_label} against {x_label}, for {names}."
     return Chart(title, {"data": bands + data, "layout": layout}, text)
-
-
-def box_chart(
-    samples: Sequence[Sample],
-    title: str,
-    x_label: str,
-    *,
-    marker: float | None = None,
-    bounds: Bounds = NO_BOUNDS,
-) -> Chart | None:
-    """A box per method with a dot per seed; ``marker`` is a value to draw a line at."""
-    kept = [(sample, [v for v in sample.values if math.isfinite(v)]) for sample in samples]
-    kept = [(sample, values) for sample, values in kept if values]
-    if not kept:
-        return None
-    data = [
-        {
-            "type": "box",
-            "orientation": "h",
-            "name": plain(sample.label),
-            "x": values,
-            "y": [shorten(sample.label)] * len(values),
-            "boxpoints": "all",
-            "pointpos": 0,
-            "jitter": 0.5,
-            "hovertemplate": "%{x:.4g}",
-            "meta": {"series": sample.series},
-        }
-        for sample, values in kept
-    ]
-    names = ", ".join(f"{sample.label} {np.median(values):.4g}" for sample, values in kept)
-    bounds = _kept_bounds(bounds, [value for _, values in kept for value in values])
-    layout = _rows(x_label, bounds, len(kept), marker)
-    return Chart(title, {"data": data, "layout": layout}, f"{x_label} over seeds; medians: {names}.")
-
-
-def bar_chart(
-    samples: Sequence[Sample], title: str, x_label: str, *, marker: float | None = None
-) -> Chart | None:
-    """A bar per method at the median of its values, from zero."""
-    medians = [
-        (sample, float(np.median(known)))
-        for sample in samples
-        if (known := [v for v in sample.values if math.isfinite(v)])
-    ]
-    if not medians:
-        return None
-    data = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": plain(sample.label),
-            "x": [median],
-            "y": [shorten(sample.label)],
-            "text": [f"{median:.4g}"],
-            "textposition": "outside",
-            "cliponaxis": False,
-            "hovertemplate": "%{x:.4g}",
-            "meta": {"series": sample.series},
-        }
-        for sample, median in medians
-    ]
-    layout = _rows(x_label, (0.0, None), len(medians), marker)
-    # room for the figures behind the bars
-    layout["xaxis"]["range"] = [0, 1.2 * max([*(median for _, median in medians), marker or 0.0]) or 1]
-    names = ", ".join(f"{sample.label} {median:.4g}" for sample, median in medians)
-    return Chart(title, {"data": data, "layout": layout}, f"{x_label}: {names}.")
-
-
-def interval_chart(
-    intervals: Sequence[Interval], title: str, x_label: str, *, marker: float | None = 0.0
-) -> Chart | None:
-    """A dot per method with its interval, against a line at ``marker``."""
-    kept = [each for each in intervals if math.isfinite(each.mean)]
-    if not kept:
-        return None
-    data = []
-    for each in kept:
-        known = math.isfinite(each.low) and math.isfinite(each.high)
-        bars: dict[str, Any] = {"type": "data", "symmetric": False}
-        bars |= {"array": [each.high - each.mean], "arrayminus": [each.mean - each.low]}
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": plain(each.label),
-                "x": [each.mean],
-                "y": [shorten(each.label)],
-                "marker": {"size": 9},
-                "error_x": bars if known else {"visible": False},
-                "hovertemplate": f"%{{x:.3g}} ({each.low:.3g} to {each.high:.3g})",
-                "meta": {"series": each.series},
-            }
-        )
-    layout = _rows(x_label, NO_BOUNDS, len(kept), marker)
-    names = ", ".join(f"{e.label} {e.mean:.3g} ({e.low:.3g} to {e.high:.3g})" for e in kept)
-    return Chart(title, {"data": data, "layout": layout}, f"{x_label}: {names}.")
 
 
 def point_chart(
@@ -294,8 +174,8 @@ def point_chart(
                 }
             )
     layout = {
-        "xaxis": _axis(x_label, _kept_bounds(x_bounds, [point.x for point in kept]), log=log_x),
-        "yaxis": _axis(y_label, _kept_bounds(y_bounds, [point.y for point in kept])),
+        "xaxis": chart_axis(x_label, kept_bounds(x_bounds, [point.x for point in kept]), log=log_x),
+        "yaxis": chart_axis(y_label, kept_bounds(y_bounds, [point.y for point in kept])),
         "hovermode": "closest",
     }
     names = ", ".join(f"{p.label} ({p.x:.4g}, {p.y:.4g})" for p in kept if p.series is not None)
@@ -357,7 +237,7 @@ def thin_line(line: Line, points: int) -> Line:
     return Line(line.series, line.label, average(line.x), average(line.y), low, high)
 
 
-def _kept_bounds(bounds: Bounds, values: Sequence[float]) -> Bounds:
+def kept_bounds(bounds: Bounds, values: Sequence[float]) -> Bounds:
     """The bounds that no value crosses: an accuracy may be in percent, and data are never hidden."""
     known = [value for value in values if math.isfinite(value)]
     low, high = bounds
@@ -395,7 +275,8 @@ def _band(line: Line, common: dict[str, Any], bounds: Bounds, log_y: bool) -> li
     ]
 
 
-def _axis(title: str, bounds: Bounds = NO_BOUNDS, *, log: bool = False) -> dict[str, Any]:
+def chart_axis(title: str, bounds: Bounds = NO_BOUNDS, *, log: bool = False) -> dict[str, Any]:
+    """An axis that ends where values are impossible."""
     axis: dict[str, Any] = {"title": {"text": plain(title)}}
     if log:
         return {**axis, "type": "log", "exponentformat": "power"}
@@ -405,18 +286,3 @@ def _axis(title: str, bounds: Bounds = NO_BOUNDS, *, log: bool = False) -> dict[
     if high is not None:
         axis["maxallowed"] = high
     return axis
-
-
-def _rows(x_label: str, bounds: Bounds, number: int, marker: float | None) -> dict[str, Any]:
-    """Layout of a chart with a row per method, the first on top."""
-    layout: dict[str, Any] = {
-        "xaxis": _axis(x_label, bounds),
-        "yaxis": {"type": "category", "autorange": "reversed", "ticklabelstandoff": 4},
-        "height": 90 + ROW * max(number, 2),
-        "hovermode": "closest",
-    }
-    if marker is not None and math.isfinite(marker):
-        layout["shapes"] = [
-            {"type": "line", "x0": marker, "x1": marker, "y0": 0, "y1": 1, "yref": "paper"}
-        ]
-    return layout

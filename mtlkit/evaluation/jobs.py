@@ -7,7 +7,6 @@ import io
 import json
 import os
 import shutil
-import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from mtlkit.architectures.capacity import add_capacity
 from mtlkit.errors import ConfigError, MtlkitError
 from mtlkit.evaluation.results import read_history
+from mtlkit.evaluation.sittings import Sitting
 from mtlkit.files import write_text
 from mtlkit.plugins import users_line
 from mtlkit.tasks import Task
@@ -89,7 +89,7 @@ class Outcome:
 
     Attributes:
         metrics: on the test set, by task and metric; without one, those of the best validation.
-        seconds: of the last process that worked on it.
+        seconds: of all processes that worked on it.
         weights: checksum of the network's first weights, without the method's own.
         batch: checksum of the first batch; None for a task that was trained on data of its own.
         steps: optimizer steps.
@@ -133,13 +133,12 @@ def run_job(job: Job) -> Outcome:
         done = read_outcome(job)  # finished by the process that held the lock
         if done is not None:
             return done
+        sitting = Sitting(folder)
         try:
             claim(job)
-            outcome = _train(job)
-        except MtlkitError as error:
-            return _failed(folder, error)
+            outcome = _train(job, sitting)
         except Exception as error:  # one failing method must not stop the other runs
-            return _failed(folder, error)
+            return _failed(folder, error, sitting)
         if job.stop_at is not None and outcome.steps >= job.stop_at:
             return outcome
         write_json(folder / RESULT, asdict(outcome))
@@ -268,12 +267,11 @@ def load_data(config: TrainConfig) -> Any:
 _datasets: dict[Any, Any] = {}
 
 
-def _train(job: Job) -> Outcome:
+def _train(job: Job, sitting: Sitting) -> Outcome:
     from mtlkit.training.experiment import run
 
     choose_device(job.device)
     config = job.config()
-    begun = time.monotonic()
     dataset = load_data(config)
     result = run(
         config,
@@ -290,7 +288,7 @@ def _train(job: Job) -> Outcome:
     own_data = job.task is not None and dataset.only([job.task]) is not dataset
     return Outcome(
         metrics=metrics,
-        seconds=time.monotonic() - begun,
+        seconds=sitting.seconds,
         weights=start["weights"],
         batch=None if own_data else start["batch"],
         steps=result.fit.step,
@@ -298,14 +296,14 @@ def _train(job: Job) -> Outcome:
     )
 
 
-def _failed(folder: Path, error: BaseException) -> Outcome:
+def _failed(folder: Path, error: BaseException, sitting: Sitting) -> Outcome:
     text = "".join(traceback.format_exception(error))
     (folder / ERROR_LOG).write_text(text, encoding="utf-8")
     message = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, MtlkitError):
-        return Outcome(error=message)
-    place = f", in {line}" if (line := users_line(error)) else ""
-    return Outcome(error=f"{type(error).__name__}: {message}{place}")
+    if not isinstance(error, MtlkitError):
+        place = f", in {line}" if (line := users_line(error)) else ""
+        message = f"{type(error).__name__}: {message}{place}"
+    return Outcome(error=message, seconds=sitting.seconds, steps=sitting.steps)
 
 
 def choose_device(device: str) -> None:

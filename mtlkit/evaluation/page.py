@@ -33,6 +33,8 @@ PALETTE = (
     ("#5c6670", "#a9b4be"),
 )
 DASHES = ("solid", "dash", "dot", "dashdot")
+SYMBOLS = ("circle", "diamond", "square", "triangle-up")
+"""What tells lines and points of one colour apart."""
 MANY = 12
 """More charts than this in a group are collapsed at first."""
 
@@ -165,6 +167,7 @@ def render_page(
             "light": PALETTE[slot % len(PALETTE)][0],
             "dark": PALETTE[slot % len(PALETTE)][1],
             "dash": DASHES[slot // len(PALETTE) % len(DASHES)],
+            "symbol": SYMBOLS[slot // len(PALETTE) % len(SYMBOLS)],
         }
         for name, slot in zip(legend, slots, strict=True)
     ]

@@ -11,7 +11,7 @@ from mtlkit.evaluation.charts import ROW, Chart, plain, shorten
 from mtlkit.evaluation.page import Charts, Note, Section
 from mtlkit.evaluation.results import Comparison
 from mtlkit.evaluation.significance import Ranking, rank_methods
-from mtlkit.evaluation.trade_offs import mean_metrics
+from mtlkit.evaluation.trade_offs import incomplete, mean_metrics
 
 __all__ = ["rank_section"]
 
@@ -27,9 +27,8 @@ def rank_section(comparison: Comparison) -> Section:
     ranking = rank_methods(labels, mean_metrics(comparison, labels) * signs)
     if len(ranking.labels) < 3:
         return Section("ranks", "", [])
-    return Section(
-        "ranks", "Ranks over tasks", [Note(_note(ranking)), Charts([_drawing(comparison, ranking)])]
-    )
+    note = Note(_note(ranking) + incomplete(comparison, "of the ranking"))
+    return Section("ranks", "Ranks over tasks", [note, Charts([_drawing(comparison, ranking)])])
 
 
 def _note(ranking: Ranking) -> str:

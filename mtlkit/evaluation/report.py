@@ -8,16 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from mtlkit.evaluation.charts import (
-    Interval,
-    Point,
-    Sample,
-    bar_chart,
-    box_chart,
-    interval_chart,
-    metric_bounds,
-    point_chart,
-)
+from mtlkit.evaluation.charts import Point, metric_bounds, point_chart
 from mtlkit.evaluation.costs import method_costs
 from mtlkit.evaluation.curves import gradient_section, learning_section
 from mtlkit.evaluation.figures import Column
@@ -35,6 +26,7 @@ from mtlkit.evaluation.page import (
 )
 from mtlkit.evaluation.rankings import rank_section
 from mtlkit.evaluation.results import Comparison, Run
+from mtlkit.evaluation.row_charts import Interval, Sample, bar_chart, box_chart, interval_chart
 from mtlkit.evaluation.statistics import spread
 from mtlkit.evaluation.tables import Cell as TableCell
 from mtlkit.evaluation.tables import Table, build_table, describe_marks, format_number

@@ -4,43 +4,60 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mtlkit.evaluation.charts import Chart, Point, line_chart, metric_bounds, plain, point_chart
 from mtlkit.evaluation.charts import Line as ChartLine
 from mtlkit.evaluation.figures import task_gains
 from mtlkit.evaluation.fronts import hypervolume, pareto_front
 from mtlkit.evaluation.page import Block, Cell, Charts, Head, Listing, Note, Section
-from mtlkit.evaluation.results import Comparison, TaskRecord
+from mtlkit.evaluation.results import Comparison, Run, TaskRecord
 from mtlkit.evaluation.statistics import Floats
 
-__all__ = ["front_section", "mean_gains", "mean_metrics"]
+__all__ = ["front_section", "incomplete", "mean_gains", "mean_metrics"]
 
 _MOST_PAIRED = 3
 
 
 def mean_metrics(comparison: Comparison, labels: list[str]) -> Floats:
-    """Main metrics (labels, tasks), means over seeds; NaN where a run has none."""
-    rows = []
-    for label in labels:
-        runs = comparison.of(label)
-        rows.append(
-            [
-                _mean([run.metric(task.name, task.main_metric) for run in runs])
-                for task in comparison.tasks
-            ]
-        )
-    return np.array(rows).reshape(len(labels), len(comparison.tasks))
+    """Main metrics (labels, tasks), means over seeds; NaN where a seed has none.
+
+    A method that failed where it is hard would look good by the mean of the other seeds.
+    """
+    return _means(
+        comparison,
+        labels,
+        lambda run: {task.name: run.metric(task.name, task.main_metric) for task in comparison.tasks},
+    )
 
 
 def mean_gains(comparison: Comparison, labels: list[str]) -> Floats:
     """Improvements over the single-task networks in percent (labels, tasks), means over seeds."""
-    rows = []
-    for label in labels:
-        gains = [task_gains(comparison, run) for run in comparison.of(label) if run.status == "done"]
-        rows.append([_mean([gain[task.name] for gain in gains]) for task in comparison.tasks])
-    return np.array(rows).reshape(len(labels), len(comparison.tasks))
+    return _means(comparison, labels, lambda run: task_gains(comparison, run))
+
+
+def _means(comparison: Comparison, labels: list[str], read: Callable[[Run], dict[str, float]]) -> Floats:
+    table = np.full((len(labels), len(comparison.tasks)), math.nan)
+    for row, label in zip(table, labels, strict=True):
+        found = [read(run) for run in comparison.of(label) if run.status == "done"]
+        if len(found) == len(comparison.seeds):
+            row[:] = [sum(each[task.name] for each in found) / len(found) for task in comparison.tasks]
+    table[~np.isfinite(table)] = math.nan
+    return table
+
+
+def incomplete(comparison: Comparison, what: str) -> str:
+    """A remark about the methods without a finite result on every seed; empty without any."""
+    table = mean_metrics(comparison, comparison.labels)
+    names = [n for n, row in zip(comparison.labels, table, strict=True) if np.isnan(row).any()]
+    return (
+        f" Left out {what}, for want of a finite result on every seed: {', '.join(names)}."
+        if names
+        else ""
+    )
 
 
 def front_section(comparison: Comparison) -> Section:
@@ -48,18 +65,23 @@ def front_section(comparison: Comparison) -> Section:
     drawn = comparison.front_labels
     if not drawn or len(comparison.tasks) < 2:
         return Section("front", "", [])
+    signs = np.array([1.0 if task.higher_is_better else -1.0 for task in comparison.tasks])
+    kept = pareto_front(mean_metrics(comparison, drawn) * signs)
+    many = len(comparison.tasks) > _MOST_PAIRED
     blocks: list[Block] = [
         Note(
             f"Grey: the plain sum with {len(drawn)} drawn weightings of the losses, means over seeds: "
-            "what a search over weights alone reaches. A method is worth its effort if it lies beyond."
+            "what a search over weights alone reaches. A method is worth its effort if it lies beyond. "
+            f"Over all tasks, {kept.sum()} of them are on the front, dominated by no other"
+            f"{'; the rest is dotted' if many else ''}.{incomplete(comparison, 'here')}"
         )
     ]
-    if len(comparison.tasks) <= _MOST_PAIRED:
+    if many:
+        blocks.append(Charts([_parallel(comparison, kept)]))
+    else:
         blocks.append(
             Charts([_pair(comparison, *p) for p in itertools.combinations(comparison.tasks, 2)])
         )
-    else:
-        blocks.append(Charts([_parallel(comparison)]))
     volumes = _volumes(comparison)
     return Section("front", "Front of weighted sums", [*blocks, *volumes])
 
@@ -91,8 +113,11 @@ def _pair(comparison: Comparison, first: TaskRecord, second: TaskRecord) -> Char
     )
 
 
-def _parallel(comparison: Comparison) -> Chart | None:
-    """A line per method over the tasks; gains over single-task networks, or over the reference."""
+def _parallel(comparison: Comparison, kept: NDArray[np.bool_]) -> Chart | None:
+    """A line per method over the tasks; gains over single-task networks, or over the reference.
+
+    Weightings that are not ``kept`` for the front are dotted.
+    """
     drawn, labels = comparison.front_labels, comparison.labels
     base = comparison.baseline if comparison.baseline in labels else comparison.reference
     if base is None or base not in labels:
@@ -113,8 +138,8 @@ def _parallel(comparison: Comparison) -> Chart | None:
         return None
     grey = [
         {"type": "scatter", "mode": "lines", "name": plain(label), "x": places, "y": row, "opacity": 0.5,
-         "line": {"width": 1}, "hoverinfo": "skip"}
-        for label, row in zip(drawn, behind, strict=True)
+         "line": {"width": 1, "dash": "solid" if on_front else "dot"}, "hoverinfo": "skip"}
+        for label, row, on_front in zip(drawn, behind, kept, strict=True)
     ]  # fmt: skip
     for trace in chart.figure["data"]:
         trace["mode"] = "lines+markers"
@@ -140,7 +165,8 @@ def _volumes(comparison: Comparison) -> list[Block]:
     gains = mean_gains(comparison, labels) / 100
     for label, row in zip(labels, gains, strict=True):
         series = comparison.labels.index(label)
-        rows.append([Cell(label, series, series=series), *_volume(hypervolume([row], zero), tasks)])
+        volume = math.nan if np.isnan(row).any() else hypervolume([row], zero)
+        rows.append([Cell(label, series, series=series), *_volume(volume, tasks)])
     return [
         Listing(
             [Head("method", "low"), Head("hypervolume"), Head("equal gain, %")], rows, name="volumes"
@@ -153,10 +179,7 @@ def _volumes(comparison: Comparison) -> list[Block]:
 
 
 def _volume(value: float, tasks: int) -> list[Cell]:
+    if math.isnan(value):
+        return [Cell("–"), Cell("–")]
     gain = 100 * value ** (1 / tasks)
     return [Cell(f"{value:.3g}", value), Cell(f"{gain:.2f}", gain)]
-
-
-def _mean(values: list[float]) -> float:
-    known = [value for value in values if math.isfinite(value)]
-    return sum(known) / len(known) if known else math.nan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from mtlkit.evaluation.page import Cell, Charts, Head, Listing, Note, Section, r
 from mtlkit.files import write_text
 from mtlkit.search import Choice, LogUniform
 from mtlkit.tuning.ledger import Trial
-from mtlkit.tuning.objective import WORST
 from mtlkit.tuning.spaces import MethodSpace
 from mtlkit.tuning.winners import Winners
 
@@ -97,7 +97,7 @@ def _listing(winners: Winners, trials: Trials) -> Listing:
 def _history(trials: Trials) -> Chart | None:
     lines = []
     for place, (label, known) in enumerate(trials.items()):
-        values = np.array([np.nan if t.value is None or t.value <= WORST else t.value for t in known])
+        values = np.array([np.nan if t.state != "done" or t.value is None else t.value for t in known])
         if np.isfinite(values).any():
             best = np.fmax.accumulate(values)
             lines.append(Line(place, label, np.arange(1.0, len(known) + 1), best))
@@ -105,39 +105,56 @@ def _history(trials: Trials) -> Chart | None:
 
 
 def _slice(name: str, trials: Trials, spaces: Mapping[str, MethodSpace]) -> Chart | None:
-    """What trials were worth, by one of their settings."""
-    data, log, words = [], False, False
+    """What trials were worth, by one of their settings; a pruned one is a ring."""
+    data = []
+    axis: dict[str, Any] = {}
     for place, (label, known) in enumerate(trials.items()):
         space = spaces[label]
-        axis = space.axes.get(name)
-        shown = [t for t in known if name in t.point and t.value is not None and t.value > WORST]
-        places = [space.shown(t.point)[name] for t in shown]
-        if axis is None or not shown:
+        shown = [t for t in known if name in t.point and t.state in ("done", "pruned")]
+        if name not in space.axes or not shown:
             continue
-        log = log or isinstance(axis, LogUniform)
-        words = words or isinstance(axis, Choice)
+        axis = axis or _scale(name, space)
+        places = [space.shown(t.point)[name] for t in shown]
+        pruned = [t.state == "pruned" for t in shown]
+        rings = ["circle-open" if each else "circle" for each in pruned]
         data.append(
             {
                 "type": "scatter",
                 "mode": "markers",
                 "name": plain(label),
-                "x": list(map(_text, places)) if words else places,
+                "x": list(map(_text, places)) if axis["type"] == "category" else places,
                 "y": [t.value for t in shown],
-                "marker": {"size": 7},
+                "marker": {"size": 7} | ({"symbol": rings} if any(pruned) else {}),
+                "cliponaxis": False,
                 "hovertemplate": f"{plain(label)}, trial %{{text}}: %{{x}}: %{{y:.3g}}<extra></extra>",
-                "text": [str(t.index + 1) for t in shown],
+                "text": [
+                    f"{t.index + 1}{' (pruned)' if p else ''}"
+                    for t, p in zip(shown, pruned, strict=True)
+                ],
                 "meta": {"series": place},
             }
         )
     if not data:
         return None
-    kind = "category" if words else "log" if log else "linear"
     layout = {
-        "xaxis": {"title": {"text": plain(name)}, "type": kind},
+        "xaxis": {"title": {"text": plain(name)}, **axis},
         "yaxis": {"title": {"text": _LABEL}},
         "hovermode": "closest",
     }
     return Chart(name, {"data": data, "layout": layout}, f"{_LABEL} by {name}, a dot per trial.")
+
+
+def _scale(name: str, space: MethodSpace) -> dict[str, Any]:
+    """The axis of a setting: choices in their order, and no values that cannot be."""
+    search = space.axes[name]
+    if isinstance(search, Choice):
+        return {"type": "category", "categoryarray": list(map(_text, search.values))}
+    if isinstance(search, LogUniform):
+        return {"type": "log"}
+    low, high = search.low, search.high
+    if space.is_weight(name):  # they sum to the number of tasks
+        low, high = 0.0, float(len(space.tasks))
+    return {"type": "linear", "minallowed": low, "maxallowed": high}
 
 
 def _text(value: object) -> str:

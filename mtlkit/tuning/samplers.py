@@ -45,9 +45,13 @@ def _distribution(axis: Axis) -> BaseDistribution:
 
 
 def grid_of(space: MethodSpace) -> list[dict[str, Any]]:
-    """All points of the grid, the first axis slowest."""
-    values = [axis.grid(GRID_POINTS) for axis in space.axes.values()]
-    return [dict(zip(space.axes, row, strict=True)) for row in itertools.product(*values)]
+    """All points of the grid, the first axis slowest.
+
+    Loss weights have none, and are drawn: a few points for each task make thousands together.
+    """
+    gridded = {name: axis for name, axis in space.axes.items() if not space.is_weight(name)}
+    values = [axis.grid(GRID_POINTS) for axis in gridded.values()]
+    return [dict(zip(gridded, row, strict=True)) for row in itertools.product(*values)]
 
 
 def sampler_for(kind: str, space: MethodSpace, index: int, seed: int, trials: int) -> BaseSampler:
@@ -71,7 +75,7 @@ def sampler_for(kind: str, space: MethodSpace, index: int, seed: int, trials: in
 
 
 class _Point(BaseSampler):
-    """A given point; values that are outside of the space are drawn at random."""
+    """A given point; values that are missing or outside of the space are drawn at random."""
 
     def __init__(self, values: Mapping[str, Any], seed: int) -> None:
         self.values = values

@@ -50,6 +50,10 @@ class MethodSpace:
     tasks: tuple[str, ...]
     simplexes: dict[str, Simplex] = field(default_factory=dict)
 
+    def is_weight(self, name: str) -> bool:
+        """Whether an axis is one of the numbers that loss weights are made of."""
+        return any(name.startswith(f"{simplex}.") for simplex in self.simplexes)
+
     def method(self, point: Mapping[str, Any]) -> str:
         """Config string of the method at a point."""
         parts, shown = [], self.shown(point)

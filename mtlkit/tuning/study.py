@@ -100,7 +100,6 @@ class _Search:
         self.reference: dict[str, dict[str, float]] = {}
         self._running: dict[str, Trial] = {}
         self._paused: list[Job] = []
-        self._seconds: dict[str, float] = {}
 
     def run(self) -> None:
         """Run until every method has had its trials, those of other processes included."""
@@ -140,7 +139,15 @@ class _Search:
                 continue
             job = self.plan.job(trial)
             self._running[job.folder] = trial
-            yield replace(job, stop_at=next(iter(self.plan.config.prune), None))
+            yield replace(job, stop_at=self._next_stop(trial))
+
+    def _next_stop(self, trial: Trial) -> int | None:
+        """Where a trial is to be judged next; one that was taken over may have passed some steps."""
+        for step in self.plan.config.prune:
+            value = trial.facts.get(_value_at(step))
+            if value is None or not self._goes_on(trial, step, float(value)):
+                return step
+        return None
 
     def _started(self, job: Job) -> None:
         self.shown.started(self._running[job.folder], job)
@@ -152,34 +159,39 @@ class _Search:
             value = improvement(outcome.metrics, self.reference, self.plan.tasks)
         facts: dict[str, Any] = {
             "method": job.train["method"],
-            "seconds": round(outcome.seconds + self._seconds.pop(job.folder, 0.0), 3),
+            "seconds": round(outcome.seconds, 3),
             "steps": outcome.steps,
             "metrics": plain_values(outcome.metrics),
         }
         if outcome.error:
             facts["error"] = outcome.error
         elif job.stop_at is not None and outcome.steps >= job.stop_at:
+            self.ledger.note(trial, **{_value_at(job.stop_at): value})
             if self._goes_on(trial, job.stop_at, value):
-                self._seconds[job.folder] = facts["seconds"]
                 later = (step for step in self.plan.config.prune if step > outcome.steps)
                 self._paused.append(replace(job, stop_at=next(later, None)))
                 return
             facts["pruned"] = job.stop_at
-            shutil.rmtree(Path(job.folder) / "checkpoints", ignore_errors=True)
         del self._running[job.folder]
         self.ledger.finish(trial, value, **facts)
+        if "pruned" in facts:
+            shutil.rmtree(Path(job.folder) / "checkpoints", ignore_errors=True)
         self.shown.ended(trial, value, facts["seconds"], outcome.error)
 
     def _goes_on(self, trial: Trial, step: int, value: float) -> bool:
         """Whether a trial is not below the median of the earlier trials of its method at this step."""
-        key = f"value at {step}"
-        self.ledger.note(trial, **{key: value})
+        key = _value_at(step)
         others = [
             float(other.facts[key])
             for other in self.ledger.of(trial.label)
             if other.index < trial.index and key in other.facts
         ]
         return len(others) < _LEAST_TO_PRUNE or value >= statistics.median(others)
+
+
+def _value_at(step: int) -> str:
+    """The name under which the ledger keeps what a trial had reached at a step."""
+    return f"value at {step}"
 
 
 def _result(plan: Plan, ledger: Ledger) -> Tuning:

@@ -77,6 +77,8 @@ def test_a_task_without_gradient_is_unreached_and_not_the_smallest_norm(how):
     assert found.findings[0].rule == "unreached"
     assert "lost" in found.findings[0].figure
     assert "fine" not in found.findings[0].figure
+    assert found.figures.typical_norms[1] == 0
+    assert "nan" not in str(found)
     assert "different norms" not in rules(found)
 
 
@@ -85,6 +87,7 @@ def test_dead_features_are_counted():
     found = diagnose(Directed(tasks, dead=1), tasks)
     assert (found.figures.measured.dead_features, found.figures.measured.features) == (1, 4)
     assert "1 of 4 shared features (25%)" in finding(found, "dead features").figure
+    assert "1 of 4 features dead" in str(found)
     assert "dead features" not in rules(diagnose(Directed(tasks), tasks))
 
 
@@ -256,6 +259,8 @@ def test_one_task_alone_is_an_answer_too():
     found = diagnose(Directed(tasks), tasks, steps=3)
     assert rules(found) == {"nothing"}
     assert "a " in str(found)
+    assert "3 steps are too few" in found.findings[0].figure
+    assert "too few" not in str(diagnose(Directed(tasks), tasks, steps=20))
 
 
 def test_the_text_fits_the_terminal_and_every_finding_has_its_figure():

@@ -6,8 +6,9 @@ import numpy as np
 import plotly.graph_objects as plotly
 import pytest
 
-from mtlkit.evaluation import charts
-from mtlkit.evaluation.charts import Interval, Line, Point, Sample
+from mtlkit.evaluation import charts, row_charts
+from mtlkit.evaluation.charts import Line, Point
+from mtlkit.evaluation.row_charts import Interval, Sample
 
 X = np.arange(6.0)
 EVIL = '<a href="https://x.example">&<b>'
@@ -20,9 +21,9 @@ def every_chart():
     return {
         "lines": charts.line_chart(lines, "t", EVIL, "y", bounds=(0.0, 1.0)),
         "logarithms": charts.line_chart(lines, "t", "x", "y", log_y=True),
-        "boxes": charts.box_chart(samples, "t", EVIL, marker=0.6, bounds=(0.0, 1.0)),
-        "bars": charts.bar_chart(samples, "t", EVIL, marker=1.0),
-        "intervals": charts.interval_chart([Interval(0, EVIL, 1.0, 0.5, 1.5), Interval(1, "b", 1.0, *[math.nan] * 2)], "t", "x"),
+        "boxes": row_charts.box_chart(samples, "t", EVIL, marker=0.6, bounds=(0.0, 1.0)),
+        "bars": row_charts.bar_chart(samples, "t", EVIL, marker=1.0),
+        "intervals": row_charts.interval_chart([Interval(0, EVIL, 1.0, 0.5, 1.5), Interval(1, "b", 1.0, *[math.nan] * 2)], "t", "x"),
         "points": charts.point_chart(points, "t", EVIL, "y", front=points[:2]),
         "heat": charts.heat_chart([[1.0, -2.0], [math.nan, 0.0]], [EVIL, "b"], ["c", EVIL], "t", "z"),
     }  # fmt: skip
@@ -42,9 +43,9 @@ def test_nothing_to_see_is_no_chart():
     assert charts.line_chart([], "t", "x", "y") is None
     assert charts.line_chart([Line(0, "a", X, nan)], "t", "x", "y") is None
     assert charts.line_chart([Line(0, "a", X, -X)], "t", "x", "y", log_y=True) is None
-    assert charts.box_chart([Sample(0, "a", [math.nan])], "t", "x") is None
-    assert charts.bar_chart([Sample(0, "a", [])], "t", "x") is None
-    assert charts.interval_chart([], "t", "x") is None
+    assert row_charts.box_chart([Sample(0, "a", [math.nan])], "t", "x") is None
+    assert row_charts.bar_chart([Sample(0, "a", [])], "t", "x") is None
+    assert row_charts.interval_chart([], "t", "x") is None
     assert charts.point_chart([Point(0, "a", math.nan, 1.0)], "t", "x", "y") is None
 
 
@@ -62,7 +63,7 @@ def test_bands_and_axes_end_where_values_are_impossible():
 
 
 def test_bounds_never_hide_data():
-    percent = charts.box_chart([Sample(0, "a", [93.0, 95.0])], "t", "accuracy", bounds=(0.0, 1.0))
+    percent = row_charts.box_chart([Sample(0, "a", [93.0, 95.0])], "t", "accuracy", bounds=(0.0, 1.0))
     axis = percent.figure["layout"]["xaxis"]
     assert "maxallowed" not in axis
     assert axis["minallowed"] == 0.0

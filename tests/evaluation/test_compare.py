@@ -1,14 +1,8 @@
 """A comparison from end to end, on few samples."""
 
-import contextlib
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -27,6 +21,7 @@ from mtlkit.evaluation.demo import PARTS
 from mtlkit.evaluation.jobs import Job, Outcome, read_outcome, run_job
 from mtlkit.evaluation.results import Comparison, read_history, run_folder
 from mtlkit.training import experiment
+from tests.background import started, wait_for
 
 ROOT = Path(__file__).parents[2]
 DATA = "multidigits(train=96, val=40, test=40)"
@@ -192,39 +187,9 @@ def test_two_processes_give_the_table_of_one(whole, tmp_path):
     assert tables(tmp_path) == tables(folder)
 
 
-@contextlib.contextmanager
-def started(folder: Path, jobs: int) -> Iterator[subprocess.Popen]:
-    """A comparison in its own process, which does not outlive a test that fails."""
-    folder.mkdir(exist_ok=True)
-    text = json.dumps({**SETTINGS, "jobs": jobs, "epochs": 6})
-    (folder / "given.yaml").write_text(text)
-    options = ["compare", "-c", str(folder / "given.yaml"), "-o", str(folder / "out")]
-    with (
-        open(folder / "output.txt", "w") as output,
-        subprocess.Popen(
-            [sys.executable, "-m", "mtlkit", *options],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            # a shell's background job ignores it, and so would what is started there
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        ) as process,
-    ):
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def wait_for(condition, process=None) -> None:
-    """Wait some minutes, by turns and not by the clock: a busy machine may pause the test for long."""
-    for _ in range(15_000):
-        if condition():
-            return
-        assert process is None or process.poll() is None, "the comparison ended too early"
-        time.sleep(0.02)
-    raise AssertionError("the comparison takes too long")
+def long(jobs: int) -> dict:
+    """Settings with which there is time for a kill."""
+    return {**SETTINGS, "jobs": jobs, "epochs": 6}
 
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -232,14 +197,14 @@ def test_a_killed_comparison_goes_on_and_gives_the_identical_table(tmp_path, job
     compare(make(epochs=6), tmp_path / "left_alone", progress=False)
     out = tmp_path / "killed" / "out"
     results = out / "results.jsonl"
-    with started(tmp_path / "killed", jobs) as process:
+    with started("compare", tmp_path / "killed", long(jobs)) as process:
         # a run is finished, and another one has a checkpoint
         wait_for(lambda: results.exists() and any(out.glob("runs/*/checkpoints/step-*.pt")), process)
         process.send_signal(signal.SIGKILL)
         process.wait()
     done = results.read_text()
     assert len(done.splitlines()) < 6
-    with started(tmp_path / "killed", jobs) as process:
+    with started("compare", tmp_path / "killed", long(jobs)) as process:
         wait_for(lambda: process.poll() is not None)
     assert process.returncode == 0, (tmp_path / "killed" / "output.txt").read_text()
     assert results.read_text().startswith(done)
@@ -250,7 +215,7 @@ def test_a_killed_comparison_goes_on_and_gives_the_identical_table(tmp_path, job
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_comparison_says_how_to_go_on(tmp_path, number):
     out = tmp_path / "out"
-    with started(tmp_path, 2) as process:
+    with started("compare", tmp_path, long(2)) as process:
         wait_for(lambda: any(out.glob("runs/*/task*/checkpoints/step-*.pt")), process)
         process.send_signal(number)
         wait_for(lambda: process.poll() is not None)

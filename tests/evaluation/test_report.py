@@ -278,6 +278,7 @@ LOOK = """
   seen.before = sum(shown());
   legend.click(); await wait(); seen.hidden = sum(shown());
   seen.pressed = legend.getAttribute("aria-pressed");
+  seen.dimmed = Array.from(document.querySelectorAll("tr.off")).map(r => r.cells[0].innerText.split(" ")[0]);
   legend.click(); await wait(); seen.after = sum(shown());
   legend.dispatchEvent(new MouseEvent("dblclick")); await wait();
   seen.alone = sum(charts.map(
@@ -315,6 +316,8 @@ def test_in_a_browser_charts_are_drawn_sorting_and_hiding_work_and_nothing_is_lo
     assert seen["before"] == seen["after"] > 40
     assert seen["hidden"] == 0
     assert seen["pressed"] == "false"
+    assert len(seen["dimmed"]) > 1  # in all tables
+    assert set(seen["dimmed"]) == {"sum"}
     assert seen["alone"] == 0
     assert all(low >= 0 and high <= 1 for low, high in seen["axes"])
     assert set(seen["tools"]) == {"Download plot as a PNG", "Zoom", "Pan", "Reset axes"}

@@ -58,6 +58,48 @@ def test_a_winner_on_one_task_that_loses_another_is_said_to_do_both():
     assert "greedy beats sum on a; but greedy is worse on b" in found.sentences[0]
 
 
+def test_what_is_worse_is_significant_and_so_not_said_to_be_unknown():
+    found = judge(drawn({"bad": -0.1}, seeds=10))
+    assert "nothing is significant" not in found.text
+    made = drawn({"same": 0.0, "bad": -0.1}, seeds=6)
+    made.runs = [run for run in made.runs if run.label != "single-task"]  # there is no mean over tasks
+    found = judge(made)
+    assert (found.worse, found.undecided) == (("bad",), ("same",))
+    assert "bad is worse than sum on a and b; 6 seeds cannot tell whether same differs" in found.text
+
+
+def test_a_loss_on_one_task_is_told_though_the_mean_is_level():
+    tasks = [TaskRecord(str(k), {"m": True}) for k in range(6)]
+    found = judge(drawn({"x": [-0.03, *[0.002] * 5]}, 8, 0.004, tasks=tasks))
+    assert (found.worse, found.level) == (("x",), ())
+    assert "x is worse than sum on 0" in found.text
+    lost = judge(drawn({"greedy": [0.05, -0.3]}, seeds=8))
+    assert "greedy beats sum on a; but greedy is worse on b and in the mean over tasks" in lost.text
+
+
+def failing(made, label, seeds):
+    for run in made.runs:
+        if run.label == label and run.seed in seeds:
+            run.metrics = {task.name: {task.main_metric: math.nan} for task in made.tasks}
+    return made
+
+
+def test_runs_without_a_result_are_told_and_ask_for_no_seeds():
+    found = judge(failing(drawn({"x": 0.05, "y": 0.0}), "x", (1, 2, 3, 4)))
+    assert (found.untested, found.undecided) == (("x",), ())
+    assert "x is not tested; no finite result of x on 4 of 5 seeds" in found.text
+    assert "1000 seeds" not in found.text
+    some = judge(failing(drawn({"x": 0.05, "y": 0.05}), "x", (2, 3, 4)))
+    assert "No finite result of x on 3 of 5 seeds." in some.sentences
+    alone = judge(failing(drawn({"x": 0.05}), "x", (3, 4)))
+    assert ", on 3 of 5 seeds)" in alone.sentences[-1]  # of what pays
+
+
+def test_few_seeds_are_said_to_be_few_also_where_they_suffice():
+    assert "over 3 tests on only 3 seeds, x beats sum" in judge(drawn({"x": 0.2}, seeds=3)).text
+    assert "only" not in judge(drawn({"x": 0.2}, seeds=5)).text
+
+
 def test_one_seed_gives_no_verdict_on_anything():
     found = judge(drawn({"rotograd": 0.5}, seeds=1))
     assert found.sentences == (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mtlkit.search import LogUniform
+from mtlkit.search import Choice, LogUniform
 from mtlkit.tuning.ledger import JOURNAL, Ledger
 from mtlkit.tuning.spaces import make_space
 
@@ -158,6 +158,17 @@ def test_more_trials_can_be_asked_for_later_and_fewer_are_looked_at(tmp_path, op
     fewer = open_ledger(tmp_path, trials=3)
     assert [len(fewer.of(label)) for label in METHODS] == [3, 3, 3]
     assert fewer.take() is None
+
+
+def test_loss_weights_are_drawn_where_the_rest_is_a_grid(tmp_path, open_ledger):
+    given = {"lr": Choice(1e-3, 1e-2)}
+    ledger = open_ledger(
+        tmp_path, 4, "grid", {"constant": make_space("constant", given, TRAIN, ("a", "b"), None)}
+    )
+    work(ledger)
+    found = [trial.point for trial in ledger.of("constant")]
+    assert sorted(point["lr"] for point in found) == [1e-3, 1e-3, 1e-2, 1e-2]
+    assert len({point["constant.weights.a"] for point in found}) == 4
 
 
 def test_a_setting_that_was_tried_is_found_again(tmp_path, open_ledger):

@@ -139,6 +139,7 @@ def test_the_papers_grids():
     assert {point["gradnorm.alpha"] for point in grid_of(gradnorm)} == {0, 0.5, 1, 2}
     assert grid_of(make_space("sum", config.searched, TRAIN, TASKS, 40)) == [{}]
     assert config.trials_for(20) == 20
+    assert len(grid_of(make_space("constant", config.searched, TRAIN, TASKS, 40))) == 1
 
 
 def test_a_preset_can_be_changed():

@@ -1,15 +1,9 @@
 """A search from end to end, on few samples: counted, on validation only, and whole after a kill."""
 
-import contextlib
 import json
-import os
 import re
 import signal
 import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,14 +13,15 @@ import mtlkit
 from mtlkit.data.multidigits import MultiDigits
 from mtlkit.data.table.splitting import split_by_share
 from mtlkit.errors import ConfigError, UsageError
-from mtlkit.evaluation.compare import compare
+from mtlkit.evaluation.compare import Stopped, compare
 from mtlkit.evaluation.compare_config import CompareConfig
 from mtlkit.evaluation.results import FRONT, TaskRecord
 from mtlkit.tuning import TuneConfig, Winners
+from mtlkit.tuning.ledger import Ledger
 from mtlkit.tuning.objective import WORST, improvement
 from mtlkit.tuning.winners import hold_out_test
+from tests.background import started, wait_for
 
-ROOT = Path(__file__).parents[2]
 SETTINGS = {
     "data": "multidigits(train=96, val=40, test=40)",
     "methods": ["sum", "cagrad"],
@@ -230,6 +225,44 @@ def test_pruning_ends_what_is_below_the_median_and_leaves_the_others_as_they_wer
     assert made.winners.cost["sum"]["steps"] == 7 * 6 - 3 * len(pruned)
 
 
+def test_pruning_ends_the_same_trials_when_the_search_is_interrupted_after_each(tmp_path, monkeypatch):
+    settings = {**SETTINGS, "methods": ["sum"], "tuned_sum": False, "trials": 7, "sampler": "random"}
+    settings["prune"] = [3]
+    alone = mtlkit.tune(settings, tmp_path / "alone", progress=False).trials["sum"]
+    real, seen = Ledger.finish, set()
+
+    def finish(self, trial, value, **facts):
+        if trial.index not in seen:  # all is done, and nothing is noted
+            seen.add(trial.index)
+            raise KeyboardInterrupt
+        real(self, trial, value, **facts)
+
+    monkeypatch.setattr(Ledger, "finish", finish)
+    for _ in range(7):
+        with pytest.raises(Stopped):
+            mtlkit.tune(settings, tmp_path / "stopped", progress=False)
+    found = mtlkit.tune(settings, tmp_path / "stopped", progress=False).trials["sum"]
+    assert "pruned" in [trial.state for trial in alone]
+
+    def told(trials):
+        return [(t.state, t.value, t.facts["steps"], t.facts["value at 3"]) for t in trials]
+
+    assert told(found) == told(alone)
+
+
+def test_a_trial_that_fails_has_its_cost(tmp_path):
+    settings = {**SETTINGS, "methods": ["sum"], "tuned_sum": False, "trials": 2, "log_every": 1}
+    space = {"lr": [1e-3, 1e30]}  # the second one is soon infinite
+    made = mtlkit.tune(
+        {**settings, "space": space, "sampler": "grid", "on_nonfinite": "raise"},
+        tmp_path,
+        progress=False,
+    )
+    (failed,) = [trial for trial in made.trials["sum"] if trial.state == "failed"]
+    assert failed.facts["seconds"] > 0
+    assert failed.facts["steps"] > 0
+
+
 def test_a_gain_has_no_unit_and_no_metric_outweighs_the_others():
     tasks = [TaskRecord("a", {"accuracy": True}), TaskRecord("b", {"mse": False})]
     reference = {"a": {"accuracy": 0.8}, "b": {"mse": 100.0}}
@@ -243,56 +276,23 @@ def test_a_gain_has_no_unit_and_no_metric_outweighs_the_others():
     assert improvement({"b": {"mse": float("nan")}}, reference, tasks) == WORST
 
 
-@contextlib.contextmanager
-def started(folder: Path, *options: str) -> Iterator[subprocess.Popen]:
-    """A search in its own process, which does not outlive a test that fails."""
-    folder.mkdir(exist_ok=True)
-    (folder / "given.yaml").write_text(json.dumps(LONGER))
-    arguments = ["tune", "-c", str(folder / "given.yaml"), "-o", str(folder / "out"), *options]
-    with (
-        open(folder / "output.txt", "a") as output,
-        subprocess.Popen(
-            [sys.executable, "-m", "mtlkit", *arguments],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            # a shell's background job ignores it, and so would what is started there
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        ) as process,
-    ):
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def wait_for(condition, process=None) -> None:
-    """Wait some minutes, by turns and not by the clock: a busy machine may pause the test for long."""
-    for _ in range(15_000):
-        if condition():
-            return
-        assert process is None or process.poll() is None, "the search ended too early"
-        time.sleep(0.02)
-    raise AssertionError("the search takes too long")
-
-
 def has_begun(out: Path) -> bool:
     """Whether a trial is finished and another one has a checkpoint."""
-    trials = out / "trials"
-    return any(trials.glob("*/*/result.json")) and any(trials.glob("*/*/checkpoints/step-*.pt"))
+    done = {path.parent for path in out.glob("trials/*/*/result.json")}
+    begun = {path.parents[1] for path in out.glob("trials/*/*/checkpoints/step-*.pt")}
+    return bool(done) and bool(begun - done)
 
 
 def test_a_killed_search_goes_on_and_two_processes_end_as_one_would(tmp_path):
     alone = mtlkit.tune(LONGER, tmp_path / "alone", progress=False)
     out = tmp_path / "shared" / "out"
-    with started(tmp_path / "shared") as process:
+    with started("tune", tmp_path / "shared", LONGER) as process:
         wait_for(lambda: has_begun(out), process)
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert not (out / "winners.yaml").exists()
     logs = {path: path.read_text() for path in out.glob("trials/*/*/log.jsonl")}
-    with started(tmp_path / "shared") as process:
+    with started("tune", tmp_path / "shared", LONGER) as process:
         made = mtlkit.tune(LONGER, out, progress=False)
         wait_for(lambda: process.poll() is not None)
     output = (tmp_path / "shared" / "output.txt").read_text()
@@ -308,8 +308,8 @@ def test_a_killed_search_goes_on_and_two_processes_end_as_one_would(tmp_path):
 
 def test_an_interrupted_search_says_how_to_go_on(tmp_path):
     out = tmp_path / "out"
-    with started(tmp_path) as process:
-        wait_for(lambda: has_begun(out), process)
+    with started("tune", tmp_path, LONGER) as process:
+        wait_for(lambda: "[1/6]" in (tmp_path / "output.txt").read_text(), process)
         process.send_signal(signal.SIGINT)
         wait_for(lambda: process.poll() is not None)
     output = (tmp_path / "output.txt").read_text()
@@ -330,15 +330,15 @@ def test_a_search_in_four_processes_that_is_killed_three_times_loses_nothing(tmp
     for _ in range(3):
         before = len(list(out.glob("trials/*/*/start.json")))
         with (
-            started(tmp_path / "killed", *options) as one,
-            started(tmp_path / "killed", *options) as two,
+            started("tune", tmp_path / "killed", LONGER, *options) as one,
+            started("tune", tmp_path / "killed", LONGER, *options) as two,
         ):
             wait_for(
                 lambda: one.poll() is not None or len(list(out.glob("trials/*/*/start.json"))) > before  # noqa: B023
             )
             one.kill()
             two.kill()
-    with started(tmp_path / "killed", *options) as process:
+    with started("tune", tmp_path / "killed", LONGER, *options) as process:
         wait_for(lambda: process.poll() is not None)
     assert process.returncode == 0, (tmp_path / "killed" / "output.txt").read_text()
     assert winners_of(out) == winners_of(tmp_path / "alone")

@@ -79,7 +79,7 @@
       made.textfont = {color: look.text};
     } else {
       made.line = Object.assign({width: 1.8, dash: own ? own.dash : "solid"}, trace.line, {color: colour});
-      made.marker = Object.assign({size: 6}, trace.marker, {color: colour});
+      made.marker = Object.assign({size: 6, symbol: own ? own.symbol : "circle"}, trace.marker, {color: colour});
       made.textfont = {color: own ? colour : look.text, size: 11};
       if (trace.fill) made.fillcolor = faint(colour, 0.15);
       if (trace.error_x) made.error_x = Object.assign({color: colour, thickness: 2, width: 5}, trace.error_x);
@@ -156,7 +156,12 @@
 
   function show() {
     for (const button of buttons) {
-      button.setAttribute("aria-pressed", String(!hidden.has(Number(button.dataset.series))));
+      const place = Number(button.dataset.series);
+      button.setAttribute("aria-pressed", String(!hidden.has(place)));
+      // rows are dimmed, not taken away, or the legend would jump from under the mouse
+      for (const swatch of document.querySelectorAll("th .swatch.s" + place)) {
+        swatch.closest("tr").classList.toggle("off", hidden.has(place));
+      }
     }
     redraw();
   }
