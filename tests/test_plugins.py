@@ -109,11 +109,19 @@ def test_settings_write_down_what_other_processes_need(plugin, tmp_path):
     assert TrainConfig.make({"data": "Cars", "plugins": [str(file)]}).plugins == [str(file)]
 
 
-def test_two_processes_compare_on_a_data_set_and_a_method_of_a_file(plugin, tmp_path, capsys):
+LAUNCHERS = {
+    "local": "launcher: local\n",
+    "submitit": "launcher: submitit\nlauncher_options: {cluster: local}\n",
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_two_processes_compare_on_a_data_set_and_a_method_of_a_file(plugin, launcher, tmp_path, capsys):
     plugin("cars_compare")
+    (tmp_path / "compare.yaml").write_text(LAUNCHERS[launcher])
     code = call(
-        "compare", "--data", "cars_compare.py:Cars", "--methods", "sum,cars_compare_sum", "--epochs", 1,
-        "--batch-size", 16, "--seeds", 1, "--no-single-task", "--timing", 0, "--jobs", 2, "-o", "out",
+        "compare", "-c", "compare.yaml", "--data", "cars_compare.py:Cars", "--methods", "sum,cars_compare_sum",
+        "--epochs", 1, "--batch-size", 16, "--seeds", 1, "--no-single-task", "--timing", 0, "--jobs", 2, "-o", "out",
     )  # fmt: skip
     shown = capsys.readouterr()
     assert code == 0, shown.err
