@@ -137,7 +137,7 @@ def leave_options_out(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
     """A method's page has a table of its options; its docstring must not list them a second time."""
-    if "no-index" in options and "Args:" in lines:
+    if options.no_index and "Args:" in lines:
         del lines[lines.index("Args:") :]
 
 

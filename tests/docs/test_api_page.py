@@ -30,7 +30,7 @@ PACKAGES = (
 
 def documented_names() -> set[str]:
     names = set()
-    for kind, name in re.findall(r"^\.\. auto(\w+):: (\S+)", PAGE.read_text(), re.MULTILINE):
+    for kind, name in re.findall(r"^\.\. (?:auto|py:)(\w+):: (\S+)", PAGE.read_text(), re.MULTILINE):
         if kind == "module":
             names |= set(importlib.import_module(name).__all__)
         else:
