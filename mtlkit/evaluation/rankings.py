@@ -51,8 +51,11 @@ def _drawing(comparison: Comparison, ranking: Ranking) -> Chart:
     data: list[dict[str, Any]] = [
         {
             "type": "scatter",
-            "mode": "markers",
+            "mode": "markers+text",  # not a tick label, so that the legend hides it too
             "name": plain(label),
+            "text": [shorten(label)],
+            "textposition": "middle right" if 2 * rank < number + 1 else "middle left",
+            "cliponaxis": False,
             "x": [rank],
             "y": [place],
             "marker": {"size": 10},
@@ -81,8 +84,7 @@ def _drawing(comparison: Comparison, ranking: Ranking) -> Chart:
     layout = {
         "xaxis": {"title": {"text": "mean rank"}, "range": [0.7, number + 0.3], "minallowed": 0.5,
                   "maxallowed": number + 0.5, "dtick": 1 if number <= 12 else 2},
-        "yaxis": {"tickvals": list(range(number)), "ticktext": [*map(shorten, ranking.labels)],
-                  "range": [number - 0.4, -2.6 - bars], "showgrid": False},
+        "yaxis": {"range": [number - 0.4, -2.6 - bars], "showgrid": False, "showticklabels": False},
         "height": 110 + ROW * (number + 1) + 14 * bars,
         "hovermode": "closest",
         "annotations": [
