@@ -12,6 +12,7 @@ import argparse
 import json
 import re
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,21 @@ Improvement over single-task networks in percent, mean over all tasks and seeds,
 methods by the mean of the tasks' ranks. Budgets, networks and numbers of seeds differ, so that columns
 are not comparable with one another, and most differences within a column are not significant: see each
 section. The last column is the mean place: 0 for always first, 1 for always last."""
+COSINE_PANELS = {
+    "cifar10": {
+        "methods, with R_k": (
+            "rotograd 128",
+            "sum with R_k",
+            "graddrop with R_k",
+            "pcgrad with R_k",
+            "mgda with R_k",
+            "gradnorm with R_k",
+            "imtl_g with R_k",
+        ),
+        "size of the rotations": ("sum", "rotograd 16", "rotograd 32", "rotograd 64", "rotograd 128"),
+    }
+}
+"""Methods of each panel of the cosines, for the folders where these are a claim of the paper."""
 BLUE, GREY = "#1f77b4", "#808890"
 
 
@@ -50,6 +66,9 @@ def redraw(folder: Path) -> None:
     differences_figure(comparison).savefig(folder / "differences.png", dpi=110)
     if comparison.front_labels and comparison.baseline is not None:
         front_figure(comparison).savefig(folder / "front.png", dpi=110)
+    if folder.name in COSINE_PANELS:
+        cosines = json.loads((folder / "cosines.json").read_text())
+        cosines_figure(cosines, COSINE_PANELS[folder.name]).savefig(folder / "cosines.png", dpi=110)
 
 
 def differences_figure(comparison: Comparison) -> Any:
@@ -99,6 +118,32 @@ def front_figure(comparison: Comparison) -> Any:
         panel.set_xlabel(f"gain over {comparison.baseline}, %", fontsize=9)
     panels[0].set_yticks(range(len(labels) + 1), [f"{len(drawn)} weightings", *labels])
     panels[0].invert_yaxis()
+    return figure
+
+
+def cosines_figure(cosines: Mapping[str, list[Any]], panels: Mapping[str, Sequence[str]]) -> Any:
+    """Mean cosine of task and update gradients over training, with 90 % intervals over the seeds."""
+    import numpy as np
+    from matplotlib.figure import Figure
+    from scipy import stats
+
+    figure = Figure(figsize=(5.2 * len(panels), 3.6), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axis, (title, labels) in zip(axes, panels.items(), strict=True):
+        for label in labels:
+            runs = np.array(cosines[label])  # (seeds, rows, step and cosine)
+            steps, values = runs[0, :, 0], runs[:, :, 1]
+            mean, count = values.mean(axis=0), len(values)
+            (line,) = axis.plot(steps, mean, label=label, linewidth=1.2)
+            if count > 1:
+                half = stats.t.ppf(0.95, count - 1) * values.std(axis=0, ddof=1) / count**0.5
+                axis.fill_between(
+                    steps, mean - half, mean + half, color=line.get_color(), alpha=0.2, linewidth=0
+                )
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel("step", fontsize=9)
+        axis.legend(fontsize=7)
+    axes[0].set_ylabel("cosine of task and update gradients", fontsize=9)
     return figure
 
 

@@ -1,0 +1,58 @@
+"""Store what a comparison found: python -m benchmarks.store_results RUN FOLDER [RUN FOLDER ...]
+
+Copies settings and results of ``RUN``, a folder of ``mtlkit compare``, to ``benchmarks/results/FOLDER``,
+with the mean cosines of task and update gradients, which the logs of its runs have. A comparison that is
+not finished is stored with the runs that it has. ``make results`` then draws tables and figures; the
+README with claim and verdict is written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+from pathlib import Path
+
+from benchmarks.draw_results import RESULTS
+from mtlkit.evaluation.results import Comparison
+from mtlkit.files import write_text
+
+Points = list[tuple[int, float]]
+
+
+def store(run: Path, folder: Path) -> None:
+    """Store the comparison in ``run``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(run / "compare.yaml", folder / "config.yaml")
+    for name in ("comparison.json", "results.jsonl"):
+        shutil.copy(run / name, folder / name)
+    cosines = mean_cosines(run)
+    if cosines:
+        write_text(folder / "cosines.json", json.dumps(cosines) + "\n")
+
+
+def mean_cosines(run: Path) -> dict[str, list[Points]]:
+    """By method, for each seed: steps, and the tasks' mean cosine with the update around them."""
+    found: dict[str, list[Points]] = {}
+    for result in Comparison.load(run).runs:
+        points = [(row.step, round(row.mean_cosine, 4)) for row in result.monitor]
+        points = [point for point in points if math.isfinite(point[1])]
+        if points:
+            found.setdefault(result.label, []).append(points)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("pairs", nargs="+", metavar="RUN FOLDER")
+    pairs = parser.parse_args().pairs
+    if len(pairs) % 2:
+        parser.error("give pairs: the comparison's folder, and its name in benchmarks/results")
+    for run, name in zip(pairs[::2], pairs[1::2], strict=True):
+        store(Path(run), RESULTS / name)
+        print(RESULTS.relative_to(RESULTS.parent.parent) / name)
+
+
+if __name__ == "__main__":
+    main()
