@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from mtlkit.cli.costs import kept_costs
 from mtlkit.evaluation.results import Comparison
 from mtlkit.evaluation.significance import rank_methods
 from mtlkit.evaluation.trade_offs import mean_gains
@@ -42,9 +43,10 @@ def overview(comparisons: Mapping[str, Comparison]) -> str:
     """A Markdown table: methods by data sets, the best on average first.
 
     A cell is the mean improvement over single-task networks in percent, over tasks and seeds, and the
-    place by the mean of the tasks' ranks. As not every method was run everywhere, the last column is a
-    mean over data sets of the place's share: 0 for always first, 1 for always last. Comparisons of fewer
-    than four of the methods are left out.
+    place by the mean of the tasks' ranks. As not every method was run everywhere, there follows a mean
+    over data sets of the place's share: 0 for always first, 1 for always last. The cost is what a method
+    adds to a step, as ``mtlkit methods`` shows it; that of the tuned sum is its search. Comparisons of
+    fewer than four of the methods are left out.
     """
     comparisons = {name: each for name, each in comparisons.items() if len(_chosen(each)) >= 4}
     cells: dict[str, dict[str, str]] = {}
@@ -62,12 +64,18 @@ def overview(comparisons: Mapping[str, Comparison]) -> str:
     lines = [
         "| method | "
         + " | ".join(_head(name, comparisons[name]) for name in names)
-        + " | 0 best, 1 worst |",
-        "|:--|" + "--:|" * (len(names) + 1),
+        + " | 0 best, 1 worst | cost |",
+        "|:--|" + "--:|" * (len(names) + 2),
     ]
+    costs = {name: f"+{added:g} ms" for name, added in kept_costs().added.items()}
+    costs["tuned sum"] = "20 trainings"
     for method in order:
         found = [cells[method].get(name, "–") for name in names]
-        lines.append(f"| {method} | " + " | ".join(found) + f" | {np.mean(shares[method]):.2f} |")
+        lines.append(
+            f"| {method} | "
+            + " | ".join(found)
+            + f" | {np.mean(shares[method]):.2f} | {costs[method]} |"
+        )
     return "\n".join(lines) + "\n"
 
 

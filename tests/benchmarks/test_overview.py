@@ -1,5 +1,7 @@
 """The table over all data sets."""
 
+import re
+
 from benchmarks.overview import common_name, overview
 from mtlkit.evaluation.results import Comparison, Run, TaskRecord
 
@@ -26,8 +28,11 @@ def test_places_and_gains_are_those_worked_out_by_hand():
     second = comparison({"sum": (0.9, 0.9), "uw": (0.4, 0.4), "cagrad": (0.3, 0.3), "famo": (0.2, 0.2)})
     few = comparison({"sum": (0.5, 0.5), "uw": (0.5, 0.5)})
     lines = overview({"one": first, "two": second, "few": few}).splitlines()
-    assert lines[0] == "| method | one: 2 tasks, 1 seeds | two: 2 tasks, 1 seeds | 0 best, 1 worst |"
-    assert lines[2:] == [
+    assert (
+        lines[0] == "| method | one: 2 tasks, 1 seeds | two: 2 tasks, 1 seeds | 0 best, 1 worst | cost |"
+    )
+    assert all(re.search(r" \| \+[\d.]+ ms \|$", line) for line in lines[2:])
+    assert [line.rsplit("|", 2)[0] + "|" for line in lines[2:]] == [
         "| scale | +30.0 (1.) | – | 0.00 |",
         "| sum | +10.0 (2.) | +80.0 (1.) | 0.17 |",
         "| uw | -20.0 (4.) | -20.0 (2.) | 0.67 |",
