@@ -31,8 +31,8 @@ Improvement over single-task networks in percent, mean over all tasks and seeds,
 methods by the mean of the tasks' ranks. Budgets, networks and numbers of seeds differ, so that columns
 are not comparable with one another, and most differences within a column are not significant: see each
 section. Then the mean place: 0 for always first, 1 for always last. The cost is what a method adds to a
-step with ten tasks and 512 features, all rotated where a method rotates, on one thread; that of the tuned
-sum is its search."""
+step with ten tasks and 512 features, all rotated where a method rotates, on one thread; that of the
+tuned sum is its search."""
 COSINE_PANELS = {
     "cifar10": {
         "methods, with R_k": (
