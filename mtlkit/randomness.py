@@ -14,7 +14,11 @@ from torch import Tensor
 
 __all__ = ["normal", "random_orders", "uniform"]
 
-_MASK = 0x7FFFFFFF  # 31 bits, so that all constants fit into an int32
+# Odd numbers of 64 bits, written as signed ones. Positions of one draw are neighbours, and the next
+# counter starts far away from them: 2**64 divided by the golden ratio.
+_COUNTER = 0x9E3779B97F4A7C15 - 2**64
+_SEED, _STREAM = 0x2545F4914F6CDD1D, 0x369DEA0F31A53F85
+_FACTOR = 0xD6E8FEB86659FD93 - 2**64  # degski's: a product in which every bit reaches the upper half
 
 
 def uniform(seed: int, counter: Tensor, *shape: int, stream: int = 0, offset: int = 0) -> Tensor:
@@ -27,46 +31,33 @@ def uniform(seed: int, counter: Tensor, *shape: int, stream: int = 0, offset: in
         stream: sequences that are independent of each other at the same counter.
         offset: position of the first number.
     """
-    return _bits(seed, counter, shape, stream, offset).to(torch.float32) * 2.0**-24
+    upper = _bits(seed, counter, shape, stream, offset) >> 40  # 24 bits, as many as a float32 can hold
+    return upper.to(torch.float32) * 2.0**-24 + 0.5
 
 
 def normal(seed: int, counter: Tensor, *shape: int, stream: int = 0) -> Tensor:
-    """Standard normal numbers in float32, by Box and Muller's transform."""
-    radii, angles = uniform(seed, counter, 2, *shape, stream=stream + 101)
-    return torch.sqrt(-2 * torch.log1p(-radii)) * torch.cos(2 * math.pi * angles)
+    """Standard normal numbers in float32, by the inverse of their distribution function."""
+    # odd multiples of 2**-24 between -1 and 1
+    symmetric = 2 * uniform(seed, counter, *shape, stream=stream + 101) - (1 - 2.0**-24)
+    return math.sqrt(2) * torch.erfinv(symmetric)
 
 
 def random_orders(seed: int, counter: Tensor, count: int) -> Tensor:
     """(count, count - 1) random orders: row i has all numbers below ``count`` but i."""
-    keys = _bits(seed, counter, (count, count - 1), stream=1)
-    # equal keys must not be ordered differently by different processors
-    orders = keys.argsort(dim=1, stable=True)
-    return orders + (orders >= torch.arange(count, device=keys.device)[:, None])
+    keys = _bits(seed, counter, (count, count), stream=1)
+    keys.fill_diagonal_(-(2**63))  # so that i comes first in row i, and can be left out
+    return keys.argsort(dim=1)[:, 1:]
 
 
 def _bits(seed: int, counter: Tensor, shape: tuple[int, ...], stream: int, offset: int = 0) -> Tensor:
-    """Whole numbers of 24 bits, as many as a float32 can hold."""
-    salted = _constant(seed, stream, 0x1B873593), _constant(seed, stream, 0x3C6EF372)
-    key = _mix((counter ^ salted[0]).to(torch.int32)) + salted[1]
-    index = torch.arange(offset, offset + math.prod(shape), dtype=torch.int32, device=counter.device)
-    return ((_mix(index ^ key) >> 8) & 0xFFFFFF).reshape(shape)
+    """Whole numbers of 64 bits, which are hashes of all the arguments; the upper bits are the best.
 
-
-def _constant(seed: int, stream: int, salt: int) -> int:
-    """A whole number of 31 bits, in which every bit of the arguments counts."""
-    x = (seed * 0x9E3779B1 + stream * 0x85EBCA6B + salt) & 0xFFFFFFFF
-    x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
-    x = ((x ^ (x >> 15)) * 0x846CA68B) & 0xFFFFFFFF
-    return (x ^ (x >> 16)) & _MASK
-
-
-def _mix(x: Tensor) -> Tensor:
-    """A bijection of 32-bit integers in which every input bit changes every output bit.
-
-    Products wrap around; shifts are those of unsigned numbers. (C. Wellons' lowbias32 constants.)
+    Products wrap around. A shift keeps the sign, so that two numbers of 64 bits share each hash: too few
+    to be noticed in 24 bits.
     """
-    x = x ^ ((x >> 16) & 0xFFFF)
-    x = x * 0x7FEB352D
-    x = x ^ ((x >> 15) & 0x1FFFF)
-    x = x * -0x7B935975
-    return x ^ ((x >> 16) & 0xFFFF)
+    start = (seed * _SEED + stream * _STREAM) % 2**62 + offset
+    positions = torch.arange(start, start + math.prod(shape), device=counter.device)
+    x = torch.add(positions, counter, alpha=_COUNTER) * _FACTOR
+    for _ in range(2):
+        x = (x ^ (x >> 32)) * _FACTOR
+    return x.reshape(shape)
