@@ -14,11 +14,9 @@ from torch import Tensor
 
 __all__ = ["normal", "random_orders", "uniform"]
 
-# Odd numbers of 64 bits, written as signed ones. Positions of one draw are neighbours, and the next
-# counter starts far away from them: 2**64 divided by the golden ratio.
-_COUNTER = 0x9E3779B97F4A7C15 - 2**64
+# Odd numbers of 64 bits, as signed ones: 2**64 divided by the golden ratio, and degski's factor.
+_COUNTER, _FACTOR = 0x9E3779B97F4A7C15 - 2**64, 0xD6E8FEB86659FD93 - 2**64
 _SEED, _STREAM = 0x2545F4914F6CDD1D, 0x369DEA0F31A53F85
-_FACTOR = 0xD6E8FEB86659FD93 - 2**64  # degski's: a product in which every bit reaches the upper half
 
 
 def uniform(seed: int, counter: Tensor, *shape: int, stream: int = 0, offset: int = 0) -> Tensor:
@@ -57,7 +55,7 @@ def _bits(seed: int, counter: Tensor, shape: tuple[int, ...], stream: int, offse
     """
     start = (seed * _SEED + stream * _STREAM) % 2**62 + offset
     positions = torch.arange(start, start + math.prod(shape), device=counter.device)
-    x = torch.add(positions, counter, alpha=_COUNTER) * _FACTOR
-    for _ in range(2):
+    x = torch.add(counter * _COUNTER, positions, alpha=_FACTOR)
+    for _ in range(2):  # a product carries every bit to the upper half, and the shift brings it down
         x = (x ^ (x >> 32)) * _FACTOR
     return x.reshape(shape)
