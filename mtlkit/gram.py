@@ -10,7 +10,7 @@ __all__ = ["cosine_matrix", "norms_of", "precision", "safe_divide"]
 
 def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
     """Quotient, and zero where the denominator is zero."""
-    return torch.where(denominator == 0, 0.0, numerator / denominator)
+    return torch.where(denominator.bool(), numerator / denominator, 0.0)
 
 
 def norms_of(gram: Tensor) -> Tensor:

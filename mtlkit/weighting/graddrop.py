@@ -68,6 +68,6 @@ class GradDrop(GradientAggregator):
         positive, negative = above.sum(dim=0), below.sum(dim=0)  # (N,)
         chance = uniform(self.seed, state.draws, grads.shape[1], offset=state.offset)
         up = chance * (positive - negative) < positive  # P > U, without a quotient of zeros
-        kept = (1 - state.leaks).to(grads.dtype)
-        merged = torch.where(up, kept @ above, kept @ below) + state.leaks.to(grads.dtype) @ grads
+        leaks = state.leaks.to(grads.dtype)
+        merged = torch.where(up, positive + leaks @ below, negative + leaks @ above)
         return merged, state.replace(draws=state.draws + 1)

@@ -70,32 +70,31 @@ class GradVac(GradientAggregator):
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Coefficients of the task gradients in the sum of the turned ones."""
         norms, unit = norms_of(gram), cosine_matrix(gram)
-        orders = random_orders(self.seed, state.draws, len(gram))  # (K, K - 1) whom each turns to
-        goals = state.goals.gather(1, orders)
-        sines = (1 - goals.square()).clamp(min=0).sqrt()
-        slopes, limits = safe_divide(goals, sines), goals - precision(gram)
-        meets = (norms[:, None] > 0) & (norms[orders] > 0)
-        able = meets & (sines > 0)
+        turns = random_orders(self.seed, state.draws, len(gram)).T  # (K - 1, K): to whom, by turn
+        goals, limits = state.goals, state.goals - precision(gram)
+        meets = torch.outer(norms, norms) > 0
+        slopes = _cotangents(goals)
+        able = meets & slopes.isfinite()  # no move reaches a cosine of one
+        floors = torch.where(able, _cotangents(limits), -torch.inf)
         # row i belongs to the gradient of task i as it turns, in units of its first norm
-        products = unit  # (K, K) with the unit task gradients
-        squares = unit.diagonal()
-        cosines, moves = [], []
-        for turn, others in enumerate(orders.T):
-            along = products.gather(1, others[:, None])[:, 0]
-            cosine = safe_divide(along, squares.clamp(min=0).sqrt()).clamp(-1, 1)
-            across = (squares - along.square()).clamp(min=0).sqrt()
-            turns = able[:, turn] & (cosine < limits[:, turn])
-            move = torch.where(turns, slopes[:, turn] * across - along, 0.0)
-            products = torch.addcmul(products, move[:, None], unit[others])
-            squares = squares + move * (2 * along + move)
-            cosines.append(cosine)
-            moves.append(move)
-        if not moves:
-            return torch.ones_like(norms), state.replace(draws=state.draws + 1)
-        seen, moved = torch.stack(cosines, dim=1), torch.stack(moves, dim=1)  # (K, K - 1)
-        shares = safe_divide(moved * norms[:, None], norms[orders])
-        weights = torch.ones_like(norms).index_add(0, orders.flatten(), shares.flatten())
-        followed = torch.where(meets, goals + self.beta * (seen - goals), goals)
-        return weights, state.replace(
-            goals=state.goals.scatter(1, orders, followed), draws=state.draws + 1
-        )
+        products, squares = unit, unit.diagonal()[:, None]
+        moves, seen = torch.zeros_like(unit), torch.zeros_like(unit)
+        for others, onto in zip(turns[..., None], unit[turns], strict=True):
+            along = products.gather(1, others)  # (K, 1)
+            rest = torch.addcmul(squares, along, along, value=-1).clamp_min(0)
+            across = rest.sqrt()
+            seen.scatter_(1, others, safe_divide(along, torch.hypot(along, across)))
+            turned = slopes.gather(1, others) * across
+            turned = torch.where(along < floors.gather(1, others) * across, turned, along)
+            move = turned - along
+            moves.scatter_(1, others, move)
+            products = torch.addcmul(products, move, onto)
+            squares = torch.addcmul(rest, turned, turned)
+        weights = 1 + safe_divide(norms @ moves, norms)
+        goals = torch.where(meets, goals.lerp(seen, self.beta), goals)
+        return weights, state.replace(goals=goals, draws=state.draws + 1)
+
+
+def _cotangents(cosines: Tensor) -> Tensor:
+    """Length along the other gradient, for a length of one across it."""
+    return cosines / (1 - cosines.square()).sqrt()

@@ -47,5 +47,5 @@ class IMTLG(GradientAggregator):
         # the largest norm makes the quotients of order one; it cancels in the normalisation
         weights = safe_divide(solution * norms.max(), norms)
         total = weights.sum()
-        total = torch.where(total.abs() <= rounding * weights.abs().max(), 0.0, total)
-        return safe_divide(weights, total).to(gram.dtype)
+        cancelled = total.abs() <= rounding * weights.abs().max()
+        return torch.where(cancelled, 0.0, weights / total).to(gram.dtype)

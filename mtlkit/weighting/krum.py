@@ -67,15 +67,14 @@ class Krum(GradientAggregator):
             return torch.ones_like(gram[0])
         exact = gram.double()
         squares = exact.diagonal()
-        distances = (squares[:, None] + squares - 2 * exact).clamp_min(0)
-        # a gradient's distance to itself is zero, so that it comes first
+        distances = torch.add(squares[:, None] + squares, exact, alpha=-2)
+        # and the distance to itself, which is zero
         neighbours = min(max(count - self.n_byzantine - 2, 1), count - 1)
         scores = distances.sort(dim=1).values[:, : neighbours + 1].sum(dim=1)
         selected = min(self.n_selected, count)
         last = scores.sort().values[selected - 1]
         # distances are known to the rounding of the squares that they are differences of
         slack = 8 * precision(gram) * neighbours * squares.max()
-        sure, possible = scores < last - slack, scores <= last + slack
+        sure, tied = scores < last - slack, (scores - last).abs() <= slack
         places = selected - sure.sum()
-        weights = torch.where(sure, 1.0, possible * (places / (possible & ~sure).sum())) / selected
-        return weights.to(gram.dtype)
+        return ((sure + tied * (places / tied.sum())) / selected).to(gram.dtype)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mtlkit.gram import safe_divide
 from mtlkit.randomness import random_orders
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator, State, Tasks
@@ -48,14 +49,12 @@ class PCGrad(GradientAggregator):
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Coefficients of the task gradients in the sum of the projected ones."""
         exact = gram.double()
-        orders = random_orders(self.seed, state.draws, len(gram))  # (K, K - 1): onto whom, and when
-        onto = exact[orders]  # (K, K - 1, K) products of these with the task gradients
-        squares = exact.diagonal()[orders]
-        squares = torch.where(squares == 0, 1.0, squares)
-        products, moves = exact, torch.zeros_like(squares)
-        for turn in range(len(gram) - 1):
-            product = products.gather(1, orders[:, turn, None])  # (K, 1)
-            moves[:, turn, None] = move = (-product / squares[:, turn, None]).clamp_min(0)
-            products = torch.addcmul(products, move, onto[:, turn])
-        weights = torch.ones_like(exact[0]).index_add(0, orders.flatten(), moves.flatten())
-        return weights, state.replace(draws=state.draws + 1)
+        turns = random_orders(self.seed, state.draws, len(gram)).T  # (K - 1, K): onto whom, by turn
+        shares = safe_divide(exact, exact.diagonal())  # of G_j in G_i, as a projection finds them
+        # row i belongs to the gradient of task i as it is projected
+        left, dropped = shares, torch.zeros_like(exact)
+        for others, onto in zip(turns[..., None], shares[turns], strict=True):
+            conflict = left.gather(1, others).clamp_max(0)  # (K, 1)
+            dropped.scatter_(1, others, conflict)
+            left = torch.addcmul(left, conflict, onto, value=-1)
+        return 1 - dropped.sum(dim=0), state.replace(draws=state.draws + 1)
