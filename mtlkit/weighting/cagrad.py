@@ -12,7 +12,7 @@ from mtlkit.gram import precision
 from mtlkit.registry import register_method
 from mtlkit.search import Uniform
 from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.host import solve
+from mtlkit.weighting.host import on_host
 from mtlkit.weighting.solvers import conflict_averse_weights
 
 __all__ = ["CAGrad"]
@@ -63,4 +63,5 @@ class CAGrad(GradientAggregator):
 
     def weights(self, gram: Tensor) -> Tensor:
         """The mean's weights and those of the correction."""
-        return solve(conflict_averse_weights, gram, self.c, precision(gram)).to(gram.dtype)
+        weights = on_host(conflict_averse_weights, gram, c=self.c, rounding=precision(gram))
+        return weights.to(gram.dtype)

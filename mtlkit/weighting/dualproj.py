@@ -8,7 +8,7 @@ from torch import Tensor
 from mtlkit.gram import precision
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.host import Matrix, solve
+from mtlkit.weighting.host import Matrix, on_host
 from mtlkit.weighting.solvers import dual_cone_weights
 
 __all__ = ["DualProj"]
@@ -39,7 +39,8 @@ class DualProj(GradientAggregator):
 
     def weights(self, gram: Tensor) -> Tensor:
         """The mean's weights and the correction's."""
-        return solve(_projected_mean, gram, precision(gram)).to(gram.dtype)
+        weights = on_host(_projected_mean, gram, rounding=precision(gram))
+        return weights.to(gram.dtype)
 
 
 def _projected_mean(gram: Matrix, rounding: float) -> Matrix:

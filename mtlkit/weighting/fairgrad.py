@@ -13,7 +13,7 @@ from mtlkit.gram import precision
 from mtlkit.registry import register_method
 from mtlkit.search import Uniform
 from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.host import solve
+from mtlkit.weighting.host import on_host
 from mtlkit.weighting.solvers import bargaining_weights
 
 __all__ = ["FairGrad"]
@@ -65,4 +65,5 @@ class FairGrad(GradientAggregator):
         """Solution of the power law."""
         if self.alpha == 0:
             return torch.full_like(gram[0], 1 / len(gram))
-        return solve(bargaining_weights, gram, 1 / self.alpha, precision(gram)).to(gram.dtype)
+        weights = on_host(bargaining_weights, gram, power=1 / self.alpha, rounding=precision(gram))
+        return weights.to(gram.dtype)

@@ -76,7 +76,7 @@ class GradNorm(GradientAggregator):
             balanced=weights * state.balanced.mean(),  # absent tasks keep theirs
             applied=state.task_weights.detach().double(),
         )
-        if "losses" in state.values:
+        if "losses" in vars(state):
             new = new.replace(initial_losses=self._initial_losses(state))
         return weights, new
 

@@ -3,43 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Matrix", "on_host", "solve"]
+__all__ = ["Matrix", "on_host"]
 
 Matrix = np.ndarray[Any, np.dtype[Any]]
 
 
-def on_host(
-    function: Callable[..., Sequence[Matrix]], gram: Tensor, *tensors: Tensor
-) -> tuple[Tensor, ...]:
-    """Call ``function(gram, *tensors)`` with float64 arrays and bring its arrays back.
+def on_host(function: Callable[..., Matrix], gram: Tensor, *tensors: Tensor, **options: float) -> Tensor:
+    """What ``function(gram, *tensors, **options)`` finds with float64 arrays, as a float64 tensor.
 
-    All tensors travel in one transfer, and so do all results. Where the Gram matrix is not finite a
-    solver would fail; it is then given an example instead, and its results are replaced by NaN.
+    All tensors travel in one transfer. Where the Gram matrix is not finite a solver would fail; the
+    result is then that of an example, with NaN in place of its numbers.
     """
     given = [gram, *tensors]
-    numbers = torch.cat([tensor.detach().double().reshape(-1) for tensor in given]).cpu().numpy()
+    numbers = torch.cat([tensor.detach().reshape(-1).double() for tensor in given]).cpu().numpy()
     arrays, start = [], 0
     for tensor in given:
         arrays.append(numbers[start : start + tensor.numel()].reshape(tensor.shape))
         start += tensor.numel()
-    finite = math.isfinite(float(arrays[0].trace()))
-    if not finite:
-        arrays = [np.eye(len(arrays[0])), *map(np.ones_like, arrays[1:])]
-    results = [np.asarray(result, dtype=np.float64) for result in function(*arrays)]
-    flat = np.concatenate([result.reshape(-1) for result in results])
-    back = torch.from_numpy(flat if finite else np.full_like(flat, np.nan)).to(gram.device)
-    pieces = torch.split(back, [result.size for result in results])
-    return tuple(piece.view(result.shape) for piece, result in zip(pieces, results, strict=True))
-
-
-def solve(solver: Callable[..., Matrix], gram: Tensor, *numbers: float) -> Tensor:
-    """Weights that ``solver(gram, *numbers)`` finds, as a float64 tensor."""
-    (weights,) = on_host(lambda matrix: [solver(matrix, *numbers)], gram)
-    return weights
+    if math.isfinite(arrays[0].trace()):
+        result = function(*arrays, **options)
+    else:
+        example = np.eye(len(gram)), *map(np.ones_like, arrays[1:])
+        result = np.full_like(function(*example, **options), np.nan)
+    return torch.from_numpy(result).to(gram.device)

@@ -220,11 +220,12 @@ class Method(Stateful):
         """The merged gradient; the new state of the merge is committed."""
         if not step.present:
             return []
-        weights = torch.ones_like(step.gram[0])
         part = self.merge_part
-        if part is not None:
-            if part.needs_whole_gradients:
-                return self._merge_whole(part, step)
+        if part is None:
+            weights = torch.ones_like(step.gram[0])
+        elif part.needs_whole_gradients:
+            return self._merge_whole(part, step)
+        else:
             state = part.state_of(step)
             # a part never meets gradients that are not finite: it sees zeros, and the step is discarded
             weights, new = part.weigh(torch.where(step.finite, step.gram, 0.0), state)
@@ -262,7 +263,7 @@ class Method(Stateful):
         weights, new = part.weigh(unknown, state)
         merged = weights.to(matrix.dtype) @ matrix
         if new is not state:
-            part.commit_state(state, new, everyone, torch.isfinite(merged).all())
+            part.commit_state(state, new, everyone, torch.dot(merged, merged) < torch.inf)
         return merged
 
     def loss_factors(self, losses: Tensor | None, like: Tensor, *, commit: bool = False) -> Tensor:

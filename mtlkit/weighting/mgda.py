@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mtlkit.gram import norms_of
 from mtlkit.registry import register_method
 from mtlkit.search import Choice
 from mtlkit.weighting.base import GradientAggregator, State, Tasks
@@ -60,20 +61,21 @@ class MGDA(GradientAggregator):
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Barycentric coordinates of the point of minimum norm."""
+        if self.normalize == "none":
+            return on_host(min_norm_point, gram), state
         sizes = state.losses.abs() if self.uses_losses else torch.ones_like(gram[0])
         if self.normalize in ("l2", "loss+"):
-            sizes = sizes * gram.diagonal().double().sqrt()
-        (weights,) = on_host(_min_norm_weights, gram, sizes)
-        return weights, state
+            sizes = sizes * norms_of(gram)
+        return on_host(_min_norm_weights, gram, sizes), state
 
 
-def _min_norm_weights(gram: Matrix, sizes: Matrix) -> list[Matrix]:
+def _min_norm_weights(gram: Matrix, sizes: Matrix) -> Matrix:
     """Weights for the gradients divided by their ``sizes``; one of size zero gets weight zero."""
     sizes = np.where(gram.diagonal() == 0, 1, sizes)  # a zero gradient stays zero
     chosen = np.flatnonzero(sizes)
     if not np.isfinite(sizes).all() or not len(chosen):
-        return [np.full(len(gram), 1 / len(gram) if np.isfinite(sizes).all() else np.nan)]
+        return np.full(len(gram), 1 / len(gram) if np.isfinite(sizes).all() else np.nan)
     weights = np.zeros(len(gram))
     sizes = sizes[chosen] / sizes[chosen].max()
     weights[chosen] = min_norm_point(gram[np.ix_(chosen, chosen)] / sizes[:, None] / sizes)
-    return [weights]
+    return weights

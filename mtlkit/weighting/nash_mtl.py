@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from mtlkit.errors import SpecError
@@ -74,10 +75,10 @@ class NashMTL(GradientAggregator):
         """The bargaining solution, or the one kept, clipped."""
         rounding = precision(gram)
 
-        def bargain(gram: Matrix, kept: Matrix, age: Matrix) -> list[Matrix]:
+        def bargain(gram: Matrix, kept: Matrix, age: Matrix) -> Matrix:
             if age % self.update_every == 0 or (kept < 0).any():
                 kept = bargaining_weights(gram, 1.0, rounding)
-            return [_clip(kept, gram, self.max_norm), kept]
+            return np.stack([_clip(kept, gram, self.max_norm), kept])
 
         weights, kept = on_host(bargain, gram, state.kept, state.age)
         return weights, state.replace(kept=kept, age=state.age + 1)

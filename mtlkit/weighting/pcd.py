@@ -82,7 +82,7 @@ class PCD(GradientAggregator):
         scales = safe_divide(1 - self.beta ** seen.double(), squares).sqrt()
         rounding = precision(gram)
 
-        def descend(gram: Matrix, scales: Matrix, is_primary: Matrix) -> list[Matrix]:
+        def descend(gram: Matrix, scales: Matrix, is_primary: Matrix) -> Matrix:
             first = int(is_primary.argmax())  # the first task where none is primary
             order = [first, *(k for k in range(len(gram)) if k != first)]
             scaled = (gram * scales[:, None] * scales)[np.ix_(order, order)]
@@ -92,9 +92,9 @@ class PCD(GradientAggregator):
                 square = weights[order] @ scaled @ weights[order]
                 # a direction that is zero to rounding has no length that could be scaled
                 if square <= rounding * (weights[order] @ np.sqrt(scaled.diagonal())) ** 2:
-                    return [np.zeros(len(gram))]
+                    return np.zeros(len(gram))
                 weights = weights * scales * np.sqrt(gram[first, first] / square)
-            return [weights]
+            return weights
 
-        (weights,) = on_host(descend, gram, scales, state.is_primary)
+        weights = on_host(descend, gram, scales, state.is_primary)
         return weights, state.replace(squares=squares, seen=seen)

@@ -92,7 +92,7 @@ class SDMGrad(SimplexWeights):
     def move(self, shares: Tensor, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """The inner descent."""
         products = safe_divide(state.cross_gram.double(), norms_of(gram).mean().square())
-        (moved,) = on_host(self._descend, products, shares)
+        moved = on_host(self._descend, products, shares)
         return moved, state
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
@@ -100,9 +100,9 @@ class SDMGrad(SimplexWeights):
         point, new = super().weigh(gram, state)
         return (point + self.lam / len(point)) / (1 + self.lam), new
 
-    def _descend(self, products: Matrix, shares: Matrix) -> list[Matrix]:
+    def _descend(self, products: Matrix, shares: Matrix) -> Matrix:
         point, velocity = shares, np.zeros_like(shares)
         for _ in range(self.n_iter):
             velocity = self.momentum * velocity + products @ (point + self.lam / len(point))
             point = project_onto_simplex(point - self.lr * velocity)
-        return [point]
+        return point

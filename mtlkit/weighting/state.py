@@ -8,7 +8,7 @@ finite, saving and restoring are taken care of.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
 
 import torch
@@ -25,10 +25,8 @@ Per = Literal["task", "pair", "all", "coordinate"]
 class State:
     """Values by name, as attributes: ``state.norms``. It is not changed but replaced."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.values = dict(values)
-        for name, value in values.items():
-            setattr(self, name, value)
+    def __init__(self, **values: Any) -> None:
+        vars(self).update(values)
 
     def __getattr__(self, name: str) -> Any:
         if name == "losses":
@@ -37,7 +35,7 @@ class State:
 
     def replace(self, **values: Any) -> State:
         """The state with some values changed."""
-        return State({**self.values, **values})
+        return State(**{**vars(self), **values})
 
 
 class Stateful(nn.Module):
@@ -116,7 +114,7 @@ class Stateful(nn.Module):
                 value = value.index_select(0, index)
                 value = value.index_select(1, index) if per == "pair" else value
             values[name] = value
-        return State({**values, **extras})
+        return State(**values, **extras)
 
     def state_of(self, step: Step) -> State:
         """State of the step's tasks, and what else the hooks of this part asked for."""
@@ -137,7 +135,7 @@ class Stateful(nn.Module):
         """
         fitted: dict[str, Tensor] = {}
         for name in (name for name, per in self._declared.items() if per == "coordinate"):
-            held = state.values[name]
+            held = getattr(state, name)
             if held.shape[1] == 0:
                 self._columns = _Columns()
             same = self._columns.are(tensors)
@@ -154,8 +152,8 @@ class Stateful(nn.Module):
     def commit_state(self, old: State, new: State, present: tuple[int, ...], finite: Tensor) -> None:
         """Keep the ``new`` state of the present tasks, if the step was finite."""
         for name, per in self._declared.items():
-            value = new.values[name]
-            if value is old.values[name] or name in self._learnt or name in self._constants:
+            value = getattr(new, name)
+            if value is getattr(old, name) or name in self._learnt or name in self._constants:
                 continue
             buffer: Tensor = getattr(self, name)
             if per == "coordinate" and not buffer.shape[1]:

@@ -7,7 +7,7 @@ from torch import Tensor
 from mtlkit.gram import precision
 from mtlkit.registry import register_method
 from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.host import Matrix, solve
+from mtlkit.weighting.host import Matrix, on_host
 from mtlkit.weighting.solvers import dual_cone_projections
 
 __all__ = ["UPGrad"]
@@ -38,7 +38,8 @@ class UPGrad(GradientAggregator):
 
     def weights(self, gram: Tensor) -> Tensor:
         """Mean of the projections' weights."""
-        return solve(_mean_projection, gram, precision(gram)).to(gram.dtype)
+        weights = on_host(_mean_projection, gram, rounding=precision(gram))
+        return weights.to(gram.dtype)
 
 
 def _mean_projection(gram: Matrix, rounding: float) -> Matrix:
