@@ -43,7 +43,7 @@ def normal(seed: int, counter: Tensor, *shape: int, stream: int = 0) -> Tensor:
 def random_orders(seed: int, counter: Tensor, count: int) -> Tensor:
     """(count, count - 1) random orders: row i has all numbers below ``count`` but i."""
     keys = _bits(seed, counter, (count, count), stream=1)
-    keys.fill_diagonal_(-(2**63))  # so that i comes first in row i, and can be left out
+    keys.diagonal().fill_(-(2**63))  # so that i comes first in row i, and can be left out
     return keys.argsort(dim=1)[:, 1:]
 
 
@@ -55,7 +55,7 @@ def _bits(seed: int, counter: Tensor, shape: tuple[int, ...], stream: int, offse
     """
     start = (seed * _SEED + stream * _STREAM) % 2**62 + offset
     positions = torch.arange(start, start + math.prod(shape), device=counter.device)
-    x = torch.add(counter * _COUNTER, positions, alpha=_FACTOR)
+    x = torch.add(counter.long() * _COUNTER, positions, alpha=_FACTOR)
     for _ in range(2):  # a product carries every bit to the upper half, and the shift brings it down
         x = (x ^ (x >> 32)) * _FACTOR
     return x.reshape(shape)

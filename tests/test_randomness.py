@@ -27,6 +27,58 @@ def test_neighbouring_positions_counters_seeds_and_streams_are_uncorrelated():
         assert abs(torch.corrcoef(torch.stack([left, right]))[0, 1]) < 0.03
 
 
+@pytest.mark.parametrize("shift", [1, 2, 3, 64, 1000, 2**16, 5 * 2**19, 2**24, 5 * 2**28, 2**32])
+def test_numbers_of_shifted_positions_are_independent(shift):
+    first, second = (uniform(0, FIRST, 200_000, offset=offset) for offset in (0, shift))
+    assert_independent(first, second)
+
+
+@pytest.mark.parametrize("change", [1, 2, 3, 5, 8, 1000, 2**16, 2**20])
+def test_numbers_of_other_counters_seeds_and_streams_are_independent(change):
+    first = uniform(0, FIRST, 200_000)
+    assert_independent(first, uniform(0, torch.tensor(change), 200_000))
+    assert_independent(first, uniform(change, FIRST, 200_000))
+    assert_independent(first, uniform(0, FIRST, 200_000, stream=change))
+
+
+def test_single_numbers_of_following_counters_are_independent():
+    drawn = torch.stack([uniform(0, torch.tensor(counter), 4) for counter in range(20_000)])
+    for left, right in ((0, 1), (1, 2), (0, 3)):
+        assert_independent(drawn[:, left], drawn[:, right], cells=16)
+    for lag in (1, 2, 3, 5, 8):
+        assert_independent(drawn[:-lag, 0], drawn[lag:, 0], cells=16)
+
+
+def assert_independent(first: torch.Tensor, second: torch.Tensor, cells: int = 64) -> None:
+    """Pairs fill a square evenly, and so do their differences, the finer structure of a weak hash."""
+    counted = (first * cells).long() * cells + (second * cells).long()
+    differences = ((second - first) % 1 * cells**2).long().clamp(max=cells**2 - 1)
+    for numbers in (counted, differences):
+        counts = torch.bincount(numbers, minlength=cells**2)
+        assert stats.chisquare(counts.numpy()).pvalue > 1e-5
+
+
+def test_every_bit_of_a_position_changes_half_of_the_bits_of_its_number():
+    numbers = (uniform(0, FIRST, 2**16).double() * 2**24).long()
+    for bit in range(16):
+        changed = numbers ^ numbers[torch.arange(2**16) ^ 2**bit]
+        shares = [((changed >> place) & 1).double().mean() for place in range(24)]
+        assert 0.48 < min(shares) <= max(shares) < 0.52
+
+
+def test_the_largest_seeds_and_offsets_can_be_drawn():
+    for seed in (2**63 - 1, 2**64 + 3, -1):
+        assert stats.kstest(uniform(seed, FIRST, 2000, offset=2**40).numpy(), "uniform").pvalue > 1e-3
+
+
+def test_normal_numbers_are_finite_and_as_often_negative_as_positive():
+    sample = normal(0, FIRST, 2**20)
+    assert torch.isfinite(sample).all()
+    assert 4 < sample.max() < 6
+    assert -6 < sample.min() < -4
+    assert abs((sample > 0).double().mean() - 0.5) < 0.003
+
+
 def test_normal_numbers_are_standard_normal():
     sample = normal(3, FIRST, 20_000)
     assert stats.kstest(sample.numpy(), "norm").pvalue > 1e-3
@@ -62,7 +114,7 @@ def test_a_draw_does_not_depend_on_how_it_is_split():
 
 def test_the_same_seed_and_counter_draw_the_same_and_others_do_not():
     draw = uniform(0, FIRST, 50)
-    assert torch.equal(uniform(0, torch.tensor(0, dtype=torch.int32), 50), draw)
+    assert torch.equal(uniform(0, torch.tensor(1, dtype=torch.int32), 50), uniform(0, SECOND, 50))
     for other in (uniform(1, FIRST, 50), uniform(0, SECOND, 50), uniform(0, FIRST, 50, stream=1)):
         assert not torch.isclose(other, draw).any()
 
@@ -76,7 +128,7 @@ def test_large_seeds_and_counters_do_not_repeat_each_other():
 
 def test_traced_and_plain_draws_are_the_same():
     torch.compiler.reset()
-    traced = torch.compile(uniform, fullgraph=True, backend="eager")
+    traced = torch.compile(uniform, fullgraph=True, backend="aot_eager")
     counter = torch.tensor(3)
     for stream in (0, 1, 7):
         assert torch.equal(
@@ -86,6 +138,6 @@ def test_traced_and_plain_draws_are_the_same():
 
 def test_traced_and_plain_orders_are_the_same():
     torch.compiler.reset()
-    traced = torch.compile(random_orders, fullgraph=True, backend="eager")
+    traced = torch.compile(random_orders, fullgraph=True, backend="aot_eager")
     for count in (3, 12):
         assert torch.equal(traced(5, SECOND, count), random_orders(5, SECOND, count))
