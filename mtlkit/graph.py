@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "in_backward",
     "leaves_below",
     "leaves_of",
     "needed_again",
@@ -62,16 +61,9 @@ def _leaves(nodes: Iterable[Any]) -> dict[int, Tensor]:
     return found
 
 
-def in_backward() -> bool:
-    """Whether autograd is running: a checkpoint is computing its forward again."""
-    if torch.compiler.is_compiling():
-        return False
-    return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001  there is no public name
-
-
 def retains_graph() -> bool:
     """Whether the running backward was called with ``retain_graph=True``."""
-    return bool(torch._C._autograd._get_current_graph_task_keep_graph())  # noqa: SLF001  as above
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())  # noqa: SLF001  no public name
 
 
 def visits(node: Any) -> bool:

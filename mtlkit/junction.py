@@ -6,7 +6,7 @@ autograd calls the node once, when all task gradients have arrived, and it retur
 step is one ordinary ``backward()``, and whatever hooks into autograd (DDP, GradScaler, checkpointing,
 compilers) sees an ordinary graph.
 
-Besides the K views a fork returns an **anchor**: 1 + K zeros that :func:`report` adds to the total.
+Besides the K views a fork returns an **anchor**: 1 + K zeros that :class:`Report` adds to the total.
 Its gradient is the factor by which the caller scaled the loss (GradScaler, accumulation), so that a
 method sees true gradient norms, and the values of the losses of this very step. And it makes the node
 run on a process without any label in this batch, where its peers would wait for it for ever.
@@ -37,7 +37,7 @@ from mtlkit.parameter_rows import (
 )
 from mtlkit.step import Step, measure, measure_rows
 
-__all__ = ["Merger", "flatten_features", "fork", "fork_unrecorded", "join_losses", "report"]
+__all__ = ["Merger", "Report", "flatten_features", "fork", "fork_unrecorded", "join_losses"]
 
 Leaves = list[Tensor | None]
 
@@ -106,12 +106,6 @@ def _views(method: Merger, leaves: list[Tensor]) -> list[list[Tensor]]:
     if method.fork_part is None:
         return [leaves] * len(method.tasks)
     return method.fork_part.fork(leaves)
-
-
-def report(anchor: Tensor, losses: Tensor) -> Tensor:
-    """A zero to be added to the total, which hands the (K,) losses to the junction of ``anchor``."""
-    zero: Tensor = _Report.apply(anchor, losses)
-    return zero
 
 
 def join_losses(method: Merger, losses: Sequence[Tensor | None], values: Tensor) -> Tensor:
@@ -206,14 +200,18 @@ class _FeatureJunction(torch.autograd.Function):
         return (None, None, None, *features, *owned, *parameters)
 
 
-class _Report(torch.autograd.Function):
+class Report(torch.autograd.Function):
+    """A zero to be added to the total, which hands the (K,) losses to the junction of ``anchor``."""
+
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, losses: Tensor) -> Tensor:
+        """The zero."""
         ctx.save_for_backward(losses.to(anchor.dtype))
         return torch.zeros((), dtype=anchor.dtype, device=anchor.device)
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, None]:
+        """What the junction reads: the factor of the total, and the losses."""
         (losses,) = ctx.saved_tensors
         return torch.cat([scale.reshape(1), losses]), None
 

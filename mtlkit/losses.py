@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mtlkit.distributed import Processes, processes_of
 from mtlkit.errors import SpecError, UsageError, unknown_name
-from mtlkit.graph import in_backward
+from mtlkit.misuse import in_backward
 from mtlkit.step import spread
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from mtlkit.distributed import ALONE, Processes, inside_wrapper, wrapper_waits
 from mtlkit.errors import UsageError
-from mtlkit.graph import in_backward, nodes_below
+from mtlkit.graph import nodes_below
 from mtlkit.launching import warn_first
 
-__all__ = ["Fork", "Forks", "check_arrivals", "check_walk"]
+__all__ = ["Fork", "Forks", "check_arrivals", "check_walk", "in_backward"]
 
 _NO_FORK = (
     "for a loss that contains derivatives of the prediction, or a model without features to fork, "
@@ -37,6 +37,13 @@ class Fork:
     """Whether DDP waits for the gradient of every parameter, labels or not."""
     recomputed: bool = False
     """Whether a checkpoint made it while computing the forward again."""
+
+
+def in_backward() -> bool:
+    """Whether autograd is running: a checkpoint is computing its forward again."""
+    if torch.compiler.is_compiling():
+        return False
+    return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001  there is no public name
 
 
 class Forks:

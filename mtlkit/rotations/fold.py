@@ -37,7 +37,7 @@ def fold_(base: Tensor, applied: Tensor, lie: Tensor, degree: int = 8) -> None:
         step, factor = _step(rotations.shape[-1], done, wanted, degree, squarings)
         rotations += torch.bmm(rotations, step)
         # exactly what was wanted where the factor is 1; it is 0 where that is not finite
-        done.lerp_(_zero_if_not_finite(wanted), factor)
+        done.lerp_(torch.nan_to_num(wanted, 0.0, 0.0, 0.0), factor)
 
 
 def folded(base: Tensor, applied: Tensor, lie: Tensor) -> Tensor:
@@ -54,13 +54,10 @@ def _step(side: int, applied: Tensor, lie: Tensor, degree: int, squarings: int) 
     # the powers of such entries stay within the dtype's range, and no smaller move is cut
     limit = 2.0**squarings
     scale = torch.where(largest.isfinite(), limit / largest.clamp_min(limit), 0.0)
-    move = unpack(_zero_if_not_finite(move).mul_(scale), side)
+    zeroed = torch.nan_to_num(move, 0.0, 0.0, 0.0)  # many times faster than where
+    move = unpack(zeroed.mul_(scale), side)
     step, factor = exponential_minus_one(move, degree, squarings)
     return step, factor * scale
-
-
-def _zero_if_not_finite(numbers: Tensor) -> Tensor:
-    return torch.nan_to_num(numbers, 0.0, 0.0, 0.0)  # many times faster than where
 
 
 def full_precision(device: torch.device) -> torch.autocast:

@@ -86,15 +86,21 @@ class Rotations(nn.Module):
                 fold_(self.base, self.applied, self._packed())
                 self.base.copy_(orthogonalize(self.base))
             else:
-                self._project()
-                self._warn_if_idle()
-                if self._pending():
+                if self._noted != _versions([self.base]):  # somebody wrote into it, such as an average
+                    self.base.copy_(projected(self.base))
+                versions = _versions(self.lie)
+                resting = self._folded == versions
+                self._warn_if_idle(resting)
+                pending = self._unfolded or not resting
+                if self._folded is None:  # new, loaded or copied: nothing is known but the numbers
+                    pending = bool((self._packed() != self.applied).any())
+                if pending:
                     packed = self._packed()
                     if self.folds % _FOLDS_BETWEEN_CHECKS == 0:
                         self._check(packed)
                     fold_(self.base, self.applied, packed, self.degree)
                     self.folds += 1
-                self._unfolded, self._folded = False, _versions(self.lie)
+                self._unfolded, self._folded = False, versions
                 self._noted = _versions([self.base])
         return self.current()
 
@@ -147,9 +153,9 @@ class Rotations(nn.Module):
         elif self.base.dtype == torch.float32:
             self.degree = degree_for(unpack(move, self.side))
 
-    def _warn_if_idle(self) -> None:
+    def _warn_if_idle(self, resting: bool) -> None:
         """Warn once where gradients come and no optimizer has ever moved the rotations."""
-        waiting = self._unfolded and self.lie[0].requires_grad and self._folded == _versions(self.lie)
+        waiting = self._unfolded and self.lie[0].requires_grad and resting
         self._idle = self._idle + 1 if waiting else 0
         if self._idle == _PATIENCE and not self._packed().any():
             warnings.warn(
@@ -159,11 +165,6 @@ class Rotations(nn.Module):
                 UserWarning,
                 stacklevel=8,  # the line that calls method(features)
             )
-
-    def _project(self) -> None:
-        """Make rotations of what somebody else has written into ``base``, for example an average."""
-        if self._noted != _versions([self.base]):
-            self.base.copy_(projected(self.base))
 
     def _evaluated(self) -> Tensor:
         """(K, b, n, n) rotations with all that the optimizer has done, on the manifold."""
@@ -186,12 +187,6 @@ class Rotations(nn.Module):
         """(K b, 2 h, h) parameters of all tasks."""
         whole = [p.full_tensor() if hasattr(p, "full_tensor") else p.detach() for p in self.lie]
         return torch.cat(whole).to(self.base.dtype)
-
-    def _pending(self) -> bool:
-        """Whether the parameters may have moved since the last fold."""
-        if self._folded is None:  # a new, loaded or copied module: nothing is known but the numbers
-            return bool((self._packed() != self.applied).any())
-        return self._unfolded or self._folded != _versions(self.lie)
 
     def get_extra_state(self) -> Tensor:
         """What the host knows: with it, training goes on bit for bit."""

@@ -159,16 +159,17 @@ class GradientAggregator(Method, ABC):
 
     def own_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
         """Gradients of the :meth:`owned` parameters, times ``step.scale``; None for no gradient."""
-        found: Mapping[str, Tensor] = {}
-        if self.overrides("learn") and step.present:
-            found = self.learn(step.gram, self.state_of(step))
-        gradients: list[Tensor | None] = []
+        parameters = self.owned()
+        if not (parameters and self.overrides("learn")):
+            return (None,) * len(parameters)
+        found = self.learn(step.gram, self.state_of(step)) if step.present else {}
+        gradients = []
         for name, parameter in self.learnt.items():
             if name in found:
                 gradient = spread(found[name] * step.scale, step.present, step.tasks, fill=0.0)
                 gradients.append(gradient.to(parameter.dtype))
             else:  # zero where nobody has labels, so that DDP has something to average
-                gradients.append(torch.zeros_like(parameter) if self.overrides("learn") else None)
+                gradients.append(torch.zeros_like(parameter))
         return tuple(gradients)
 
     # Describe itself

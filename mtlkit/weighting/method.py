@@ -16,7 +16,7 @@ from mtlkit import losses as loss_terms
 from mtlkit.distributed import ALONE, Processes, processes_of
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.gradients import MatrixGradients
-from mtlkit.junction import fork, fork_unrecorded, join_losses, report
+from mtlkit.junction import Report, fork, fork_unrecorded, join_losses
 from mtlkit.lone import LoneTraining
 from mtlkit.misuse import Fork, Forks
 from mtlkit.spec import Part, format_spec
@@ -113,7 +113,7 @@ class Method(Stateful):
                 in_order = [weighed.terms.get(task) for task in range(len(self.tasks))]
                 terms = [_join_untraced(self, in_order, weighed.values)]
         if anchor is not None:
-            terms.append(report(anchor, weighed.values))
+            terms.append(Report.apply(anchor, weighed.values))
         if weighed.extra is not None:
             terms.append(weighed.extra)
         if not terms:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -131,14 +132,15 @@ class LastStep(nn.Module):
                 name, torch.full(shape, torch.nan, dtype=torch.float64), persistent=False
             )
         self.register_buffer("steps", torch.zeros((), dtype=torch.long), persistent=False)
-        self._eager: Stats | None = None
+        self._eager: tuple[Any, ...] | None = None
 
     def keep(self, step: Step, weights: Tensor | None, products: Tensor | None = None) -> None:
         """Keep a step: its Gram matrix and losses, without the gradients; see :class:`Stats`."""
-        stats = Stats(step.gram, step.losses, step.present, self.tasks, weights, products)
+        kept = (step.gram, step.losses, step.present, self.tasks, weights, products)
         if not torch.compiler.is_compiling():
-            self._eager = stats
+            self._eager = kept
             return
+        stats = Stats(*kept)
         gram = step.gram.double()
         self.gram.copy_(spread(spread(gram, step.present, self.tasks).T, step.present, self.tasks).T)
         self.weights.copy_(stats.weights)
@@ -154,7 +156,7 @@ class LastStep(nn.Module):
     def stats(self) -> Stats | None:
         """The last step; None before the first."""
         if self._eager is not None:
-            return self._eager
+            return Stats(*self._eager)
         if int(self.steps) == 0:
             return None
         kept = (self.gram.clone(), self.losses.clone(), self.weights.clone(), self.products.clone())
