@@ -31,5 +31,6 @@ def on_host(function: Callable[..., Matrix], gram: Tensor, *tensors: Tensor, **o
         result = function(*arrays, **options)
     else:
         example = np.eye(len(gram)), *map(np.ones_like, arrays[1:])
-        result = np.full_like(function(*example, **options), np.nan)
-    return torch.from_numpy(result).to(gram.device)
+        result = np.full(np.shape(function(*example, **options)), np.nan)
+    # a copy: the solver may return what it was given, or a view that torch does not take
+    return torch.from_numpy(np.array(result, dtype=np.float64)).to(gram.device)
