@@ -63,7 +63,7 @@ def _leaves(nodes: Iterable[Any]) -> dict[int, Tensor]:
 
 
 def in_backward() -> bool:
-    """Whether autograd is running: a checkpoint is computing its forward again."""
+    """Whether a backward pass is running, as when a checkpoint recomputes its forward."""
     if torch.compiler.is_compiling():
         return False
     return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001  there is no public name
@@ -80,7 +80,7 @@ def visits(node: Any) -> bool:
 
 
 def needed_again(tensors: Sequence[Tensor]) -> list[bool]:
-    """Whether a walk from each of the tensors, in this order, must retain its graph.
+    """Whether a backward pass from each of the tensors, in this order, must retain its graph.
 
     It must if the graph has a node in common with that of a following tensor, or with the running
     backward.
