@@ -175,7 +175,7 @@ def _described(facts: MethodFacts) -> list[tuple[str, str]]:
         ("link", paper_link(facts.name)),
         ("needs", ", ".join(facts.needs)),
         ("several processes", facts.distributed),
-        ("cost", facts.cost),
+        ("work per step", facts.cost),
         ("cost at K = 10", facts.figure),
     ]
     return [(key, value) for key, value in rows if value]
