@@ -14,6 +14,7 @@ from torch.autograd import backward
 from mtlkit.architectures import Architecture, create_architecture
 from mtlkit.errors import UnknownNameError, UsageError
 from mtlkit.junction import flatten_features
+from mtlkit.testing.cases import require
 from mtlkit.testing.networks import (
     Case,
     FirstTask,
@@ -25,7 +26,6 @@ from mtlkit.testing.networks import (
     losses_of,
     merging_method,
     reached_by,
-    require,
     same_gradients,
     same_predictions,
     size_of,

@@ -17,6 +17,7 @@ from mtlkit.errors import UsageError
 from mtlkit.junction import flatten_features
 from mtlkit.registry import architectures, option_defaults, option_names
 from mtlkit.spec import Part
+from mtlkit.testing.cases import require
 from mtlkit.weighting.base import GradientAggregator
 
 
@@ -91,12 +92,6 @@ class FirstTask(GradientAggregator):
         weights = torch.zeros_like(gram[0])
         weights[0] = 3.0
         return weights
-
-
-def require(condition: bool, message: str) -> None:
-    """An ``assert`` that ``python -O`` keeps."""
-    if not condition:
-        raise AssertionError(message)
 
 
 def merging_method(net: Architecture) -> str:
