@@ -118,7 +118,7 @@ def _index(facts: dict[str, catalogue.MethodFacts]) -> str:
 def _row(facts: catalogue.MethodFacts) -> str:
     link = paper_link(facts.name)
     year = f"[{facts.year}]({link})" if facts.year and link else str(facts.year or "")
-    waits = "1" if "solver" in facts.cost else "0"
+    waits = "1" if {"solver", "eigenvalues"} & set(facts.cost.split()) else "0"
     cells = [f"[`{facts.name}`]({facts.name}.md)", _summary(facts), ", ".join(facts.roles), year]
     cells += [", ".join(facts.needs), waits, facts.figure.replace(" ", "\N{NO-BREAK SPACE}")]
     return f"| {' | '.join(cells)} |"
