@@ -1,9 +1,9 @@
-"""A merged backward where the heads have been computed already: ``mtl_backward`` and ``backward``.
+"""A merged backward for heads that are computed already: ``mtl_backward`` and ``backward``.
 
-They take the place of TorchJD's calls of these names. :func:`mtl_backward` forks the features after
-the fact: a stand-in for each loss hangs on the task's view of the features, and its backward walks the
-task's real graph from the loss down to the features and no further. All the rest (loss parts, absent
-tasks, processes, scaling) is that of ``method(features)`` and ``method.total(losses)``.
+They replace TorchJD's functions of the same names. :func:`mtl_backward` forks the features after
+the fact: a proxy of each loss is computed from the task's view of the features, and its backward runs
+through the task's real graph from the loss down to the features and no further. All the rest (loss
+parts, absent tasks, processes, scaling) is that of ``method(features)`` and ``method.total(losses)``.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ def mtl_backward(
     walks = _plan(given, [leaf for leaf in leaves if leaf.requires_grad], retain_graph)
     with torch.enable_grad():
         views = method(features)
-        stand_ins: list[Tensor | None] = [None] * len(views)
+        proxies: list[Tensor | None] = [None] * len(views)
         for task, loss in given.items():
-            stand_ins[task] = loss
+            proxies[task] = loss
             if task in walks:
                 view = [leaf for leaf in flatten_features(views[task])[0] if leaf.requires_grad]
-                stand_ins[task] = _StandIn.apply(walks[task], *view, *walks[task].parameters)
-        total = method.total(stand_ins)
+                proxies[task] = _ProxyLoss.apply(walks[task], *view, *walks[task].parameters)
+        total = method.total(proxies)
     torch.autograd.backward(total, gradient, retain_graph=retain_graph)
 
 
@@ -130,12 +130,12 @@ def _check_labels(method: GradientAggregator, losses: dict[int, Tensor]) -> None
 
 @dataclass(frozen=True)
 class _Walk:
-    """The way from one loss down to the features."""
+    """The backward pass from one loss down to the features."""
 
     loss: Tensor
     features: list[Tensor]
     parameters: list[Tensor]
-    """What the loss reaches past the features: those of the head."""
+    """Parameters that the loss depends on directly, not through the features: those of the head."""
     retain_graph: bool
 
     def gradients(self, scale: Tensor) -> tuple[Tensor | None, ...]:
@@ -154,8 +154,8 @@ class _Walk:
                 handle.remove()
 
 
-class _StandIn(torch.autograd.Function):
-    """The value of a loss; its backward walks the real loss, of whose graph the node is no part."""
+class _ProxyLoss(torch.autograd.Function):
+    """The value of a loss; its backward runs through the graph of the real loss."""
 
     @staticmethod
     def forward(ctx: Any, walk: _Walk, *tensors: Tensor) -> Tensor:
@@ -225,7 +225,7 @@ def _edge(tensor: Tensor) -> Edge:
 
 
 def _block(feature: Tensor) -> Any:
-    """Let no gradient pass below a feature; autograd reads off the feature's own before this."""
+    """Stop gradients at a feature; autograd has taken the feature's own gradient before."""
     output = feature.output_nr
 
     def stop(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:

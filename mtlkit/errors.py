@@ -32,7 +32,7 @@ class UnknownNameError(SpecError, LookupError):
 
 
 class UsageError(MtlkitError, RuntimeError):
-    """Calls in an order that makes no training step, such as a backward without a fork."""
+    """Calls in an order that is not a training step, such as a backward without a fork."""
 
 
 class ConfigError(SpecError):

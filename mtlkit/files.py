@@ -1,4 +1,4 @@
-"""Files that are never half written: each gets its name when it is whole and on disk."""
+"""Atomic writes: a file is written under a temporary name and renamed once it is on disk."""
 
 from __future__ import annotations
 

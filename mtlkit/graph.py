@@ -72,7 +72,7 @@ def visits(node: Any) -> bool:
 
 
 def needed_again(tensors: Sequence[Tensor]) -> list[bool]:
-    """Whether a walk from each of the tensors, in this order, must retain its graph.
+    """Whether a backward pass from each of the tensors, in this order, must retain its graph.
 
     It must if the graph has a node in common with that of a following tensor, or with the running
     backward.

@@ -1,4 +1,4 @@
-"""Processes that a launcher such as torchrun started, read off the environment."""
+"""Processes started by a launcher such as torchrun, read from the environment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def launched_processes() -> int:
 
 
 def is_first_process() -> bool:
-    """Whether this is the one of several processes that speaks."""
+    """Whether this is the process that prints messages and warnings."""
     distributed = sys.modules.get("torch.distributed")  # importing torch would take seconds
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return bool(distributed.get_rank() == 0)
@@ -53,6 +53,6 @@ def refuse_launcher(command: str) -> None:
         return
     raise LaunchError(
         f"{command} starts processes of its own, so torchrun or accelerate launch must not start it "
-        f"({started} times): call it alone, and say with --jobs how many runs go on at a time. For one "
+        f"({started} times): run it directly, with --jobs for the number of runs at a time. For one "
         "training on several GPUs, launch mtlkit train"
     )

@@ -1,4 +1,4 @@
-"""Processes that were started together and train alone are noticed."""
+"""Detects processes that were launched together but train independently of each other."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mtlkit.launching import launched_processes, warn_first
 __all__ = ["LoneTraining"]
 
 _CHECKED = (10, 100)
-"""Steps that are looked at: late enough for weights that go apart to be apart."""
+"""Steps at which the processes are compared: late enough for their weights to have diverged."""
 _MOST = 64
-"""Matrices that are compared."""
+"""Largest number of weight matrices that are compared."""
 _TOLERANCE = 1e-9
 _ADVICE = "wrap the model and its method in DistributedDataParallel, or let Accelerate prepare them"
 
@@ -32,7 +32,7 @@ class LoneTraining:
         self._backwards = 0
 
     def count_step(self) -> None:
-        """Warn where a launcher started several processes and nothing joins them."""
+        """Warn if a launcher started several processes and torch.distributed is not initialised."""
         self._steps += 1
         if self._steps != _CHECKED[0] or (dist.is_available() and dist.is_initialized()):
             return
@@ -45,10 +45,10 @@ class LoneTraining:
             )
 
     def compare(self, node: Any, processes: Processes, owned: Sequence[Tensor]) -> None:
-        """Warn where all matrices below the node of a backward differ between the processes.
+        """Warn if all weight matrices below the node of a backward differ between the processes.
 
-        Every process must call this in the same backwards. Weights that are equal, by whatever means,
-        are in order; and so are weights of which only some differ, such as those of experts.
+        Every process must call this in the same backward passes. Equal weights are fine however they
+        were made equal, and so are weights of which only some differ, such as those of experts.
         """
         self._backwards += 1
         if self._backwards not in _CHECKED:

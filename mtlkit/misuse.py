@@ -40,7 +40,7 @@ class Fork:
 
 
 def in_backward() -> bool:
-    """Whether autograd is running: a checkpoint is computing its forward again."""
+    """Whether a backward pass is running, as when a checkpoint recomputes its forward."""
     if torch.compiler.is_compiling():
         return False
     return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001  there is no public name

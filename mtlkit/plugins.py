@@ -1,6 +1,6 @@
-"""Own code without packaging: files or modules that register data sets, methods, networks or tasks.
+"""User code without packaging: files or modules that register data sets, methods, networks or tasks.
 
-A process that has to know them loads them again: ``plugins`` is a key of every training's settings.
+Every process loads them itself: ``plugins`` is a key in the settings of every training.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _explain(error: BaseException, plugin: str, path: Path | None) -> str:
 
 
 def users_line(error: BaseException) -> str:
-    """File and line of the user's own code that the error went through last; empty if there is none."""
+    """File and line of the user's own code nearest to the error; empty if there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         foreign = path.is_file() and _OWN not in path.parents and path != Path(sys.argv[0])

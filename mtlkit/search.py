@@ -42,7 +42,7 @@ class Uniform:
 
     def __post_init__(self) -> None:
         if not -math.inf < self.low < self.high < math.inf:
-            raise SpecError(f"a range goes from a number to a larger one, not {self}")
+            raise SpecError(f"a range needs two finite numbers, the smaller first; not {self}")
 
     def grid(self, points: int) -> list[Any]:
         """Evenly spaced values, both ends included."""
@@ -62,7 +62,9 @@ class LogUniform:
 
     def __post_init__(self) -> None:
         if not 0 < self.low < self.high < math.inf:
-            raise SpecError(f"a logarithmic range lies above 0 and goes upwards; not {self}")
+            raise SpecError(
+                f"a logarithmic range needs two numbers above 0, the smaller first; not {self}"
+            )
 
     def grid(self, points: int) -> list[Any]:
         """Values whose logarithms are evenly spaced, both ends included."""
@@ -81,7 +83,7 @@ class Choice:
 
     def __init__(self, *values: Any) -> None:
         if not values or not all(isinstance(v, str | int | float | type(None)) for v in values):
-            raise SpecError(f"a choice is among numbers and words, one at least, not {list(values)!r}")
+            raise SpecError(f"a choice needs one or more numbers or words, not {list(values)!r}")
         object.__setattr__(self, "values", values)
 
     def grid(self, points: int) -> list[Any]:
@@ -106,7 +108,7 @@ class FeatureShare:
 
     def __init__(self, *shares: float, most: int = 1500) -> None:
         if not shares or not all(0 < share <= 1 for share in shares):
-            raise SpecError(f"shares of the features are above 0 and at most 1, not {list(shares)}")
+            raise SpecError(f"shares of the features must be above 0 and at most 1, not {list(shares)}")
         object.__setattr__(self, "shares", shares)
         object.__setattr__(self, "most", most)
 

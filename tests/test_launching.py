@@ -70,7 +70,7 @@ def test_compare_under_a_launcher_ends_at_once_and_one_process_says_why(
         main(["compare", "--demo", "-o", str(tmp_path / "out")])
     assert ended.value.code == code
     said = capsys.readouterr().err
-    assert ("say with --jobs how many runs" in said) == (rank == "0")
+    assert ("run it directly, with --jobs" in said) == (rank == "0")
     assert not (tmp_path / "out").exists()
 
 

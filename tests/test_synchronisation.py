@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from torch import nn
 
 import mtlkit
+from mtlkit.cli.catalogue import method_facts
 from tests.synchronisation import DEVICE, DeviceTensor, count_synchronisations, step_of, to_device
 from tests.training.small_problem import TASKS, SmallNet, make_loader
 
@@ -255,6 +256,11 @@ def test_a_step_of_a_closed_form_waits_nowhere_and_of_a_solver_once(spec):
     else:
         assert counted.synchronisations == 1, str(counted)
         assert counted.uploads <= 1, str(counted)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_catalogue_names_the_methods_whose_decomposition_waits_for_a_gpu(name):
+    assert step_of(name).decompositions == method_facts(name).cost.count("eigenvalues")
 
 
 @pytest.mark.parametrize("spec", [*NAMES, *CHAINS])

@@ -45,7 +45,7 @@ def draw(spec: str, path: Path) -> bool:
         except mtlkit.MtlkitError:
             return False
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": spec, "font.size": 9}):
-        figure = Figure(figsize=(6.4, 2.6), layout="constrained")
+        figure = Figure(figsize=(4.8, 2.1), layout="constrained")  # readable on a phone too
         for axes, (title, gradients, turned, merged) in zip(figure.subplots(1, 2), results, strict=True):
             _panel(axes, title, gradients, turned, merged)
         figure.savefig(path, transparent=True, metadata={"Date": None})

@@ -12,15 +12,14 @@ from sphinx.application import Sphinx
 
 import mtlkit
 from mtlkit.cli import catalogue
-from mtlkit.cli.formulas import plain_text
 from mtlkit.cli.papers import IDEAS, paper_link
 from mtlkit.registry import methods
 from mtlkit.testing import LAWS
 
 _CAPTION = (
-    "*The task gradients, and in red what the method makes of them: on the left of two, on the right of three, one of "
-    "them large. Gradients are constant; methods with memory or parameters have taken 60 steps, the latter with Adam at 0.03. "
-    "Where features are rotated, pale arrows are the gradients as they arrive.*"
+    "*The gradients of two tasks (left) and of three, one of them large (right), and in red the merged gradient. "
+    "The gradients are constant. Methods with state or parameters have taken 60 steps, with Adam at 0.03 for the parameters. "
+    "Where features are rotated, pale arrows are the gradients before they are turned back.*"
 )
 
 
@@ -91,8 +90,9 @@ def _index(facts: dict[str, catalogue.MethodFacts]) -> str:
     lines = [
         "# All methods",
         "",
-        "Grouped by idea. A click on a column's head sorts the table. Cost is what a step adds at K = 10 (see [speed](../speed.md)); "
-        "*waits* is the number of times that a step waits for the GPU. Not sure? [Choose](../choose.md).",
+        "Grouped by idea. Click on the head of a column to sort. *Cost* is the time that the method adds to a step at K = 10 "
+        "(see [Speed](../speed.md)); *waits* is the number of times that a step waits for the GPU. Not sure which one to take? See "
+        "[Choose a method](../choose.md).",
         "",
     ]
     listed = {name for names in IDEAS.values() for name in names}
@@ -118,9 +118,9 @@ def _index(facts: dict[str, catalogue.MethodFacts]) -> str:
 def _row(facts: catalogue.MethodFacts) -> str:
     link = paper_link(facts.name)
     year = f"[{facts.year}]({link})" if facts.year and link else str(facts.year or "")
-    waits = "1" if "solver" in facts.cost else "0"
+    waits = "1" if {"solver", "eigenvalues"} & set(facts.cost.split()) else "0"
     cells = [f"[`{facts.name}`]({facts.name}.md)", _summary(facts), ", ".join(facts.roles), year]
-    cells += [", ".join(facts.needs), waits, facts.figure]
+    cells += [", ".join(facts.needs), waits, facts.figure.replace(" ", "\N{NO-BREAK SPACE}")]
     return f"| {' | '.join(cells)} |"
 
 
@@ -128,9 +128,14 @@ def _summary(facts: catalogue.MethodFacts) -> str:
     named = [facts.name]
     if facts.stands_for:
         named = list(dict.fromkeys(part.name for part in methods.expand(facts.name)))
-    texts = [plain_text(catalogue.method_facts(name).docstring.split("\n\n")[0]) for name in named]
+    texts = [catalogue.method_facts(name).docstring.split("\n\n")[0] for name in named]
     alias = f"`{facts.stands_for}`: " if facts.stands_for else ""
-    return (alias + " ".join(texts)).replace("|", "\\|")
+    return (alias + " ".join(map(_myst, texts))).replace("|", "\\|")
+
+
+def _myst(text: str) -> str:
+    """A sentence of a docstring as MyST Markdown."""
+    return re.sub(r":math:`([^`]*)`", r"$\1$", " ".join(text.split())).replace("``", "`")
 
 
 def leave_options_out(

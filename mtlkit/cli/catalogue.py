@@ -36,6 +36,8 @@ OMITTED = {
 }
 """Published methods that are left out on purpose, with the reason."""
 
+# PyTorch's eigenvalue decomposition waits for a CUDA device, as a solver on the host does
+_DECOMPOSING = frozenset({"aligned_mtl", "config", "imtl_g"})
 _ROLES = {"loss": "weigh losses", "fork": "fork features", "merge": "merge gradients"}
 
 
@@ -175,7 +177,7 @@ def _described(facts: MethodFacts) -> list[tuple[str, str]]:
         ("link", paper_link(facts.name)),
         ("needs", ", ".join(facts.needs)),
         ("several processes", facts.distributed),
-        ("cost", facts.cost),
+        ("work per step", facts.cost),
         ("cost at K = 10", facts.figure),
     ]
     return [(key, value) for key, value in rows if value]
@@ -221,8 +223,11 @@ def _cost(factories: Iterable[Any]) -> str:
         if "merge" in roles and not factory.is_plain_sum:
             if factory.needs_whole_gradients:
                 costs.append("all gradients, element by element")
+            elif factory.traceable:
+                decomposes = getattr(factory, "name", "") in _DECOMPOSING
+                costs.append("Gram matrix + eigenvalues" if decomposes else "Gram matrix")
             else:
-                costs.append("Gram matrix" if factory.traceable else "Gram matrix + solver")
+                costs.append("Gram matrix + solver")
     return " + ".join(costs) or "nothing"
 
 

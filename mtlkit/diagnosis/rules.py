@@ -50,14 +50,14 @@ RULES: tuple[Rule, ...] = (
         "not finite",
         "a loss or gradient is infinite or NaN",
         found.not_finite,
-        "a lower learning rate, `clip_norm`, or float32; look at the data of those batches",
+        "a lower learning rate, `clip_norm` or float32; check the data of those batches",
         "these steps were left out, so the figures below may not be those of your run",
     ),
     Rule(
         "no labels",
         "a task has no label in the whole run",
         found.without_labels,
-        "check the targets' names, and how a missing label looks; else leave the task out",
+        "check the names of the targets and how missing labels are encoded, or leave the task out",
         "a task without labels has no loss, and its head is never trained",
     ),
     Rule(
@@ -96,8 +96,8 @@ RULES: tuple[Rule, ...] = (
         "few labels",
         f"a task has fewer than {found.FEW_LABELS:.0%} of the labels of another",
         found.few_labels,
-        "draw its samples more often, or larger batches; then diagnose again",
-        "the gradient of a few labels is mostly noise, and every method takes it at its word",
+        "sample its data more often, or use larger batches; then diagnose again",
+        "the gradient of a few labels is mostly noise, and no method can tell it from a signal",
     ),
     Rule(
         "different norms",
@@ -111,7 +111,7 @@ RULES: tuple[Rule, ...] = (
         "drifting norms",
         f"the ratio of two norms changes {found.NORM_DRIFT:.0f} x during the run",
         found.drifting_norms,
-        "weights that follow: `gradnorm`, `imtl_g` or `scale`, rather than fixed ones",
+        "weights that adapt: `gradnorm`, `imtl_g` or `scale`, rather than fixed ones",
         "weights that fit the beginning do not fit the end",
     ),
     Rule(
@@ -119,7 +119,7 @@ RULES: tuple[Rule, ...] = (
         f"a loss ends more than {found.LOSS_RISE:.0%} above where it began, beyond chance",
         found.rising_losses,
         "first a lower learning rate; then the task alone, to see whether it can be learnt",
-        "before a method is blamed or chosen, each task must be able to improve",
+        "every task must be able to improve on its own before a method can be judged",
     ),
     Rule(
         "lasting conflicts",

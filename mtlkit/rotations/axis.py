@@ -21,7 +21,7 @@ class Axis:
 
     Args:
         dim: an axis; ``channel`` for axis 1; ``flat`` for all axes but the first, flattened.
-        side: the matrices act on the first ``side`` numbers of the axis, and the others pass.
+        side: the matrices act on the first ``side`` entries of the axis; the others are passed through.
         whole: whether the axis must be ``side`` long.
     """
 

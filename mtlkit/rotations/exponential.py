@@ -96,8 +96,8 @@ def exponential_minus_one(move: Tensor, degree: int = 8, squarings: int = 0) -> 
     .. math:: f = \min(1,\ 2^s c / \|A\|_2)
 
     with the capacity c of the Taylor polynomial of the ``degree``; each of ``squarings`` s is one more
-    product. What is taken depends on no value on the host, so nothing waits for the device. The
-    identity is left out throughout, because adding it would round away the digits of a small move.
+    product. The factors are computed on the device, without a synchronisation. The identity is left out
+    throughout, because adding it would round away the digits of a small move.
     """
     if squarings:
         move = move / 2**squarings
@@ -148,8 +148,8 @@ def degree_for(move: Tensor) -> int:
 def _spectral_norms(*factors: Tensor) -> Tensor:
     """(B, 1, 1) spectral norms of skew-symmetric A; the product of the (B, n, n) ``factors`` is A A.
 
-    A power iteration, so never too large. Two iterations find more than half of the norm also where a
-    single plane turns much faster than hundreds of others.
+    A power iteration, which never overestimates. Two iterations find more than half of the norm even if
+    a single plane turns much faster than hundreds of others.
     """
     vector = probe(factors[0]).expand(len(factors[0]), -1, -1)  # (B, n, 1)
     tiny = torch.finfo(vector.dtype).tiny
@@ -163,6 +163,6 @@ def _spectral_norms(*factors: Tensor) -> Tensor:
 
 
 def probe(matrices: Tensor, phase: float = 0.5) -> Tensor:
-    """(n, 1) numbers without a pattern: the norm of A times them is about A's Frobenius norm."""
+    """(n, 1) fixed pseudo-random vector v: the norm of A v estimates the Frobenius norm of A."""
     index = torch.arange(matrices.shape[-1], device=matrices.device, dtype=matrices.dtype)
     return torch.cos(index.square() + phase).mul(2**0.5).unsqueeze(1)

@@ -1,4 +1,4 @@
-"""The fold: what an optimizer has done to packed skew-symmetric matrices goes into rotations.
+"""The fold: applies an optimizer's update of packed skew-symmetric matrices to the rotations.
 
 B rotations ``base`` are (B, n, n); ``lie``, the optimizer's parameters, and ``applied``, the part of
 them that is in ``base`` already, are packed, (B, 2 h, h). Nothing here waits for the device, except
@@ -41,7 +41,7 @@ def fold_(base: Tensor, applied: Tensor, lie: Tensor, degree: int = 8) -> None:
 
 
 def folded(base: Tensor, applied: Tensor, lie: Tensor) -> Tensor:
-    """``base exp(lie - applied)`` on the manifold, whatever average or rounding ``base`` is."""
+    """``base exp(lie - applied)`` on the manifold, even if ``base`` was averaged or rounded."""
     base = projected(base)
     step, _ = _step(base.shape[-1], applied, lie, 8, _SQUARINGS_IN_EVALUATION)
     return orthogonalize(torch.baddbmm(base, base, step))

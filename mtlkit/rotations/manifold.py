@@ -12,7 +12,7 @@ from mtlkit.rotations.exponential import probe
 
 __all__ = ["correct_drift_", "drift", "orthogonalize", "polar", "projected", "starting_rotations"]
 
-# Frobenius norm of R'R - I that rounding does not reach: somebody else has written R
+# Frobenius norm of R'R - I that rounding does not reach: R was overwritten
 _NOT_ROTATIONS = 1e-3
 # root mean square of the entries of a row of R'R - I, times the root of their number
 _ALLOWED_DRIFT = 2e-6
@@ -53,7 +53,7 @@ def polar(matrix: Tensor) -> Tensor:
     right: Tensor
     left, _, right = torch.linalg.svd(matrix)
     sign = torch.linalg.det(left @ right).sign()
-    # the last singular value is the smallest, so turning its direction around costs least
+    # the last singular value is the smallest, so flipping its direction changes the matrix least
     left[:, -1] *= sign
     return left @ right
 
@@ -61,7 +61,7 @@ def polar(matrix: Tensor) -> Tensor:
 def projected(matrices: Tensor) -> Tensor:
     """(B, n, n) matrices; where one is far from orthogonal, the nearest rotation in its place."""
     distances = drift(matrices)
-    if torch.compiler.is_compiling():  # a singular value of 0.01 arrives at 1 in twelve iterations
+    if torch.compiler.is_compiling():  # a singular value of 0.01 reaches 1 in twelve iterations
         rotations: Tensor = torch.cond(
             distances.max() > _NOT_ROTATIONS,
             lambda given: orthogonalize(given, iterations=14),

@@ -50,7 +50,7 @@ class GeotorchRotations(nn.Module):
         return torch.stack(self._rotations or self._computed()).detach()
 
     def matrices(self) -> Tensor:
-        """(K, m, m) rotations with all that the optimizer has done, as a copy."""
+        """(K, m, m) rotations with all updates of the optimizer applied, as a copy."""
         return block_diagonal(torch.stack(self._computed()).detach())
 
     def owned(self) -> tuple[Tensor, ...]:
@@ -60,7 +60,7 @@ class GeotorchRotations(nn.Module):
     def gradients(self, tasks: Sequence[int], rows: Tensor, target: Tensor) -> list[Tensor]:
         """K (b, n, n) gradients, for (P, b, N, n) ``rows`` of the tasks and a (b, N, n) ``target``.
 
-        Of the gradient of a rotation geotorch sees the part in the tangent space, which is R A / 2.
+        geotorch projects the gradient of a rotation onto the tangent space, which leaves R A / 2.
         """
         own = dict(zip(tasks, rows, strict=True))
         with full_precision(rows.device):

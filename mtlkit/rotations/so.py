@@ -18,26 +18,26 @@ __all__ = ["Rotations"]
 
 _FOLDS_BETWEEN_CHECKS = 16
 _PATIENCE = 100
-"""Forward passes after which rotations that have never moved are told; accumulation takes some too."""
+"""Backward passes without an update before a warning; gradient accumulation makes several per update."""
 
 
 class Rotations(nn.Module):
     r"""Rotations :math:`R_k`, moved along skew-symmetric matrices by the exponential map.
 
-    An optimizer moves the parameters ``lie``, along the gradient at the current rotations. A fold
-    brings what they have moved since the last one into the rotations:
+    An optimizer updates the parameters ``lie`` along the gradient at the current rotations. A fold
+    applies the update since the previous fold to the rotations:
 
     .. math:: A = \mathtt{lie} - \mathtt{applied}, \qquad
         \mathtt{base} \leftarrow \mathtt{base}\, \exp(A), \qquad \mathtt{applied} \leftarrow \mathtt{lie}
 
-    At A = 0 the derivative of the exponential is the identity, so nobody differentiates through it. The
-    parameters are only read: a copy of them, an average or a repeated forward do no harm, and a second
-    fold without a step of the optimizer moves nothing.
+    At A = 0 the derivative of the exponential is the identity, so nothing is differentiated through it.
+    The parameters are only read. So they may be copied or averaged, a forward pass may be repeated, and
+    a second fold without a step of the optimizer changes nothing.
 
-    A fold takes two to four n x n products per rotation, by the degree of the exponential. The degree
-    is chosen every sixteenth fold, for four times the move that is seen then; what a larger move leaves
-    over comes with the next folds. A move that is not finite is not folded. The state is 2 K b n x n
-    numbers.
+    A fold takes two to four n x n products per rotation, depending on the degree of the exponential.
+    The degree is chosen at every sixteenth fold, for four times the current update; the rest of a larger
+    update is applied by the following folds. An update that is not finite is not applied. The state is
+    2 K b n x n numbers.
 
     Args:
         count: how many rotations, K.
@@ -64,20 +64,20 @@ class Rotations(nn.Module):
         # Three axes, not four: .to(memory_format=...) leaves such tensors alone.
         self.register_buffer("base", starting_rotations(count * blocks, self.side, start, seed))
         self.register_buffer("applied", torch.zeros(count * blocks, *packed))  # (K b, 2 h, h)
-        # one per task: optimizers then work on pieces that fit into a cache
+        # one parameter per task, so that optimizers work on tensors that fit into the cache
         self.lie = nn.ParameterList([torch.zeros(blocks, *packed) for _ in range(count)])
         self.folds = 0
         self.degree = 8
-        self._idle = 0  # gradients in a row that no optimizer has answered
+        self._idle = 0  # backward passes in a row without an update by an optimizer
         self._unfolded = False
         self._folded: list[tuple[int, int]] | None = None  # versions of ``lie`` after the last fold
         self._noted: list[tuple[int, int]] | None = None  # version of ``base`` after the last fold
         self._cache: tuple[list[tuple[int, int]], Tensor] | None = None
 
     def fold(self) -> Tensor:
-        """(K, b, n, n) rotations for this forward; in training, moves since the last fold are folded.
+        """(K, b, n, n) rotations for this forward; in training, updates since the last fold are applied.
 
-        In evaluation and where gradients are disabled nothing is written.
+        In evaluation and where gradients are disabled, nothing is written.
         """
         if not (self.training and torch.is_grad_enabled()):
             return self._evaluated()
@@ -86,13 +86,13 @@ class Rotations(nn.Module):
                 fold_(self.base, self.applied, self._packed())
                 self.base.copy_(orthogonalize(self.base))
             else:
-                if self._noted != _versions([self.base]):  # somebody wrote into it, such as an average
+                if self._noted != _versions([self.base]):  # overwritten, for example by an average
                     self.base.copy_(projected(self.base))
                 versions = _versions(self.lie)
                 resting = self._folded == versions
                 self._warn_if_idle(resting)
                 pending = self._unfolded or not resting
-                if self._folded is None:  # new, loaded or copied: nothing is known but the numbers
+                if self._folded is None:  # new, loaded or copied: compare the values
                     pending = bool((self._packed() != self.applied).any())
                 if pending:
                     packed = self._packed()
@@ -111,7 +111,7 @@ class Rotations(nn.Module):
         return self.base.view(self.count, self.blocks, self.side, self.side)
 
     def matrices(self) -> Tensor:
-        """(K, m, m) rotations with all that the optimizer has done, as a copy."""
+        """(K, m, m) rotations with all updates of the optimizer applied, as a copy."""
         return block_diagonal(self._evaluated())
 
     def owned(self) -> tuple[Tensor, ...]:
@@ -137,16 +137,16 @@ class Rotations(nn.Module):
         return [found[k] if k in found else torch.zeros_like(self.lie[k]) for k in range(self.count)]
 
     def _check(self, packed: Tensor) -> None:
-        """Before every sixteenth fold, the only one in training that waits for the device.
+        """Correct rounding, and choose the degree of the exponential for the following updates.
 
-        Rounding is corrected, and the degree of the exponential is chosen for the moves to come.
+        Called at every sixteenth fold, the only one in training that waits for the device.
         """
         correct_drift_(self.base)
         move = packed - self.applied
         if not move.isfinite().all():
             warnings.warn(
-                "parameters of the rotations are not finite, so these rotations stay as they are; lower "
-                "their learning rate and go on from a state before",
+                "parameters of the rotations are not finite, so these rotations are not updated; lower "
+                "their learning rate and resume from an earlier checkpoint",
                 RuntimeWarning,
                 stacklevel=4,
             )
@@ -154,20 +154,20 @@ class Rotations(nn.Module):
             self.degree = degree_for(unpack(move, self.side))
 
     def _warn_if_idle(self, resting: bool) -> None:
-        """Warn once where gradients come and no optimizer has ever moved the rotations."""
+        """Warn once if the rotations get gradients and no optimizer has ever updated them."""
         waiting = self._unfolded and self.lie[0].requires_grad and resting
         self._idle = self._idle + 1 if waiting else 0
         if self._idle == _PATIENCE and not self._packed().any():
             warnings.warn(
-                f"the rotations have not moved in {_PATIENCE} steps, so they are not learnt: no "
-                "optimizer has them; make it with mtlkit.param_groups(model, lr=...), or give it "
-                "method.parameters() besides the network's",
+                f"the rotations have not moved in {_PATIENCE} steps, because no optimizer updates them; "
+                "create the optimizer with mtlkit.param_groups(model, lr=...), or pass it "
+                "method.parameters() together with the network's",
                 UserWarning,
                 stacklevel=8,  # the line that calls method(features)
             )
 
     def _evaluated(self) -> Tensor:
-        """(K, b, n, n) rotations with all that the optimizer has done, on the manifold."""
+        """(K, b, n, n) rotations with all updates of the optimizer applied, on the manifold."""
         if torch.compiler.is_compiling():
             return self._functional()
         key = _versions([self.base, self.applied, *self.lie])
@@ -189,7 +189,7 @@ class Rotations(nn.Module):
         return torch.cat(whole).to(self.base.dtype)
 
     def get_extra_state(self) -> Tensor:
-        """What the host knows: with it, training goes on bit for bit."""
+        """Counters kept on the host: with them, training resumes bit for bit."""
         return torch.tensor([self.folds, self.degree])
 
     def set_extra_state(self, state: Tensor) -> None:
@@ -198,7 +198,7 @@ class Rotations(nn.Module):
         self._folded = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """State of a copy or pickle: its tensors are others, so nothing is known of their versions."""
+        """State of a copy or pickle, without the versions of tensors, which differ there."""
         return self.__dict__ | {"_folded": None, "_noted": None, "_cache": None}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -216,7 +216,7 @@ class Rotations(nn.Module):
 
 
 def _versions(tensors: Iterable[Tensor]) -> list[tuple[int, int]]:
-    """Something that differs once a tensor was exchanged or written in place."""
+    """Identity and version of each tensor, which change when it is replaced or written in place."""
     return [
         (id(tensor), 0 if tensor.is_inference() else tensor._version)  # noqa: SLF001  no public name
         for tensor in tensors

@@ -14,6 +14,7 @@ from torch.autograd import backward
 from mtlkit.architectures import Architecture, create_architecture
 from mtlkit.errors import UnknownNameError, UsageError
 from mtlkit.junction import flatten_features
+from mtlkit.testing.cases import require
 from mtlkit.testing.networks import (
     Case,
     FirstTask,
@@ -25,7 +26,6 @@ from mtlkit.testing.networks import (
     losses_of,
     merging_method,
     reached_by,
-    require,
     same_gradients,
     same_predictions,
     size_of,
@@ -41,7 +41,8 @@ def check_architecture(
 ) -> None:
     """Check all laws of an architecture on a small example.
 
-    The network is built, trained for some steps and copied, so give options that make it small.
+    The network is built, trained for some steps and copied, so give options that make it small. If it
+    needs a backbone, and neither that nor ``inputs`` are given, it gets a small perceptron.
 
     Args:
         architecture: a registered name, a config string, or a class.
@@ -55,6 +56,8 @@ def check_architecture(
     """
     given = inputs() if callable(inputs) else inputs
     case = Case(architecture, given, {"a": 3, "b": 1} if tasks is None else tasks, options)
+    if given is None and case.needs_backbone():
+        case = replace(case, options={"backbone": "mlp(16, inputs=8)", **options})
     with torch.random.fork_rng(devices=[]):
         net = case.build()
         if len(net.tasks) < 2:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import Parameter
 from typing import Any
 
 import torch
@@ -14,8 +15,9 @@ from torch.autograd import backward
 from mtlkit.architectures import Architecture, create_architecture
 from mtlkit.errors import UsageError
 from mtlkit.junction import flatten_features
-from mtlkit.registry import architectures, option_names
+from mtlkit.registry import architectures, option_defaults, option_names
 from mtlkit.spec import Part
+from mtlkit.testing.cases import require
 from mtlkit.weighting.base import GradientAggregator
 
 
@@ -40,10 +42,20 @@ class Case:
 
     def takes(self, option: str) -> bool:
         """Whether the architecture has this option."""
-        factory: Any = self.architecture
-        if isinstance(factory, str):
-            factory = architectures.get(architectures.expand(factory)[0].name)
-        return option in option_names(factory)
+        return option in option_names(self._part()[0])
+
+    def needs_backbone(self) -> bool:
+        """Whether nothing is said about what reads the inputs, neither by options nor by a default."""
+        factory, given = self._part()
+        default = option_defaults(factory).get("backbone", "none is needed")
+        return default in (None, Parameter.empty) and given.keys().isdisjoint({"backbone", "input_size"})
+
+    def _part(self) -> tuple[Any, Mapping[str, Any]]:
+        """The architecture's class, and all options that are given."""
+        if not isinstance(self.architecture, str):
+            return self.architecture, self.options
+        (part,) = architectures.expand(self.architecture)
+        return architectures.get(part.name), {**part.options, **self.options}
 
 
 def fitting_inputs(net: Architecture) -> Tensor:
@@ -80,12 +92,6 @@ class FirstTask(GradientAggregator):
         weights = torch.zeros_like(gram[0])
         weights[0] = 3.0
         return weights
-
-
-def require(condition: bool, message: str) -> None:
-    """An ``assert`` that ``python -O`` keeps."""
-    if not condition:
-        raise AssertionError(message)
 
 
 def merging_method(net: Architecture) -> str:

@@ -30,7 +30,7 @@ Precision = Annotated[
 
 
 class TrainingSettings(Settings):
-    """What a training needs to know, alone or as one of a comparison's.
+    """The settings of one training, on its own or within a comparison.
 
     ``setting(..., per_method=True)`` lets one method of a comparison have a value of its own.
     """

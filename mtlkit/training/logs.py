@@ -22,8 +22,8 @@ class Log:
 
     Args:
         path: the file.
-        until: keep the records up to this step and forget later ones, which a resumed run writes
-            anew; None starts an empty log.
+        until: keep the records up to this step and drop later ones, which a resumed run writes
+            again; None starts an empty log.
     """
 
     def __init__(self, path: str | os.PathLike[str], until: int | None = None) -> None:

@@ -33,7 +33,7 @@ class Monitor:
         self._samples = 0
 
     def observe(self, step: int) -> None:
-        """Look at the step that was just taken, if its turn has come, without waiting for the device."""
+        """Sample the last step, if it is due, without waiting for the device."""
         if step % self.every:
             return
         stats = self.method.stats

@@ -12,7 +12,7 @@ from mtlkit.errors import ConfigError, unknown_name
 from mtlkit.spec import parse_spec
 from mtlkit.training.groups import METHOD_GROUP
 
-__all__ = ["Together", "build_optimizer"]
+__all__ = ["CombinedOptimizer", "build_optimizer"]
 
 _OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adam": torch.optim.Adam,
@@ -44,7 +44,7 @@ def build_optimizer(
     if method_spec is None or method_spec == spec or not own:
         return _make(spec, groups)
     others = [group for group in groups if group.get("name") != METHOD_GROUP]
-    return Together([_make(spec, others), _make(method_spec, own)])
+    return CombinedOptimizer([_make(spec, others), _make(method_spec, own)])
 
 
 def _read(spec: str) -> tuple[str, Mapping[str, Any]]:
@@ -66,8 +66,8 @@ def _make(spec: str, groups: Sequence[dict[str, Any]]) -> Optimizer:
         raise ConfigError(f"optimizer {spec!r}: {error}") from None
 
 
-class Together(Optimizer):
-    """Several optimizers that step together; their groups are this one's groups."""
+class CombinedOptimizer(Optimizer):
+    """Several optimizers as one; its parameter groups are theirs."""
 
     def __init__(self, parts: Sequence[Optimizer]) -> None:
         self.parts = list(parts)

@@ -1,4 +1,4 @@
-"""How far a training run is: a bar on a terminal, a line per epoch in a file or pipe."""
+"""Progress of a training run: a bar on a terminal, a line per epoch in a file or pipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Progress"]
 _INTERVAL = 0.5
 _MOST_TASKS = 4
 _WIDE = 110
-"""From so many columns on there is room for a long bar."""
+"""Terminal width from which there is room for a long bar."""
 
 Shown = Literal["bar", "lines", ""]
 

@@ -69,7 +69,7 @@ class RunState:
             if state[what] != now:
                 raise CheckpointError(
                     f"{path} is of a run with {what} {state[what]!r}, this one has {now!r}; "
-                    "resume with the same, or start anew in another folder"
+                    "resume with the same settings, or start a new run in another folder"
                 )
         try:
             write_weights(self.module.model, state, self.accelerator)

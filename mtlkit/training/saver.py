@@ -1,4 +1,4 @@
-"""The checkpoints of a run: when it is saved, and where it goes on from."""
+"""The checkpoints of a run: saving, and resuming from one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules of the learning rate: from a config string, and when they are stepped."""
+"""Learning-rate schedules: made from a config string, and stepped when they are due."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def make_schedule(spec: str, optimizer: Optimizer, steps: int, epoch_steps: int)
             raise ConfigError(f"schedule {spec!r} needs either every=STEPS or epochs=N")
         epochs = options.get("epochs")
         every = options["every"] if epochs is None else _positive(epochs, "epochs") * epoch_steps
-        factor = _Stairs(_positive(every, "every"), _positive(options.get("factor", 0.5), "factor"))
-    still = _Still()
+        factor = _Staircase(_positive(every, "every"), _positive(options.get("factor", 0.5), "factor"))
+    constant = _Constant()
     names = [group.get("name") for group in optimizer.param_groups]
     return LambdaLR(
-        optimizer, [still if reach == "network" and n == METHOD_GROUP else factor for n in names]
+        optimizer, [constant if reach == "network" and n == METHOD_GROUP else factor for n in names]
     )
 
 
@@ -78,13 +78,13 @@ class Schedulers:
         self.every = every
 
     def after(self, what: Literal["step", "epoch"]) -> None:
-        """Step those that a step or an epoch is for."""
+        """Step the schedulers that are due after a step or an epoch."""
         for scheduler in self.all if what == self.every else ():
             if not isinstance(scheduler, ReduceLROnPlateau):
                 scheduler.step()
 
     def after_validation(self, score: float) -> None:
-        """Step those that look at the score."""
+        """Step the schedulers that depend on the score."""
         for scheduler in self.all:
             if isinstance(scheduler, ReduceLROnPlateau):
                 scheduler.step(score)
@@ -93,7 +93,7 @@ class Schedulers:
 # objects instead of closures, so that the scheduler's state can be saved
 
 
-class _Still:
+class _Constant:
     def __call__(self, step: int) -> float:
         return 1.0
 
@@ -106,7 +106,7 @@ class _Cosine:
         return (1 + math.cos(math.pi * step / self.period)) / 2
 
 
-class _Stairs:
+class _Staircase:
     def __init__(self, every: float, factor: float) -> None:
         self.every = every
         self.factor = factor

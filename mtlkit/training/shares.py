@@ -1,4 +1,4 @@
-"""What the processes exchange at every step: numbers of labels, and requests to stop."""
+"""Exchanged between processes at every step: numbers of labels, and requests to stop."""
 
 from __future__ import annotations
 

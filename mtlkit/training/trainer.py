@@ -324,7 +324,7 @@ class Trainer:
             self._schedulers.after("step")
 
     def _read(self) -> str | None:
-        """Read the figures of the batches, which waits for the device; say what was not finite."""
+        """Read losses and norms of the batches, which waits for the device; say what was not finite."""
         readings = self._readings.read()
         self._losses.add(readings)
         return self._policy.check(readings)
@@ -387,7 +387,7 @@ class Trainer:
             return resume is None and self.step > 0
         self._position, self._saved_rng, origin = found
         if self._saved_rng is None:
-            self._log.note(f"{origin}: random numbers start anew here", self.step)
+            self._log.note(f"{origin}: random generators are not restored here", self.step)
         return True
 
     def _tell_epoch(self, batches: Batches) -> None:

@@ -14,7 +14,7 @@ __all__ = ["ConFIG"]
 
 @register_method("config")
 class ConFIG(GradientAggregator):
-    r"""Go where all task gradients have the same positive cosine, as far as they ask together.
+    r"""Follow the direction that has the same positive cosine with all task gradients.
 
     With the unit gradients :math:`U_k = G_k / \|G_k\|` as rows of U,
 

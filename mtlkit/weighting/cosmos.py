@@ -31,8 +31,8 @@ class COSMOS(PreferredScalarization):
 
     Length: at equal losses and an equal preference every loss has the factor 1/K.
 
-    Differences: the paper draws r anew for each batch and gives it to the network as an input, to
-    learn the whole Pareto front; that is the model's part. Here r is fixed, or set before a step by
+    Differences: the paper draws a new r for each batch and gives it to the network as an input, to
+    learn the whole Pareto front; that is up to the model. Here r is fixed, or set before a step by
     :meth:`set_preference`. LibMTL does not have the method.
 
     Args:

@@ -43,11 +43,11 @@ class DBMTL(GradientAggregator):
     average) is zero takes no part.
 
     Length: every loss has the factor 1/L. K equal gradients g give K g at the features. With
-    ``wrt=parameters`` they give :math:`(1 - \beta) K g` in the first step, by default 0.1 K g, and more
-    and more nearly K g in later ones.
+    ``wrt=parameters`` they give :math:`(1 - \beta) K g` in the first step, by default 0.1 K g, and
+    approach K g in later ones.
 
     Differences: LibMTL's is the authors' code, with the same defaults. It adds 1e-8 to losses and
-    norms; here zeros are treated as said. TorchJD does not have the method.
+    norms; here zeros are treated as described above. TorchJD does not have the method.
 
     Args:
         beta: decay of the averages; 0 takes each step as it is. The paper chooses among 0.1, 0.5 and

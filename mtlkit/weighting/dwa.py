@@ -31,9 +31,9 @@ class DWA(GradientAggregator):
 
     Length: at equal rates every loss has the factor 1; the factors always sum to K.
 
-    Differences: in the paper, the authors' code, LibMTL and TorchJD a window is an epoch. So it is under
-    the :class:`~mtlkit.Trainer`, which says how many batches an epoch has. In a loop of your own, set
-    ``window`` to that number; else the equation is applied step by step, and follows their noise.
+    Differences: in the paper, the authors' code, LibMTL and TorchJD a window is an epoch. It is one here
+    too under the :class:`~mtlkit.Trainer`, which knows how many batches an epoch has. In your own loop,
+    set ``window`` to that number; otherwise the equation is applied at every step, noise included.
 
     Args:
         temperature: T; larger values make the weights more equal. 2 in the paper and the peers.

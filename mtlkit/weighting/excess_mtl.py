@@ -1,4 +1,4 @@
-"""ExcessMTL: weigh the tasks by how far each is from what it could reach."""
+"""ExcessMTL: weigh the tasks by their estimated excess risk."""
 
 from __future__ import annotations
 

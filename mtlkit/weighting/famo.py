@@ -46,9 +46,9 @@ class FAMO(GradientAggregator):
     :math:`L^{t+1}` is the loss of the next step, which is computed anyway: no second forward pass (and
     no second update of BatchNorm's averages). But the batch differs, so :math:`\delta` carries the
     noise of the batches; given the same batch twice, it is the paper's. The logits and Adam's moments
-    are state of the method, not parameters: no other optimizer must move them. A task that was absent
-    keeps its logit, and compares with its own last loss. The authors' code and the peers add 1e-8 to
-    the losses. The authors' code also clips the norm of the shared gradient to 1; that is left to the
+    are state of the method, not parameters, so that no other optimizer moves them. A task that was
+    absent keeps its logit, and compares with its own last loss. The authors' code and the peers add 1e-8
+    to the losses. The authors' code also clips the norm of the shared gradient to 1; that is left to the
     training loop.
 
     Args:

@@ -27,7 +27,7 @@ class GLS(Scalarization):
 
     Differences: the paper also proposes to raise the losses of focused tasks to a power; this is its
     plain form. LibMTL multiplies the losses themselves, which is NaN for many small ones. TorchJD, too,
-    takes logarithms; a loss of zero gives NaN gradients there. There are no options anywhere.
+    takes logarithms; a loss of zero gives NaN gradients there. Neither has options for it.
     """
 
     paper = (

@@ -45,12 +45,12 @@ class MoCo(SimplexWeights):
     bias by other means.
 
     Length: K equal gradients g give g at the features. With ``wrt=parameters`` they give :math:`\beta g`
-    in the first step, by default g/2, and come nearer to g in later ones.
+    in the first step, by default g/2, and approach g in later ones.
 
-    Differences: at the features, those said. New averages give the new weights, and both the step, as
-    in all published code. The authors' Office code projects onto the simplex, with
-    twice the step; their image code, and LibMTL after it, first give every gradient the length of its
-    loss and take a softmax in place of the projection. TorchJD does not have the method.
+    Differences: at the features, as described above. A step uses the new averages and the new weights,
+    as in all published code. The authors' Office code projects onto the simplex, with twice the step
+    size; their image code, and LibMTL after it, first give every gradient the length of its loss and
+    take a softmax in place of the projection. TorchJD does not have the method.
 
     Args:
         beta: step size of the average. The defaults of all options are LibMTL's; the authors' scripts

@@ -26,12 +26,12 @@ class Normalize(GradientAggregator):
 
     Length: every loss L has the factor :math:`1/|L|` at first, so that it becomes 1 in size.
 
-    Differences: the authors' package (rotograd 0.1.6) divides by the reference with its sign, and reads
-    it anew one step later: its period of 20 is ``burn_in=21``. There the division is off by default.
+    Differences: the authors' package (rotograd 0.1.6) divides by the reference with its sign, and takes
+    it again one step later: its period of 20 is ``burn_in=21``. There the division is off by default.
     LibMTL and TorchJD do not have it.
 
     Args:
-        burn_in: the step, counted from 1, at which the references are read anew; 0 keeps the first.
+        burn_in: the step, counted from 1, at which the references are taken again; 0 keeps the first.
     """
 
     paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"

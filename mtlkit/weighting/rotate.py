@@ -33,8 +33,8 @@ class Rotate(GradientAggregator):
     by the exponential map. What merges the :math:`G_k` is another part: ``rotate+scale`` is RotoGrad,
     ``rotate+imtl_g`` the paper's "RotoGrad + IMTL-G", and alone it is "Rotate Only".
 
-    K equal gradients g give K g. Cost: one (batch, m) x (m, m) product per task in the forward and two
-    in the backward, and two to four m x m products per task after each step of the optimizer.
+    Length: K equal gradients g give K g. Cost: one (batch, m) x (m, m) product per task in the forward,
+    two in the backward, and two to four m x m products per task after each step of the optimizer.
 
     Differences: the authors' code (rotograd 0.1.6) starts, in effect, from random rotations, because
     geotorch replaces the identity that it is given: ``start=random``. Its gradient of the rotations is
@@ -44,14 +44,14 @@ class Rotate(GradientAggregator):
 
     Args:
         feature_dim: size of the rotated axis (given to ``create_method``).
-        size: rotate only the first ``size`` features and pass the others; default all.
+        size: rotate only the first ``size`` features and pass the others on; default all.
         blocks: block-diagonal rotations of this many equal blocks.
         dim: which axis holds the features: -1 for (B, d) and (B, T, d), ``channel`` for (B, C, ...) with
             every position rotated alike, ``flat`` for all but the batch axis, flattened.
         start: ``identity``, or ``random`` for rotations drawn uniformly from SO(m).
         seed: of the random start.
-        update_every: let the rotations learn at every such step only; reads the device once per step.
-        burn_in: the step at which ``scale`` reads its reference norms anew.
+        update_every: update the rotations only once in so many steps; synchronises once per step.
+        burn_in: the step at which ``scale`` takes its reference norms again.
         param: ``lie`` (fast), or ``geotorch``, the reference: autograd through geotorch's exponential.
         leaf: which tensor is rotated where the features are a list or dict of tensors; default the last.
     """
@@ -108,7 +108,7 @@ class Rotate(GradientAggregator):
             merge.burn_in = merge.burn_in or self.burn_in
 
     def prepare(self) -> None:
-        """Bring the rotations to where the optimizer moved them."""
+        """Apply the optimizer's last update to the rotations."""
         self.rotation.fold()
         self._prepared = True
 
@@ -138,7 +138,7 @@ class Rotate(GradientAggregator):
         return {task: [*row[:index], turned.get(task), *row[index + 1 :]] for task, row in grads.items()}
 
     def owned(self) -> tuple[Tensor, ...]:
-        """What the optimizer moves, or geotorch's rotations."""
+        """The parameters of the rotations, or geotorch's rotations."""
         return self.rotation.owned()
 
     def own_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
@@ -164,11 +164,7 @@ class Rotate(GradientAggregator):
 
     def _rotated(self, rows: Mapping[int, Sequence[Tensor | None]]) -> dict[int, Tensor]:
         """Gradients of the rotated tensor, of the tasks that reach it."""
-        found = {}
-        for task, row in rows.items():
-            if (gradient := row[self.leaf]) is not None:
-                found[task] = gradient
-        return found
+        return {task: found for task, row in rows.items() if (found := row[self.leaf]) is not None}
 
 
 def _checked_size(size: int | None, feature_dim: int | None, blocks: int) -> int:

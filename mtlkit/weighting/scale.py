@@ -33,8 +33,8 @@ class Scale(GradientAggregator):
     1e-15, so that a zero gradient takes part in the ratios. LibMTL and TorchJD do not have the method.
 
     Args:
-        burn_in: read the references anew at this step, counted from 1; 0 keeps the first. The authors'
-            package has a period of 20 and reads them at step 21: ``burn_in=21``.
+        burn_in: take the reference norms again at this step, counted from 1; 0 keeps the first. The
+            authors' package has a period of 20 and takes them at step 21: ``burn_in=21``.
     """
 
     paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"

@@ -48,8 +48,8 @@ class STCH(PreferredScalarization):
     Args:
         mu: smoothness; the smaller, the more only the worst task counts. The default is that of the
             authors' multi-task code and of LibMTL. TorchJD has no default.
-        warmup: steps before the smooth maximum is used, counted for each task; a present task that has
-            seen fewer keeps all in the warm-up. The authors' code and LibMTL warm up for five
+        warmup: steps before the smooth maximum is used, counted for each task; if a present task
+            has seen fewer, all tasks are in the warm-up. The authors' code and LibMTL warm up for five
             epochs and take :math:`n_k` from the last of them.
         transform: ``log``, or ``none`` for :math:`y_k = \lambda_k L_k / n_k`.
         preference: numbers of zero or more, one per task or by name; equal by default.

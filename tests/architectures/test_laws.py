@@ -29,6 +29,11 @@ def test_every_architecture_obeys_the_laws(case):
     check_architecture(case.spec, inputs=case.inputs, tasks=TASKS)
 
 
+@pytest.mark.parametrize("name", ["hard_sharing", "mmoe", "cgc", "ple", "dselect_k"])
+def test_a_name_alone_is_enough_where_a_backbone_is_needed(name):
+    check_architecture(name)
+
+
 class Net(mtlkit.Architecture):
     """Obeys all laws; each class below breaks one."""
 

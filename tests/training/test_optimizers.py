@@ -8,7 +8,7 @@ import torch
 import mtlkit
 from mtlkit.errors import ConfigError, SpecError
 from mtlkit.training.config import TrainConfig
-from mtlkit.training.optimizers import Together, build_optimizer
+from mtlkit.training.optimizers import CombinedOptimizer, build_optimizer
 from mtlkit.training.schedules import make_schedule
 from tests.training.small_problem import TASKS, SmallNet, flat, make_loader
 
@@ -19,7 +19,7 @@ def groups(model):
 
 def test_the_method_can_have_an_optimizer_of_its_own():
     optimizer = build_optimizer("sgd(momentum=0.9)", groups(SmallNet("rotograd")), "radam")
-    assert isinstance(optimizer, Together)
+    assert isinstance(optimizer, CombinedOptimizer)
     assert [type(part).__name__ for part in optimizer.parts] == ["SGD", "RAdam"]
     assert [group["name"] for group in optimizer.param_groups] == ["network", "method"]
     assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.05]

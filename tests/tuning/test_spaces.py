@@ -41,7 +41,7 @@ def test_a_method_searches_options_that_it_has_around_their_defaults(name):
 @pytest.mark.parametrize("name", SEARCHED)
 def test_every_corner_of_a_space_makes_a_method(name):
     if name == "torchjd":
-        pytest.skip("needs TorchJD")
+        pytest.importorskip("torchjd", reason="TorchJD is in mtlkit[dev]")
     space = space_of(name)
     for at in (0, -1):
         point = {axis: search.grid(3)[at] for axis, search in space.axes.items()}

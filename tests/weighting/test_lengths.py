@@ -83,16 +83,7 @@ def test_equal_losses_have_the_factor_that_is_said(spec, tasks, loss):
     assert [x.grad.item() for x in losses] == pytest.approx([expected] * tasks)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *sorted({spec.partition("(")[0] for spec in SUMS + MEANS}),
-        *FACTORS,
-        "cagrad",
-        "fairgrad",
-        "nash_mtl",
-    ],
-)
+@pytest.mark.parametrize("name", mtlkit.list_methods())
 def test_the_docstring_has_a_line_on_it(name):
     for part in methods.expand(name):
         assert "Length:" in (methods.get(part.name).__doc__ or ""), part.name

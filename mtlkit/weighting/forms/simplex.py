@@ -14,10 +14,10 @@ __all__ = ["SimplexWeights", "project_onto_simplex"]
 
 
 class SimplexWeights(GradientAggregator):
-    """Base of such methods: keeps the point, and shares it out when a task is absent.
+    """Base of such methods: keeps the point, and rescales it when a task is absent.
 
     The weights of the present tasks are scaled to sum one for the step, and back for the state, so
-    that an absent task finds its share again. Subclasses override :meth:`move`.
+    that an absent task keeps its share. Subclasses override :meth:`move`.
     """
 
     def __init__(self, tasks: Tasks, **common: Any) -> None:
