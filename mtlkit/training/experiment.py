@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
 from mtlkit.errors import ConfigError, SpecError
@@ -17,7 +18,7 @@ from mtlkit.files import write_text
 from mtlkit.tasks import Task
 from mtlkit.training.accelerators import end_trackers
 from mtlkit.training.config import TrainConfig
-from mtlkit.training.groups import METHOD_GROUP, paper_decay, param_groups, rotation_schedule
+from mtlkit.training.groups import METHOD_GROUP, paper_decay, param_groups
 from mtlkit.training.loaders import collate
 from mtlkit.training.optimizers import build_optimizer
 from mtlkit.training.schedules import make_schedule
@@ -106,7 +107,7 @@ def build_trainer(
         model,
         tasks,
         optimizer,
-        scheduler=_schedulers(config, optimizer, loaders["train"], lenient=change is not None),
+        scheduler=_schedule(config, optimizer, loaders["train"], lenient=change is not None),
         output=config.folder,
         precision=config.precision,
         accumulate=config.accumulate,
@@ -168,21 +169,20 @@ def make_optimizer(config: TrainConfig, model: torch.nn.Module) -> Optimizer:
     return build_optimizer(config.optimizer, groups, config.method_optimizer)
 
 
-def _schedulers(
+def _schedule(
     config: TrainConfig, optimizer: Optimizer, train: Iterable[Any], lenient: bool = False
-) -> list[Any]:
+) -> LambdaLR | None:
     epoch_steps = -(-len(train) // config.accumulate)  # type: ignore[arg-type]
     epochs = 10 if config.epochs is None else config.epochs
     steps = config.steps if config.steps is not None else epochs * epoch_steps
-    made: list[Any] = [make_schedule(config.schedule, optimizer, steps, epoch_steps)]
+    decay = 1.0
     if config.rotation_decay is not None:
         if any(group.get("name") == METHOD_GROUP for group in optimizer.param_groups):
             auto = config.rotation_decay == "auto"
             decay = paper_decay(steps) if auto else float(config.rotation_decay)
-            made.append(rotation_schedule(optimizer, decay))
         elif not lenient:
             raise SpecError(f"rotation_decay is set, but the method {config.method!r} has no parameters")
-    return [scheduler for scheduler in made if scheduler is not None]
+    return make_schedule(config.schedule, optimizer, steps, epoch_steps, decay)
 
 
 def _loader(dataset: Any, split: str, config: TrainConfig) -> DataLoader[Any] | None:

@@ -66,8 +66,10 @@ def param_groups(
 def rotation_schedule(optimizer: Optimizer, decay: float = 0.9999) -> MultiplicativeLR:
     """A scheduler that multiplies the method's learning rate by ``decay`` at every ``step()``.
 
-    The network's rate is not changed, so this can be combined with any other schedule. The rotations
-    then decay faster than the network, which is the condition for convergence (proposition B.1).
+    The network's rate is not changed. The rotations then decay faster than the network, which is the
+    condition for convergence (proposition B.1). It chains with schedulers that multiply the rate they
+    find (``StepLR``, ``ExponentialLR``, ``CosineAnnealingLR``). ``LambdaLR`` and ``OneCycleLR``
+    overwrite it: give these the factor ``decay**step`` for the method's group instead.
     """
     if not 0 < decay <= 1:
         raise SpecError(f"decay must be above 0 and at most 1, not {decay}")

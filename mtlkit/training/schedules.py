@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any, Literal
 
@@ -21,8 +22,10 @@ _OPTIONS = {
 }
 
 
-def make_schedule(spec: str, optimizer: Optimizer, steps: int, epoch_steps: int) -> LambdaLR | None:
-    """The scheduler of a config string, stepped after every step; None for ``constant``.
+def make_schedule(
+    spec: str, optimizer: Optimizer, steps: int, epoch_steps: int, rotation_decay: float = 1.0
+) -> LambdaLR | None:
+    """The scheduler of a config string, stepped after every step; None if no rate ever changes.
 
     ``cosine`` goes down to zero at the end; ``cosine(period=200)`` goes down and up again within 400
     steps. ``step(every=100, factor=0.5)`` halves the rate every 100 steps, with ``epochs=100`` instead
@@ -33,6 +36,8 @@ def make_schedule(spec: str, optimizer: Optimizer, steps: int, epoch_steps: int)
         optimizer: whose rates change.
         steps: of the whole run.
         epoch_steps: of an epoch.
+        rotation_decay: factor of the method's own rate at every step, besides the schedule. It is part
+            of this scheduler because PyTorch's ``LambdaLR`` overwrites what others did to a rate.
     """
     parts = parse_spec(spec)
     name, options = parts[0].name, dict(parts[0].options)
@@ -44,22 +49,25 @@ def make_schedule(spec: str, optimizer: Optimizer, steps: int, epoch_steps: int)
     reach = options.pop("on", "all")
     if reach not in ("all", "network"):
         raise unknown_name("value of on", str(reach), ("all", "network"))
-    if name == "constant":
+    factor = _factor(spec, name, options, steps, epoch_steps)
+    if name == "constant" and rotation_decay == 1:
         return None
-    factor: Any
-    if name == "cosine":
-        factor = _Cosine(_positive(options.get("period", max(steps, 1)), "period"))
-    else:
-        if ("every" in options) == ("epochs" in options):
-            raise ConfigError(f"schedule {spec!r} needs either every=STEPS or epochs=N")
-        epochs = options.get("epochs")
-        every = options["every"] if epochs is None else _positive(epochs, "epochs") * epoch_steps
-        factor = _Staircase(_positive(every, "every"), _positive(options.get("factor", 0.5), "factor"))
-    constant = _Constant()
+    own = _Constant(rotation_decay) if reach == "network" else copy.copy(factor)
+    own.decay = rotation_decay
     names = [group.get("name") for group in optimizer.param_groups]
-    return LambdaLR(
-        optimizer, [constant if reach == "network" and n == METHOD_GROUP else factor for n in names]
-    )
+    return LambdaLR(optimizer, [own if name == METHOD_GROUP else factor for name in names])
+
+
+def _factor(spec: str, name: str, options: dict[str, Any], steps: int, epoch_steps: int) -> _Constant:
+    if name == "constant":
+        return _Constant()
+    if name == "cosine":
+        return _Cosine(_positive(options.get("period", max(steps, 1)), "period"))
+    if ("every" in options) == ("epochs" in options):
+        raise ConfigError(f"schedule {spec!r} needs either every=STEPS or epochs=N")
+    epochs = options.get("epochs")
+    every = options["every"] if epochs is None else _positive(epochs, "epochs") * epoch_steps
+    return _Staircase(_positive(every, "every"), _positive(options.get("factor", 0.5), "factor"))
 
 
 class Schedulers:
@@ -94,24 +102,34 @@ class Schedulers:
 
 
 class _Constant:
-    def __call__(self, step: int) -> float:
+    """Factor of a rate by the step: a curve, times ``decay`` at every step."""
+
+    def __init__(self, decay: float = 1.0) -> None:
+        self.decay = decay
+
+    def curve(self, step: int) -> float:
         return 1.0
 
+    def __call__(self, step: int) -> float:
+        return float(self.curve(step) * self.decay**step)
 
-class _Cosine:
+
+class _Cosine(_Constant):
     def __init__(self, period: float) -> None:
+        super().__init__()
         self.period = period
 
-    def __call__(self, step: int) -> float:
+    def curve(self, step: int) -> float:
         return (1 + math.cos(math.pi * step / self.period)) / 2
 
 
-class _Staircase:
+class _Staircase(_Constant):
     def __init__(self, every: float, factor: float) -> None:
+        super().__init__()
         self.every = every
         self.factor = factor
 
-    def __call__(self, step: int) -> float:
+    def curve(self, step: int) -> float:
         return float(self.factor ** (step // self.every))
 
 

@@ -139,12 +139,24 @@ def test_an_optimizer_without_the_methods_group_is_refused_with_the_remedy():
         mtlkit.rotation_schedule(torch.optim.SGD(SmallNet("rotograd").parameters(), lr=0.1))
 
 
-def test_auto_ends_at_the_rate_that_the_paper_ended_at(tmp_path):
+@pytest.mark.parametrize(
+    ("schedule", "network", "method"),
+    [
+        ("constant", 1.0, 1.0),
+        ("cosine(period=10)", 0.5, 0.5),
+        ("cosine(period=10, on=network)", 0.5, 1.0),
+        ("step(every=2, factor=0.5)", 0.25, 0.25),
+    ],
+)
+def test_auto_ends_at_the_share_that_the_paper_ended_at_whatever_the_schedule(
+    tmp_path, schedule, network, method
+):
     settings = {"data": "multidigits(train=64, val=8, test=8)", "method": "rotograd", "batch_size": 16}
     config = TrainConfig.make(
         {
             **settings,
             "steps": 5,
+            "schedule": schedule,
             "lr": 1e-3,
             "method_lr": 1e-3,
             "rotation_decay": "auto",
@@ -154,5 +166,5 @@ def test_auto_ends_at_the_rate_that_the_paper_ended_at(tmp_path):
     trainer, loaders = build_trainer(config, progress=False)
     trainer.fit(loaders["train"], loaders["val"], steps=5)
     rates = {group["name"]: group["lr"] for group in trainer.optimizer.param_groups}
-    assert rates["network"] == 1e-3
-    assert rates["method"] == pytest.approx(1e-3 * 0.9999**17_600)
+    assert rates["network"] == pytest.approx(1e-3 * network)
+    assert rates["method"] == pytest.approx(1e-3 * method * 0.9999**17_600)
