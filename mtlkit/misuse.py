@@ -155,7 +155,7 @@ def check_arrivals(method: Any, fork: Fork, through_total: bool, arrived: Iterab
             )
         return
     bypassed = [method.tasks[k] for k in fork.given if k not in arrived]
-    # a peer's anchor brings no gradient where nobody has labels: that is in order
+    # without labels on any process, an anchor brings no gradient: that is fine
     if bypassed and not arrived:
         raise UsageError(
             "no task's gradient reached the junction: the heads were not given what "

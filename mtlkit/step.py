@@ -13,8 +13,6 @@ from mtlkit.gradients import Gradients
 
 __all__ = ["Step", "measure", "measure_rows", "spread"]
 
-_ONE = torch.ones(())
-
 
 @dataclass
 class Step:
@@ -161,9 +159,9 @@ def measure_rows(
         losses: (K,) losses of the step.
         processes: processes that share the step.
     """
-    gram = rows.gram() if rows.tasks else _ONE.new_zeros(0, 0)
+    gram = rows.gram() if rows.tasks else torch.zeros(0, 0)
     if scale is None:
-        scale = _ONE
+        scale = gram.new_ones(())
     else:
         scale = torch.where(scale == 0, 1.0, scale).to(rows.dtype)
         gram = gram.to(scale.device) / scale.square()

@@ -259,8 +259,10 @@ def test_a_step_of_a_closed_form_waits_nowhere_and_of_a_solver_once(spec):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_catalogue_names_the_methods_whose_decomposition_waits_for_a_gpu(name):
-    assert step_of(name).decompositions == method_facts(name).cost.count("eigenvalues")
+def test_the_catalogue_says_which_methods_wait_for_a_gpu(name):
+    counted, cost = step_of(name), method_facts(name).cost
+    assert counted.synchronisations == cost.count("solver")
+    assert counted.decompositions == cost.count("eigenvalues")
 
 
 @pytest.mark.parametrize("spec", [*NAMES, *CHAINS])

@@ -105,6 +105,7 @@ def method_facts(name: str) -> MethodFacts:
     played = [role for role in _ROLES if any(role in getattr(f, "roles", ()) for f in factories)]
     cited = next((f for f in factories if getattr(f, "paper", "")), factories[0])
     docstrings = [_docstring(factory) for factory in factories]
+    parts_made = _made(name) or factories
     reasons = [getattr(f, "waived_laws", {}).get("distributed", "") for f in factories]
     conditions = [getattr(f, "exact_if", "") for f in factories]
     options: dict[str, Option] = {}
@@ -126,9 +127,9 @@ def method_facts(name: str) -> MethodFacts:
         roles=tuple(_ROLES[role] for role in played),
         paper=getattr(cited, "paper", ""),
         year=getattr(cited, "year", None),
-        needs=_needs(name, factories),
+        needs=_needs(parts_made),
         distributed="; ".join(filter(None, reasons)) or " ".join(["exact", *filter(None, conditions)]),
-        cost=_cost(factories),
+        cost=_cost(parts_made),
         added_ms=kept_costs().added.get(name),
         options=tuple(options.values()),
         summary=summary,
@@ -183,12 +184,22 @@ def _described(facts: MethodFacts) -> list[tuple[str, str]]:
     return [(key, value) for key, value in rows if value]
 
 
-def _needs(name: str, factories: Sequence[Any]) -> tuple[str, ...]:
-    def any_of(attribute: str) -> bool:
-        return any(getattr(factory, attribute, False) for factory in factories)
+def _made(name: str) -> Sequence[Any]:
+    """The parts of the method with its default options; empty if an option has no default."""
+    from mtlkit.weighting import create_method
 
-    roles: set[str] = {role for factory in factories for role in getattr(factory, "roles", ())}
-    merges = [f for f in factories if "merge" in getattr(f, "roles", ())]
+    try:
+        return create_method(name, 2, feature_dim=4).parts
+    except (MtlkitError, TypeError):
+        return ()
+
+
+def _needs(parts: Sequence[Any]) -> tuple[str, ...]:
+    def any_of(attribute: str) -> bool:
+        return any(getattr(part, attribute, False) for part in parts)
+
+    roles: set[str] = {role for part in parts for role in getattr(part, "roles", ())}
+    merges = [part for part in parts if "merge" in getattr(part, "roles", ())]
     plain = all(f.is_plain_sum for f in merges)
     whole = any_of("needs_whole_gradients")
     needs = {
@@ -198,33 +209,30 @@ def _needs(name: str, factories: Sequence[Any]) -> tuple[str, ...]:
         and not plain
         and not any_of("needs_whole_gradients"),
         "whole gradients": whole,
-        "own parameters": _owns_parameters(name),
+        "own parameters": _own_parameters(parts),
     }
     return tuple(need for need, wanted in needs.items() if wanted)
 
 
-def _owns_parameters(name: str) -> bool:
-    from mtlkit.weighting import create_method
+def _own_parameters(parts: Iterable[Any]) -> bool:
+    from mtlkit.weighting import GradientAggregator
 
-    try:
-        return any(True for _ in create_method(name, 2, feature_dim=4).parameters())
-    except (MtlkitError, TypeError):  # a plugin with an option that has no default
-        return False
+    return any(list(part.parameters()) for part in parts if isinstance(part, GradientAggregator))
 
 
-def _cost(factories: Iterable[Any]) -> str:
+def _cost(parts: Iterable[Any]) -> str:
     costs = []
-    for factory in factories:
-        roles: frozenset[str] = getattr(factory, "roles", frozenset())
+    for part in parts:
+        roles: frozenset[str] = getattr(part, "roles", frozenset())
         if "loss" in roles:
             costs.append("K numbers")
         if "fork" in roles:
             costs.append("K views of the features")
-        if "merge" in roles and not factory.is_plain_sum:
-            if factory.needs_whole_gradients:
+        if "merge" in roles and not part.is_plain_sum:
+            if part.needs_whole_gradients:
                 costs.append("all gradients, element by element")
-            elif factory.traceable:
-                decomposes = getattr(factory, "name", "") in _DECOMPOSING
+            elif part.traceable:
+                decomposes = getattr(part, "name", "") in _DECOMPOSING
                 costs.append("Gram matrix + eigenvalues" if decomposes else "Gram matrix")
             else:
                 costs.append("Gram matrix + solver")

@@ -168,7 +168,7 @@ class GradientAggregator(Method, ABC):
             if name in found:
                 gradient = spread(found[name] * step.scale, step.present, step.tasks, fill=0.0)
                 gradients.append(gradient.to(parameter.dtype))
-            else:  # zero where nobody has labels, so that DDP has something to average
+            else:  # zero where no process has labels, so that DDP has something to average
                 gradients.append(torch.zeros_like(parameter))
         return tuple(gradients)
 

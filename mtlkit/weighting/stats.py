@@ -19,7 +19,7 @@ _NAMES = ("losses", "norms", "cosines", "weights", "update_cosines")
 class Stats(Mapping[str, Tensor]):
     """What one step looked like; NaN for a task that was absent.
 
-    Figures are worked out when they are read, on the device: a step that nobody looks at costs nothing.
+    Figures are computed on the device when they are read: what is not read costs nothing.
 
     Args:
         gram: (P, P) inner products of the gradients of the present tasks.
