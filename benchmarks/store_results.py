@@ -14,6 +14,8 @@ import math
 import shutil
 from pathlib import Path
 
+import yaml
+
 from benchmarks.draw_results import RESULTS
 from mtlkit.evaluation.results import Comparison
 from mtlkit.files import write_text
@@ -24,9 +26,14 @@ Points = list[tuple[int, float]]
 def store(run: Path, folder: Path) -> None:
     """Store the comparison in ``run``."""
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(run / "compare.yaml", folder / "config.yaml")
-    for name in ("comparison.json", "results.jsonl"):
-        shutil.copy(run / name, folder / name)
+    settings = yaml.safe_load((run / "compare.yaml").read_text())
+    settings.pop("data_dir", None)  # paths of one machine
+    write_text(folder / "config.yaml", yaml.safe_dump(settings, sort_keys=False, width=110))
+    header = json.loads((run / "comparison.json").read_text())
+    header["config"].pop("data_dir", None)
+    header["versions"].pop("command", None)  # the README has it
+    write_text(folder / "comparison.json", json.dumps(header, indent=2) + "\n")
+    shutil.copy(run / "results.jsonl", folder / "results.jsonl")
     cosines = mean_cosines(run)
     if cosines:
         write_text(folder / "cosines.json", json.dumps(cosines) + "\n")
