@@ -164,7 +164,8 @@ class Rotate(GradientAggregator):
 
     def _rotated(self, rows: Mapping[int, Sequence[Tensor | None]]) -> dict[int, Tensor]:
         """Gradients of the rotated tensor, of the tasks that reach it."""
-        return {task: found for task, row in rows.items() if (found := row[self.leaf]) is not None}
+        found = {task: row[self.leaf] for task, row in rows.items()}
+        return {task: leaf for task, leaf in found.items() if leaf is not None}
 
 
 def _checked_size(size: int | None, feature_dim: int | None, blocks: int) -> int:
