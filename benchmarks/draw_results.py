@@ -144,7 +144,7 @@ def cosines_figure(cosines: Mapping[str, list[Any]], panels: Mapping[str, Sequen
                 )
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("step", fontsize=9)
-        axis.legend(fontsize=7)
+        axis.legend(fontsize=7, ncols=2, loc="lower right")
     axes[0].set_ylabel("cosine of task and update gradients", fontsize=9)
     return figure
 
