@@ -153,18 +153,15 @@ class MatrixGradients(Gradients):
 def _products(matrix: Tensor) -> Tensor:
     """(P, P) inner products of the rows of a (P, n) matrix.
 
-    A product of few long rows runs on one thread, a batch of shorter ones on all; and what symmetry
-    tells is left out. Both together save 5 % of a ResNet18's step with ten tasks and ``wrt=parameters``.
+    A product of few long rows runs on one thread; a batch of shorter ones takes two thirds of the time,
+    4 % of a ResNet18's step with ten tasks and ``wrt=parameters``.
     """
     whole = matrix.shape[1] // _PIECE * _PIECE
     rest = matrix[:, whole:]
     products = rest @ rest.T
     if whole:
         pieces = matrix[:, :whole].reshape(len(matrix), -1, _PIECE).transpose(0, 1)
-        half = (len(matrix) + 1) // 2
-        upper = torch.bmm(pieces[:, :half], pieces.mT).sum(dim=0)
-        lower = torch.bmm(pieces[:, half:], pieces[:, half:].mT).sum(dim=0)
-        products += torch.cat([upper, torch.cat([upper[:, half:].T, lower], dim=1)])
+        products = products + torch.bmm(pieces, pieces.mT).sum(dim=0)
     return products
 
 
