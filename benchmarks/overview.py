@@ -86,4 +86,5 @@ def _chosen(comparison: Comparison) -> dict[str, str]:
 
 
 def _head(name: str, comparison: Comparison) -> str:
-    return f"{name}: {len(comparison.tasks)} tasks, {len(comparison.seeds)} seeds"
+    wrapped = name.replace("_", " ")  # a long word would make its column wide
+    return f"{wrapped}: {len(comparison.tasks)} tasks, {len(comparison.seeds)} seeds"
