@@ -15,7 +15,7 @@ def comparison(folder):
     runs = [Run("sum", seed, metrics={"a": {"accuracy": 0.5 + seed / 10}}) for seed in (0, 1)]
     made = Comparison("two seeds", [TaskRecord("a", {"accuracy": True})], runs, reference="sum")
     made.save(folder)
-    (folder / "compare.yaml").write_text("methods: [sum]\ndata_dir: /home/somebody/data\n")
+    (folder / "compare.yaml").write_text("methods: [sum]\ndata_dir: of/this/machine\n")
     for seed in (0, 1):
         rows = [MonitorRow(step, update_cosines={"a": 0.1 * step, "b": 0.3}) for step in (1, 2)]
         write_rows(folder / "runs" / run_folder("sum", seed), [], rows)
