@@ -52,7 +52,7 @@ def make_schedule(
     factor = _factor(spec, name, options, steps, epoch_steps)
     if name == "constant" and rotation_decay == 1:
         return None
-    own = _Constant(rotation_decay) if reach == "network" else copy.copy(factor)
+    own = _Constant() if reach == "network" else copy.copy(factor)
     own.decay = rotation_decay
     names = [group.get("name") for group in optimizer.param_groups]
     return LambdaLR(optimizer, [own if name == METHOD_GROUP else factor for name in names])

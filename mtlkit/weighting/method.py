@@ -69,7 +69,7 @@ class Method(Stateful):
 
     def own_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
         """Gradients of the :meth:`owned` parameters."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not say how its parameters learn")
 
     # What a user calls
 
