@@ -299,6 +299,17 @@ def test_a_kind_of_task_is_added_in_one_place():
         del kinds._factories["tests_absolute"]
 
 
+def test_every_kind_can_be_compared_by_another_of_its_metrics():
+    task = create_task("binary(metric=auc)", "rain")
+    assert task.main_metric == "auc"
+    assert set(task.higher_is_better) == {"f1", "auc", "accuracy"}
+    assert create_task(task.spec, "rain").main_metric == "auc"
+    angle = create_task("normals(metric=median_angle)", "normals")
+    assert (angle.main_metric, angle.compared) == ("median_angle", ())
+    with pytest.raises(UnknownNameError, match=r"metric of task 'rain' 'mse'.*accuracy, auc, f1"):
+        create_task("binary(metric=mse)", "rain")
+
+
 def test_a_kind_that_lacks_an_option_says_which():
     with pytest.raises(SpecError, match=r"task 'c' of kind classification: .*'classes'"):
         create_task("classification", "c")

@@ -123,7 +123,7 @@ def print_table(table: Table) -> None:
     if table.verdict.text:
         console.print(Text(table.verdict.text, style="bold"))
     console.print(render_table(table))
-    console.print(Text(describe_marks(table), style="dim"))
+    console.print(Text(describe_marks(table, bold=console.is_terminal), style="dim"))
 
 
 def progress_of(job: Job) -> str:

@@ -188,9 +188,10 @@ def _runs_text(row: Row) -> str:
     return f"{row.done}" + (f" ({row.failed} failed)" if row.failed else "")
 
 
-def describe_marks(table: Table) -> str:
-    """What the marks of a table mean."""
-    text = "Median ± standard deviation over seeds; the best of each column is bold."
+def describe_marks(table: Table, *, bold: bool = True) -> str:
+    """What the marks of a table mean; ``bold`` where the best of each column is."""
+    text = "Median ± standard deviation over seeds"
+    text += "; the best of each column is bold." if bold else "."
     if table.reference is not None:
         text += (
             f" {DAGGER}: better than {table.reference} (one-sided paired t-test, 0.05)."

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mtlkit.errors import SpecError
-from mtlkit.registry import Registry
+from mtlkit.registry import Registry, option_names
 from mtlkit.spec import Part, SpecLike, parse_call
 
 if TYPE_CHECKING:
     from mtlkit.tasks.task import Task
 
-__all__ = ["create_task", "kinds", "list_tasks", "register_task"]
+__all__ = ["create_task", "kinds", "list_tasks", "register_task", "task_options"]
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -33,11 +33,16 @@ def list_tasks() -> list[str]:
     return kinds.names()
 
 
+def task_options(kind: str) -> frozenset[str]:
+    """Options of a kind of task. Every kind has ``metric``, the name of its main metric."""
+    return option_names(kinds.get(kind)) | {"metric"}
+
+
 def create_task(kind: SpecLike, name: str, **overrides: Any) -> Task:
-    """A task from its kind, such as ``"binary"`` or ``"classification(classes=5)"``.
+    """A task from its kind, such as ``"binary(metric=auc)"`` or ``"classification(classes=5)"``.
 
     Args:
-        kind: name and options of the kind.
+        kind: name and options of the kind; ``metric`` names the main metric, for every kind.
         name: of the task.
         overrides: options that replace those of the string.
     """
@@ -47,15 +52,20 @@ def create_task(kind: SpecLike, name: str, **overrides: Any) -> Task:
     part = Part(part.name, {**part.options, **overrides}, part.arguments)
     if part.arguments:
         raise SpecError(f"options of kind {part.name} are key=value, not {part.arguments[0]!r}")
-    factory = kinds.check(part)
+    options = dict(part.options)
+    own = option_names(kinds.get(part.name))
+    metric = None if "metric" in own else options.pop("metric", None)
+    factory = kinds.check(Part(part.name, options))
     try:
-        inspect.signature(factory).bind(name, **part.options)
+        inspect.signature(factory).bind(name, **options)
     except TypeError as error:
         raise SpecError(f"task {name!r} of kind {part}: {error}") from None
-    made = factory(name, **part.options)
+    made = factory(name, **options)
     if not isinstance(made, Task):
         raise SpecError(f"kind of task {part.name!r} made {type(made).__name__}; it must be a Task")
     if made.kind == "custom":
         made.kind = part.name
     made.spec = str(part)
+    if metric is not None:
+        made.prefer(str(metric))
     return made

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 from torch import Tensor
 
-from mtlkit.errors import SpecError
+from mtlkit.errors import SpecError, unknown_name
 from mtlkit.tasks.labels import (
     NO_LABEL,
     LabelCount,
@@ -105,6 +105,13 @@ class Task:
     def main_metric(self) -> str:
         """Name of the first metric, or ``"loss"``."""
         return next(iter(self.higher_is_better), "loss")
+
+    def prefer(self, metric: str) -> None:
+        """Make ``metric`` the main one: tables, tests and checkpoints compare the task by it."""
+        if metric not in self.higher_is_better:
+            raise unknown_name(f"metric of task {self.name!r}", metric, self.higher_is_better)
+        self.higher_is_better = {metric: self.higher_is_better[metric], **self.higher_is_better}
+        self.compared = ()
 
     def count_labels(self, target: Tensor | None) -> LabelCount:
         """Count the labels of a batch. This reads the target: do it before the target goes to a GPU."""

@@ -251,6 +251,16 @@ def test_guessed_kinds_are_said(capsys):
     assert capsys.readouterr().err == ""  # once per process
 
 
+def test_a_rare_yes_is_said_unless_the_metric_was_chosen(capsys):
+    frame = people()
+    frame["rich"] = ["yes" if row % 20 == 0 else "no" for row in range(len(frame))]
+    write(frame)
+    assert load(targets="{rich: binary(metric=auc)}").tasks[0].main_metric == "auc"
+    assert "binary(metric=auc)" not in capsys.readouterr().err
+    assert load(targets="{rich: binary}").tasks[0].main_metric == "f1"
+    assert "'rich' is yes in " in capsys.readouterr().err
+
+
 def test_which_value_is_yes_can_be_said():
     write(people())
     data = load(

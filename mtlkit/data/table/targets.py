@@ -13,15 +13,15 @@ from torch import Tensor
 from mtlkit.data.base import DataError
 from mtlkit.data.table.reading import Frame, import_pandas, look_up, numbers, words
 from mtlkit.errors import SpecError, unknown_name
-from mtlkit.registry import option_names
 from mtlkit.spec import Part, parse_call
 from mtlkit.tasks import NO_LABEL, Task, create_task
-from mtlkit.tasks.registry import kinds
+from mtlkit.tasks.registry import kinds, task_options
 
 __all__ = ["Target", "find_targets", "fit_targets"]
 
 _MOST_CLASSES = 100
 _MOST_WHOLE_NUMBERS = 10
+_RARE = 0.1
 FindColumn = Callable[[Any], str]
 Say = Callable[[str], None]
 
@@ -139,6 +139,14 @@ def fit_targets(
             units = zip(target.columns, target.means, target.deviations, strict=True)
             shown = "; ".join(f"{c!r} has mean {m:.6g}, deviation {d:.6g}" for c, m, d in units)
             say(f"target {target.task!r} is in standard deviations: {shown}")
+        elif target.make_task().main_metric == "f1" and target.kind.startswith("binary"):
+            answers = target.labels(learnt)
+            share = float((answers == 1).sum() / (answers >= 0).sum())
+            if share < _RARE:
+                say(
+                    f"target {target.task!r} is yes in {share:.1%} of the training rows: its F1 may stay "
+                    "0 for long; binary(metric=auc) compares by the area under the ROC curve"
+                )
     return fitted
 
 
@@ -212,7 +220,7 @@ def _check_options(part: Part) -> None:
     """Refuse an option that neither the kind of task nor a column of a table has."""
     if part.name == "auto":  # the kind, once guessed, checks its own
         return
-    known = {"column", "columns", "scale", *option_names(kinds.get(part.name))}
+    known = {"column", "columns", "scale", *task_options(part.name)}
     if part.name in ("binary", "multilabel"):
         known.add("yes")
     for key in part.options:
