@@ -138,6 +138,11 @@ class Checkpoints:
             old.unlink(missing_ok=True)
         return path
 
+    def set_aside(self, after: int) -> list[Path]:
+        """Rename the checkpoints of later steps, which a run that goes on from ``after`` abandons."""
+        later = [path for path in self.paths() if int(path.stem.split("-")[1]) > after]
+        return [path.replace(path.with_suffix(".pt.abandoned")) for path in later]
+
     def latest(self) -> tuple[Path, dict[str, Any]] | None:
         """The newest checkpoint that can be read; a warning for each that cannot."""
         for path in reversed(self.paths()):

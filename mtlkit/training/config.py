@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from zlib import crc32
 
 import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -16,7 +17,14 @@ from mtlkit.settings import Names, Settings, Spec, setting
 from mtlkit.spec import Part, format_spec, parse_spec
 from mtlkit.training.yaml_files import parse_yaml, read_yaml
 
-__all__ = ["TrainConfig", "TrainingSettings", "parse_yaml", "read_yaml"]
+__all__ = ["RESUMABLE", "TrainConfig", "TrainingSettings", "parse_yaml", "read_yaml"]
+
+RESUMABLE = (
+    *("output", "data_dir", "plugins", "epochs", "steps", "early_stop", "on_nonfinite"),
+    *("precision", "channels_last", "compile", "workers", "validate_every", "checkpoint_every"),
+    *("keep_checkpoints", "log_every", "monitor_every", "trackers", "test"),
+)
+"""Settings that a run may be resumed with other values of."""
 
 DATA = "Data, network and method"
 LENGTH = "Length and optimizer"
@@ -219,8 +227,11 @@ class TrainConfig(TrainingSettings):
         """Folder of the run."""
         if self.output is not None:
             return Path(self.output)
-        name = re.sub(r"[^A-Za-z0-9.=-]+", "_", f"{self.data}-{self.method}")[:80].strip("_")
-        return Path("runs") / f"{name}-{self.seed}"
+        data, method = (re.sub(r"[^A-Za-z0-9.=-]+", "_", s).strip("_") for s in (self.data, self.method))
+        if len(data) + len(method) > 80:
+            mark = crc32(f"{self.data} {self.method}".encode())
+            data, method = data[:40].strip("_"), f"{method[:40].strip('_')}-{mark:08x}"
+        return Path("runs") / f"{data}-{method}-{self.seed}"
 
     def to_yaml(self) -> str:
         """The settings as YAML."""

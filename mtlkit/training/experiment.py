@@ -13,14 +13,16 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
-from mtlkit.errors import ConfigError, SpecError
+from mtlkit.errors import ConfigError, SpecError, shorten
 from mtlkit.files import write_text
 from mtlkit.tasks import Task
 from mtlkit.training.accelerators import end_trackers
-from mtlkit.training.config import TrainConfig
+from mtlkit.training.checkpoints import Checkpoints
+from mtlkit.training.config import RESUMABLE, TrainConfig, parse_yaml, read_yaml
 from mtlkit.training.groups import METHOD_GROUP, paper_decay, param_groups
 from mtlkit.training.loaders import collate
 from mtlkit.training.optimizers import build_optimizer
+from mtlkit.training.run_state import refuse_old_run
 from mtlkit.training.schedules import make_schedule
 from mtlkit.training.trainer import FitResult, Trainer
 
@@ -63,6 +65,7 @@ def run(
     if dataset is None:
         dataset = load_data(config)
     trainer, loaders = build_trainer(config, progress=progress, dataset=dataset, change=change)
+    _check_folder(config, resume)
     record = describe_run(trainer.model, trainer.tasks, dataset, config.plugins)
     if trainer.accelerator.is_main_process:
         write_text(config.folder / "config.yaml", config.to_yaml())
@@ -85,6 +88,26 @@ def run(
         figures = {f"test/{t}/{m}": v for t, row in (test or {}).items() for m, v in row.items()}
         end_trackers(trainer.accelerator, config.model_dump(), figures, trainer.step)
     return RunResult(fit, test, config.folder)
+
+
+def _check_folder(config: TrainConfig, resume: str | None) -> None:
+    """Refuse to write over another run, or to go on with one whose settings were others."""
+    checkpoints = Checkpoints(config.folder / "checkpoints")
+    if resume is None:
+        refuse_old_run(checkpoints)
+        return
+    origin = config.folder if resume == "auto" else Path(resume).absolute().parent.parent
+    path = origin / "config.yaml"
+    if not path.is_file() or (resume == "auto" and not checkpoints.paths()):
+        return
+    before, now = read_yaml(path), parse_yaml(config.to_yaml(), "these settings")
+    changed = [key for key in now if key in before and key not in RESUMABLE and before[key] != now[key]]
+    if changed:
+        told = "; ".join(f"{key} was {shorten(before[key])}, is {shorten(now[key])}" for key in changed)
+        raise ConfigError(
+            f"the run in {origin} had other settings: {told}. Resume with the same ones (only its "
+            "length, its log and its devices may change), or start a new run in another folder"
+        )
 
 
 def build_trainer(
@@ -173,8 +196,9 @@ def _schedule(
     config: TrainConfig, optimizer: Optimizer, train: Iterable[Any], lenient: bool = False
 ) -> LambdaLR | None:
     epoch_steps = -(-len(train) // config.accumulate)  # type: ignore[arg-type]
-    epochs = 10 if config.epochs is None else config.epochs
-    steps = config.steps if config.steps is not None else epochs * epoch_steps
+    epochs = 10 if config.epochs is None and config.steps is None else config.epochs
+    ends = [config.steps, None if epochs is None else epochs * epoch_steps]
+    steps = min(end for end in ends if end is not None)
     decay = 1.0
     if config.rotation_decay is not None:
         if any(group.get("name") == METHOD_GROUP for group in optimizer.param_groups):

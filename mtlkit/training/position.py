@@ -22,6 +22,8 @@ class Position:
     best_step: int | None = None
     first: dict[str, float] = field(default_factory=dict)
     """Main metrics of the first validation, by task."""
+    validated: int | None = None
+    """Step of the last validation."""
     without_progress: int = 0
     """Validations since the best one."""
     done: bool = False

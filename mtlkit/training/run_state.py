@@ -14,7 +14,7 @@ from mtlkit.training.loss_module import LossModule
 from mtlkit.training.position import Position
 from mtlkit.training.weights import read_weights, write_optimizer, write_weights
 
-__all__ = ["RunState", "find_checkpoint"]
+__all__ = ["RunState", "find_checkpoint", "refuse_old_run"]
 
 
 class RunState:
@@ -87,6 +87,16 @@ class RunState:
         return Position(**state["position"])
 
 
+def refuse_old_run(checkpoints: Checkpoints) -> None:
+    """Raise where a new run would write into the folder of another one."""
+    old = checkpoints.paths()
+    if old:
+        raise UsageError(
+            f"{checkpoints.directory.parent} holds a run already ({old[-1].name}); resume it with "
+            "resume='auto' (--resume auto), or choose another output folder"
+        )
+
+
 def find_checkpoint(
     resume: str | os.PathLike[str] | None, checkpoints: Checkpoints | None, step: int, accelerator: Any
 ) -> str | None:
@@ -96,12 +106,8 @@ def find_checkpoint(
         UsageError: where a new run would write into the folder of another one.
     """
     if resume is None:
-        old = checkpoints.paths() if checkpoints is not None and step == 0 else []
-        if checkpoints is not None and old:
-            raise UsageError(
-                f"{checkpoints.directory.parent} holds a run already ({old[-1].name}); resume it with "
-                "resume='auto' (--resume auto), or choose another output folder"
-            )
+        if checkpoints is not None and step == 0:
+            refuse_old_run(checkpoints)
         return None
     if str(resume) != "auto":
         return str(resume)

@@ -70,4 +70,7 @@ class Saver:
         state = load_checkpoint(path)
         ranks, rank = state["rng"], self.accelerator.process_index
         origin = f"{path} was written by {len(ranks)} processes"
-        return self.state.write(state, path), ranks[rank] if rank < len(ranks) else None, origin
+        position = self.state.write(state, path)
+        if self.checkpoints is not None and self.accelerator.is_main_process and resume != "auto":
+            self.checkpoints.set_aside(position.step)
+        return position, ranks[rank] if rank < len(ranks) else None, origin

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
@@ -14,6 +14,8 @@ from mtlkit.spec import parse_spec
 from mtlkit.training.groups import METHOD_GROUP
 
 __all__ = ["Schedulers", "make_schedule"]
+
+Curve: TypeAlias = Callable[[int], float]
 
 _OPTIONS = {
     "constant": (),
@@ -49,25 +51,34 @@ def make_schedule(
     reach = options.pop("on", "all")
     if reach not in ("all", "network"):
         raise unknown_name("value of on", str(reach), ("all", "network"))
-    factor = _factor(spec, name, options, steps, epoch_steps)
+    curve = _curve(spec, name, options, steps, epoch_steps)
     if name == "constant" and rotation_decay == 1:
         return None
-    own = _Constant() if reach == "network" else copy.copy(factor)
-    own.decay = rotation_decay
+
+    # PyTorch does not save functions, so a run that is resumed with more steps follows the longer curve
+    def own(step: int) -> float:
+        return (curve(step) if reach == "all" else 1.0) * rotation_decay**step
+
     names = [group.get("name") for group in optimizer.param_groups]
-    return LambdaLR(optimizer, [own if name == METHOD_GROUP else factor for name in names])
+    return LambdaLR(optimizer, [own if name == METHOD_GROUP else curve for name in names])
 
 
-def _factor(spec: str, name: str, options: dict[str, Any], steps: int, epoch_steps: int) -> _Constant:
+def _curve(spec: str, name: str, options: dict[str, Any], steps: int, epoch_steps: int) -> Curve:
+    """The factor of a rate by the number of steps taken."""
     if name == "constant":
-        return _Constant()
+        return lambda step: 1.0
     if name == "cosine":
-        return _Cosine(_positive(options.get("period", max(steps, 1)), "period"))
+        period = _positive(options.get("period", max(steps, 1)), "period")
+        return lambda step: (1 + math.cos(math.pi * step / period)) / 2
     if ("every" in options) == ("epochs" in options):
         raise ConfigError(f"schedule {spec!r} needs either every=STEPS or epochs=N")
-    epochs = options.get("epochs")
-    every = options["every"] if epochs is None else _positive(epochs, "epochs") * epoch_steps
-    return _Staircase(_positive(every, "every"), _positive(options.get("factor", 0.5), "factor"))
+    every = (
+        _positive(options["every"], "every")
+        if "every" in options
+        else _positive(options["epochs"], "epochs") * epoch_steps
+    )
+    factor = _positive(options.get("factor", 0.5), "factor")
+    return lambda step: float(factor ** (step // every))
 
 
 class Schedulers:
@@ -96,41 +107,6 @@ class Schedulers:
         for scheduler in self.all:
             if isinstance(scheduler, ReduceLROnPlateau):
                 scheduler.step(score)
-
-
-# objects instead of closures, so that the scheduler's state can be saved
-
-
-class _Constant:
-    """Factor of a rate by the step: a curve, times ``decay`` at every step."""
-
-    def __init__(self, decay: float = 1.0) -> None:
-        self.decay = decay
-
-    def curve(self, step: int) -> float:
-        return 1.0
-
-    def __call__(self, step: int) -> float:
-        return float(self.curve(step) * self.decay**step)
-
-
-class _Cosine(_Constant):
-    def __init__(self, period: float) -> None:
-        super().__init__()
-        self.period = period
-
-    def curve(self, step: int) -> float:
-        return (1 + math.cos(math.pi * step / self.period)) / 2
-
-
-class _Staircase(_Constant):
-    def __init__(self, every: float, factor: float) -> None:
-        super().__init__()
-        self.every = every
-        self.factor = factor
-
-    def curve(self, step: int) -> float:
-        return float(self.factor ** (step // self.every))
 
 
 def _positive(value: Any, name: str) -> float:

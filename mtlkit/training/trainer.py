@@ -356,6 +356,7 @@ class Trainer:
         here = self._position
         figures = self.evaluate(validating)
         self._last_validation = figures
+        here.validated = here.step
         reached = score(figures, self.tasks, self.best_by, here.first)
         is_best = here.judge(reached, self.early_stop)
         self._schedulers.after_validation(reached)
@@ -366,14 +367,11 @@ class Trainer:
         self._read()
         if self._losses.batches:
             self._log_training()
-        if self.output is None:
-            return
-        if not self._saver.holds(here.step):
-            if here.step and here.batch:  # stopped within an epoch, at the last step
-                self._validate(validating)
-            self._save()
-        if validating is None:
-            self._save(best=True)
+        unjudged = here.validated != here.step
+        if unjudged:
+            self._validate(validating)
+        if self.output is not None and (unjudged or not self._saver.holds(here.step)):
+            self._save(best=True if validating is None else None)
 
     def _save(self, *, best: bool | None = None) -> Path | None:
         """Write a checkpoint; every process must call this."""

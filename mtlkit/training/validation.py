@@ -93,9 +93,11 @@ def score(figures: Figures, tasks: Sequence[Task], by: str, first: dict[str, flo
         now = figures[task.name][metric]
         if math.isnan(now):
             continue
-        start = first.setdefault(task.name, now)
+        better = task.higher_is_better.get(metric, False)
+        # all gains over 0 are alike: an F1 that is 0 at first is measured from its first other value
+        start = first.get(task.name, 0.0) if better and now == 0 else first.setdefault(task.name, now)
         # relative to the sum of both magnitudes, so that a first value near zero cannot dominate
         size = abs(now) + abs(start)
         gain = 0.0 if size == 0 else (now - start) / size
-        gains.append(gain if task.higher_is_better.get(metric, False) else -gain)
+        gains.append(gain if better else -gain)
     return sum(gains) / len(gains) if gains else -math.inf

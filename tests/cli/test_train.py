@@ -1,5 +1,6 @@
 import functools
 import json
+import math
 import socket
 import subprocess
 import sys
@@ -83,6 +84,40 @@ def test_an_interrupted_run_goes_on_with_resume(tmp_path):
     assert call(*options, "--steps", 9, "-o", tmp_path / "parts", "--resume", "auto") == 0
     name = "checkpoints/step-000000009.pt"
     assert torch.equal(weights(tmp_path / "whole" / name), weights(tmp_path / "parts" / name))
+
+
+def test_a_refused_run_leaves_the_folder_as_it_was(tmp_path, capsys):
+    options = ["train", "--data", "small", "--batch-size", 8, "--no-test", "-o", tmp_path / "run"]
+    assert call(*options, "--steps", 2, "--lr", 0.01, "--optimizer", "adam") == 0
+    kept = {path: path.read_bytes() for path in (tmp_path / "run").glob("*.*")}
+    assert tmp_path / "run" / "config.yaml" in kept
+    assert call(*options, "--steps", 3, "--method", "pcgrad") == 1
+    capsys.readouterr()
+    for key, value in (("lr", "0.1"), ("seed", "1"), ("batch-size", "4"), ("schedule", "cosine")):
+        again = [*options, "--lr", 0.01, f"--{key}", value, "--steps", 3, "--resume", "auto"]
+        assert call(*again) != 0
+        assert f"{key.replace('-', '_')} was" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert call(*options, "--lr", 0.01, "--steps", 3, "--log-every", 1, "--resume", "auto") == 0
+
+
+def test_a_run_that_is_resumed_with_more_steps_follows_the_longer_schedule(tmp_path):
+    options = ["train", "--data", "small", "--batch-size", 8, "--no-test", "--schedule", "cosine"]
+    assert call(*options, "--steps", 4, "-o", tmp_path / "run", "--log-every", 1) == 0
+    more = ["--steps", 8, "-o", tmp_path / "run", "--log-every", 1, "--resume", "auto"]
+    assert call(*options, *more) == 0
+    lines = map(json.loads, (tmp_path / "run" / "log.jsonl").read_text().splitlines())
+    rates = [line["rates"]["network"] for line in lines if line["kind"] == "train"]
+    assert len(rates) == 8
+    expected = [1e-3 * (1 + math.cos(math.pi * step / 8)) / 2 for step in range(5, 9)]
+    assert rates[4:] == pytest.approx(expected)
+
+
+def test_a_schedule_ends_where_the_run_does(tmp_path):
+    options = ["train", "--data", "small", "--batch-size", 8, "--no-test", "--schedule", "cosine"]
+    assert call(*options, "--epochs", 1, "--steps", 1000, "-o", tmp_path, "--log-every", 1) == 0
+    lines = map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
+    assert [line["rates"]["network"] for line in lines if line["kind"] == "train"][-1] == 0
 
 
 def test_a_compiled_run_has_the_weights_and_names_of_an_eager_one_and_resumes(tmp_path, monkeypatch):

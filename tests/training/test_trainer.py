@@ -11,6 +11,7 @@ import mtlkit
 from mtlkit import Task
 from mtlkit.errors import SpecError, UnknownNameError, UsageError
 from mtlkit.training import CheckpointError, Interrupted, load_checkpoint
+from mtlkit.training.validation import score
 from tests.training.small_problem import TASKS, SmallNet, flat, make_loader, make_trainer, records
 
 pytestmark = pytest.mark.filterwarnings("ignore:no validation set")
@@ -152,6 +153,38 @@ def test_resumed_training_goes_on_exactly(tmp_path):
     second = make_trainer(**options, output=tmp_path)
     second.fit(make_loader(44), epochs=4, resume="auto")
     assert torch.equal(flat(whole.model), flat(second.model))
+
+
+def test_a_run_ends_with_a_validation_and_weights_to_use(tmp_path):
+    for output in (tmp_path, None):
+        trainer = make_trainer(output=output, validate_every=1000)
+        result = trainer.fit(make_loader(), make_loader(seed=1), epochs=1)
+        assert result.best_step == trainer.step
+        assert result.validation
+    assert load_checkpoint(tmp_path / "checkpoints" / "best.pt")["position"]["best_step"] == 5
+
+
+def test_a_run_that_goes_on_from_an_older_checkpoint_keeps_its_own(tmp_path):
+    options = {"output": tmp_path, "checkpoint_every": 1, "keep_checkpoints": 3}
+    make_trainer(**options).fit(make_loader(), steps=4)
+    folder = tmp_path / "checkpoints"
+    again = make_trainer(**{**options, "keep_checkpoints": 1})
+    again.fit(make_loader(), steps=3, resume=folder / "step-000000002.pt")
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        "best.pt", "step-000000003.pt", "step-000000003.pt.abandoned", "step-000000004.pt.abandoned"
+    }  # fmt: skip
+
+
+def test_a_first_score_of_zero_does_not_hide_later_gains():
+    tasks = [Task.binary("rare"), Task.regression("value")]
+    first: dict[str, float] = {}
+    reached = [
+        score({"rare": {"f1": f1}, "value": {"mse": mse}}, tasks, "improvement", first)
+        for f1, mse in ((0.0, 1.0), (0.02, 0.90), (0.80, 0.91), (0.0, 0.90))
+    ]
+    assert reached[2] == max(reached)
+    assert reached[3] == min(reached)
 
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
