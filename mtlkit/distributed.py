@@ -32,6 +32,9 @@ class Processes:
         self.rank = 0 if group is None else dist.get_rank(group)
         self.alone = group is None
 
+    def __deepcopy__(self, memo: Any) -> Processes:
+        return self
+
     @property
     def device(self) -> torch.device:
         """A device that the group's back end reduces on."""

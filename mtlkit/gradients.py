@@ -61,15 +61,16 @@ class Gradients:
         assert gram is not None
         return gram
 
-    def cross_gram(self) -> tuple[Tensor, int]:
+    def cross_gram(self) -> tuple[Tensor | None, int]:
         """(P, P) products of the even samples' gradients with the odd ones', and how many such pairs.
 
         The square of a noisy gradient is too large on average, as it holds the square of the noise.
         Products of gradients from different samples are not. The first axis of a feature's gradient
         is that of the samples, and a contiguous split of an even-sized batch has the same pairs. The
-        products are scaled so that without noise they are the Gram matrix.
+        products are scaled so that without noise they are the Gram matrix; None if there is no pair.
         """
-        products, pairs = torch.zeros_like(self.gram()), 0
+        products: Tensor | None = None
+        pairs = 0
         for column in self._columns:
             example = _example(column)
             count = 0 if example is None or example.dim() < 2 else len(example) // 2
@@ -77,7 +78,8 @@ class Gradients:
                 zero = torch.zeros_like(example)
                 rows = torch.stack([zero if g is None else g for g in column]).to(self.dtype)
                 even, odd = rows[:, 0 : 2 * count : 2].flatten(1), rows[:, 1 : 2 * count : 2].flatten(1)
-                products = products + even @ odd.T * (rows.shape[1] / count)
+                product = even @ odd.T * (rows.shape[1] / count)
+                products = product if products is None else products + product
                 pairs += count
         return products, pairs
 

@@ -24,6 +24,7 @@ from torch import Tensor
 from mtlkit.distributed import Processes
 from mtlkit.errors import UsageError
 from mtlkit.gradients import Gradients
+from mtlkit.gram import full_precision
 from mtlkit.graph import retains_graph
 from mtlkit.lone import LoneTraining
 from mtlkit.misuse import Fork, check_arrivals, check_walk
@@ -90,7 +91,8 @@ def fork(method: Merger, features: Any, record: Fork) -> tuple[list[Any], Tensor
     if not any(t.requires_grad for t in (*leaves, *owned)):
         return fork_unrecorded(method, features), None
     shared, direct = parameters_below(leaves, method.shared) if method.wrt_parameters else ([], False)
-    layout = _Layout(len(leaves), len(owned), len(shared), direct)
+    frozen = tuple(not leaf.requires_grad for leaf in leaves)
+    layout = _Layout(len(leaves), len(owned), len(shared), direct, frozen)
     anchor, *flat = _FeatureJunction.apply(method, record, layout, *leaves, *owned, *shared)
     count = len(leaves)
     return [rebuild(flat[k * count : (k + 1) * count]) for k in range(len(method.tasks))], anchor
@@ -133,6 +135,8 @@ class _Layout:
     shared: int
     direct: bool
     """Whether the merged gradient goes to the shared parameters, past the backbone's backward."""
+    frozen: tuple[bool, ...]
+    """Which features need no gradient, so that they take no part in the merge unless a fork turns them."""
 
 
 class _FeatureJunction(torch.autograd.Function):
@@ -142,23 +146,29 @@ class _FeatureJunction(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         leaves = list(tensors[: layout.features])
         ctx.method, ctx.record, ctx.layout = method, record, layout
-        ctx.dtypes = [leaf.dtype for leaf in leaves]
+        ctx.dtypes, ctx.device = [leaf.dtype for leaf in leaves], leaves[0].device
         # to compute in: the same on every process, also on one without any gradient
         ctx.wide = torch.float64 if torch.float64 in ctx.dtypes else torch.float32
         ctx.set_materialize_grads(False)
         if layout.shared:
             ctx.save_for_backward(*leaves, *tensors[layout.features + layout.owned :])
-        anchor = torch.zeros(1 + len(method.tasks), dtype=ctx.wide, device=leaves[0].device)
-        views = [
-            leaf.view_as(leaf) if leaf is given else leaf
-            for view in _views(method, leaves)
-            for leaf, given in zip(view, leaves, strict=True)
-        ]
-        ctx.mark_non_differentiable(*(v for v in views if not v.is_floating_point()))
+        anchor = torch.zeros(1 + len(method.tasks), dtype=ctx.wide, device=ctx.device)
+        views, constant = [], []
+        for view in _views(method, leaves):
+            for leaf, given, frozen in zip(view, leaves, layout.frozen, strict=True):
+                views.append(leaf.view_as(leaf) if leaf is given else leaf)
+                if (frozen and leaf is given) or not leaf.is_floating_point():
+                    constant.append(views[-1])
+        ctx.mark_non_differentiable(*constant)
         return anchor, *views
 
     @staticmethod
     def backward(ctx: Any, anchor: Tensor | None, *flat: Tensor | None) -> Any:
+        with full_precision(ctx.device):
+            return _FeatureJunction.merge(ctx, anchor, flat)
+
+    @staticmethod
+    def merge(ctx: Any, anchor: Tensor | None, flat: tuple[Tensor | None, ...]) -> Any:
         method, layout, processes = ctx.method, ctx.layout, ctx.record.processes
         count = layout.features
         arrived: dict[int, Leaves] = {}
@@ -233,6 +243,11 @@ class _LossJunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> Any:
+        with full_precision(scale.device):
+            return _LossJunction.merge(ctx, scale)
+
+    @staticmethod
+    def merge(ctx: Any, scale: Tensor) -> Any:
         method, losses = ctx.method, ctx.losses
         check_walk(losses)
         if not retains_graph():  # then the walks free the graphs

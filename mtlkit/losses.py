@@ -23,10 +23,11 @@ __all__ = ["WeighedLosses", "align", "weigh", "weigh_by_labels"]
 def align(losses: Any, tasks: Sequence[str]) -> dict[int, Tensor]:
     """The losses that are given, by the task's number; each a scalar tensor."""
     if isinstance(losses, Mapping):
-        for key in losses:
+        named = {str(key): loss for key, loss in losses.items()}
+        for key in named:
             if key not in tasks:
-                raise unknown_name("task", str(key), tasks)
-        given = [losses.get(name) for name in tasks]
+                raise unknown_name("task", key, tasks)
+        given = [named.get(name) for name in tasks]
     elif isinstance(losses, Tensor):
         raise SpecError(
             f"losses must be a sequence or mapping of {len(tasks)} scalars, not one tensor of shape "
@@ -60,7 +61,7 @@ class WeighedLosses:
     Attributes:
         terms: by task; without gradients for the weights.
         extra: what is added to them: the parts' penalties and the gradients of learnt weights.
-        values: (K,) losses as they were given, averaged over the processes; NaN for absent tasks.
+        values: (K,) losses as they were given, averaged over ``processes``; NaN for absent tasks.
     """
 
     terms: dict[int, Tensor]
@@ -90,7 +91,7 @@ def weigh(
             continue
         state = part.read_state(present)
         weights, new = part.weigh_losses(current, state)
-        weights = weights.to(values.dtype)
+        weights = weights.to(values.dtype, copy=True)  # it may be the state, which changes below
         if weights.requires_grad:
             learnt = (weights * current).sum()
             extra = _add(extra, learnt - learnt.detach())
@@ -102,14 +103,16 @@ def weigh(
                     f"a checkpoint computes total(losses) again, and {part} remembers losses: call "
                     "total outside of the checkpoint"
                 )
-            part.commit_state(state, new, present, finite)
+            part.commit_state(
+                state, new, present, finite & torch.isfinite(weights).all() & new.is_finite()
+            )
         weights = weights.detach()
         current = current * weights
         factors = weights if factors is None else factors * weights
     terms = losses
     if factors is not None:
         by_task = dict(zip(present, factors, strict=True))
-        terms = {task: by_task[task].to(loss.dtype) * loss for task, loss in losses.items()}
+        terms = {task: by_task[task] * loss for task, loss in losses.items()}
     if len(present) < tasks:
         values = spread(values, present, tasks)
     return WeighedLosses(terms, extra, values)

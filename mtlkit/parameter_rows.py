@@ -63,7 +63,8 @@ def rows_through_features(
     """
 
     def walk(row: Row) -> Row:
-        pairs = [(z, g) for z, g in zip(features, row, strict=True) if g is not None]
+        needed = zip(features, row, strict=True)
+        pairs = [(z, g) for z, g in needed if g is not None and z.requires_grad]
         return torch.autograd.grad(
             [z for z, _ in pairs],
             parameters,

@@ -41,7 +41,8 @@ class Step:
     scale: Tensor
     """Factor of the loss, for example that of a GradScaler."""
     losses: Tensor | None = None
-    """(P,) losses, averaged over the processes; None if the backward did not start from ``total``."""
+    """(P,) losses, averaged over the processes if some part reads them, else of this process; None if
+    the backward did not start from ``total``."""
     processes: Processes = ALONE
 
     @property
@@ -87,11 +88,11 @@ class Step:
         message = self.gram.new_zeros(count + 1, count)  # the products, then the number of pairs
         if self.features.tasks:
             products, pairs = self.features.cross_gram()
-            message[:count] = _embed(products, self.features.tasks, self.present)
+            if products is not None:
+                message[:count] = _embed(products, self.features.tasks, self.present)
             message[count] += pairs
         message = self.processes.sum(message)
-        products = message[:count] / self.unit.square()
-        return torch.where(message[count, 0] > 0, products, self.gram)
+        return torch.where(message[count, 0] > 0, message[:count] / self.unit.square(), self.gram)
 
 
 def measure(

@@ -268,6 +268,35 @@ def test_autocast_merges_in_single_precision(spec, dtype):
         torch.testing.assert_close(rounded, exact, rtol=0.05, atol=0.02 * float(exact.abs().max()))
 
 
+@pytest.mark.parametrize("spec", ["imtl_g", "aligned_mtl", "config", "pcgrad(wrt=parameters)"])
+def test_a_backward_within_autocast_merges_in_single_precision_too(spec):
+    inside, x = SmallNet(spec), torch.randn(8, 4)
+    outside = copy.deepcopy(inside)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        total = outside(x)
+        inside(x).backward()
+    total.backward()
+    torch.testing.assert_close(inside.method.stats.norms, outside.method.stats.norms, rtol=1e-2, atol=0)
+    rows = torch.randn(3, 50)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        merged = mtlkit.create_method(spec, 3).combine(rows)
+    assert torch.equal(merged, mtlkit.create_method(spec, 3).combine(rows))
+
+
+def test_a_feature_without_gradient_takes_no_part_in_the_merge():
+    frozen = torch.tensor([[1.0, -1.0]])
+    for spec in ("pcgrad", "pcgrad(wrt=parameters)", "rotograd"):
+        method = mtlkit.create_method(spec, 2, feature_dim=2)
+        weight = torch.nn.Parameter(torch.ones(1, 2))
+        first, second = method([weight * 1.0, frozen])
+        losses = [first[0].sum() + 100 * first[1].sum(), second[0].sum() - 100 * second[1].sum()]
+        method.total(losses).backward()
+        assert weight.grad is not None
+        if spec != "rotograd":  # a rotated view does depend on something that learns
+            torch.testing.assert_close(method.stats.cosines, torch.ones(2, 2))
+            torch.testing.assert_close(weight.grad, torch.full((1, 2), 2.0))
+
+
 @pytest.mark.parametrize("spec", ["scale", "gradnorm", "rotate+scale", "normalize+pcgrad"])
 def test_half_precision_models_keep_the_methods_state_in_single_precision(spec):
     method = SmallNet(spec).to(torch.bfloat16).method

@@ -58,8 +58,3 @@ def _step(side: int, applied: Tensor, lie: Tensor, degree: int, squarings: int) 
     move = unpack(zeroed.mul_(scale), side)
     step, factor = exponential_minus_one(move, degree, squarings)
     return step, factor * scale
-
-
-def full_precision(device: torch.device) -> torch.autocast:
-    """Rotations are computed in their own precision also where the forward is autocast."""
-    return torch.autocast(device.type, enabled=False)

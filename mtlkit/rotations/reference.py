@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from mtlkit.gram import full_precision
 from mtlkit.rotations.axis import block_diagonal
 from mtlkit.rotations.exponential import skew_product
-from mtlkit.rotations.fold import full_precision
 from mtlkit.rotations.manifold import starting_rotations
 
 __all__ = ["GeotorchRotations"]

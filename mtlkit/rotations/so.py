@@ -9,9 +9,10 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from mtlkit.gram import full_precision
 from mtlkit.rotations.axis import block_diagonal
 from mtlkit.rotations.exponential import degree_for, packed_shape, packed_skew_products, unpack
-from mtlkit.rotations.fold import fold_, folded, full_precision
+from mtlkit.rotations.fold import fold_, folded
 from mtlkit.rotations.manifold import correct_drift_, orthogonalize, projected, starting_rotations
 
 __all__ = ["Rotations"]

@@ -73,8 +73,9 @@ class GradientAggregator(Method, ABC):
         cls.roles = frozenset(r for r, hooks in _HOOKS.items() if any(map(cls.overrides, hooks)))
         if cls.overrides("merge") or cls.overrides("merge_rows"):
             cls.needs_whole_gradients = vars(cls).get("needs_whole_gradients", True)
-        if "merge" not in cls.roles:
-            cls.hidden_options = cls.hidden_options | {"wrt", "sync"}
+        common = {"wrt", "sync"}
+        merges = "merge" in cls.roles
+        cls.hidden_options = cls.hidden_options - common if merges else cls.hidden_options | common
 
     def __init__(
         self, tasks: Tasks, *, wrt: Literal["features", "parameters"] = "features", sync: bool = True

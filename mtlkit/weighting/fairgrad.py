@@ -18,6 +18,8 @@ from mtlkit.weighting.solvers import bargaining_weights
 
 __all__ = ["FairGrad"]
 
+_LEAST = 0.05
+
 
 @register_method("fairgrad")
 class FairGrad(GradientAggregator):
@@ -29,8 +31,8 @@ class FairGrad(GradientAggregator):
     .. math:: \mathbf{G}\, w = w^{-1/\alpha}, \qquad w > 0
 
     with the Gram matrix :math:`\mathbf{G}`, which is all that is needed. The unique solution is found by
-    Newton's method on a convex problem. ``alpha=1`` is Nash-MTL, ``alpha=0`` gives every task the weight
-    1/K, and large alpha tends to MGDA's direction. A task whose gradient is zero gets weight zero.
+    Newton's method on a convex problem. ``alpha=1`` is Nash-MTL, ``alpha=0`` is the plain
+    sum, and large alpha tends to MGDA's direction. A task whose gradient is zero gets weight zero.
     Where a positive combination of the gradients vanishes (a Pareto stationary point), the equation
     has no solution and d is zero.
 
@@ -42,7 +44,7 @@ class FairGrad(GradientAggregator):
     clips its norm to 1; LibMTL does neither.
 
     Args:
-        alpha: 0 for the mean, 1 for proportional fairness, larger for the worst-off tasks. 1 is the
+        alpha: 0 for the sum, 1 for proportional fairness, larger for the worst-off tasks. 1 is the
             default of the authors' code and of LibMTL; the authors' scripts for QM9 and CelebA have 2.
             TorchJD has no default.
     """
@@ -57,13 +59,16 @@ class FairGrad(GradientAggregator):
 
     def __init__(self, tasks: Tasks, *, alpha: float = 1.0, **common: Any) -> None:
         super().__init__(tasks, **common)
-        if not 0 <= alpha < math.inf:
-            raise SpecError(f"alpha of fairgrad must be 0 or more and finite, not {alpha}")
+        if alpha != 0 and not _LEAST <= alpha < math.inf:
+            raise SpecError(
+                f"alpha of fairgrad must be 0, or at least {_LEAST} (below, powers of 1/alpha underflow) "
+                f"and finite, not {alpha}"
+            )
         self.alpha = alpha
 
     def weights(self, gram: Tensor) -> Tensor:
         """Solution of the power law."""
         if self.alpha == 0:
-            return torch.full_like(gram[0], 1 / len(gram))
+            return torch.ones_like(gram[0])
         weights = on_host(bargaining_weights, gram, power=1 / self.alpha, rounding=precision(gram))
         return weights.to(gram.dtype)

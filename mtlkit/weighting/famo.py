@@ -88,6 +88,7 @@ class FAMO(GradientAggregator):
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
         """The convex weights, after the logits have moved."""
         above = losses.double() - state.bounds
+        above = torch.where(above < 0, torch.nan, above)
         logs, active = log_losses(above)
         if self.training:
             state = self._advance(logs, active, state)

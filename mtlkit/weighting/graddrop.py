@@ -39,7 +39,8 @@ class GradDrop(GradientAggregator):
     Args:
         leak: share of each task's gradient that is never dropped, from 0 to 1: one number, or one per
             task in task order or by name.
-        seed: of the random choices; a batch split over processes gets the choices it would get whole.
+        seed: of the random choices. A batch that is split evenly over processes gets the choices it
+            would get whole, if the features are one tensor; with several, others of the same kind.
     """
 
     paper = (

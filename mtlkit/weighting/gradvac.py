@@ -79,8 +79,8 @@ class GradVac(GradientAggregator):
         # row i belongs to the gradient of task i as it turns, in units of its first norm
         products, squares = unit, unit.diagonal()[:, None]
         moves, seen = torch.zeros_like(unit), torch.zeros_like(unit)
-        for others, onto in zip(turns[..., None], unit[turns], strict=True):
-            along = products.gather(1, others)  # (K, 1)
+        for others in turns[..., None]:  # (K, 1)
+            along = products.gather(1, others)
             rest = torch.addcmul(squares, along, along, value=-1).clamp_min(0)
             across = rest.sqrt()
             seen.scatter_(1, others, safe_divide(along, torch.hypot(along, across)))
@@ -88,7 +88,7 @@ class GradVac(GradientAggregator):
             turned = torch.where(along < floors.gather(1, others) * across, turned, along)
             move = turned - along
             moves.scatter_(1, others, move)
-            products = torch.addcmul(products, move, onto)
+            products = torch.addcmul(products, move, unit[others[:, 0]])
             squares = torch.addcmul(rest, turned, turned)
         weights = 1 + safe_divide(norms @ moves, norms)
         goals = torch.where(meets, goals.lerp(seen, self.beta), goals)

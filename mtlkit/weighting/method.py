@@ -16,6 +16,7 @@ from mtlkit import losses as loss_terms
 from mtlkit.distributed import ALONE, Processes, processes_of
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.gradients import MatrixGradients
+from mtlkit.gram import full_precision
 from mtlkit.junction import Report, fork, fork_unrecorded, join_losses
 from mtlkit.lone import LoneTraining
 from mtlkit.misuse import Fork, Forks
@@ -135,15 +136,29 @@ class Method(Stateful):
             raise SpecError(f"combine takes one row per task, ({len(self.tasks)}, N); got {found}")
         if not grads.is_floating_point():
             raise SpecError(f"gradients must be floating point, not {grads.dtype}")
-        if "loss" in self.roles:
-            grads = self.loss_factors(losses, grads, commit=True)[:, None] * grads
+        if losses is not None:
+            losses = self._check_losses(losses)
+        with full_precision(grads.device):
+            return self._combine(grads, losses).to(grads.dtype)
+
+    def _check_losses(self, losses: Tensor) -> Tensor:
+        if not isinstance(losses, Tensor) or losses.shape != (len(self.tasks),):
+            found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            raise SpecError(
+                f"losses must be a tensor of one per task, ({len(self.tasks)},); got {found}"
+            )
+        return losses.detach()
+
+    def _combine(self, grads: Tensor, losses: Tensor | None) -> Tensor:
         matrix = grads.to(torch.promote_types(grads.dtype, torch.float32))
+        if "loss" in self.roles:
+            matrix = self.loss_factors(losses, matrix, commit=True)[:, None] * matrix
         if self.merge_part is not None and not self.merge_part.reads_gram:
-            return self._combine_unmeasured(self.merge_part, matrix).to(grads.dtype)
+            return self._combine_unmeasured(self.merge_part, matrix)
         rows = MatrixGradients(matrix)
-        (merged,) = self.merge_step(measure_rows(rows, tasks=len(grads), losses=losses))
+        (merged,) = self.merge_step(measure_rows(rows, tasks=len(matrix), losses=losses))
         assert merged is not None
-        return merged.to(grads.dtype)
+        return merged
 
     @property
     def stats(self) -> Stats | None:
@@ -222,16 +237,17 @@ class Method(Stateful):
             return []
         part = self.merge_part
         if part is None:
-            weights = torch.ones_like(step.gram[0])
+            weights = torch.where(step.finite, torch.ones_like(step.gram[0]), torch.nan)
         elif part.needs_whole_gradients:
             return self._merge_whole(part, step)
         else:
             state = part.state_of(step)
             # a part never meets gradients that are not finite: it sees zeros, and the step is discarded
             weights, new = part.weigh(torch.where(step.finite, step.gram, 0.0), state)
+            # a copy, before what may be the state itself changes
+            weights = torch.where(step.finite, weights.to(step.gram.dtype), torch.nan)
             if new is not state:
                 part.commit_state(state, new, step.present, step.finite)
-        weights = torch.where(step.finite, weights.to(step.gram.dtype), torch.nan)
         self.last_step.keep(step, weights)
         tasks = step.delivered.tasks
         if not tasks:  # other processes have them all
@@ -247,8 +263,8 @@ class Method(Stateful):
         matrix = step.matrix()
         state = part.fit_coordinates(part.state_of(step), matrix, step.rows.reached)
         merged, new = part.merge_rows(matrix, state)
-        part.commit_state(state, new, step.present, step.finite)
         merged = torch.where(step.finite, merged, torch.nan)
+        part.commit_state(state, new, step.present, step.finite)
         products = torch.cat([matrix @ merged, torch.dot(merged, merged)[None]])
         if not step.over_parameters:  # this process has the columns of its own samples alone
             products = step.processes.sum(products)
@@ -270,14 +286,18 @@ class Method(Stateful):
         """(K,) product of the parts' loss weights, as far as these are known without a step."""
         everyone = tuple(range(len(self.tasks)))
         factors = torch.ones(len(everyone), dtype=like.dtype, device=like.device)
+        finite = torch.isfinite(like).all()
+        if losses is not None:
+            finite = finite & torch.isfinite(losses).all()
         for part in self.parts:
             if "loss" not in part.roles or (part.uses_losses and losses is None):
                 continue
             state = part.read_state(everyone)
             weights, new = part.weigh_losses(factors if losses is None else factors * losses, state)
-            if commit:
-                part.commit_state(state, new, everyone, torch.isfinite(like).all())
             factors = factors * weights.detach().to(like)
+            if commit and new is not state:
+                usable = finite & torch.isfinite(weights).all() & new.is_finite()
+                part.commit_state(state, new, everyone, usable)
         return factors
 
 

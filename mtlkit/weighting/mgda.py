@@ -39,8 +39,9 @@ class MGDA(GradientAggregator):
 
     Args:
         normalize: the divisors :math:`c_k`: ``none`` is 1, ``l2`` the norm of the gradient, ``loss`` the
-            absolute value of the loss, ``loss+`` the product of both. A task whose loss is zero is done
-            and gets weight zero; if all are, the weights are equal.
+            absolute value of the loss as it was given, before other parts weigh it, ``loss+`` the
+            product of both. A task whose loss is zero is done and gets weight zero; if all are, the
+            weights are equal.
     """
 
     paper = "Sener and Koltun, Multi-Task Learning as Multi-Objective Optimization, NeurIPS 2018"

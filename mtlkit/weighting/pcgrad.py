@@ -53,8 +53,8 @@ class PCGrad(GradientAggregator):
         shares = safe_divide(exact, exact.diagonal())  # of G_j in G_i, as a projection finds them
         # row i belongs to the gradient of task i as it is projected
         left, dropped = shares, torch.zeros_like(exact)
-        for others, onto in zip(turns[..., None], shares[turns], strict=True):
-            conflict = left.gather(1, others).clamp_max(0)  # (K, 1)
+        for others in turns[..., None]:  # (K, 1)
+            conflict = left.gather(1, others).clamp_max(0)
             dropped.scatter_(1, others, conflict)
-            left = torch.addcmul(left, conflict, onto, value=-1)
+            left = torch.addcmul(left, conflict, shares[others[:, 0]], value=-1)
         return 1 - dropped.sum(dim=0), state.replace(draws=state.draws + 1)

@@ -34,8 +34,7 @@ class RLW(GradientAggregator):
     ``constrained_bernoulli`` one task, chosen at random, has weight 1
     ========================= ==============================================================
 
-    The weights are drawn for the tasks that are present. Every process draws the same weights, and a
-    step that is not finite is drawn again.
+    The weights are drawn for the tasks that are present. Every process draws the same weights.
 
     Length: the factors of the losses sum to one, so each is 1/K on average; those of ``bernoulli`` are 0
     or 1, on average :math:`2^{K-1} / (2^K - 1)`.

@@ -30,8 +30,16 @@ class State:
 
     def __getattr__(self, name: str) -> Any:
         if name == "losses":
-            raise UsageError("this merge needs the losses: call backward() on method.total(losses)")
+            raise UsageError(
+                "this merge needs the losses: call backward() on method.total(losses), or "
+                "method.combine(grads, losses)"
+            )
         raise AttributeError(f"the state has no {name!r}")
+
+    def is_finite(self) -> Tensor:
+        """Whether all its numbers are; a state that is not must never be kept."""
+        tensors = [value for value in vars(self).values() if isinstance(value, Tensor)]
+        return torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).all()
 
     def replace(self, **values: Any) -> State:
         """The state with some values changed."""

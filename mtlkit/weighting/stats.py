@@ -80,10 +80,9 @@ class Stats(Mapping[str, Tensor]):
 
     def products(self) -> Tensor:
         """(P + 1,) inner products of the merged gradient, from the weights where they tell them."""
-        if self._products is not None or self._weights is None:
-            return (
-                torch.full_like(self._gram[0], torch.nan) if self._products is None else self._products
-            )
+        if self._products is not None:
+            return self._products
+        assert self._weights is not None
         weights = self._weights.double()
         inner = self._gram.double() @ weights
         return torch.cat([inner, (weights @ inner).clamp(min=0).reshape(1)])

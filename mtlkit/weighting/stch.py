@@ -33,7 +33,7 @@ class STCH(PreferredScalarization):
     half of them. Without warm-up, :math:`n_k = 1`.
 
     The losses have to be positive: a loss of zero takes no part in the step, a negative one makes the
-    total NaN.
+    total NaN. With ``transform=none`` that holds for the warm-up alone.
 
     Length: at equal losses L every loss has the factor 1/(K L) in the warm-up, and after it where the
     :math:`n_k` are equal.

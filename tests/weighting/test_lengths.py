@@ -10,11 +10,11 @@ from mtlkit.registry import methods
 
 SUMS = [
     "aligned_mtl", "aligned_mtl(scale_mode=median)", "aligned_mtl(scale_mode=rmse)", "config", "constant",
-    "cr_mogm(inner=pcgrad)", "db_mtl", "graddrop", "graddrop(leak=0.3)", "gradnorm", "gradvac", "pcgrad",
+    "cr_mogm(inner=pcgrad)", "db_mtl", "fairgrad(alpha=0.0)", "graddrop", "graddrop(leak=0.3)", "gradnorm", "gradvac", "pcgrad",
     "scale", "sum", "vanilla",
 ]  # fmt: skip
 MEANS = [
-    "cr_mogm", "dualproj", "excess_mtl", "fairgrad(alpha=0.0)", "imtl_g", "imtl", "krum", "krum(n_selected=2)", "mean", "mgda", "mgda(normalize=l2)", "moco", "modo",
+    "cr_mogm", "dualproj", "excess_mtl", "imtl_g", "imtl", "krum", "krum(n_selected=2)", "mean", "mgda", "mgda(normalize=l2)", "moco", "modo",
     "pcd", "random", "sdmgrad", "torchjd", "trimmed_mean", "upgrad",
 ]  # fmt: skip
 

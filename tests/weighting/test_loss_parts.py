@@ -7,6 +7,9 @@ import pytest
 import torch
 
 import mtlkit
+from mtlkit import GradientAggregator
+from mtlkit.errors import SpecError, UsageError
+from mtlkit.weighting.si import SI
 from tests.weighting import loss_steps
 
 SPECS = [
@@ -166,3 +169,94 @@ def test_it_goes_before_a_merge(spec, merge):
     rows = torch.stack([w * v * s / 9 for w, v, s in zip(weights, values, slopes, strict=True)])
     expected = plain.combine(rows.flatten(1)).reshape(4, 5)
     torch.testing.assert_close(features.grad, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "spec", ["famo", "stch", "si", "gls", "dwa(window=1)", "normalize", "db_mtl(wrt=features)"]
+)
+def test_a_step_with_a_bad_loss_leaves_no_trace(spec):
+    method, untouched = (mtlkit.create_method(spec, 2) for _ in range(2))
+    rows = torch.eye(2)
+    for values in ([1.0, 2.0], [math.nan, 1.0], [1.0, 1.5]):
+        losses = torch.tensor(values)
+        merged = method.combine(rows, losses)
+        if math.isnan(values[0]):
+            continue
+        torch.testing.assert_close(merged, untouched.combine(rows, losses))
+    for name, value in untouched.state_dict().items():
+        torch.testing.assert_close(method.state_dict()[name], value)
+
+
+@pytest.mark.parametrize("spec", ["famo", "stch", "si", "gls"])
+def test_a_negative_loss_takes_no_step(spec):
+    method = mtlkit.create_method(spec, 2)
+    before = {name: value.clone() for name, value in method.state_dict().items()}
+    z = torch.ones(2, requires_grad=True)
+    total = method.total([-z[0], z[1]])
+    total.backward()
+    assert torch.isnan(total)
+    assert torch.isnan(z.grad).any()
+    for name, value in before.items():
+        assert torch.equal(method.state_dict()[name], value)
+
+
+def test_factors_of_half_precision_do_not_overflow():
+    half = torch.ones(2, 3, dtype=torch.float16)
+    merged = mtlkit.create_method("constant(weights=[1e5, 1])", 2).combine(half * 1e-3)
+    torch.testing.assert_close(merged, torch.full((3,), 100.0, dtype=torch.float16))
+
+
+class _Doubling(GradientAggregator):
+    """Uses the state's numbers, then doubles them."""
+
+    def __init__(self, tasks, **common):
+        super().__init__(tasks, **common)
+        self.add_state("factors", 2.0)
+
+
+class DoublingMerge(_Doubling):
+    def weigh(self, gram, state):
+        return state.factors, state.replace(factors=2 * state.factors)
+
+
+class DoublingLosses(_Doubling):
+    def weigh_losses(self, losses, state):
+        return state.factors, state.replace(factors=2 * state.factors)
+
+
+@pytest.mark.parametrize("kind", [DoublingMerge, DoublingLosses])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_hook_may_return_its_state_and_replace_it(kind, dtype):
+    method, rows = kind(2), torch.eye(2, dtype=dtype)
+    for expected in (2.0, 4.0):
+        merged = method.combine(rows, torch.ones(2, dtype=dtype))
+        torch.testing.assert_close(merged, torch.full((2,), expected, dtype=dtype))
+    z = torch.ones(2, dtype=dtype, requires_grad=True)
+    first, second = method(z)
+    method.total([first[0], second[1]]).backward()
+    torch.testing.assert_close(z.grad, torch.full((2,), 8.0, dtype=dtype))
+
+
+class MergingSI(SI):
+    def weights(self, gram):
+        return torch.ones_like(gram[0])
+
+
+def test_a_merge_made_of_a_loss_part_has_the_options_of_a_merge():
+    assert {"wrt", "sync"} <= SI.hidden_options
+    assert MergingSI(2, wrt="parameters").wrt_parameters
+    assert not {"wrt", "sync"} & MergingSI.hidden_options
+
+
+def test_losses_are_checked_and_no_graph_is_kept():
+    method = mtlkit.create_method("mgda(normalize=loss)", 2)
+    with pytest.raises(UsageError, match=r"method.combine\(grads, losses\)"):
+        method.combine(torch.eye(2))
+    for wrong in ([1.0, 2.0], torch.ones(3), {"0": 1.0}):
+        with pytest.raises(SpecError, match=r"one per task, \(2,\)"):
+            method.combine(torch.eye(2), wrong)
+    method.combine(torch.eye(2), torch.ones(2, requires_grad=True) * 2)
+    copy.deepcopy(method)
+    z = torch.ones(2, requires_grad=True)
+    mtlkit.create_method("uw", 2).total({0: z[0], 1: z[1]}).backward()
+    assert z.grad is not None

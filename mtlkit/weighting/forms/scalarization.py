@@ -28,8 +28,9 @@ class Scalarization(GradientAggregator):
         raise NotImplementedError(f"{type(self).__name__} has no function of the losses")
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """Partial derivatives of f."""
-        return self.scalarize(losses, state)[1], state
+        """Partial derivatives of f; NaN where f has no value, so that no step is taken."""
+        value, slopes = self.scalarize(losses, state)
+        return torch.where(torch.isnan(value), torch.nan, slopes), state
 
     def loss_penalty(self, losses: Tensor, state: State) -> Tensor | None:
         """The constant between the weighted sum and f."""
