@@ -96,7 +96,8 @@ class Method(Stateful):
 
         Args:
             losses: one scalar per task, in task order or by name; None, or an absent name, is a
-                task without labels in this batch.
+                task without labels in this batch. Without a fork, a parameter that one of them alone
+                reaches gets that task's own gradient, also where the others have no labels.
         """
         given = loss_terms.align(losses, self.tasks)
         recording = self.training and torch.is_grad_enabled()
