@@ -49,7 +49,7 @@ class MissingExtraError(MtlkitError, ImportError):
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
             f"{purpose} needs the package {package!r}, which is not installed; "
-            f"install it with: pip install 'mtlkit[{extra}]'"
+            f"in a clone of mtlkit, install it with: pip install '.[{extra}]'"
         )
 
 

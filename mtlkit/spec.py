@@ -103,9 +103,10 @@ def _parse_string(text: str, nested: bool = False) -> list[Part]:
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         reason = getattr(error, "msg", None) or str(error)
+        path = "; put a path in quotes, as in file='data/people.csv'" if "/" in text else ""
         raise SpecError(
             f"cannot read spec {_shorten(text)}: {reason}; "
-            "expected parts joined by '+', such as 'rotate(size=512)+imtl_g'"
+            f"expected parts joined by '+', such as 'rotate(size=512)+imtl_g'{path}"
         ) from None
     return [_parse_part(node, text, nested) for node in _summands(tree, text)]
 

@@ -114,6 +114,11 @@ def test_what_is_no_spec_is_refused(text):
         parse_spec(text)
 
 
+def test_a_path_without_quotes_is_told_to_have_them():
+    with pytest.raises(SpecError, match="put a path in quotes"):
+        parse_spec("table(file=/tmp/x.csv, targets=[a])")
+
+
 def test_nothing_is_evaluated(tmp_path):
     target = tmp_path / "touched"
     for text in (f"__import__('os').system('touch {target}')", f"a(x=open({str(target)!r}, mode='w'))"):

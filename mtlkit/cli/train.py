@@ -12,6 +12,7 @@ import typer
 from mtlkit.cli import app
 from mtlkit.cli.notes import warnings_as_notes
 from mtlkit.cli.options import with_settings
+from mtlkit.errors import SpecError
 from mtlkit.launching import is_first_process
 from mtlkit.training.config import TrainConfig
 from mtlkit.training.yaml_files import read_yaml
@@ -41,6 +42,8 @@ def train(
 
     settings: dict[str, Any] = {} if config is None else read_yaml(config)
     chosen = TrainConfig.make({**settings, **flags}, str(config) if config and not flags else "train")
+    if chosen.folder.is_file():
+        raise SpecError(f"the output {chosen.folder} is a file; give a folder, such as -o runs/first")
     from mtlkit.training.experiment import run
 
     with warnings_as_notes():

@@ -42,6 +42,7 @@ SplitName: TypeAlias = Literal["train", "val", "test"]
 
 SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
 ENVIRONMENT = "MTLKIT_DATA"
+_TABLES = (".csv", ".gz", ".tsv", ".parquet", ".pq")
 
 
 class DataError(MtlkitError, OSError):
@@ -381,6 +382,10 @@ def load_dataset(
     """
     if isinstance(spec, DataSet):
         return spec
+    if isinstance(spec, str) and Path(spec).suffix.lower() in _TABLES:
+        raise SpecError(
+            f"{spec!r} is a file, not a data set; a table is read by table(file={spec!r}, targets=...)"
+        )
     parts = parse_spec(load_location(spec))
     if len(parts) != 1:
         raise SpecError(f"one data set at a time, not {len(parts)}: {format_spec(parts)}")

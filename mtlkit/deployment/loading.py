@@ -51,7 +51,8 @@ class LoadedModel(nn.Module):
         """A DataFrame of predictions in words and units for raw samples.
 
         Args:
-            rows: a file that the preprocessing reads, a DataFrame of raw samples, or a list of mappings.
+            rows: a file that the preprocessing reads, a DataFrame of raw samples, a list of mappings, or
+                a list of pictures' paths.
             batch_size: samples per pass through the network; None for what suits the input.
         """
         from mtlkit.deployment.predicting import predict_rows

@@ -20,7 +20,7 @@ __all__ = ["predict", "predict_rows"]
 
 KEEP_ALL = "all"
 _CSV, _GZIP = ".csv", ".gz"
-_DIGITS = 7  # of float32
+_DIGITS = {4: 7, 8: 10}  # by the bytes of a float
 
 
 def predict(
@@ -96,10 +96,12 @@ def decoded_batches(
 
 
 def predict_rows(loaded: LoadedModel, rows: Any, batch_size: int | None = None) -> Frame:
-    """Predictions for raw samples: a file, a DataFrame, or a list of mappings."""
+    """Predictions for raw samples: a file, a DataFrame, a list of mappings, or paths of pictures."""
     pandas = import_pandas()
     if isinstance(rows, str | os.PathLike):
         rows = preprocessing_of(loaded).read(rows)
+    elif isinstance(rows, list | tuple) and all(isinstance(row, str | os.PathLike) for row in rows):
+        rows = {"file": [str(row) for row in rows]}
     frame = rows if isinstance(rows, pandas.DataFrame) else pandas.DataFrame(rows)
     parts = [pandas.DataFrame(columns) for _, columns in decoded_batches(loaded, frame, batch_size)]
     return pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame()
@@ -132,7 +134,7 @@ def _as_cells(column: Any, name: str, first: int, table: Path) -> Any:
     """What the table holds of a column of predictions whose first row is ``first``."""
     values = np.asarray(column)
     if values.dtype.kind == "f" and values.ndim == 1:
-        return [float(f"{value:.{_DIGITS}g}") for value in values]
+        return [float(f"{value:.{_DIGITS[value.itemsize]}g}") for value in values]
     if values.ndim == 1:
         return values
     folder = table.with_name(table.name.removesuffix(_GZIP).removesuffix(_CSV) + "_maps")

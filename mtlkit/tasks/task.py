@@ -206,6 +206,7 @@ class Task:
         values = prediction if self.link is None else self.link(prediction)
         flat = values.reshape(len(values), -1)
         if self.means:
+            flat = flat.double()  # a mean may be so large that float32 has no digits left for the rest
             flat = flat * flat.new_tensor(self.deviations) + flat.new_tensor(self.means)
         if flat.shape[1] == 1:
             return {self.name: flat[:, 0].numpy()}

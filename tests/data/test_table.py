@@ -2,6 +2,7 @@
 
 import gzip
 import warnings
+import zipfile
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 import mtlkit
 from mtlkit.data import DataError, load_dataset, notes
 from mtlkit.data.table import Preprocessing
+from mtlkit.data.table.preprocessing import NumberColumn
 from mtlkit.errors import SpecError
 
 pandas = pytest.importorskip("pandas", reason="pandas is in mtlkit[table]")
@@ -314,6 +316,117 @@ def test_codes_are_categories_if_asked_and_columns_can_be_left_out():
         load("inputs=[age, income]")
 
 
+def test_truths_are_categories_whatever_else_their_column_holds():
+    frame = people()
+    frame["member"] = np.arange(len(frame)) % 3 == 0
+    write(frame)
+    preprocessing = load("inputs=[age, member]").preprocessing
+    (member,) = preprocessing.categories
+    assert member.values == ("False", "True")
+    for cells in ("TRUE\n50,", "True\n50,", "true\n50,False"):
+        with open("new.csv", "w") as file:
+            file.write(f"age,member\n40,{cells}\n")
+        codes = preprocessing.inputs(preprocessing.read("new.csv"))[:, 1].tolist()
+        assert codes == [3.0, 2.0 if "False" in cells else 1.0]
+    # a run of an earlier version took truths for numbers
+    numbers = NumberColumn("member", 0.5, 0.5, indicator=False)
+    assert numbers.encode(pandas.Series(["True", None, "False"]))[0].tolist() == [1.0, 0.0, -1.0]
+
+
+def test_words_where_numbers_were_learnt_are_refused():
+    write(people())
+    preprocessing = load("inputs=[age, job]").preprocessing
+    told = r"column 'age' must hold a number, but 1 of 2 cells do not, such as 'forty'"
+    with pytest.raises(DataError, match=told):
+        preprocessing.inputs([{"age": "forty", "job": "smith"}, {"age": "40", "job": "smith"}])
+    later = people(60, seed=1).astype(object)
+    later.loc[3, "age"] = "forty"
+    write(later, "later.csv")
+    with pytest.raises(DataError, match="'forty'"):
+        preprocessing.read("later.csv")
+    with pytest.raises(DataError, match="'forty'"):  # not after the training
+        load("test_file=later.csv")
+    assert torch.isfinite(preprocessing.inputs([{"age": np.inf, "job": "smith"}])).all()
+
+
+def test_dates_of_parquet_are_read_from_csv_too():
+    pytest.importorskip("pyarrow", reason="pyarrow is in mtlkit[table]")
+    frame = people()
+    frame["day"] = pandas.date_range("2024-01-01", periods=200, freq="7h").to_numpy()[::-1]
+    frame.to_parquet("people.parquet")
+    data = load_dataset("table(file=people.parquet, targets={income: regression}, inputs=[age, day])")
+    preprocessing = Preprocessing.from_json(data.preprocessing.to_json())
+    write(frame, "new.csv")
+    assert torch.equal(preprocessing.inputs(preprocessing.read("new.csv")), preprocessing.inputs(frame))
+    rows = [{"age": 40, "day": "2024-01-15"}, {"age": 40, "day": pandas.Timestamp(2024, 1, 15)}]
+    assert torch.equal(preprocessing.inputs(rows[:1]), preprocessing.inputs(rows[1:]))
+    with pytest.raises(DataError, match=r"'day' must hold a date such as .* 'tomorrow'"):
+        preprocessing.inputs([{"age": 40, "day": "tomorrow"}])
+    old = data.preprocessing.to_json().replace(
+        '"indicator": false,\n   "date": false', '"indicator": false'
+    )
+    assert old != data.preprocessing.to_json()
+    assert Preprocessing.from_json(old).numbers == data.preprocessing.numbers
+
+
+def test_codes_with_leading_zeros_stay_what_they_are():
+    frame = people()
+    frame["code"] = ["0012", "0034", "A7", "12"] * 50
+    frame["zip"] = ["01067", "10115"] * 100
+    write(frame)
+    frame[frame["code"] == "0012"].to_csv("later.csv", index=False)
+    data = load("categories=[zip], inputs=[age, code, zip], test_file=later.csv")
+    code, postal = data.preprocessing.categories
+    assert code.values == ("0012", "0034", "12", "A7")
+    assert postal.values == ("01067", "10115")
+    assert set(data.test.inputs[:, 1].tolist()) == {2.0}
+    assert torch.equal(data.preprocessing.inputs(data.preprocessing.read("later.csv")), data.test.inputs)
+    kinds = load("test_file=later.csv", "{kind: classification(column=code)}")
+    assert set(kinds.test.targets["kind"].tolist()) == {0}
+    write(frame, header=False)
+    blind = load("header=false, categories=[8], inputs=[7, 8]", "{4: regression}")
+    assert blind.preprocessing.categories[1].values == ("01067", "10115")
+
+
+def test_codes_are_the_same_with_and_without_a_decimal_point():
+    frame = people()
+    frame["code"] = frame["grade"].where(frame.index > 20)  # a column with gaps is written as 3.0
+    write(frame)
+    preprocessing = load("categories=[code], inputs=[age, code]").preprocessing
+    assert preprocessing.categories[0].values == ("1", "2", "3", "4")
+    for cells in ("3", "3.0", "3.0\n40,other"):
+        with open("new.csv", "w") as file:
+            file.write(f"age,code\n40,{cells}\n")
+        assert preprocessing.inputs(preprocessing.read("new.csv"))[0, 1] == 4
+
+
+def test_a_stray_word_among_numbers_is_told(capsys):
+    frame = people().astype(object)
+    frame.loc[[3, 50, 90], "age"] = "n/a"
+    write(frame)
+    assert "age" in [column.name for column in load().preprocessing.numbers]
+    frame.loc[::40, "age"] = "unknown"
+    write(frame)
+    load("train=120, val_share=0.1, test_share=0.1, split_seed=3")
+    said = capsys.readouterr().err
+    assert "column 'age' is taken as words" in said
+    assert "'unknown'; if these mean that a value is missing, add them to missing=[...]" in said
+    assert "'job' is taken as words" not in said
+
+
+def test_a_column_that_numbers_the_rows_is_left_out(capsys):
+    frame = people()
+    frame["id"] = np.arange(1000, 1200)
+    frame.sample(frac=1, random_state=0).sort_values("id").to_csv("people.csv")
+    data = load()
+    assert not {"id", "Unnamed: 0"} & set(data.preprocessing.columns)
+    assert "column 'id' is left out: it numbers the rows" in capsys.readouterr().err
+    frame.drop(columns="id").sample(frac=1, random_state=0).to_csv("people.csv")
+    assert "Unnamed: 0" not in load().preprocessing.columns
+    write(frame)
+    assert load("inputs=[id, age]").preprocessing.columns == ["id", "age"]
+
+
 def test_columns_that_teach_nothing_are_left_out_and_named(capsys):
     frame = people()
     frame["id"] = [f"p{number}" for number in range(200)]
@@ -397,6 +510,7 @@ def test_a_wrong_option_of_a_target_is_told_with_those_of_columns_and_kinds():
         (b"a,b,c\n", "is empty: it has no rows"),
         (b"a,b\n1,2\n3,4,5\n6,7\n", "cannot read the table"),
         (b"a,b\n\xff\xfe,2\n3,4\n", "give its encoding"),
+        (b"a,a ,b\n1,2,3\n4,5,6\n", "two columns called 'a'; rename one"),
         (b"\x1f\x8b\x00garbage", "cannot read|encoding"),
     ],
 )
@@ -417,6 +531,24 @@ def test_damaged_archives_and_missing_files_are_refused():
         load_dataset("table(file=nowhere.csv, targets=[a])")
     with pytest.raises(SpecError, match=r"table\(file=..., targets=...\)"):
         load_dataset("table")
+
+
+def test_another_format_is_told_which_are_read():
+    write(people())
+    with zipfile.ZipFile("people.csv.zip", "w") as packed:
+        packed.write("people.csv")
+    with pytest.raises(DataError, match=r"read are CSV, gzipped CSV \(\.csv\.gz\) and Parquet"):
+        load_dataset("table", file="people.csv.zip", targets=["age"])
+    for name in ("people.csv", "data/people.csv.gz"):
+        with pytest.raises(SpecError, match=rf"is a file.*table\(file='{name}', targets=...\)"):
+            load_dataset(name)
+
+
+def test_a_negative_seed_is_refused():
+    write(people())
+    for option in ("split_seed", "test_seed"):
+        with pytest.raises(SpecError, match=f"option {option} of table must be 0 or more, not -1"):
+            load(f"{option}=-1")
 
 
 def test_files_are_also_looked_for_among_the_data_sets(tmp_path, monkeypatch):
@@ -504,3 +636,14 @@ def test_the_command_line_compares_methods_on_a_table(tmp_path, capsys):
     assert {run.label for run in made.runs if run.status == "done"} == {"single-task", "sum", "pcgrad"}
     assert set(made.runs[0].metrics) <= {"income", "married"}
     assert list(made.runs[-1].metrics["married"]) == ["loss", "f1", "auc", "accuracy"]
+
+
+def test_a_run_is_not_written_into_a_file(capsys):
+    from mtlkit.cli import main
+
+    write(people())
+    data = "table(file=people.csv, targets={income: regression})"
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--data", data, "-o", "people.csv"])
+    assert stop.value.code == 2
+    assert "the output people.csv is a file; give a folder" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from mtlkit.data.preprocessing import (
     read_preprocessing,
     register_preprocessing,
 )
-from mtlkit.deployment.predicting import predict
+from mtlkit.deployment.predicting import _as_cells, predict
 from mtlkit.errors import MtlkitError, SpecError, UnknownNameError
 from mtlkit.tasks import Task
 from tests.deployment.people import people, train
@@ -129,6 +129,16 @@ def test_several_numbers_keep_their_names_and_units():
         "size_width": [10.0, 8.0],
         "size_height": [24.0, 22.0],
     }
+
+
+def test_a_large_mean_leaves_the_digits_of_the_prediction(tmp_path):
+    task = Task.regression("second")
+    task.means, task.deviations = [1700001883.0], [1041.0]
+    column = task.decode(torch.tensor([[0.0], [1.0], [0.001]]))["second"]
+    assert np.allclose(column, [1700001883.0, 1700002924.0, 1700001884.041], rtol=0, atol=1e-3)
+    cells = _as_cells(column, "second", 0, tmp_path / "out.csv")
+    assert np.allclose(cells, column, rtol=0, atol=0.5)
+    assert _as_cells(np.float32([0.1]), "share", 0, tmp_path / "out.csv") == [0.1]
 
 
 def test_kinds_with_maps_decode_to_maps():

@@ -15,7 +15,7 @@ from mtlkit.data.images.files import PictureFolder, find_folder
 from mtlkit.data.images.maps import MAP_SUFFIXES, MapTarget, find_map_target
 from mtlkit.data.images.networks import complete_for_images, default_network
 from mtlkit.data.images.preprocessing import Preprocessing
-from mtlkit.data.images.rows import frame_of_folder, guess_file_column, wanted_targets
+from mtlkit.data.images.rows import frame_of_folder, guess_file_column, known_names, wanted_targets
 from mtlkit.data.images.samples import PictureSplit
 from mtlkit.data.images.transforms import IMAGENET, Augmentation, Fit, Sizing, check_size
 from mtlkit.data.notes import say
@@ -136,10 +136,12 @@ class Images(DataSet):
             file = "file"
         else:
             source = find_file(labels, data_dir)
-            frame = reading.read(source)
+            kinds = targets if isinstance(targets, Mapping) else {}
+            maps = [m for key, kind in kinds.items() if (m := find_map_target(key, kind)) is not None]
+            frame = reading.read(source, [str(file), *(str(target.column) for target in maps)])
             test = None
             if test_labels is not None:
-                test = reading.read_like(find_file(test_labels, data_dir), list(frame.columns))
+                test = reading.read_like(find_file(test_labels, data_dir), frame)
         find = ColumnFinder(source.name, list(frame.columns), header)
         self._file = guess_file_column(frame, source, _say) if file is None else find(file)
         wanted = wanted_targets(targets, frame, labels)
@@ -197,9 +199,7 @@ class Images(DataSet):
         self, rows: Frame, places: Sequence[Path]
     ) -> tuple[list[Path], dict[MapTarget, list[Path | None]]]:
         """The files of the pictures, and of the maps that belong to them."""
-        if rows[self._file].isna().any():
-            raise DataError(f"column {self._file!r} is to name the pictures, but some cells are empty")
-        names = [str(name) for name in rows[self._file]]
+        names = known_names(rows[self._file])
         paths = PictureFolder(places[0], places[1:]).find_all(names, "pictures")
         maps: dict[MapTarget, list[Path | None]] = {}
         for target, column in self._columns.items():

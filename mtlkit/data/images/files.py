@@ -96,8 +96,10 @@ class PictureFolder:
         absent = [name for name, path in found.items() if path is None]
         if absent:
             shown = ", ".join(map(repr, absent[:3])) + (" ..." if len(absent) > 3 else "")
+            places = " or ".join(dict.fromkeys(str(place.absolute()) for place in self._places))
             raise DataError(
-                f"{len(absent)} of {len(found)} {what} are not in the folder {self.folder}: {shown}"
+                f"{len(absent)} of {len(found)} {what} are not in the folder {places}: {shown}; write "
+                "their names as seen from there"
             )
         return [path for name in names if (path := found[name]) is not None]
 

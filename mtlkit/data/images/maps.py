@@ -99,7 +99,8 @@ class MapTarget:
         try:
             if path.suffix.lower() == ".npy":
                 shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
-                channels_first = len(shape) == 3 and not self.classes and shape[-1] != self._task.outputs
+                channels = len(self.nothing((1, 1)))
+                channels_first = len(shape) == 3 and shape[0] == channels != shape[-1]
                 height, width = shape[-2:] if channels_first else shape[:2]
                 return int(height), int(width)
             with import_pillow().open(path) as image:

@@ -14,6 +14,7 @@ from torch import Tensor
 from mtlkit.data import preprocessing
 from mtlkit.data.base import DataError
 from mtlkit.data.images.files import SUFFIXES, PictureFolder, image_size, list_images, read_image
+from mtlkit.data.images.rows import known_names
 from mtlkit.data.images.transforms import Sizing
 from mtlkit.data.table.reading import Frame, Reading, import_pandas
 
@@ -42,10 +43,12 @@ class Preprocessing(preprocessing.Preprocessing):
     def read(self, path: str | Path) -> Frame:
         """The pictures of a folder, those that a CSV or Parquet file names, or one picture.
 
-        Names in a table are looked for from the table's folder, then from here. Every file is checked.
+        Names in a table are looked for from the table's folder, then from here; its other columns are
+        kept. Every file is checked.
         """
         pandas = import_pandas()
         source = Path(path)
+        rows = pandas.DataFrame()
         if source.is_dir():
             names = list_images(source)
             if not names:
@@ -54,26 +57,36 @@ class Preprocessing(preprocessing.Preprocessing):
         elif source.suffix.lower() in SUFFIXES:
             names, files = [source.name], [source]
         elif source.is_file():
-            rows = self.reading.read(source)
+            rows = self.reading.read(source, [self.file])
             if self.file not in rows.columns:
                 raise DataError(
                     f"the table {source} has no column {self.file!r} with the pictures' names; its "
                     f"columns are: {', '.join(map(str, rows.columns))}"
                 )
-            names = [str(name) for name in rows[self.file]]
+            names = known_names(rows[self.file])
             files = PictureFolder(source.parent, [Path()]).find_all(names, "pictures")
         else:
             raise DataError(f"there is no file or folder {source}")
         sizes = {image_size(file) for file in files}
         if self.sizing.size is None and len(sizes) > 1:
             raise DataError(f"the pictures of {source} have {len(sizes)} sizes; the network needs one")
-        return pandas.DataFrame({"file": names, "path": [str(file) for file in files]})
+        own = {name: rows[name] for name in rows.columns}
+        return pandas.DataFrame({"file": names, **own, "path": [str(file) for file in files]})
 
     def inputs(self, rows: Frame | Sequence[str | Path]) -> Tensor:
-        """(N, C, H, W) of rows of :meth:`read`, or of paths."""
-        frame: Any = rows
-        paths = frame["path"] if hasattr(rows, "columns") else frame
-        read = (read_image(Path(path), self.sizing.channels) for path in paths)
+        """(N, C, H, W) of rows of :meth:`read`, of rows that name pictures from here, or of paths.
+
+        A row names its picture in the column ``path``, in that of the training table, or in ``file``.
+        """
+        frame: Any = rows if hasattr(rows, "columns") else import_pandas().DataFrame({"path": rows})
+        column = next((name for name in ("path", self.file, "file") if name in frame.columns), None)
+        if column is None:
+            raise DataError(
+                f"these rows have no column {self.file!r}, 'path' or 'file' with the pictures' names; "
+                f"given are: {', '.join(map(str, frame.columns))}"
+            )
+        files = PictureFolder(Path()).find_all(known_names(frame[column]), "pictures")
+        read = (read_image(file, self.sizing.channels) for file in files)
         return torch.stack([self.sizing(picture, {})[0] for picture in read])
 
     def to_json(self) -> str:

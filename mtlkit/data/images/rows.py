@@ -12,7 +12,13 @@ from mtlkit.data.table.reading import Frame, import_pandas
 from mtlkit.data.table.splitting import SPLIT_NAMES
 from mtlkit.errors import SpecError
 
-__all__ = ["frame_of_folder", "guess_file_column", "rows_of_folder", "wanted_targets"]
+__all__ = [
+    "frame_of_folder",
+    "guess_file_column",
+    "known_names",
+    "rows_of_folder",
+    "wanted_targets",
+]
 
 
 def rows_of_folder(folder: Path) -> dict[str, Sequence[str]]:
@@ -63,6 +69,13 @@ def wanted_targets(targets: Any, frame: Frame, labels: str | None) -> dict[Any, 
     if not wanted:
         raise SpecError("targets is empty; name a column, for example targets={breed: classification}")
     return wanted
+
+
+def known_names(column: Any) -> list[str]:
+    """The names of pictures in a column."""
+    if empty := int(column.isna().sum()):
+        raise DataError(f"column {column.name!r} is to name the pictures, but {empty} cells are empty")
+    return [str(name) for name in column]
 
 
 def guess_file_column(frame: Frame, source: Path, say: Callable[[str], None]) -> str:

@@ -18,6 +18,7 @@ from mtlkit.data.table.reading import (
     Reading,
     find_file,
     import_pandas,
+    stray_words,
 )
 from mtlkit.data.table.splitting import Splitting
 from mtlkit.data.table.targets import find_targets, fit_targets
@@ -31,6 +32,7 @@ __all__ = ["Table", "fit_columns"]
 _say = partial(say, "table")
 _HIDDEN = (128, 64)
 _MANY_WORDS = 50
+_INDEX = "Unnamed: 0"  # a header without a word, as pandas writes for its index
 
 
 @register_dataset("table")
@@ -40,7 +42,7 @@ class Table(DataSet):
     Columns are named as in the header, or with ``header=False`` by their number, counted from 1.
     Numbers are standardised and categories encoded by the training rows alone. A missing number is 0
     after that, and one more input says so; an unknown or missing category has an index of its own; a
-    missing target is a missing label.
+    missing target is a missing label. True and False are categories.
 
     Args:
         data_dir: folder that ``file`` may also be given from; None means ``$MTLKIT_DATA``.
@@ -57,9 +59,10 @@ class Table(DataSet):
         separator: between columns; None finds it.
         missing: words that mean that a value is missing.
         encoding: of a text file.
-        inputs: columns to learn from; None takes all that are not targets, split or time.
+        inputs: columns to learn from; None takes all that are not targets, split or time, and that do
+            not merely number the rows.
         ignore: columns to leave out.
-        categories: columns of numbers that are codes, not amounts.
+        categories: columns of numbers that are codes, not amounts; 0012 stays 0012.
         split: column that says train, val or test.
         time: column to split by: the last rows are for test, those before them for validation.
         val_share: share of the rows of ``file`` for validation.
@@ -103,25 +106,28 @@ class Table(DataSet):
         splitting = Splitting(self.name, first, split, time, val_share, test_share, train, test_seed)
         self.path = find_file(file, data_dir)
         reading = Reading(header, separator, tuple(missing), encoding)
-        frame = reading.read(self.path)
+        frame = reading.read(self.path, [str(column) for column in categories])
         find = ColumnFinder(self.path.name, list(frame.columns), header)
         others = splitting.columns(find)
         test = None
         if test_file is not None:
-            test = reading.read_like(find_file(test_file, data_dir), list(frame.columns))
+            test = reading.read_like(find_file(test_file, data_dir), frame)
         wanted = find_targets(targets, frame, find, _say, test)
         frames = splitting.apply(frame, find, test)
         learnt = frames["train"]
         fitted = fit_targets(wanted, learnt, str(self.path), _say)
         taken = {column for target in fitted for column in target.columns}
         self.input_columns = _input_columns(find, taken, others, inputs, ignore)
+        if inputs is None:
+            self.input_columns = _without_counters(frame, self.input_columns)
         self.codes = {find(column) for column in categories}
+        self.dates = set(frame.attrs["dates"])
         self.min_count = min_count
         self.frames = frames
         self.targets = fitted
         self.reading = reading
         self.width = None if reading.names_columns(self.path) else len(frame.columns)
-        numbers, words = fit_columns(learnt, self.input_columns, self.codes, min_count)
+        numbers, words = fit_columns(learnt, self.input_columns, self.codes, self.dates, min_count)
         if not numbers and not words:
             raise DataError(f"the table {self.path} has no column to learn from besides its targets")
         for leak in find_leaks(learnt, fitted, numbers, words):
@@ -139,6 +145,7 @@ class Table(DataSet):
         self.preprocessing = Preprocessing(
             self.reading, numbers, words, self.targets, self.width, tuple(optional)
         )
+        self.preprocessing.check_numbers(self.frames["test"])  # which may be another file
         self.input_shape = (self.preprocessing.number_inputs + len(words),)
         self.default_architecture = self.complete_architecture("hard_sharing")
 
@@ -187,8 +194,24 @@ def _input_columns(
     return [name for name in chosen if name not in ignored]
 
 
+def _without_counters(frame: Frame, names: Sequence[str]) -> list[str]:
+    """These columns without those that number the rows, such as pandas' index."""
+    kept = []
+    for name in names:
+        column = frame[name]
+        whole = import_pandas().api.types.is_integer_dtype(column) and column.notna().all()
+        if whole and ((column.diff()[1:] == 1).all() or (name == _INDEX and column.is_unique)):
+            _say(
+                f"column {name!r} is left out: it numbers the rows; if it means something, name it "
+                "among inputs=[...]"
+            )
+        else:
+            kept.append(name)
+    return kept
+
+
 def fit_columns(
-    frame: Frame, names: Sequence[str], codes: set[str], min_count: int
+    frame: Frame, names: Sequence[str], codes: set[str], dates: set[str], min_count: int
 ) -> tuple[tuple[NumberColumn, ...], tuple[CategoryColumn, ...]]:
     """Learn how to encode these columns of the training rows; those that say nothing are left out."""
     is_numeric = import_pandas().api.types.is_numeric_dtype
@@ -196,8 +219,14 @@ def fit_columns(
     for name in names:
         column = frame[name]
         found: NumberColumn | CategoryColumn | None
+        if not is_numeric(column) and name not in codes and (stray := stray_words(column)):
+            _say(
+                f"column {name!r} is taken as words, although most of its cells are numbers, since it "
+                f"also holds {', '.join(map(repr, stray[:6]))}; if these mean that a value is missing, "
+                "add them to missing=[...]"
+            )
         if is_numeric(column) and name not in codes:
-            found = NumberColumn.fit(column)
+            found = NumberColumn.fit(column, name in dates)
             if found is not None:
                 numbers.append(found)
         elif column.nunique() > max(_MANY_WORDS, len(column) / 2):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +15,15 @@ from torch import Tensor
 
 from mtlkit.data import preprocessing
 from mtlkit.data.base import DataError
-from mtlkit.data.table.reading import Frame, Reading, import_pandas, look_up, numbers, words
+from mtlkit.data.table.reading import (
+    Frame,
+    Reading,
+    import_pandas,
+    look_up,
+    needs_text,
+    numbers,
+    words,
+)
 from mtlkit.data.table.targets import Target
 
 __all__ = ["CategoryColumn", "NumberColumn", "Preprocessing"]
@@ -22,19 +31,24 @@ __all__ = ["CategoryColumn", "NumberColumn", "Preprocessing"]
 _FORMAT = 1
 _UNKNOWN, _MISSING = 0, 1
 _FIRST = 2
+_TRUTHS = {"True": 1, "False": 0}
 
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """A column of numbers: its mean and deviation, and whether an input says that it is missing."""
+    """A column of numbers: its mean and deviation, and whether an input says that it is missing.
+
+    With ``date``, the numbers are days since 1970, and words are read as dates.
+    """
 
     name: str
     mean: float
     deviation: float
     indicator: bool
+    date: bool = False
 
     @classmethod
-    def fit(cls, column: Any) -> NumberColumn | None:
+    def fit(cls, column: Any, date: bool = False) -> NumberColumn | None:
         """Of the training rows; None for a column that says nothing."""
         values = numbers(column)
         known = values[~np.isnan(values)]
@@ -42,12 +56,26 @@ class NumberColumn:
         deviation = float(known.std()) if len(known) else 0.0
         if deviation == 0 and (not missing or not len(known)):
             return None
-        return cls(column.name, float(known.mean()), deviation or 1.0, missing)
+        return cls(column.name, float(known.mean()), deviation or 1.0, missing, date)
 
     def encode(self, column: Any) -> tuple[Any, Any]:
-        """Standardised values, 0 where missing, and where that is."""
-        values = numbers(column)
+        """Standardised values, 0 where missing, and where that is.
+
+        Raises:
+            DataError: for words that are no numbers.
+        """
+        is_words = not import_pandas().api.types.is_numeric_dtype(column)
+        if is_words:  # earlier versions took truths for numbers
+            column = column.astype(object).map(lambda cell: _TRUTHS.get(cell, cell))
+        values = numbers(column, self.date)
         missing = np.isnan(values)
+        if is_words and len(strange := column[missing & column.notna()]):
+            what = "a date such as 2024-12-31" if self.date else "a number"
+            shown = ", ".join(map(repr, strange.unique()[:3]))
+            raise DataError(
+                f"column {self.name!r} must hold {what}, but {len(strange)} of {len(column)} cells do "
+                f"not, such as {shown}; correct them, or leave them empty where the value is not known"
+            )
         return np.where(missing, 0.0, (values - self.mean) / self.deviation), missing
 
 
@@ -61,7 +89,7 @@ class CategoryColumn:
     @classmethod
     def fit(cls, column: Any, least: int) -> CategoryColumn | None:
         """Of the training rows, without words that occur fewer than ``least`` times."""
-        found = words(column)
+        found = _codes(column)
         counts = found.value_counts()
         if (counts > 0).sum() + found.isna().any() < 2:
             return None
@@ -74,8 +102,17 @@ class CategoryColumn:
 
     def encode(self, column: Any) -> Any:
         """Indices of the words."""
-        places = {word: index for index, word in enumerate(self.values, start=_FIRST)}
-        return look_up(column, places, _UNKNOWN, _MISSING)
+        places = {_code(word): index for index, word in enumerate(self.values, start=_FIRST)}
+        return look_up(_codes(column), places, _UNKNOWN, _MISSING)
+
+
+def _code(word: str) -> str:
+    """A whole number is one code, whether it is written as 3 or, where cells are empty, as 3.0."""
+    return re.sub(r"^(-?\d+)\.0+$", r"\1", word)
+
+
+def _codes(column: Any) -> Any:
+    return words(column).map(_code, na_action="ignore")
 
 
 @preprocessing.register_preprocessing("table")
@@ -124,11 +161,13 @@ class Preprocessing(preprocessing.Preprocessing):
         """The raw rows of a file.
 
         Raises:
-            DataError: for a file that cannot be read, or that lacks a column.
+            DataError: for a file that cannot be read, that lacks a column, or has words for numbers.
         """
         if not Path(path).is_file():
             raise DataError(f"there is no file {path}")
-        frame = self.reading.read(Path(path))
+        text = [column.name for column in self.categories if needs_text(column.values)]
+        text += [column.name for column in self.numbers if column.date]
+        frame = self.reading.read(Path(path), text)
         if self.width is not None and len(frame.columns) != self.width:
             raise DataError(
                 f"{path} has {len(frame.columns)} columns, and the table that was learnt from "
@@ -136,13 +175,20 @@ class Preprocessing(preprocessing.Preprocessing):
                 "those of the targets may be empty"
             )
         self._check_columns(frame, str(path))
+        self.check_numbers(frame)
         return frame
+
+    def check_numbers(self, frame: Frame) -> None:
+        """Refuse words in columns of numbers, before anything is computed."""
+        for column in self.numbers:
+            if column.name in frame.columns:
+                column.encode(frame[column.name])
 
     def inputs(self, rows: Frame | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Tensor:
         """(N, d) inputs of raw rows: a DataFrame, a mapping of columns, or a list of mappings.
 
         Raises:
-            DataError: for a column that is not there.
+            DataError: for a column that is not there, and for words that are no numbers.
         """
         pandas = import_pandas()
         frame = rows if isinstance(rows, pandas.DataFrame) else pandas.DataFrame(rows)

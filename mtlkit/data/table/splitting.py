@@ -61,6 +61,9 @@ class Splitting:
                 f"option test_share of {self.dataset} must be above 0 and leave a part for training: "
                 f"{self.test_share}"
             )
+        for option, seed in (("split_seed", self.seed), ("test_seed", self.test_seed)):
+            if seed is not None and seed < 0:
+                raise SpecError(f"option {option} of {self.dataset} must be 0 or more, not {seed}")
         if self.split is not None and self.time is not None:
             raise SpecError(f"options split and time of {self.dataset} exclude each other")
 

@@ -144,8 +144,8 @@ def fit_targets(
             share = float((answers == 1).sum() / (answers >= 0).sum())
             if share < _RARE:
                 say(
-                    f"target {target.task!r} is yes in {share:.1%} of the training rows: its F1 may stay "
-                    "0 for long; binary(metric=auc) compares by the area under the ROC curve"
+                    f"target {target.task!r} is yes in {share:.1%} of the training rows: its F1 may "
+                    "stay 0 for long; binary(metric=auc) compares by the area under the ROC curve"
                 )
     return fitted
 

@@ -21,6 +21,7 @@ def encode_together(tables: Sequence[Table]) -> None:
     is_numeric = pandas.api.types.is_numeric_dtype
     rows = [table.frames["train"][table.input_columns] for table in tables]
     codes = set[str]().union(*(table.codes for table in tables))
+    dates = set[str]().union(*(table.dates for table in tables))
     names = list(dict.fromkeys(name for table in tables for name in table.input_columns))
     for name in names:
         kinds = {is_numeric(frame[name]) for frame in rows if name in frame and name not in codes}
@@ -31,7 +32,7 @@ def encode_together(tables: Sequence[Table]) -> None:
                 f"or say categories=[{name}]"
             )
     least = max(table.min_count for table in tables)
-    numbers, words = fit_columns(pandas.concat(rows, ignore_index=True), names, codes, least)
+    numbers, words = fit_columns(pandas.concat(rows, ignore_index=True), names, codes, dates, least)
     optional = [name for name in names if any(name not in frame for frame in rows)]
     for table in tables:
         table.encode_by(numbers, words, optional)
