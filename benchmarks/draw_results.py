@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.overview import overview
+from benchmarks.overview import left_out, overview
 from benchmarks.paper.toy.plots import shares_figure
 from mtlkit.evaluation.results import Comparison
 from mtlkit.evaluation.significance import paired_difference
@@ -28,11 +28,12 @@ from mtlkit.files import write_text
 RESULTS = Path(__file__).parent / "results"
 OVERVIEW = """\
 Improvement over single-task networks in percent, mean over all tasks and seeds, and the place among the
-methods by the mean of the tasks' ranks. Budgets, networks and numbers of seeds differ, so that columns
-are not comparable with one another, and most differences within a column are not significant: see each
-section. Then the mean place: 0 for always first, 1 for always last. The cost is what a method adds to a
-step with ten tasks and 512 features, all rotated where a method rotates, on one thread; that of the
-tuned sum is its search."""
+methods by the mean of the tasks' ranks; equal ranks share their places. Budgets, networks and numbers of
+seeds differ, so that columns are not comparable with one another, and most differences within a column
+are not significant: see each section. Then the mean place over the data sets that a method was run on, 0
+for always first, 1 for always last. Left out are data sets with fewer than four of these methods:
+{left_out}. The cost is what a method adds to a step with ten tasks and 512 features, all rotated where a
+method rotates, on one thread; that of the tuned sum is its search."""
 COSINE_PANELS = {
     "cifar10": {
         "methods, with R_k": (
@@ -156,7 +157,8 @@ def write_overview() -> None:
         for folder in folders()
         if (folder / "comparison.json").exists()
     }
-    write_text(RESULTS / "overview.md", f"{OVERVIEW}\n\n{overview(found)}")
+    text = OVERVIEW.format(left_out=", ".join(left_out(found)) or "none")
+    write_text(RESULTS / "overview.md", f"{text}\n\n{overview(found)}")
 
 
 def write_page(target: Path) -> None:

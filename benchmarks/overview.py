@@ -9,13 +9,14 @@ import re
 from collections.abc import Mapping
 
 import numpy as np
+from scipy.stats import rankdata
 
 from mtlkit.cli.costs import kept_costs
 from mtlkit.evaluation.results import Comparison
 from mtlkit.evaluation.significance import rank_methods
 from mtlkit.evaluation.trade_offs import mean_gains
 
-__all__ = ["overview"]
+__all__ = ["left_out", "overview"]
 
 # What a practitioner would try; the same in every comparison of benchmarks/field.
 METHODS = (
@@ -43,12 +44,13 @@ def overview(comparisons: Mapping[str, Comparison]) -> str:
     """A Markdown table: methods by data sets, the best on average first.
 
     A cell is the mean improvement over single-task networks in percent, over tasks and seeds, and the
-    place by the mean of the tasks' ranks. As not every method was run everywhere, there follows a mean
-    over data sets of the place's share: 0 for always first, 1 for always last. The cost is what a method
-    adds to a step, as ``mtlkit methods`` shows it; that of the tuned sum is its search. Comparisons of
-    fewer than four of the methods are left out.
+    place by the mean of the tasks' ranks; equal ranks share their places. As not every method was run
+    everywhere, there follows a mean over data sets of the place's share: 0 for always first, 1 for
+    always last. The cost is what a method adds to a step, as ``mtlkit methods`` shows it; that of the
+    tuned sum is its search. Comparisons that are :func:`left_out` have no column.
     """
-    comparisons = {name: each for name, each in comparisons.items() if len(_chosen(each)) >= 4}
+    gone = left_out(comparisons)
+    comparisons = {name: each for name, each in comparisons.items() if name not in gone}
     cells: dict[str, dict[str, str]] = {}
     shares: dict[str, list[float]] = {}
     for name, comparison in comparisons.items():
@@ -56,9 +58,13 @@ def overview(comparisons: Mapping[str, Comparison]) -> str:
         gains = mean_gains(comparison, list(chosen.values()))
         ranking = rank_methods(list(chosen), gains)
         means = dict(zip(chosen, gains.mean(axis=1), strict=True))
-        for place, method in enumerate(ranking.labels):
-            cells.setdefault(method, {})[name] = f"{means[method]:+.1f} ({place + 1}.)"
-            shares.setdefault(method, []).append(place / max(len(ranking.labels) - 1, 1))
+        ranks = np.round(ranking.ranks, 9)  # sums of the same ranks in another order are equal
+        firsts, lasts = (rankdata(ranks, method=which).astype(int) for which in ("min", "max"))
+        for method, first, last in zip(ranking.labels, firsts, lasts, strict=True):
+            place = f"{first}." if first == last else f"{first}.–{last}."
+            cells.setdefault(method, {})[name] = f"{means[method]:+.1f} ({place})"
+            share = ((first + last) / 2 - 1) / max(len(ranking.labels) - 1, 1)
+            shares.setdefault(method, []).append(share)
     order = sorted((m for m in METHODS if m in cells), key=lambda m: float(np.mean(shares[m])))
     names = list(comparisons)
     lines = [
@@ -77,6 +83,11 @@ def overview(comparisons: Mapping[str, Comparison]) -> str:
             + f" | {np.mean(shares[method]):.2f} | {costs[method]} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def left_out(comparisons: Mapping[str, Comparison]) -> list[str]:
+    """The comparisons of fewer than four of the methods, which have no column."""
+    return [name for name, each in comparisons.items() if len(_chosen(each)) < 4]
 
 
 def _chosen(comparison: Comparison) -> dict[str, str]:

@@ -33,7 +33,9 @@ def store(run: Path, folder: Path) -> None:
     header["config"].pop("data_dir", None)
     header["versions"].pop("command", None)  # the README has it
     write_text(folder / "comparison.json", json.dumps(header, indent=2) + "\n")
-    shutil.copy(run / "results.jsonl", folder / "results.jsonl")
+    for name in ("results.jsonl", "timing.json"):
+        if (run / name).is_file():
+            shutil.copy(run / name, folder / name)
     cosines = mean_cosines(run)
     if cosines:
         write_text(folder / "cosines.json", json.dumps(cosines) + "\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -78,7 +79,7 @@ class Figures:
         quarter = max(2, self.steps // 4)
         ends = (self.losses[:quarter], self.losses[-quarter:])
         first, last = (_over_steps(np.mean, part) for part in ends)
-        errors = [_over_steps(np.var, part) / quarter for part in ends]
+        errors = [_over_steps(_squared_error, part) for part in ends]
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray((last - first) / np.sqrt(errors[0] + errors[1]))
 
@@ -169,6 +170,11 @@ def _over_steps(reduce: Callable[..., Array], values: Array) -> Array:
     columns = [column[np.isfinite(column)] for column in flat.T]
     found = [float(reduce(column)) if len(column) else np.nan for column in columns]
     return np.array(found).reshape(values.shape[1:])
+
+
+def _squared_error(values: Array) -> Any:
+    """Square of the standard error of a mean; one value does not tell."""
+    return np.var(values, ddof=1) / len(values) if len(values) > 1 else np.nan
 
 
 def _ratio(values: Array) -> float:

@@ -196,8 +196,8 @@ def heat_chart(
     data = {
         "type": "heatmap",
         "z": table,
-        "x": [shorten(name) for name in columns],
-        "y": [shorten(name) for name in rows],
+        "x": [plain(name) for name in columns],
+        "y": [plain(name) for name in rows],
         "zmin": -reach,
         "zmax": reach,
         "colorscale": [[0, "#b2182b"], [0.5, "#f3f3f3"], [1, "#2166ac"]],  # RdBu is the other way round
@@ -206,8 +206,8 @@ def heat_chart(
         "colorbar": {"thickness": 10},
     }
     layout = {
-        "xaxis": {"type": "category"},
-        "yaxis": {"type": "category", "autorange": "reversed"},
+        "xaxis": name_axis(columns),
+        "yaxis": {**name_axis(rows), "autorange": "reversed"},
         "height": 120 + ROW * len(rows),
     }
     return Chart(title, {"data": [data], "layout": layout}, f"{label}: {len(rows)} by {len(columns)}.")
@@ -221,6 +221,13 @@ def plain(text: str) -> str:
 def shorten(text: str, length: int = 26) -> str:
     """A label that leaves room for the chart."""
     return plain(text if len(text) <= length else text[: length - 1] + "…")
+
+
+def name_axis(names: Sequence[str]) -> dict[str, Any]:
+    """An axis of names; only its ticks shorten them, or long names that start alike would be one."""
+    whole, short = [plain(name) for name in names], [shorten(name) for name in names]
+    ticks = {} if whole == short else {"tickvals": whole, "ticktext": short}
+    return {"type": "category", **ticks}
 
 
 def thin_line(line: Line, points: int) -> Line:
@@ -261,7 +268,9 @@ def _coordinates(points: Iterable[Point]) -> dict[str, Any]:
 def _band(line: Line, common: dict[str, Any], bounds: Bounds, log_y: bool) -> list[dict[str, Any]]:
     assert line.low is not None
     assert line.high is not None
-    low, high = np.clip(line.low, *bounds), np.clip(line.high, *bounds)  # clips nothing at None
+    low, high = line.low, line.high
+    if bounds != NO_BOUNDS:  # NumPy before 2.1 clips by one bound or more
+        low, high = np.clip(low, *bounds), np.clip(high, *bounds)
     known = np.isfinite(low) & np.isfinite(high) & ((line.y > 0) | (not log_y))
     if log_y:
         # a band that reaches below 0 ends a decade below its curve

@@ -71,7 +71,7 @@ def family(figures: Figures) -> list[Column]:
     """The columns that are tested together: each task's main metric, and the mean over tasks."""
     first: dict[str, Column] = {}
     for column in figures.columns:
-        if "/" in column.key and not column.key.startswith(("delta/", "over/")):
+        if column.kind == "metric":
             first.setdefault(column.group, column)
     overall = figures.overall
     return [*first.values(), *([] if overall is None else [overall])]

@@ -24,7 +24,7 @@ import yaml
 from mtlkit._version import __version__
 from mtlkit.errors import ConfigError, MtlkitError, UsageError, unknown_name
 from mtlkit.evaluation.compare_config import CONFIG, SINGLE_TASK, CompareConfig
-from mtlkit.evaluation.jobs import Job, Outcome, read_outcome, write_json
+from mtlkit.evaluation.jobs import FREE, Job, Outcome, read_outcome, write_json
 from mtlkit.evaluation.launchers import choose_launcher, cores, number_of_jobs
 from mtlkit.evaluation.live_table import LiveTable
 from mtlkit.evaluation.preflight import check_first_step
@@ -36,6 +36,7 @@ from mtlkit.evaluation.results import (
     Run,
     TaskRecord,
     append_result,
+    read_header,
     read_history,
     run_folder,
     write_history,
@@ -46,6 +47,7 @@ from mtlkit.evaluation.weightings import front_entries
 from mtlkit.files import write_text
 from mtlkit.launching import refuse_launcher
 from mtlkit.tasks import Task
+from mtlkit.training.config import TrainingSettings
 from mtlkit.training.logs import plain_values
 
 __all__ = ["Stopped", "compare", "plan_jobs", "write_tables"]
@@ -124,7 +126,7 @@ def compare(
                 launcher.run(waiting, table.started, ended)
     except KeyboardInterrupt:
         if any(run.status == "done" for run in comparison.runs):
-            write_tables(comparison, folder)
+            write_tables(Comparison.load(folder), folder)
         raise Stopped(folder) from None
     _check_equal_starts(plan)
     made = Comparison.load(folder)
@@ -189,23 +191,26 @@ def _write_header(config: CompareConfig, folder: Path, tasks: list[TaskRecord], 
     path = folder / "comparison.json"
     old: dict[str, Any] = {}
     if path.is_file():
-        old = json.loads(path.read_text(encoding="utf-8"))
+        old = read_header(folder)
         if [task["name"] for task in old.get("tasks", ())] != [task.name for task in tasks]:
             raise ConfigError(
                 f"{folder} holds a comparison of other tasks; choose another output folder"
             )
+    before = old.get("config") or {}
     labels = ([SINGLE_TASK] if config.single_task else []) + [entry.label for entry in config.entries]
-    earlier = [label for label in old.get("config", {}).get("order", ()) if label not in labels]
+    earlier = [label for label in before.get("order", ()) if label not in labels]
+    methods = {k: v for k, v in before.get("methods", {}).items() if k in earlier}
     described = {
         **{key: value for key, value in config.train.items() if value is not None},
         "normalize": config.normalize,
-        "methods": {entry.label: _described(entry) for entry in config.entries},
+        "methods": {entry.label: _described(entry) for entry in config.entries} | methods,
         "seeds": list(config.seeds),
         "threads": threads,
         "order": labels + earlier,
     }
     if config.improvement_over is not None:
         described["improvement_over"] = list(config.improvement_over)
+    _check_settings(folder, before, plain_values(described))
     Comparison(
         title=config.title or f"{config.data}: {len(config.entries)} methods",
         tasks=tasks,
@@ -213,10 +218,30 @@ def _write_header(config: CompareConfig, folder: Path, tasks: list[TaskRecord], 
         versions=old.get("versions") or _versions(threads),
         baseline=SINGLE_TASK if config.single_task or SINGLE_TASK in earlier else None,
         reference=config.reference,
+        split=old.get("split", "test"),
         tuning=config.tuning,
     ).save_header(folder)
     text = yaml.safe_dump(plain_values(config.settings), sort_keys=False, allow_unicode=True)
     write_text(folder / CONFIG, text)
+
+
+def _check_settings(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse settings that the finished runs, maybe of other seeds and methods, did not have."""
+    if not before:
+        return
+    done = {run.label for run in Comparison.load(folder).runs if run.status == "done"}
+    fields = TrainingSettings.model_fields
+    # a key that is missing was None, or was no setting yet
+    known = {*before, *(key for key, field in fields.items() if field.default is None)} - FREE
+    pairs = {key: (before.get(key), now.get(key)) for key in ("normalize", *fields) if key in known}
+    for label in done.intersection(before.get("methods", {}), now["methods"]):
+        pairs[f"method {label!r}"] = (before["methods"][label], now["methods"][label])
+    changed = [f"{key} was {old!r}, now {new!r}" for key, (old, new) in pairs.items() if old != new]
+    if changed and done:
+        raise ConfigError(
+            f"{folder} holds runs with other settings ({'; '.join(changed)}), and figures of different "
+            "settings do not belong in one table; choose another output folder, or delete this one"
+        )
 
 
 def _described(entry: Any) -> Any:
@@ -262,16 +287,14 @@ def _processor() -> str:
 
 def _timing(config: CompareConfig, folder: Path, plan: _Plan, table: LiveTable) -> dict[str, float]:
     """Step times from ``timing.json``, or measured now; a resumed comparison keeps the old ones."""
-    if config.timing == 0 or config.reference is None:
+    if config.reference is None:
         return {}
     path = folder / TIMING
-    known: dict[str, float] = {}
-    if path.is_file():
-        known = dict(json.loads(path.read_text(encoding="utf-8"))["ratios"])
+    known = _known_ratios(path, config.reference)
     firsts = {job.label: job for job in reversed(plan.jobs) if job.task is None}
     firsts = {entry.label: firsts[entry.label] for entry in config.entries}
     missing = [label for label in firsts if label not in known]
-    if not missing:
+    if config.timing == 0 or not missing:
         return known
     chosen = {label: firsts[label] for label in dict.fromkeys([config.reference, *missing])}
 
@@ -289,6 +312,19 @@ def _timing(config: CompareConfig, folder: Path, plan: _Plan, table: LiveTable) 
     known = found | known
     write_json(path, {"rounds": config.timing, "reference": config.reference, "ratios": known})
     return known
+
+
+def _known_ratios(path: Path, reference: str) -> dict[str, float]:
+    """The step times of ``timing.json`` as multiples of this reference's; none where it has none."""
+    if not path.is_file():
+        return {}
+    timing = json.loads(path.read_text(encoding="utf-8"))
+    ratios: dict[str, float] = timing["ratios"]
+    if timing.get("reference", reference) != reference:
+        unit = ratios.get(reference)
+        ratios = {} if unit is None else {label: ratio / unit for label, ratio in ratios.items()}
+        write_json(path, {**timing, "reference": reference, "ratios": ratios})
+    return ratios
 
 
 def _record(
@@ -315,6 +351,9 @@ def _record(
         for outcome in outcomes:
             assert outcome is not None
             run.metrics |= outcome.metrics
+            if outcome.split not in ("test", comparison.split):
+                comparison.split = outcome.split
+                comparison.save_header(folder)
         run.seconds = sum(outcome.seconds for outcome in outcomes if outcome is not None)
         run.steps = sum(outcome.steps for outcome in outcomes if outcome is not None)
         if parts[0].task is not None:

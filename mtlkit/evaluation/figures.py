@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from mtlkit.evaluation.results import FRONT, Comparison, Run
 from mtlkit.evaluation.statistics import task_improvement, task_statistics
@@ -18,6 +18,7 @@ _STATISTICS = {
     "maximum": "max",
     "std": "std",
 }
+Kind: TypeAlias = Literal["metric", "gain", "summary", "time"]
 Values: TypeAlias = dict[str, dict[str, dict[int, float]]]
 
 
@@ -30,6 +31,7 @@ class Column:
         group: heading above, the task's name.
         title: heading.
         higher_is_better: None where neither is.
+        kind: a task's metric, a gain over the baseline, a summary of a metric over tasks, or a time.
         decimals: digits behind the point.
     """
 
@@ -37,6 +39,7 @@ class Column:
     group: str
     title: str
     higher_is_better: bool | None
+    kind: Kind = "metric"
     decimals: int = 2
 
     @property
@@ -47,7 +50,7 @@ class Column:
     @property
     def is_tested(self) -> bool:
         """Whether methods are compared by it."""
-        return self.higher_is_better is not None and self.key != "time"
+        return self.higher_is_better is not None and self.kind != "time"
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ class Figures:
     @property
     def overall(self) -> Column | None:
         """The column that sums a method up: the mean over tasks, where there is one."""
-        return next((c for c in self.columns if c.key in ("delta/mean", "over/mean")), None)
+        means = {("delta/mean", "gain"), ("over/mean", "summary")}
+        return next((c for c in self.columns if (c.key, c.kind) in means), None)
 
 
 def collect_figures(comparison: Comparison, *, all_metrics: bool = False) -> Figures:
@@ -119,11 +123,12 @@ def _improvement_columns(comparison: Comparison, values: Values) -> list[Column]
     """Improvement per task where it is the mean of several metrics, then statistics over tasks."""
     several = [task for task in comparison.tasks if len(task.directions) > 1]
     columns = [
-        Column(f"delta/task/{task.name}", "Δ per task", f"Δ {task.name}", True) for task in several
+        Column(f"delta/task/{task.name}", "Δ per task", f"Δ {task.name}", True, "gain")
+        for task in several
     ]
     for name, title in _STATISTICS.items():
         better = None if name == "std" else True
-        columns.append(Column(f"delta/{name}", "Δ over tasks, %", f"Δ {title}", better))
+        columns.append(Column(f"delta/{name}", "Δ over tasks, %", f"Δ {title}", better, "gain"))
     over = comparison.config.get("improvement_over")
     for run in _finished(comparison):
         gains = task_gains(comparison, run)
@@ -146,17 +151,18 @@ def _task_columns(comparison: Comparison, values: Values) -> list[Column]:
         found = task_statistics([run.metric(task.name, metric) for task in comparison.tasks])
         for name in _STATISTICS:
             values[run.label].setdefault(f"over/{name}", {})[run.seed] = getattr(found, name)
-    return [
-        Column(f"over/{name}", "over tasks", f"{metric} {title}", None if name == "std" else higher)
-        for name, title in _STATISTICS.items()
-    ]
+    columns = []
+    for name, title in _STATISTICS.items():
+        better = None if name == "std" else higher
+        columns.append(Column(f"over/{name}", "over tasks", f"{metric} {title}", better, "summary"))
+    return columns
 
 
 def _time_column(comparison: Comparison, values: Values) -> list[Column]:
     timed = [run for run in _finished(comparison) if run.step_ratio is not None]
     for run in timed:
         values[run.label].setdefault("time", {})[run.seed] = float(run.step_ratio or math.nan)
-    return [Column("time", "Time", "× step", False)] if timed else []
+    return [Column("time", "Time", "× step", False, "time")] if timed else []
 
 
 def _finished(comparison: Comparison) -> list[Run]:

@@ -30,6 +30,10 @@ __all__ = ["Job", "OneTask", "Outcome", "read_outcome", "run_job"]
 
 RESULT = "result.json"
 ERROR_LOG = "error.log"
+FREE = frozenset(
+    {"data_dir", "plugins", "workers", "checkpoint_every", "log_every", "monitor_every", "trackers"}
+)
+"""Settings of a training that do not change its result: a comparison may go on with other values."""
 _IDENTITY = "job.json"
 _START = "start.json"
 
@@ -88,7 +92,8 @@ class Outcome:
     """How a training ended.
 
     Attributes:
-        metrics: on the test set, by task and metric; without one, those of the best validation.
+        metrics: by task and metric.
+        split: what they were measured on: ``test``, or the best ``validation`` where nothing is tested.
         seconds: of all processes that worked on it.
         weights: checksum of the network's first weights, without the method's own.
         batch: checksum of the first batch; None for a task that was trained on data of its own.
@@ -98,6 +103,7 @@ class Outcome:
     """
 
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    split: str = "test"
     seconds: float = 0.0
     weights: int = 0
     batch: int | None = 0
@@ -177,13 +183,13 @@ def claim(job: Job) -> None:
     defaults = {f"train.{key}": field.default for key, field in TrainConfig.model_fields.items()}
     # a folder of an earlier version lacks the settings that came later
     old, new = defaults | _flat(known), defaults | _flat(job.identity)
-    if old == new:
-        return
     changed = [
         f"{key} was {old.get(key)!r}, now {new.get(key)!r}"
         for key in sorted({*old, *new})
-        if old.get(key) != new.get(key)
+        if old.get(key) != new.get(key) and key.removeprefix("train.") not in FREE
     ]
+    if not changed:
+        return
     raise ConfigError(
         f"{job.folder} holds a run of {job.label!r} with other settings ({'; '.join(changed)}); "
         "choose another output folder, or delete this one"
@@ -282,12 +288,14 @@ def _train(job: Job, sitting: Sitting) -> Outcome:
         stop_at=job.stop_at,
     )
     start = json.loads((Path(job.folder) / _START).read_text(encoding="utf-8"))
-    metrics = result.test
+    metrics, split = result.test, "test"
     if metrics is None:  # nothing to test on, or not wanted
+        split = "validation"
         metrics = best_validation(job.folder, result.fit.best_step) or result.fit.validation
     own_data = job.task is not None and dataset.only([job.task]) is not dataset
     return Outcome(
         metrics=metrics,
+        split=split,
         seconds=sitting.seconds,
         weights=start["weights"],
         batch=None if own_data else start["batch"],

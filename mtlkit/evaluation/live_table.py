@@ -89,16 +89,12 @@ def render_table(table: Table) -> Any:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    metrics = [c for c in table.columns if c.key != "time" and not c.key.startswith(("delta/", "over/"))]
+    metrics = [column for column in table.columns if column.kind == "metric"]
     shown = [c for c in table.columns if c not in metrics or len(metrics) <= _MOST_METRICS]
     made = RichTable(box=None, pad_edge=False, header_style="bold")
     made.add_column("method", no_wrap=True)
     for column in shown:
-        name = (
-            column.title
-            if column.group.startswith(("Δ", "Time", "over"))
-            else f"{column.group} {column.title}"
-        )
+        name = f"{column.group} {column.title}" if column.kind == "metric" else column.title
         made.add_column(f"{name} {column.arrow}".strip(), justify="right")
     made.add_column("runs", justify="right")
     for row in table.rows:

@@ -106,9 +106,9 @@ def result_blocks(comparison: Comparison, table: Table, name: str = "table") -> 
         cells = [_cell(row.cells[column.key], column) for column in table.columns]
         rows.append([first, *cells, Cell(str(row.done), row.done)])
     listing = Listing([*heads, Head("runs")], rows, [*groups, ("", 1)], name)
-    notes = [describe_marks(table)] if len(comparison.runs) > 1 else []
-    notes.append(f"All on the {comparison.split} set.")
-    if any(column.key == "time" for column in table.columns):
+    several = len(comparison.runs) > 1
+    notes = [describe_marks(table) if several else f"All on the {table.split} set."]
+    if any(column.kind == "time" for column in table.columns):
         notes.append(
             f"× step: time of a training step relative to {table.reference or 'the reference'}."
         )
@@ -145,10 +145,10 @@ def difference_charts(table: Table, *, tasks: bool = False) -> Charts:
             for index, row in enumerate(table.rows)
             if (claim := row.cells[column.key].claim) is not None
         ]
-        summary = column.key.startswith(("delta/", "over/"))
+        summary = column.kind in ("gain", "summary")
         if summary == tasks:
             continue
-        unit = "percentage points" if column.key.startswith("delta/") else column.title
+        unit = "percentage points" if column.kind == "gain" else column.title
         label = f"better by, {unit}" if summary else f"{column.title}: better by"
         title = f"Mean over tasks, against {table.reference}" if summary else column.group
         charts.append(interval_chart(intervals, title, label))

@@ -45,6 +45,7 @@ __all__ = [
     "Run",
     "TaskRecord",
     "append_result",
+    "read_header",
     "read_history",
     "run_folder",
     "write_history",
@@ -229,7 +230,7 @@ class Comparison:
             ResultsError: where there is no comparison, a damaged header, or that of a newer mtlkit.
         """
         path = Path(folder)
-        header = _read_header(path)
+        header = read_header(path)
         try:
             made = cls(
                 title=str(header.get("title", path.name)),
@@ -256,13 +257,21 @@ class Comparison:
             if known is None or known.status != "done":
                 latest[run.label, run.seed] = run
                 made.recovered.append(run)
+        ratios = (read_json(path / "timing.json") or {}).get("ratios")
         for run in latest.values():
+            if isinstance(ratios, dict):  # the lines may be older, and relative to another reference
+                run.step_ratio = _optional(ratios.get(run.label))
             run.history, run.monitor = read_history(path / "runs" / run_folder(run.label, run.seed))
             made.runs.append(run)
         return made
 
 
-def _read_header(path: Path) -> dict[str, Any]:
+def read_header(path: Path) -> dict[str, Any]:
+    """What ``comparison.json`` in a folder says.
+
+    Raises:
+        ResultsError: where it is missing or damaged, or of a newer mtlkit.
+    """
     try:
         header = json.loads((path / HEADER).read_text(encoding="utf-8"))
         if not isinstance(header, dict):
@@ -332,7 +341,6 @@ def _read_run(record: Mapping[str, Any]) -> Run | None:
 
 def _finished_runs(path: Path, tasks: list[str]) -> list[Run]:
     """Runs that finished, from ``job.json`` and ``result.json`` of their trainings."""
-    ratios = (read_json(path / "timing.json") or {}).get("ratios") or {}
     parts: dict[tuple[str, int], dict[str | None, tuple[dict[str, Any], dict[str, Any]]]] = {}
     for file in sorted([*path.glob("runs/*/result.json"), *path.glob("runs/*/*/result.json")]):
         result, job = read_json(file), read_json(file.with_name("job.json"))
@@ -344,7 +352,7 @@ def _finished_runs(path: Path, tasks: list[str]) -> list[Run]:
         chosen = [whole] if whole else [trainings[task] for task in tasks if task in trainings]
         if not whole and len(chosen) < len(tasks):
             continue  # not all single-task networks are trained
-        run = Run(label, seed, step_ratio=_optional(ratios.get(label)), seconds=0.0, steps=0)
+        run = Run(label, seed, seconds=0.0, steps=0)
         run.method = str((whole[0].get("train") or {}).get("method", "")) if whole else ONE_EACH
         run.kind = str(whole[0].get("kind") or "") if whole else ""
         for _, result in chosen:

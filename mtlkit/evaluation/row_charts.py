@@ -16,8 +16,8 @@ from mtlkit.evaluation.charts import (
     Chart,
     chart_axis,
     kept_bounds,
+    name_axis,
     plain,
-    shorten,
 )
 
 __all__ = ["Interval", "Sample", "bar_chart", "box_chart", "interval_chart"]
@@ -62,7 +62,7 @@ def box_chart(
             "orientation": "h",
             "name": plain(sample.label),
             "x": values,
-            "y": [shorten(sample.label)] * len(values),
+            "y": [plain(sample.label)] * len(values),
             "boxpoints": "all",
             "pointpos": 0,
             "jitter": 0.5,
@@ -73,7 +73,7 @@ def box_chart(
     ]
     names = ", ".join(f"{sample.label} {np.median(values):.4g}" for sample, values in kept)
     bounds = kept_bounds(bounds, [value for _, values in kept for value in values])
-    layout = _rows(x_label, bounds, len(kept), marker)
+    layout = _rows(x_label, bounds, [sample.label for sample, _ in kept], marker)
     return Chart(title, {"data": data, "layout": layout}, f"{x_label} over seeds; medians: {names}.")
 
 
@@ -94,7 +94,7 @@ def bar_chart(
             "orientation": "h",
             "name": plain(sample.label),
             "x": [median],
-            "y": [shorten(sample.label)],
+            "y": [plain(sample.label)],
             "text": [f"{median:.4g}"],
             "textposition": "outside",
             "cliponaxis": False,
@@ -103,7 +103,7 @@ def bar_chart(
         }
         for sample, median in medians
     ]
-    layout = _rows(x_label, (0.0, None), len(medians), marker)
+    layout = _rows(x_label, (0.0, None), [sample.label for sample, _ in medians], marker)
     # room for the figures behind the bars
     layout["xaxis"]["range"] = [0, 1.2 * max([*(median for _, median in medians), marker or 0.0]) or 1]
     names = ", ".join(f"{sample.label} {median:.4g}" for sample, median in medians)
@@ -128,24 +128,24 @@ def interval_chart(
                 "mode": "markers",
                 "name": plain(each.label),
                 "x": [each.mean],
-                "y": [shorten(each.label)],
+                "y": [plain(each.label)],
                 "marker": {"size": 9},
                 "error_x": bars if known else {"visible": False},
                 "hovertemplate": f"%{{x:.3g}} ({each.low:.3g} to {each.high:.3g})",
                 "meta": {"series": each.series},
             }
         )
-    layout = _rows(x_label, NO_BOUNDS, len(kept), marker)
+    layout = _rows(x_label, NO_BOUNDS, [each.label for each in kept], marker)
     names = ", ".join(f"{e.label} {e.mean:.3g} ({e.low:.3g} to {e.high:.3g})" for e in kept)
     return Chart(title, {"data": data, "layout": layout}, f"{x_label}: {names}.")
 
 
-def _rows(x_label: str, bounds: Bounds, number: int, marker: float | None) -> dict[str, Any]:
+def _rows(x_label: str, bounds: Bounds, labels: Sequence[str], marker: float | None) -> dict[str, Any]:
     """Layout of a chart with a row per method, the first on top."""
     layout: dict[str, Any] = {
         "xaxis": chart_axis(x_label, bounds),
-        "yaxis": {"type": "category", "autorange": "reversed", "ticklabelstandoff": 4},
-        "height": 90 + ROW * max(number, 2),
+        "yaxis": {**name_axis(labels), "autorange": "reversed", "ticklabelstandoff": 4},
+        "height": 90 + ROW * max(len(labels), 2),
         "hovermode": "closest",
     }
     if marker is not None and math.isfinite(marker):

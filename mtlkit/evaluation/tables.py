@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 DAGGER, DOUBLE_DAGGER, STAR = "†", "‡", "*"
+MOST_DECIMALS = 6
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,8 @@ class Table:
     verdict: Verdict = field(default_factory=Verdict)
     tests: int = 0
     """Number of tests that Holm's correction is over."""
+    split: str = "test"
+    """What the metrics were measured on."""
 
 
 def build_table(comparison: Comparison, *, all_metrics: bool = False, level: float = 0.05) -> Table:
@@ -117,7 +120,7 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
                 pair = figures.paired(label, reference, column.key)
                 test = paired_t_test(*pair, bool(column.higher_is_better), level)
             found = spread(list(figures.seeds(label, column.key).values()))
-            if column.key == "time" and found.std == 0:  # measured once, for all seeds
+            if column.kind == "time" and found.std == 0:  # measured once, for all seeds
                 found = Spread(found.median, math.nan, found.count)
             fewer = 0 < found.count < len(comparison.seeds)
             cells[column.key] = Cell(found, test, claims.get((label, column.key)), fewer=fewer)
@@ -132,23 +135,26 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
         tuple(comparison.config.get("improvement_over") or ()),
         judge(comparison, figures),
         sum(not math.isnan(claim.p_value) for claim in claims.values()),
+        comparison.split,
     )
 
 
 def _with_decimals(column: Column, rows: list[Row]) -> Column:
     """As many decimals as four digits of the largest value need; improvements have two."""
-    if column.key.startswith("delta/") or column.key == "time":
+    if column.kind in ("gain", "time"):
         return column
     known = [abs(row.cells[column.key].spread.median) for row in rows]
     largest = max((value for value in known if math.isfinite(value)), default=1.0)
     decimals = 4 if largest < 1.5 else 3 if largest < 10 else 2 if largest < 100 else 1
-    return Column(column.key, column.group, column.title, column.higher_is_better, decimals)
+    if 0 < largest < 0.1:
+        decimals = 3 - math.floor(math.log10(largest))
+    return replace(column, decimals=decimals)
 
 
 def _mark_best(columns: list[Column], rows: list[Row]) -> list[Row]:
     cells = {row.label: dict(row.cells) for row in rows}
     for column in columns:
-        if column.higher_is_better is None or column.key == "time":
+        if not column.is_tested:
             continue
         ranked = {
             row.label: row.cells[column.key].spread.median * (1 if column.higher_is_better else -1)
@@ -170,8 +176,8 @@ def format_number(value: float, decimals: int) -> str:
         return "–"
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
-    if abs(value) >= 1e5:
-        return f"{value:.2e}"
+    if abs(value) >= 1e5 or decimals > MOST_DECIMALS:
+        return f"{value:.2e}" if value else "0"
     text = f"{value:.{decimals}f}"
     return text.lstrip("-") if float(text) == 0 else text
 
@@ -190,7 +196,7 @@ def _runs_text(row: Row) -> str:
 
 def describe_marks(table: Table, *, bold: bool = True) -> str:
     """What the marks of a table mean; ``bold`` where the best of each column is."""
-    text = "Median ± standard deviation over seeds"
+    text = f"Median ± standard deviation over seeds on the {table.split} set"
     text += "; the best of each column is bold." if bold else "."
     if table.reference is not None:
         text += (
@@ -199,7 +205,7 @@ def describe_marks(table: Table, *, bold: bool = True) -> str:
         )
     if any(cell.fewer for row in table.rows for cell in row.cells.values()):
         text += f" {STAR}: over fewer seeds than others."
-    if any(column.key.startswith("delta/") for column in table.columns):
+    if any(column.kind == "gain" for column in table.columns):
         which = f" of {', '.join(table.improvement_over)}" if table.improvement_over else ""
         text += f" Δ: improvement{which} over single-task networks of the same seed, in percent."
     return text
@@ -288,8 +294,8 @@ def to_csv(table: Table) -> str:
 
 
 def _head(column: Column) -> str:
-    name = column.title if column.key.startswith(("delta/", "over/")) else column.key.replace("/", " ")
-    return f"{'step time' if column.key == 'time' else name} {column.arrow}".strip()
+    name = column.key.replace("/", " ") if column.kind == "metric" else column.title
+    return f"{'step time' if column.kind == 'time' else name} {column.arrow}".strip()
 
 
 def _csv(value: float) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mtlkit.evaluation.claims import compare_methods, family
-from mtlkit.evaluation.figures import Figures, collect_figures
+from mtlkit.evaluation.figures import Column, Figures, collect_figures
 from mtlkit.evaluation.results import Comparison
 from mtlkit.evaluation.verdict_text import MARGIN, Case, interval, losers, remaining, some, winners
 
@@ -67,9 +67,8 @@ def judge(comparison: Comparison, figures: Figures | None = None) -> Verdict:
         return Verdict(tuple(sentences), pays=tuple(pays.better))
     columns = family(figures)
     claims = compare_methods(figures, others, reference, columns)
-    tasks = [column.key for column in columns if column is not figures.overall]
-    missing = {label: _missing(figures, label, tasks, comparison.seeds) for label in known}
-    case = Case(reference, columns, figures.overall, claims, len(comparison.seeds), missing)
+    missing = _missing(figures, known, baseline, comparison.seeds)
+    case = Case(reference, baseline, columns, figures.overall, claims, len(comparison.seeds), missing)
     if case.tests == 0:
         sentences.insert(
             0, f"No method has two seeds in common with {reference}: nothing is tested yet."
@@ -95,15 +94,31 @@ def judge(comparison: Comparison, figures: Figures | None = None) -> Verdict:
     )
 
 
-def _missing(figures: Figures, label: str, keys: Sequence[str], seeds: Sequence[int]) -> int:
-    """Number of seeds on which a method has not all of these figures."""
-    values = [figures.seeds(label, key) for key in keys]
-    return sum(not all(math.isfinite(each.get(seed, math.nan)) for each in values) for seed in seeds)
+def _missing(
+    figures: Figures, labels: Sequence[str], baseline: str | None, seeds: Sequence[int]
+) -> dict[str, int]:
+    """Number of seeds on which a label lacks some figure.
+
+    Where no method has an improvement, though some have results, it is the baseline that lacks one.
+    """
+    mean = [] if figures.overall is None else [figures.overall]
+    tasks = [column for column in family(figures) if column not in mean]
+
+    def lost(label: str, columns: Sequence[Column]) -> set[int]:
+        values = [figures.seeds(label, column.key) for column in columns]
+        return {s for s in seeds if not all(math.isfinite(v.get(s, math.nan)) for v in values)}
+
+    untested = {label: lost(label, tasks) for label in labels}
+    unpaired = set(seeds).intersection(*(lost(label, mean) for label in labels))
+    missing = {k: len(gone | (lost(k, mean) - unpaired)) for k, gone in untested.items()}
+    if baseline is not None:
+        missing[baseline] = len(unpaired - set(seeds).intersection(*untested.values()))
+    return missing
 
 
 def _is_level(case: Case, label: str) -> bool:
     claim = case.summary(label)
-    if claim is None or case.overall is None or not case.overall.key.startswith("delta/"):
+    if claim is None or case.overall is None or case.overall.kind != "gain":
         return False
     return max(abs(claim.difference.low), abs(claim.difference.high)) <= MARGIN
 
@@ -119,7 +134,7 @@ def _against_single_task(
 ) -> _Pays:
     """Whether multi-task training pays at all."""
     column = figures.overall
-    if baseline is None or column is None or not column.key.startswith("delta/") or not labels:
+    if baseline is None or column is None or column.kind != "gain" or not labels:
         return _Pays()
     claims = compare_methods(figures, labels, baseline, [column])
     tested = {key[0]: claim for key, claim in claims.items() if not math.isnan(claim.p_value)}

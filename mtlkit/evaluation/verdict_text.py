@@ -23,13 +23,15 @@ class Case:
 
     Attributes:
         reference: that methods are tested against.
+        baseline: that improvements are relative to.
         columns: that they are tested on; ``overall`` is the mean over tasks.
         claims: the tests, by label and key of the column.
         seeds: of the comparison.
-        missing: number of seeds on which a label, the reference too, has no figure of some task.
+        missing: number of seeds on which a label, the reference too, lacks some figure.
     """
 
     reference: str
+    baseline: str | None
     columns: list[Column]
     overall: Column | None
     claims: Mapping[tuple[str, str], Claim]
@@ -46,8 +48,9 @@ class Case:
 
     def tasks(self, label: str, *, won: bool) -> list[str]:
         """Tasks that a method wins, or loses."""
+        labels = {self.reference, *(label for label, _ in self.claims)}
         return [
-            column.group
+            f"the task {column.group}" if column.group in labels else column.group
             for column in self.columns
             if column is not self.overall
             and (self.claims[label, column.key].wins if won else self.claims[label, column.key].loses)
@@ -137,12 +140,16 @@ def _gaps(case: Case) -> list[str]:
     """Seeds that the tests leave out, which may be those on which a method does worst."""
     found: dict[int, list[str]] = {}
     for label, number in case.missing.items():
-        if number:
+        if number and label != case.baseline:
             found.setdefault(number, []).append(label)
-    return [
+    gaps = [
         f"no finite result of {some(labels)} on {number} of {case.seeds} seeds"
         for number, labels in found.items()
     ]
+    unpaired = case.missing.get(case.baseline or "", 0)
+    if unpaired:
+        gaps.append(f"no finite improvement over {case.baseline} on {unpaired} of {case.seeds} seeds")
+    return gaps
 
 
 def _by_tasks(case: Case, labels: Sequence[str], *, won: bool) -> dict[tuple[str, ...], list[str]]:
@@ -154,7 +161,7 @@ def _by_tasks(case: Case, labels: Sequence[str], *, won: bool) -> dict[tuple[str
 
 
 def _needed(case: Case, undecided: Sequence[str]) -> str:
-    """What it would take to confirm the largest difference that the runs show."""
+    """What it would take to confirm the largest of these methods' leads."""
     means = {label: _mean(case, label) for label in undecided if _mean(case, label) > 0}
     if not means or case.overall is None:
         return ""
@@ -165,7 +172,7 @@ def _needed(case: Case, undecided: Sequence[str]) -> str:
     seeds = seeds_needed(found.mean / found.std, LEVEL / 2 / case.tests)
     number = f"more than {MOST_SEEDS}" if seeds is None else f"about {max(seeds, found.pairs + 1)}"
     lead = f"{_points(found.mean)}{_unit(case)} of {label}"
-    return f" (to confirm the largest lead, {lead}, take {number} seeds)"
+    return f" (to confirm the largest mean lead among these, {lead}, take {number} seeds)"
 
 
 def _mean(case: Case, label: str) -> float:
@@ -174,7 +181,7 @@ def _mean(case: Case, label: str) -> float:
 
 
 def _unit(case: Case) -> str:
-    return " points" if case.overall is not None and case.overall.key.startswith("delta/") else ""
+    return " points" if case.overall is not None and case.overall.kind == "gain" else ""
 
 
 def _gain(case: Case, label: str) -> str:

@@ -93,8 +93,9 @@ class Plan:
             identity = self._identity()
             for key, value in identity.items():
                 before = old.get("identity", {}).get(key, value)
-                if key == "methods":  # methods may be added
-                    before = {**value, **before} if isinstance(before, dict) else before
+                if key == "methods":  # methods may be added; older folders lack some of their keys
+                    before = {k: {**value.get(k, {}), **known} for k, known in before.items()}
+                    before = {**value, **before}
                     value = {**before, **value}
                 if before != value:
                     raise ConfigError(
@@ -119,6 +120,7 @@ class Plan:
             label: {
                 "method": self.entries[label].method,
                 "settings": self.entries[label].settings,
+                "extra_capacity": self.entries[label].extra_capacity,
                 "space": {name: str(axis) for name, axis in space.axes.items()},
             }
             for label, space in self.spaces.items()

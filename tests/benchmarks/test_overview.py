@@ -2,7 +2,7 @@
 
 import re
 
-from benchmarks.overview import common_name, overview
+from benchmarks.overview import common_name, left_out, overview
 from mtlkit.evaluation.results import Comparison, Run, TaskRecord
 
 
@@ -27,6 +27,7 @@ def test_places_and_gains_are_those_worked_out_by_hand():
     first = comparison({"sum": (0.5, 0.6), "uw": (0.4, 0.4), "scale": (0.6, 0.7), "famo": (0.45, 0.5)})
     second = comparison({"sum": (0.9, 0.9), "uw": (0.4, 0.4), "cagrad": (0.3, 0.3), "famo": (0.2, 0.2)})
     few = comparison({"sum": (0.5, 0.5), "uw": (0.5, 0.5)})
+    assert left_out({"one": first, "two": second, "few": few}) == ["few"]
     lines = overview({"one": first, "two": second, "few": few}).splitlines()
     assert (
         lines[0] == "| method | one: 2 tasks, 1 seeds | two: 2 tasks, 1 seeds | 0 best, 1 worst | cost |"
@@ -38,4 +39,15 @@ def test_places_and_gains_are_those_worked_out_by_hand():
         "| uw | -20.0 (4.) | -20.0 (2.) | 0.67 |",
         "| cagrad | – | -40.0 (3.) | 0.67 |",
         "| famo | -5.0 (3.) | -60.0 (4.) | 0.83 |",
+    ]
+
+
+def test_equal_ranks_share_their_places_whatever_the_order_of_methods():
+    made = comparison({"sum": (0.5, 0.6), "uw": (0.6, 0.5), "scale": (0.9, 0.9), "famo": (0.4, 0.4)})
+    lines = overview({"one": made}).splitlines()[2:]
+    assert [line.rsplit("|", 2)[0] + "|" for line in lines] == [
+        "| scale | +80.0 (1.) | 0.00 |",
+        "| sum | +10.0 (2.–3.) | 0.50 |",
+        "| uw | +10.0 (2.–3.) | 0.50 |",
+        "| famo | -20.0 (4.) | 1.00 |",
     ]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as drawn
+from scipy import stats
 
 import mtlkit
 from mtlkit.diagnosis import RULES, Diagnosis, Measurement
@@ -136,6 +137,19 @@ def test_there_is_always_an_answer_and_never_advice_without_a_figure(measured):
     repairs = [finding for finding in found.findings if finding.kind == "repair"]
     assert (found.findings[0].rule == "nothing") == (not repairs)
     assert str(found)
+
+
+@given(measurements())
+def test_a_rise_is_measured_by_the_steps_that_have_the_task(measured):
+    figures = Diagnosis.of(measured).figures
+    quarter = max(2, figures.steps // 4)
+    for k, rise in enumerate(figures.loss_rise):
+        ends = figures.losses[:quarter, k], figures.losses[-quarter:, k]
+        first, last = (end[np.isfinite(end)] for end in ends)
+        if min(len(first), len(last)) < 2:
+            assert np.isnan(rise)  # one value says nothing about chance
+        else:
+            assert rise == pytest.approx(stats.ttest_ind(last, first, equal_var=False).statistic)
 
 
 def test_advice_names_methods_and_networks_that_exist():

@@ -62,6 +62,32 @@ def test_bands_and_axes_end_where_values_are_impossible():
     )
 
 
+def test_a_band_without_bounds_is_not_clipped(monkeypatch):
+    """NumPy before 2.1 has no clip without any bound."""
+    monkeypatch.setattr(charts.np, "clip", None)
+    figure = charts.line_chart([Line(0, "a", X, X, X - 1, X + 1)], "t", "x", "y").figure
+    assert figure["data"][0]["y"].tolist() == (X - 1).tolist()
+
+
+def test_long_names_that_start_alike_stay_apart():
+    start = "normalize(burn_in=20)+rotate+"
+    samples = [Sample(0, start + "imtl_g", [1.0]), Sample(1, start + "scale<", [2.0])]
+    intervals = [Interval(each.series, each.label, 1.0, 0.5, 1.5) for each in samples]
+    names, short = [start + "imtl_g", start + "scale&lt;"], [start[:25] + "…"] * 2
+    for chart in (
+        row_charts.box_chart(samples, "t", "x"),
+        row_charts.bar_chart(samples, "t", "x"),
+        row_charts.interval_chart(intervals, "t", "x"),
+    ):
+        axis = chart.figure["layout"]["yaxis"]
+        assert [trace["y"] for trace in chart.figure["data"]] == [[name] for name in names]
+        assert (axis["tickvals"], axis["ticktext"]) == (names, short)
+    tasks = [sample.label for sample in samples]
+    figure = charts.heat_chart([[1.0, 2.0], [3.0, 4.0]], tasks, tasks, "t", "z").figure
+    assert figure["data"][0]["x"] == figure["data"][0]["y"] == names
+    assert figure["layout"]["xaxis"]["ticktext"] == figure["layout"]["yaxis"]["ticktext"] == short
+
+
 def test_bounds_never_hide_data():
     percent = row_charts.box_chart([Sample(0, "a", [93.0, 95.0])], "t", "accuracy", bounds=(0.0, 1.0))
     axis = percent.figure["layout"]["xaxis"]

@@ -1,5 +1,6 @@
 """A comparison from end to end, on few samples."""
 
+import json
 import os
 import signal
 import threading
@@ -12,14 +13,16 @@ from scipy import stats
 
 import mtlkit
 from mtlkit.architectures.capacity import TaskMatrix, add_capacity
+from mtlkit.data.multidigits import MultiDigits
 from mtlkit.errors import ConfigError, SpecError, UsageError
 from mtlkit.evaluation import build_table
+from mtlkit.evaluation import compare as compare_module
 from mtlkit.evaluation import jobs as jobs_module
 from mtlkit.evaluation.compare import Stopped, compare, plan_jobs
 from mtlkit.evaluation.compare_config import CompareConfig, split_specs
 from mtlkit.evaluation.demo import PARTS
 from mtlkit.evaluation.jobs import Job, Outcome, read_outcome, run_job
-from mtlkit.evaluation.results import Comparison, read_history, run_folder
+from mtlkit.evaluation.results import Comparison, Run, read_history, run_folder
 from mtlkit.training import experiment
 from tests.background import started, wait_for
 
@@ -169,9 +172,63 @@ def test_a_second_call_repeats_nothing(whole, monkeypatch):
 def test_methods_and_seeds_can_be_added(tmp_path):
     compare(make(single_task=False, methods=["sum"], seeds=1), tmp_path, progress=False)
     first = (tmp_path / "results.jsonl").read_text()
-    made = compare(make(single_task=False, methods=["sum", "mgda"]), tmp_path, progress=False)
+    header = json.loads((tmp_path / "comparison.json").read_text())
+    del header["config"]["accumulate"]  # as if it had come with a later version
+    (tmp_path / "comparison.json").write_text(json.dumps(header))
+    config = make(single_task=False, methods=["sum", "mgda"], log_every=3, data_dir=str(tmp_path))
+    made = compare(config, tmp_path, progress=False)
     assert len(made.runs) == 4
     assert (tmp_path / "results.jsonl").read_text().startswith(first)
+    made = compare(make(single_task=False, methods=["mgda"], seeds=1), tmp_path, progress=False)
+    assert made.config["methods"] == {"sum": "normalize+sum", "mgda": "normalize+mgda"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": 3}, r"epochs was 2, now 3\), and"),
+        ({"epochs": None, "steps": 5, "normalize": False}, "normalize .* epochs was 2, now None; steps"),
+        ({"methods": ["sum", {"method": "rotograd", "lr": 0.1}]}, "method 'rotograd' was 'normalize"),
+    ],
+)
+def test_other_settings_are_refused_on_new_seeds_too(whole, changes, message):
+    folder, _ = whole
+    before = (folder / "comparison.json").read_text()
+    with pytest.raises(ConfigError, match=message):
+        compare(make(**changes, seeds=[7]), folder, progress=False)
+    assert (folder / "comparison.json").read_text() == before
+
+
+def test_a_folder_without_a_finished_run_takes_other_settings(whole, tmp_path):
+    (tmp_path / "comparison.json").write_text((whole[0] / "comparison.json").read_text())
+    config = make(epochs=1, methods=["sum"], single_task=False, seeds=1)
+    assert compare(config, tmp_path, progress=False).config["epochs"] == 1
+
+
+def test_step_times_follow_the_reference(tmp_path, monkeypatch):
+    timing = {"rounds": 9, "reference": "sum", "ratios": {"sum": 1.0, "rotograd": 2.0}}
+    (tmp_path / "timing.json").write_text(json.dumps(timing))
+    monkeypatch.setattr(compare_module, "time_steps", lambda chosen, *_: dict.fromkeys(chosen, 1.0))
+
+    def ratios(reference, **changes):
+        config = make(reference=reference, **changes)
+        plan = compare_module._Plan(plan_jobs(config, tmp_path, TASKS), TASKS)
+        return compare_module._timing(config, tmp_path, plan, None)
+
+    assert ratios("rotograd") == {"sum": 0.5, "rotograd": 1.0}
+    Comparison("x", [], [Run("sum", 0, step_ratio=1.0)], reference="rotograd").save(tmp_path)
+    assert Comparison.load(tmp_path).runs[0].step_ratio == 0.5
+    # a reference that was never timed: all is timed again
+    assert ratios("mgda", timing=2) == {"mgda": 1.0, "sum": 1.0, "rotograd": 1.0}
+    assert json.loads((tmp_path / "timing.json").read_text())["reference"] == "mgda"
+
+
+def test_without_test_samples_the_table_says_that_it_shows_the_validation(tmp_path, monkeypatch):
+    monkeypatch.setattr(MultiDigits, "test", None)
+    made = compare(make(single_task=False, methods=["sum"]), tmp_path, progress=False)
+    assert made.split == "validation"
+    assert "over seeds on the validation set" in (tmp_path / "table.md").read_text()
+    assert "over seeds on the validation set" in (tmp_path / "report.html").read_text()
 
 
 def test_another_comparison_in_the_folder_is_refused(whole):

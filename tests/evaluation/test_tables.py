@@ -6,6 +6,8 @@ import math
 
 import pytest
 
+from mtlkit.evaluation.live_table import render_table
+from mtlkit.evaluation.report import difference_charts
 from mtlkit.evaluation.results import Comparison, Run, TaskRecord
 from mtlkit.evaluation.tables import build_table, format_number, to_csv, to_latex, to_markdown
 from tests.evaluation.drawn_results import draw_comparison
@@ -137,11 +139,44 @@ def test_csv_reads_back_at_full_precision():
     ("value", "decimals", "expected"),
     [
         (0.12345, 4, "0.1235"), (-0.001, 2, "0.00"), (math.nan, 2, "–"), (math.inf, 2, "∞"),
-        (1234567.0, 1, "1.23e+06"), (-12.345, 1, "-12.3"),
+        (1234567.0, 1, "1.23e+06"), (-12.345, 1, "-12.3"), (8.1234e-6, 9, "8.12e-06"), (0.0, 9, "0"),
     ],
 )  # fmt: skip
 def test_numbers_are_rounded_and_what_is_no_number_has_a_sign(value, decimals, expected):
     assert format_number(value, decimals) == expected
+
+
+@pytest.mark.parametrize(
+    ("mse", "text"),
+    [
+        (0.5, "0.5000"), (0.0123456, "0.01235"), (0.00123456, "0.001235"), (8.1e-6, "8.10e-06"),
+        (0.0, "0.0000"),
+    ],
+)  # fmt: skip
+def test_small_metrics_have_four_digits_too(mse, text):
+    made = Comparison(
+        "x", [TaskRecord("b", {"mse": False})], [Run("sum", 0, metrics={"b": {"mse": mse}})]
+    )
+    assert f"| sum | {text} | 1 |" in to_markdown(build_table(made))
+
+
+@pytest.mark.parametrize("baseline", ["single", None])
+def test_a_task_may_have_a_name_of_the_tables_own(baseline):
+    names = ("delta", "over", "overlap")
+    runs = [
+        Run(label, seed, metrics={name: {"accuracy": level + 0.01 * seed} for name in names})
+        for label, level in {"single": 0.5, "sum": 0.6, "x": 0.7}.items()
+        for seed in range(3)
+    ]
+    tasks = [TaskRecord(name, {"accuracy": True}) for name in names]
+    table = build_table(Comparison("c", tasks, runs, baseline=baseline, reference="sum"))
+    row = next(row for row in table.rows if row.label == "x")
+    assert all(row.cells[f"{name}/accuracy"].claim is not None for name in names)
+    assert table.columns[0].decimals == 4
+    assert "| method | delta accuracy ↑ | over accuracy ↑ | overlap accuracy ↑ |" in to_markdown(table)
+    heads = [str(column.header) for column in render_table(table).columns]
+    assert heads[1:4] == [f"{name} accuracy ↑" for name in names]
+    assert [chart.title for chart in difference_charts(table, tasks=True).kept] == list(names)
 
 
 def test_without_a_baseline_a_common_metric_has_statistics_over_tasks():

@@ -95,6 +95,36 @@ def test_runs_without_a_result_are_told_and_ask_for_no_seeds():
     assert ", on 3 of 5 seeds)" in alone.sentences[-1]  # of what pays
 
 
+def test_seeds_without_an_improvement_are_told_though_the_methods_have_results():
+    gap = "no finite improvement over single-task on 3 of 6 seeds"
+    failed = drawn({"x": 0.0}, seeds=6, noise=0.05)
+    zero = drawn({"x": 0.0}, seeds=6, noise=0.05)
+    for made in (failed, zero):
+        assert gap not in judge(made).text
+    for run in failed.runs:
+        if run.label == "single-task" and run.seed < 3:
+            run.status = "failed"
+    for run in zero.runs:
+        if run.label == "single-task" and run.seed < 3:
+            run.metrics["a"]["accuracy"] = 0.0
+    for made in (failed, zero):
+        assert gap in judge(made).text
+        assert "no finite result" not in judge(made).text
+    assert "no finite result of x on 1 of 6 seeds" in judge(failing(failed, "x", (0,))).text
+
+
+def test_the_lead_to_confirm_is_that_of_the_methods_that_are_undecided():
+    made = drawn({"sure": [0.5, -0.3], "maybe": 0.03}, seeds=4, noise=0.03)
+    found = judge(made)
+    assert found.undecided == ("maybe",)
+    assert "to confirm the largest mean lead among these, +" in found.text
+
+
+def test_a_task_with_a_methods_name_is_said_to_be_a_task():
+    tasks = [TaskRecord("sum", {"m": True}), TaskRecord("b", {"m": True})]
+    assert "x beats sum on the task sum; but" in judge(drawn({"x": [0.1, -0.1]}, 6, tasks=tasks)).text
+
+
 def test_few_seeds_are_said_to_be_few_also_where_they_suffice():
     assert "over 3 tests on only 3 seeds, x beats sum" in judge(drawn({"x": 0.2}, seeds=3)).text
     assert "only" not in judge(drawn({"x": 0.2}, seeds=5)).text

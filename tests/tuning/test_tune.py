@@ -20,6 +20,7 @@ from mtlkit.evaluation.results import FRONT, TaskRecord
 from mtlkit.tuning import TuneConfig, Winners
 from mtlkit.tuning.ledger import Ledger
 from mtlkit.tuning.objective import WORST, improvement
+from mtlkit.tuning.plan import Plan
 from mtlkit.tuning.winners import hold_out_test
 from tests.background import started, wait_for
 
@@ -115,6 +116,23 @@ def test_another_search_in_the_folder_is_refused(whole):
     ):
         with pytest.raises(ConfigError, match=f"holds another search \\({what}"):
             mtlkit.tune({**SETTINGS, **changes}, folder, progress=False)
+
+
+def test_another_extra_capacity_is_another_search_and_old_folders_do_not_name_it(tmp_path):
+    def write(size):
+        method = {"method": "sum", "extra_capacity": {"size": size}}
+        Plan.make(TuneConfig.make({**SETTINGS, "methods": [method]}), tmp_path).write()
+
+    write(8)
+    write(8)
+    with pytest.raises(ConfigError, match="holds another search"):
+        write(9)
+    path = tmp_path / "tune.json"
+    content = json.loads(path.read_text())
+    for method in content["identity"]["methods"].values():
+        del method["extra_capacity"]
+    path.write_text(json.dumps(content))
+    write(9)
 
 
 def test_winners_are_compared_on_new_seeds_and_samples_that_the_search_never_saw(whole, tmp_path):
