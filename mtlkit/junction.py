@@ -136,7 +136,7 @@ class _Layout:
     direct: bool
     """Whether the merged gradient goes to the shared parameters, past the backbone's backward."""
     frozen: tuple[bool, ...]
-    """Which features need no gradient, so that they take no part in the merge unless a fork turns them."""
+    """Which features need no gradient; these take no part in the merge, unless a fork turns them."""
 
 
 class _FeatureJunction(torch.autograd.Function):

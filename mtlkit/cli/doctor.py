@@ -124,7 +124,8 @@ def _print(report: dict[str, Any]) -> None:
     for extra, names in report["extras"].items():
         absent = [name for name, found in names.items() if found is None]
         if absent:
-            typer.echo(f"extra {extra}: missing {', '.join(absent)}; in a clone: pip install '.[{extra}]'")
+            todo = f"in a clone: pip install '.[{extra}]'"
+            typer.echo(f"extra {extra}: missing {', '.join(absent)}; {todo}")
         else:
             typer.echo(f"extra {extra}: complete")
     if report["missing"]:
