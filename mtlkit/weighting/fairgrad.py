@@ -61,8 +61,8 @@ class FairGrad(GradientAggregator):
         super().__init__(tasks, **common)
         if alpha != 0 and not _LEAST <= alpha < math.inf:
             raise SpecError(
-                f"alpha of fairgrad must be 0, or at least {_LEAST} (else powers of 1/alpha underflow) and "
-                f"finite, not {alpha}"
+                f"alpha of fairgrad must be 0, or at least {_LEAST} and finite, not {alpha}: powers of "
+                "1/alpha would underflow"
             )
         self.alpha = alpha
 
