@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from mtlkit.weighting.base import GradientAggregator
 
 __all__ = ["fuse"]
 
+_ROUNDINGS = 8
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _PASSES = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
@@ -66,7 +68,7 @@ def fuse(model: nn.Module, example: Any = None, *, tolerance: float = 1e-5) -> n
     expected = _outputs(uncompiled_copy(model), inputs)
 
     def difference(fused: _Fused) -> float:
-        return _difference(expected, _outputs(fused.model, inputs))
+        return _difference(expected, _outputs(fused.model, inputs), tolerance)
 
     fused = _fused(model, inputs)
     if difference(fused) > tolerance:
@@ -361,13 +363,21 @@ def _outputs(model: nn.Module, inputs: tuple[Any, ...]) -> list[Tensor]:
     return [tensor.detach() for tensor in tensors]
 
 
-def _difference(expected: Sequence[Tensor], found: Sequence[Tensor]) -> float:
-    """Largest difference, relative to the largest output."""
+def _difference(expected: Sequence[Tensor], found: Sequence[Tensor], tolerance: float) -> float:
+    """Largest difference, relative to the largest output, as one of float32; infinite for other classes.
+
+    What has fewer digits may differ by their rounding.
+    """
     if len(expected) != len(found):
-        return float("inf")
+        return math.inf
     worst = 0.0
     for one, other in zip(expected, found, strict=True):
-        if one.numel() and one.is_floating_point():
-            size = max(float(one.abs().max()), 1e-12)
-            worst = max(worst, float((one - other).abs().max()) / size)
+        known = one.isfinite()
+        floating = one.is_floating_point()
+        if not torch.equal(known, other.isfinite()) or not (floating or torch.equal(one, other)):
+            return math.inf
+        if floating and known.any():
+            size = max(float(one[known].abs().max()), 1e-12)
+            allowed = max(tolerance, _ROUNDINGS * torch.finfo(one.dtype).eps)
+            worst = max(worst, float((one - other)[known].abs().max()) / size * tolerance / allowed)
     return worst

@@ -173,7 +173,7 @@ class Registry(Generic[T]):
         for entry in entry_points(group=self.group):
             try:
                 found = entry.load()
-                if entry.name not in self._factories and callable(found):
+                if callable(found) and _origin(found) != _origin(self._factories.get(entry.name)):
                     self.register(entry.name)(found)
             except Exception as error:  # a broken plugin must not break mtlkit
                 warnings.warn(

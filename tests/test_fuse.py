@@ -350,3 +350,44 @@ def test_a_random_forward_is_refused_given_an_example():
     net = Noisy(nn.Linear(5, 6), linear_heads(), turned("rotograd", 6))
     with pytest.raises(UsageError, match="differ"):
         mtlkit.fuse(net, torch.randn(7, 5))
+
+
+class TwiceReadViews(Net):
+    """Its heads read a view twice, so no rotation can be folded; it returns classes."""
+
+    def forward(self, x):
+        views = self.method(self.backbone(x))
+        return [(head(view) + view[:, :3]).argmax(1) for head, view in zip(self.heads, views)]  # noqa: B905
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_classes_are_compared_too_and_a_nan_hides_nothing(lost):
+    heads = nn.ModuleList([nn.Linear(6, 3), nn.Linear(6, 3)])
+    net = TwiceReadViews(nn.Linear(5, 6), heads, turned("rotograd", 6)).eval()
+    example = torch.randn(200, 5)
+    if lost:
+        example[0, 0] = torch.nan
+    with pytest.warns(UserWarning, match="explicit products"):
+        fused = mtlkit.fuse(net, example)
+    x = torch.randn(300, 5)
+    for one, other in zip(net(x), fused(x), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_folds_within_its_own_rounding(dtype):
+    net = Net(nn.Linear(5, 6), linear_heads(), turned("rotograd", 6)).to(dtype).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mtlkit.fuse(net, torch.randn(7, 5).to(dtype))
+
+
+def test_a_network_that_reads_ids_is_fused_without_an_example():
+    model = mtlkit.create_architecture(
+        "hard_sharing", {"a": 2, "b": 3}, method="rotograd", backbone=nn.EmbeddingBag(20, 8), features=8
+    )
+    ids = torch.randint(20, (4, 5))
+    model.eval()(ids)
+    fused = mtlkit.fuse(model)
+    for task, found in fused(ids).items():
+        torch.testing.assert_close(found, model(ids)[task], rtol=1e-4, atol=1e-5)

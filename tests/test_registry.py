@@ -18,6 +18,22 @@ from mtlkit.registry import Registry, methods
 PLUGIN = Path(__file__).parent / "plugin"
 
 
+def test_an_entry_point_with_the_name_of_a_built_in_is_refused_aloud(monkeypatch):
+    from mtlkit import registry
+
+    class Entry:
+        name, value = "binary", "package:Mine"
+
+        def load(self):
+            return lambda name: None
+
+    fresh = registry.Registry("kind of task", "mtlkit.tasks", "mtlkit.tasks")
+    fresh.register("binary")(print)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Entry()])
+    with pytest.warns(RuntimeWarning, match=r"'binary'.* is registered already \(builtins.print\)"):
+        assert fresh.get("binary") is print
+
+
 def test_the_baselines_of_the_paper_are_registered():
     expected = {
         "sum",

@@ -283,6 +283,22 @@ def test_the_area_under_the_curve_is_that_of_scikit_learn():
     assert math.isnan(alone["auc"])
 
 
+def test_confident_answers_are_ranked_by_their_logits():
+    task = Task.binary("sure")
+    metrics = task.make_metrics()
+    task.update(metrics, torch.tensor([20.0, 18.0, 25.0, 19.0]), torch.tensor([1.0, 0.0, 1.0, 0.0]))
+    assert task.compute(metrics)["auc"] == 1.0
+
+
+def test_normals_that_are_not_finite_have_no_mean_angle():
+    task = Task.normals("normals")
+    metrics = task.make_metrics()
+    prediction = torch.ones(1, 3, 2, 2)
+    prediction[0, :, 0, 0] = math.nan
+    task.update(metrics, prediction, torch.ones(1, 3, 2, 2))
+    assert math.isnan(task.compute(metrics)["mean_angle"])
+
+
 def test_a_kind_of_task_is_added_in_one_place():
     @register_task("tests_absolute")
     class Absolute(Task):

@@ -249,6 +249,8 @@ class Architecture(Pretrained, nn.Module, ABC):
             return None
         shape, dtype = self._seen
         device = next((p.device for p in self.parameters()), None)
+        if not dtype.is_floating_point:  # ids; 0 is one of any
+            return torch.zeros(2, *shape, dtype=dtype, device=device)
         drawn = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
         return drawn.to(device, dtype)
 

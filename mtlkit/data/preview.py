@@ -46,7 +46,8 @@ def write_preview(dataset: DataSet, split: Split, path: Path, count: int = 8) ->
         _show_image(axis, image)
         axis.set_title("\n".join(_texts(other, targets)), fontsize=7, loc="left")
         for row, task in enumerate(dense, start=1):
-            task.draw(axes[band * rows + row, column], targets[task.name])
+            if targets.get(task.name) is not None:  # a source has the targets of its own tasks
+                task.draw(axes[band * rows + row, column], targets[task.name])
     figure.tight_layout(pad=0.4)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110, bbox_inches="tight")
@@ -66,7 +67,8 @@ def _show_image(axis: Any, image: Tensor) -> None:
 
 def _texts(tasks: list[Task], targets: Targets) -> list[str]:
     """One line per task; of many yes-or-no tasks only those that are yes."""
+    known = [task for task in tasks if targets.get(task.name) is not None]
     if len(tasks) > 6 and all(task.kind == "binary" for task in tasks):
-        positive = [task.name for task in tasks if float(targets[task.name]) > 0.5]
+        positive = [task.name for task in known if float(targets[task.name]) > 0.5]
         return positive[:5] + ([f"and {len(positive) - 5} more"] if len(positive) > 5 else [])
-    return [f"{task.name}: {task.text(targets[task.name])}" for task in tasks]
+    return [f"{task.name}: {task.text(targets[task.name])}" for task in known]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import warnings
 from collections.abc import Iterable
@@ -147,5 +148,6 @@ def _compare(loaded: LoadedModel, read: Predictor, examples: Iterable[Any]) -> f
             raise MtlkitError(f"the file predicts {sorted(found)} instead of {sorted(wanted)}")
         for task, prediction in wanted.items():
             size = max(float(prediction.abs().max()), 1e-12)
-            worst = max(worst, float((prediction - found[task]).abs().max()) / size)
+            difference = float((prediction - found[task]).abs().max()) / size
+            worst = max(worst, difference if math.isfinite(difference) else math.inf)
     return worst

@@ -103,7 +103,10 @@ def predict_rows(loaded: LoadedModel, rows: Any, batch_size: int | None = None) 
     elif isinstance(rows, list | tuple) and all(isinstance(row, str | os.PathLike) for row in rows):
         rows = {"file": [str(row) for row in rows]}
     frame = rows if isinstance(rows, pandas.DataFrame) else pandas.DataFrame(rows)
-    parts = [pandas.DataFrame(columns) for _, columns in decoded_batches(loaded, frame, batch_size)]
+    parts = [
+        pandas.DataFrame({name: list(column) for name, column in columns.items()})  # a cell may be a map
+        for _, columns in decoded_batches(loaded, frame, batch_size)
+    ]
     return pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame()
 
 

@@ -78,12 +78,13 @@ class MultiTask(Callback):
         """Attach the method, and let ``training_step`` return its total."""
         self.attach(pl_module)
         if stage == "fit":
+            self.teardown(trainer, pl_module, stage)  # Lightning has none after an exception
             pl_module.training_step = _returning_total(pl_module)  # type: ignore[method-assign]
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Give the module its own ``training_step`` back."""
-        if stage == "fit":
-            vars(pl_module).pop("training_step", None)
+        if stage == "fit" and hasattr(vars(pl_module).get("training_step"), "returns_total"):
+            del pl_module.training_step
 
 
 class _Fork:
@@ -135,6 +136,7 @@ def _returning_total(module: LightningModule) -> Callable[..., Any]:
         method: Any = module.mtlkit_method
         return {**extra, "loss": method.total(losses), "losses": values}
 
+    training_step.returns_total = True  # type: ignore[attr-defined]
     return training_step
 
 

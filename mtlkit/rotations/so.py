@@ -73,7 +73,7 @@ class Rotations(nn.Module):
         self._unfolded = False
         self._folded: list[tuple[int, int]] | None = None  # versions of ``lie`` after the last fold
         self._noted: list[tuple[int, int]] | None = None  # version of ``base`` after the last fold
-        self._cache: tuple[list[tuple[int, int]], Tensor] | None = None
+        self._cache: tuple[list[tuple[int, int]], list[Tensor], Tensor] | None = None
 
     def fold(self) -> Tensor:
         """(K, b, n, n) rotations for this forward; in training, updates since the last fold are applied.
@@ -172,11 +172,16 @@ class Rotations(nn.Module):
         if torch.compiler.is_compiling():
             return self._functional()
         key = _versions([self.base, self.applied, *self.lie])
-        if self._cache is None or self._cache[0] != key:
+        if self._cache is None or self._cache[0] != key or not self._unwritten(self._cache[1]):
             # not an inference tensor: what is kept may be used with gradients later
             with torch.inference_mode(False):
-                self._cache = (key, self._functional())
-        return self._cache[1]
+                self._cache = (key, [p.detach().clone() for p in self.lie], self._functional())
+        return self._cache[2]
+
+    def _unwritten(self, kept: Sequence[Tensor]) -> bool:
+        """Whether the parameters are those that were kept: writes through ``.data`` have no version."""
+        pairs = zip(kept, self.lie, strict=True)
+        return all(hasattr(p, "full_tensor") or torch.equal(k, p) for k, p in pairs)
 
     @torch.no_grad()
     def _functional(self) -> Tensor:

@@ -43,7 +43,6 @@ class Binary(Task):
             {"f1": True, "auc": True, "accuracy": True},
             outputs=1,
             labels=answer_known,
-            link=torch.sigmoid,  # torchmetrics would take logits of [0, 1] for probabilities
             kind="binary",
             classes=tuple(map(str, classes)),
         )
@@ -66,7 +65,7 @@ def _f1() -> Any:
 
     from mtlkit.tasks.metrics import Flat
 
-    return Flat(BinaryF1Score())
+    return Flat(BinaryF1Score(), link=torch.sigmoid)
 
 
 def _auc() -> Any:
@@ -80,4 +79,4 @@ def _accuracy() -> Any:
 
     from mtlkit.tasks.metrics import Flat
 
-    return Flat(BinaryAccuracy())
+    return Flat(BinaryAccuracy(), link=torch.sigmoid)

@@ -7,6 +7,7 @@ takes long to import.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,14 +37,22 @@ def _add_sums(metric: Metric, *names: str, size: tuple[int, ...] = ()) -> None:
 
 
 class Flat:
-    """A torchmetrics metric of 0 and 1 that is shown flat tensors, NaN as :data:`NO_LABEL`."""
+    """A torchmetrics metric of 0 and 1 that is shown flat tensors, NaN as :data:`NO_LABEL`.
 
-    def __init__(self, metric: Any, *, flatten: bool = True) -> None:
+    ``link`` makes probabilities of logits; torchmetrics would take logits of [0, 1] for these.
+    """
+
+    def __init__(
+        self, metric: Any, *, flatten: bool = True, link: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
         self.metric = metric
         self.flatten = flatten
+        self.link = link
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """Add a batch."""
+        if self.link is not None:
+            prediction = self.link(prediction)
         if not self.flatten:
             target = torch.where(target >= 0, target, NO_LABEL).long()
             self.metric.update(prediction.reshape(target.shape), target)
@@ -219,7 +228,8 @@ class NormalAngles(Metric):
         self.count += degrees.numel()
         for index, limit in enumerate(ANGLES):
             self.within[index] += (degrees < limit).sum()
-        bins = (degrees * _BINS_PER_DEGREE).long().clamp(max=len(self.histogram) - 1)
+        worst = len(self.histogram) - 1  # also for a prediction that is not finite, whose mean tells it
+        bins = torch.nan_to_num(degrees * _BINS_PER_DEGREE, nan=worst).long().clamp(max=worst)
         self.histogram += torch.bincount(bins, minlength=len(self.histogram))
 
     def compute(self) -> dict[str, Tensor]:

@@ -143,6 +143,21 @@ class Checkpoints:
         later = [path for path in self.paths() if int(path.stem.split("-")[1]) > after]
         return [path.replace(path.with_suffix(".pt.abandoned")) for path in later]
 
+    def adopt_best(self, source: Path, step: int | None) -> bool:
+        """Make the checkpoint of this step the best one of a run that goes on from ``source``.
+
+        It is looked for here and beside ``source``. False if there is none; a best one that the run
+        abandons is renamed.
+        """
+        for candidate in (self.best, source, source.parent / self.best.name):
+            if candidate.is_file() and load_checkpoint(candidate)["position"]["step"] == step:
+                if candidate != self.best:
+                    self._link(candidate)
+                return True
+        if self.best.is_file():
+            self.best.replace(self.best.with_suffix(".pt.abandoned"))
+        return False
+
     def latest(self) -> tuple[Path, dict[str, Any]] | None:
         """The newest checkpoint that can be read; a warning for each that cannot."""
         for path in reversed(self.paths()):

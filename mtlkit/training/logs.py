@@ -31,8 +31,13 @@ class Log:
         kept: list[dict[str, Any]] = []
         if until is not None and self.path.exists():
             kept = [record for record in read_log(self.path) if record.get("step", 0) <= until]
+        self._kinds = {record.get("kind") for record in kept}
         write_text(self.path, "".join(map(json_line, kept)))
         self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
+
+    def has(self, kind: str) -> bool:
+        """Whether a record of this kind was kept."""
+        return kind in self._kinds
 
     def write(self, kind: str, step: int, **fields: Any) -> None:
         """Add one record."""

@@ -22,6 +22,7 @@ from mtlkit.weighting import GradientAggregator
 __all__ = ["NonFinitePolicy", "check_parameters", "gradients_of"]
 
 _MOST_SKIPS = 50
+_STATISTICS = ("running_mean", "running_var")
 
 
 class NonFinitePolicy:
@@ -114,6 +115,7 @@ def check_parameters(module: nn.Module, step: int) -> None:
         NonFiniteError: naming the parameters.
     """
     learnt = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
+    learnt |= {name: b for name, b in module.named_buffers() if name.rpartition(".")[2] in _STATISTICS}
     if not learnt or math.isfinite(_total_norm(list(learnt.values()), math.inf)):
         return
     wrong = [name for name, p in learnt.items() if not math.isfinite(_total_norm([p], math.inf))]

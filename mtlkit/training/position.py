@@ -24,6 +24,8 @@ class Position:
     """Main metrics of the first validation, by task."""
     validated: int | None = None
     """Step of the last validation."""
+    figures: dict[str, dict[str, float]] = field(default_factory=dict)
+    """What it found, by task."""
     without_progress: int = 0
     """Validations since the best one."""
     done: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -147,7 +148,7 @@ class LossMeans:
         for reading in readings:
             self.batches += 1
             for index, (loss, count) in enumerate(zip(reading.losses, reading.counts, strict=True)):
-                if loss is not None:
+                if loss is not None and math.isfinite(loss):  # others stop the run, or are skipped
                     self._sums[index] += loss * count
                     self._counts[index] += count
 

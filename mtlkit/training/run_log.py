@@ -46,7 +46,7 @@ class RunLog:
             own = {"wandb": {"name": self.output.name, "dir": str(self.output)}}
             self.accelerator.init_trackers("mtlkit", init_kwargs=own)
         self._file = Log(self.output / LOG_NAME, until=until)
-        if until is None:
+        if not self._file.has("run"):
             kinds = {task.name: {"kind": task.kind, "metrics": task.higher_is_better} for task in tasks}
             self.write("run", 0, tasks=kinds, **facts)
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from mtlkit.training.accelerators import broadcast
 from mtlkit.training.checkpoints import Checkpoints, load_checkpoint
 from mtlkit.training.nonfinite import check_parameters
 from mtlkit.training.position import Position
@@ -71,6 +72,11 @@ class Saver:
         ranks, rank = state["rng"], self.accelerator.process_index
         origin = f"{path} was written by {len(ranks)} processes"
         position = self.state.write(state, path)
-        if self.checkpoints is not None and self.accelerator.is_main_process and resume != "auto":
-            self.checkpoints.set_aside(position.step)
+        if self.checkpoints is not None and resume != "auto":
+            known = True
+            if self.accelerator.is_main_process:
+                self.checkpoints.set_aside(position.step)
+                known = self.checkpoints.adopt_best(Path(path), position.best_step)
+            if not broadcast(known, self.accelerator):
+                position.best = position.best_step = None
         return position, ranks[rank] if rank < len(ranks) else None, origin

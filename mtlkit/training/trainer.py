@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mtlkit.errors import SpecError, UsageError
@@ -139,13 +139,14 @@ class Trainer:
         self._log = RunLog(self.output, self.accelerator, start_trackers=own_trackers)
         names = [task.name for task in self.tasks]
         self._readings = Readings(len(names), self.accelerator)
-        self._losses = LossMeans(names)
+        self._losses, self._epoch_losses = LossMeans(names), LossMeans(names)
         self._policy = NonFinitePolicy(on_nonfinite, names, gradients=self.accelerator.scaler is None)
         self._position = Position()
         self._saved_rng: dict[str, Any] | None = None
         self._stop = threading.Event()
         self._shares = Shares(self.accelerator, self._stop)
-        self._last_validation: dict[str, dict[str, float]] = {}
+        self._window = 0
+        self._kept_buffers: list[tuple[Tensor, Tensor]] = []
 
     @property
     def step(self) -> int:
@@ -219,7 +220,7 @@ class Trainer:
         return FitResult(
             step=self.step,
             epoch=self.epoch,
-            validation=self._last_validation,
+            validation=here.figures,
             best_step=here.best_step,
             best_checkpoint=self._saver.best,
             stopped_early=here.done,
@@ -284,7 +285,9 @@ class Trainer:
         self._schedulers.after("epoch")
         if self.validate_every is None or here.is_due(self.validate_every):
             self._validate(validating)
-        progress.end_epoch(here.step, here.epoch, self._losses.means(), self._last_validation)
+        self._read()
+        progress.end_epoch(here.step, here.epoch, self._epoch_losses.means(), here.figures)
+        self._epoch_losses.reset()
         every = self.checkpoint_every
         if every is None or here.is_due(every) or validating is not None:
             self._save()
@@ -294,6 +297,9 @@ class Trainer:
         accelerator = self.accelerator
         own_counts = [float(batch.labels[task.name].number) for task in self.tasks]
         counts, factors = self._shares.add_up(own_counts)
+        if self._policy.skips and not self._window:
+            self._kept_buffers = [(buffer, buffer.clone()) for buffer in self._running_statistics()]
+        self._window += 1
         with accelerator.accumulate(self._prepared):
             total, losses = self._prepared(*batch, factors)
             accelerator.backward(total)
@@ -313,10 +319,23 @@ class Trainer:
                 self._update()
             else:
                 self._log.write("skipped", self.step + 1, reason=reason)
+                for buffer, kept in self._kept_buffers:
+                    buffer.copy_(kept)
             self.optimizer.zero_grad()
+            self._window = 0
         return True
 
+    def _running_statistics(self) -> list[Tensor]:
+        """Buffers that a forward pass changes, such as those of BatchNorm; a method guards its own."""
+        own = {id(buffer) for buffer in self.method.buffers()}
+        buffers = self._module.model.buffers()
+        return [b for b in buffers if b.is_floating_point() and id(b) not in own]
+
     def _update(self) -> None:
+        if self._window < self._accumulate:  # the last batches of an epoch; Accelerate divided by all
+            for parameter in self._prepared.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(self._accumulate / self._window)
         if self.clip_norm is not None:
             self.accelerator.clip_grad_norm_(self._prepared.parameters(), self.clip_norm)
         self.optimizer.step()
@@ -326,7 +345,8 @@ class Trainer:
     def _read(self) -> str | None:
         """Read losses and norms of the batches, which waits for the device; say what was not finite."""
         readings = self._readings.read()
-        self._losses.add(readings)
+        for means in (self._losses, self._epoch_losses):
+            means.add(readings)
         return self._policy.check(readings)
 
     def _after_step(self, progress: Progress) -> None:
@@ -340,7 +360,7 @@ class Trainer:
             if self._shares.processes == 1:  # several processes must read at the same step
                 self._read()
             conflict = None if self.monitor is None else self.monitor.conflict
-            progress.show(self.step, self.epoch, self._losses.means(), conflict, self._last_validation)
+            progress.show(self.step, self.epoch, self._losses.means(), conflict, self._position.figures)
 
     def _log_training(self) -> None:
         self._read()
@@ -355,8 +375,7 @@ class Trainer:
             return
         here = self._position
         figures = self.evaluate(validating)
-        self._last_validation = figures
-        here.validated = here.step
+        here.validated, here.figures = here.step, figures
         reached = score(figures, self.tasks, self.best_by, here.first)
         is_best = here.judge(reached, self.early_stop)
         self._schedulers.after_validation(reached)
@@ -384,6 +403,8 @@ class Trainer:
         if found is None:
             return resume is None and self.step > 0
         self._position, self._saved_rng, origin = found
+        here = self._position
+        here.done = self.early_stop is not None and here.without_progress >= self.early_stop
         if self._saved_rng is None:
             self._log.note(f"{origin}: random generators are not restored here", self.step)
         return True

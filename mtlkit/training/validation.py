@@ -64,8 +64,8 @@ def _figures(task: Task, metrics: Mapping[str, Any], sums: Sequence[float]) -> d
         warnings.simplefilter("ignore", UserWarning)
         values = task.compute(metrics)
     if count == 0:
-        values = dict.fromkeys(values, math.nan)
-    return {"loss": total / count if count else math.nan, **values}
+        return {"loss": math.nan, **dict.fromkeys(values, math.nan)}
+    return {"loss": math.inf if math.isnan(total) else total / count, **values}
 
 
 def score(figures: Figures, tasks: Sequence[Task], by: str, first: dict[str, float]) -> float:
@@ -78,10 +78,12 @@ def score(figures: Figures, tasks: Sequence[Task], by: str, first: dict[str, flo
             ``"task/metric"``.
         first: main metrics of the first validation; filled in here.
     """
+    if any(math.isinf(figures[task.name]["loss"]) for task in tasks):
+        return -math.inf
     if by == "loss":
         losses = [figures[task.name]["loss"] for task in tasks]
         total = sum(loss for loss in losses if not math.isnan(loss))
-        return -total if math.isfinite(total) else -math.inf
+        return -total
     if by != "improvement":
         name, metric = by.rsplit("/", 1)
         better = next(task for task in tasks if task.name == name).higher_is_better.get(metric, False)
@@ -94,8 +96,10 @@ def score(figures: Figures, tasks: Sequence[Task], by: str, first: dict[str, flo
         if math.isnan(now):
             continue
         better = task.higher_is_better.get(metric, False)
-        # all gains over 0 are alike: an F1 that is 0 at first is measured from its first other value
-        start = first.get(task.name, 0.0) if better and now == 0 else first.setdefault(task.name, now)
+        if better and now == 0:  # the least gain over any start; an F1 is often 0 at first
+            gains.append(-1.0)
+            continue
+        start = first.setdefault(task.name, now)
         # relative to the sum of both magnitudes, so that a first value near zero cannot dominate
         size = abs(now) + abs(start)
         gain = 0.0 if size == 0 else (now - start) / size

@@ -103,6 +103,23 @@ def test_one_line_takes_the_steps_of_the_fork(tmp_path, spec, wrapped):
     assert "training_step" not in vars(plain)
 
 
+def test_a_module_is_fitted_again_after_an_exception(tmp_path):
+    class Broken(Plain):
+        works = False
+
+        def training_step(self, batch, batch_idx):
+            if not self.works:
+                raise ValueError("a mistake")
+            return super().training_step(batch, batch_idx)
+
+    module = Broken()
+    with pytest.raises(ValueError, match="a mistake"):
+        trainer(tmp_path, callback("rotograd")).fit(module, loader())
+    module.works = True
+    trainer(tmp_path, callback("rotograd")).fit(module, loader())
+    assert "training_step" not in vars(module)
+
+
 def test_a_second_fit_goes_on_with_the_same_method(tmp_path):
     once, twice = Plain(), Plain()
     twice.load_state_dict(once.state_dict())

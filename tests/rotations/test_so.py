@@ -474,3 +474,13 @@ def test_rotations_that_move_or_should_not_are_not_complained_of(how):
             if how != "accumulated" or step % 20 == 19:
                 everything.step()
                 everything.zero_grad()
+
+
+def test_writes_through_data_are_seen_in_evaluation():
+    method = mtlkit.create_method("rotograd", 2, feature_dim=4).eval()
+    x = torch.randn(3, 4)
+    before = method(x)[0].clone()
+    for parameter in method.parameters():
+        parameter.data.copy_(torch.randn_like(parameter))
+    torch.testing.assert_close(method(x)[0], copy.deepcopy(method)(x)[0])
+    assert (method(x)[0] - before).abs().max() > 1e-3

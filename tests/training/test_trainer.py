@@ -171,20 +171,100 @@ def test_a_run_that_goes_on_from_an_older_checkpoint_keeps_its_own(tmp_path):
     again = make_trainer(**{**options, "keep_checkpoints": 1})
     again.fit(make_loader(), steps=3, resume=folder / "step-000000002.pt")
     names = {path.name for path in folder.iterdir()}
-    assert names == {
-        "best.pt", "step-000000003.pt", "step-000000003.pt.abandoned", "step-000000004.pt.abandoned"
-    }  # fmt: skip
+    abandoned = {"best.pt", "step-000000003.pt", "step-000000004.pt"}
+    assert names == {"best.pt", "step-000000003.pt", *(f"{name}.abandoned" for name in abandoned)}
 
 
 def test_a_first_score_of_zero_does_not_hide_later_gains():
     tasks = [Task.binary("rare"), Task.regression("value")]
     first: dict[str, float] = {}
     reached = [
-        score({"rare": {"f1": f1}, "value": {"mse": mse}}, tasks, "improvement", first)
+        score(
+            {"rare": {"f1": f1, "loss": 1.0}, "value": {"mse": mse, "loss": mse}},
+            tasks,
+            "improvement",
+            first,
+        )
         for f1, mse in ((0.0, 1.0), (0.02, 0.90), (0.80, 0.91), (0.0, 0.90))
     ]
+    assert reached[0] == min(reached)
     assert reached[2] == max(reached)
-    assert reached[3] == min(reached)
+    assert reached[1] > reached[3]
+
+
+@pytest.mark.parametrize("by", ["loss", "improvement"])
+def test_a_validation_that_diverged_is_never_the_best(by):
+    tasks = [Task.regression("a"), Task.regression("b")]
+    good, bad = ({"a": {"loss": 1.0, "mse": 1.0}, "b": {"loss": x, "mse": x}} for x in (0.5, math.inf))
+    assert score(bad, tasks, by, {}) < score(good, tasks, by, {})
+
+
+class Normed(nn.Module):
+    """BatchNorm before a linear layer; one task."""
+
+    def __init__(self):
+        super().__init__()
+        self.method = mtlkit.create_method("sum", ("value",))
+        self.norm, self.layer = nn.BatchNorm1d(2), nn.Linear(2, 1)
+
+    def forward(self, x):
+        return {"value": self.layer(self.norm(x))}
+
+
+def test_a_skipped_step_leaves_no_trace_in_batch_normalisation():
+    x = torch.randn(12, 2)
+    x[5, 0] = math.nan
+    samples = [(row, {"value": torch.zeros(1)}) for row in x]
+    model = Normed()
+    trainer = mtlkit.Trainer(
+        model,
+        [Task.regression("value")],
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        on_nonfinite="skip",
+    )
+    trainer.fit(torch.utils.data.DataLoader(samples, batch_size=4), epochs=2)
+    assert torch.isfinite(model.norm.running_mean).all()
+    assert model.norm.running_mean.abs().sum() > 0
+
+
+def test_the_last_batches_of_an_epoch_are_averaged_over_their_own_number():
+    class Offset(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.method = mtlkit.create_method("sum", ("value",))
+            self.offset = nn.Parameter(torch.zeros(1))
+
+        def forward(self, x):
+            return {"value": self.offset.expand(len(x), 1)}
+
+    model = Offset()
+    task = Task("value", lambda prediction, target: -prediction.mean(), outputs=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    trainer = mtlkit.Trainer(model, [task], optimizer, accumulate=2)
+    samples = [(torch.zeros(1), {"value": torch.zeros(1)}) for _ in range(3)]
+    trainer.fit(torch.utils.data.DataLoader(samples, batch_size=1), epochs=1)
+    assert model.offset.item() == pytest.approx(2.0)  # a step of two batches and a step of one
+
+
+def test_a_run_that_stopped_early_goes_on_with_more_patience(tmp_path):
+    loaders = make_loader(), make_loader(seed=1)
+    first = make_trainer(lr=0.0, early_stop=2, output=tmp_path)
+    assert first.fit(*loaders, epochs=50).epoch == 3
+    same = make_trainer(lr=0.0, early_stop=2, output=tmp_path).fit(*loaders, epochs=50, resume="auto")
+    assert (same.epoch, same.stopped_early) == (3, True)
+    assert same.validation
+    more = make_trainer(lr=0.0, early_stop=4, output=tmp_path).fit(*loaders, epochs=50, resume="auto")
+    assert more.epoch == 5
+
+
+def test_a_run_that_goes_on_from_another_folder_has_its_best_weights(tmp_path):
+    loaders = make_loader(), make_loader(seed=1)
+    make_trainer(output=tmp_path / "one", validate_every=5).fit(*loaders, epochs=1)
+    path = tmp_path / "one" / "checkpoints" / "step-000000005.pt"
+    result = make_trainer(output=tmp_path / "two").fit(*loaders, epochs=1, resume=path)
+    best = load_checkpoint(tmp_path / "two" / "checkpoints" / "best.pt")
+    assert best["position"]["step"] == result.best_step == 5
+    assert records(tmp_path / "two", "run")
 
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
