@@ -49,9 +49,10 @@ def fuse(model: nn.Module, example: Any = None, *, tolerance: float = 1e-5) -> n
         tolerance: largest difference of outputs that is allowed, relative to the largest output.
 
     Returns:
-        A module in eval mode without any object of mtlkit. It can be saved with ``torch.save``, takes
-        inputs of other sizes wherever the model does, and is ready for ``torch.export`` and ONNX. If
-        ``torch.compile`` was applied to the model, it is left out: compile the result.
+        A module in eval mode without any object of mtlkit, but for classes of your own that inherit from
+        its classes. It can be saved with ``torch.save``, takes inputs of other sizes wherever the model
+        does, and is ready for ``torch.export`` and ONNX. If ``torch.compile`` was applied to the model,
+        it is left out: compile the result.
 
     Raises:
         UsageError: if the model holds no method, or outputs differ.
