@@ -19,7 +19,7 @@ from mtlkit.errors import NonFiniteError
 from mtlkit.training.readings import BatchReading
 from mtlkit.weighting import GradientAggregator
 
-__all__ = ["NonFinitePolicy", "check_parameters", "gradients_of"]
+__all__ = ["NonFinitePolicy", "RunningStatistics", "check_parameters", "gradients_of"]
 
 _MOST_SKIPS = 50
 _STATISTICS = ("running_mean", "running_var")
@@ -97,6 +97,25 @@ class NonFinitePolicy:
         return ", ".join(
             repr(name) for name, value in pairs if value is not None and not math.isfinite(value)
         )
+
+
+class RunningStatistics:
+    """Buffers that a forward pass changes, such as those of BatchNorm; a method guards its own."""
+
+    def __init__(self, model: nn.Module, method: GradientAggregator) -> None:
+        self.model, self.method = model, method
+        self._kept: list[tuple[Tensor, Tensor]] = []
+
+    def keep(self) -> None:
+        """Remember them."""
+        own = {id(buffer) for buffer in self.method.buffers()}
+        buffers = [b for b in self.model.buffers() if b.is_floating_point() and id(b) not in own]
+        self._kept = [(buffer, buffer.clone()) for buffer in buffers]
+
+    def restore(self) -> None:
+        """Put back what was kept, because the step is left out."""
+        for buffer, kept in self._kept:
+            buffer.copy_(kept)
 
 
 def gradients_of(method: GradientAggregator, module: nn.Module) -> Any:

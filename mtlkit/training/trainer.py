@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from mtlkit.errors import SpecError, UsageError
@@ -21,7 +21,7 @@ from mtlkit.training.interrupts import Interrupted, catch_signals
 from mtlkit.training.loaders import Batch, Batches, prepare_loader
 from mtlkit.training.loss_module import LossModule
 from mtlkit.training.monitor import Monitor
-from mtlkit.training.nonfinite import NonFinitePolicy, gradients_of
+from mtlkit.training.nonfinite import NonFinitePolicy, RunningStatistics, gradients_of
 from mtlkit.training.position import FitResult, Position
 from mtlkit.training.progress import Progress
 from mtlkit.training.readings import LossMeans, Readings
@@ -145,8 +145,7 @@ class Trainer:
         self._saved_rng: dict[str, Any] | None = None
         self._stop = threading.Event()
         self._shares = Shares(self.accelerator, self._stop)
-        self._window = 0
-        self._kept_buffers: list[tuple[Tensor, Tensor]] = []
+        self._statistics = RunningStatistics(model, self.method)
 
     @property
     def step(self) -> int:
@@ -297,9 +296,8 @@ class Trainer:
         accelerator = self.accelerator
         own_counts = [float(batch.labels[task.name].number) for task in self.tasks]
         counts, factors = self._shares.add_up(own_counts)
-        if self._policy.skips and not self._window:
-            self._kept_buffers = [(buffer, buffer.clone()) for buffer in self._running_statistics()]
-        self._window += 1
+        if self._policy.skips and self._position.batch % self._accumulate == 0:
+            self._statistics.keep()
         with accelerator.accumulate(self._prepared):
             total, losses = self._prepared(*batch, factors)
             accelerator.backward(total)
@@ -319,23 +317,18 @@ class Trainer:
                 self._update()
             else:
                 self._log.write("skipped", self.step + 1, reason=reason)
-                for buffer, kept in self._kept_buffers:
-                    buffer.copy_(kept)
+                self._statistics.restore()
             self.optimizer.zero_grad()
-            self._window = 0
         return True
 
-    def _running_statistics(self) -> list[Tensor]:
-        """Buffers that a forward pass changes, such as those of BatchNorm; a method guards its own."""
-        own = {id(buffer) for buffer in self.method.buffers()}
-        buffers = self._module.model.buffers()
-        return [b for b in buffers if b.is_floating_point() and id(b) not in own]
-
     def _update(self) -> None:
-        if self._window < self._accumulate:  # the last batches of an epoch; Accelerate divided by all
+        batches = self._position.batch % self._accumulate + 1
+        if (
+            batches < self._accumulate
+        ):  # the end of an epoch; Accelerate divided by all
             for parameter in self._prepared.parameters():
                 if parameter.grad is not None:
-                    parameter.grad.mul_(self._accumulate / self._window)
+                    parameter.grad.mul_(self._accumulate / batches)
         if self.clip_norm is not None:
             self.accelerator.clip_grad_norm_(self._prepared.parameters(), self.clip_norm)
         self.optimizer.step()
