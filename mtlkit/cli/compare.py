@@ -29,7 +29,10 @@ def compare(
         str, typer.Option(help="full, or small: what the file says for a small machine.")
     ] = "full",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder; one that is half done is completed.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", file_okay=False, help="Folder; one that is half done is completed."
+        ),
     ] = None,
     **flags: Any,
 ) -> None:

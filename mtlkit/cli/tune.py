@@ -27,7 +27,10 @@ def tune(
         Path | None, typer.Option("--config", "-c", help="YAML file; flags override its keys.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder; one that is half done is completed.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", file_okay=False, help="Folder; one that is half done is completed."
+        ),
     ] = None,
     space: Annotated[
         list[str] | None,

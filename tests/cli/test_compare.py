@@ -29,6 +29,15 @@ def test_flags_compare_and_tell_where_the_report_is(tmp_path, capsys):
     assert call("report", tmp_path, "--output", tmp_path / "again.html") == 0
 
 
+@pytest.mark.parametrize("command", ["compare", "tune"])
+def test_an_output_that_is_a_file_is_refused(command, tmp_path, capsys):
+    path = tmp_path / "people.csv"
+    path.write_text("age\n")
+    assert call(command, "--data", "multidigits", "--methods", "sum", "-o", path) == 2
+    assert "is a file" in " ".join(capsys.readouterr().err.split())
+    assert path.read_text() == "age\n"
+
+
 def test_a_failed_method_ends_with_code_1_and_its_error(tmp_path, capsys):
     code = call("compare", *SMALL, "--methods", "sum,rotograd(size=999)", "-o", tmp_path)
     shown = capsys.readouterr()
