@@ -323,9 +323,7 @@ class Trainer:
 
     def _update(self) -> None:
         batches = self._position.batch % self._accumulate + 1
-        if (
-            batches < self._accumulate
-        ):  # the end of an epoch; Accelerate divided by all
+        if batches < self._accumulate:  # the end of an epoch; Accelerate divided by all
             for parameter in self._prepared.parameters():
                 if parameter.grad is not None:
                     parameter.grad.mul_(self._accumulate / batches)
