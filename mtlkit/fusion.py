@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
 from mtlkit.errors import UsageError
-from mtlkit.junction import flatten_features
+from mtlkit.nesting import flatten_features
 from mtlkit.tracing import is_own_class, traced, uncompiled_copy
 from mtlkit.weighting.base import GradientAggregator
 

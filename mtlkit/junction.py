@@ -1,10 +1,10 @@
 """The junction: one autograd node where the gradients of K tasks are merged.
 
-It stands where the shared features fork into K tasks (:func:`fork`), or, for models without such
-features, at the losses (:func:`join_losses`). Forward, every task gets its own view. Backward,
-autograd calls the node once, when all task gradients have arrived, and it returns one gradient. So a
-step is one ordinary ``backward()``, and whatever hooks into autograd (DDP, GradScaler, checkpointing,
-compilers) sees an ordinary graph.
+It stands where the shared features fork into K tasks; models without such features have one at the
+losses (:mod:`mtlkit.loss_junction`). Forward, every task gets its own view. Backward, autograd calls
+the node once, when all task gradients have arrived, and it returns one gradient. So a step is one
+ordinary ``backward()``, and whatever hooks into autograd (DDP, GradScaler, checkpointing, compilers)
+sees an ordinary graph.
 
 Besides the K views a fork returns an **anchor**: 1 + K zeros that :class:`Report` adds to the total.
 Its gradient is the factor by which the caller scaled the loss (GradScaler, accumulation), so that a
@@ -14,69 +14,22 @@ run on a process without any label in this batch, where its peers would wait for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.distributed import Processes
 from mtlkit.errors import UsageError
 from mtlkit.gradients import Gradients
 from mtlkit.gram import full_precision
-from mtlkit.graph import retains_graph
-from mtlkit.lone import LoneTraining
-from mtlkit.misuse import Fork, check_arrivals, check_walk
+from mtlkit.merger import Leaves, Merger
+from mtlkit.misuse import Fork, check_arrivals
 from mtlkit.nesting import flatten_features
-from mtlkit.parameter_rows import (
-    LossParameters,
-    LossRows,
-    parameters_below,
-    rows_through_features,
-    split_parameters,
-)
-from mtlkit.step import Step, measure, measure_rows
+from mtlkit.parameter_rows import parameters_below, rows_through_features
+from mtlkit.step import measure
 
-__all__ = ["Merger", "Report", "flatten_features", "fork", "fork_unrecorded", "join_losses"]
-
-Leaves = list[Tensor | None]
-
-
-class Forker(Protocol):
-    """A part of a method that gives every task a view of its own."""
-
-    def fork(self, features: list[Tensor]) -> list[list[Tensor]]:
-        """What each task is given."""
-
-    def pull_back(self, grads: dict[int, Leaves]) -> dict[int, Leaves]:
-        """Gradients with respect to the features from those with respect to what was given."""
-
-
-class Merger(Protocol):
-    """What the junction asks of a method."""
-
-    tasks: tuple[str, ...]
-    shared: list[Tensor] | None
-    wrt_parameters: bool
-    lone: LoneTraining
-
-    @property
-    def fork_part(self) -> Forker | None:
-        """The part that forks; None if every task is given the features as they are."""
-
-    @property
-    def processes(self) -> Processes:
-        """The processes that share a step."""
-
-    def merge_step(self, step: Step) -> Leaves:
-        """The merged gradient."""
-
-    def owned(self) -> tuple[Tensor, ...]:
-        """Parameters of the method, which are inputs of the node."""
-
-    def own_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
-        """Their gradients."""
+__all__ = ["Report", "fork", "fork_unrecorded"]
 
 
 def fork(method: Merger, features: Any, record: Fork) -> tuple[list[Any], Tensor | None]:
@@ -108,22 +61,6 @@ def _views(method: Merger, leaves: list[Tensor]) -> list[list[Tensor]]:
     if method.fork_part is None:
         return [leaves] * len(method.tasks)
     return method.fork_part.fork(leaves)
-
-
-def join_losses(method: Merger, losses: Sequence[Tensor | None], values: Tensor) -> Tensor:
-    """The sum of the losses, whose backward merges the tasks' gradients of the shared parameters.
-
-    Args:
-        method: what merges them.
-        losses: one scalar per task, None for a task without labels.
-        values: (K,) values of the losses of the step, averaged over the processes.
-    """
-    given = [loss for loss in losses if loss is not None]
-    parameters = split_parameters(given, method.shared, method.processes)
-    total: Tensor = _LossJunction.apply(
-        method, tuple(losses), values, parameters, *method.owned(), *parameters.all
-    )
-    return total
 
 
 @dataclass(frozen=True)
@@ -224,38 +161,3 @@ class Report(torch.autograd.Function):
         """What the junction reads: the factor of the total, and the losses."""
         (losses,) = ctx.saved_tensors
         return torch.cat([scale.reshape(1), losses]), None
-
-
-class _LossJunction(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        method: Any,
-        losses: tuple[Tensor | None, ...],
-        values: Tensor,
-        parameters: LossParameters,
-        *tensors: Tensor,
-    ) -> Tensor:
-        # the losses keep their graphs for the backward to walk; the node itself is no part of these
-        ctx.method, ctx.losses, ctx.values, ctx.parameters = method, losses, values, parameters
-        given = [loss.detach() for loss in losses if loss is not None]
-        return sum(given, values.new_zeros(()))
-
-    @staticmethod
-    def backward(ctx: Any, scale: Tensor) -> Any:
-        with full_precision(scale.device):
-            return _LossJunction.merge(ctx, scale)
-
-    @staticmethod
-    def merge(ctx: Any, scale: Tensor) -> Any:
-        method, losses = ctx.method, ctx.losses
-        check_walk(losses)
-        if not retains_graph():  # then the walks free the graphs
-            ctx.losses = None
-        processes = method.processes
-        rows = LossRows(losses, ctx.parameters, scale, processes)
-        step = measure_rows(
-            rows.shared, tasks=len(losses), scale=scale, losses=ctx.values, processes=processes
-        )
-        owned = method.own_gradients(step)
-        return (None, None, None, None, *owned, *rows.deliver(method.merge_step(step)))

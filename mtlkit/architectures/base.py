@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mtlkit.architectures.features import Features
 from mtlkit.architectures.saving import Pretrained
 from mtlkit.errors import SpecError, UsageError, unknown_name
-from mtlkit.junction import flatten_features
+from mtlkit.nesting import flatten_features
 from mtlkit.registry import methods
 from mtlkit.spec import Part, format_spec
 from mtlkit.tasks import task_names

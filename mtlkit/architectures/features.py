@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mtlkit.errors import SpecError
-from mtlkit.junction import flatten_features
+from mtlkit.nesting import flatten_features
 
 __all__ = ["Features", "declared_features", "describe", "last_leaf", "measure"]
 

@@ -13,7 +13,7 @@ from torch.autograd import backward
 
 from mtlkit.architectures import Architecture, create_architecture
 from mtlkit.errors import UnknownNameError, UsageError
-from mtlkit.junction import flatten_features
+from mtlkit.nesting import flatten_features
 from mtlkit.testing.cases import require
 from mtlkit.testing.networks import (
     Case,

@@ -14,7 +14,7 @@ from torch.autograd import backward
 
 from mtlkit.architectures import Architecture, create_architecture
 from mtlkit.errors import UsageError
-from mtlkit.junction import flatten_features
+from mtlkit.nesting import flatten_features
 from mtlkit.registry import architectures, option_defaults, option_names
 from mtlkit.spec import Part
 from mtlkit.testing.cases import require

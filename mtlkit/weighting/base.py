@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError, UsageError
+from mtlkit.merger import Leaves
 from mtlkit.registry import option_defaults
 from mtlkit.search import Search
 from mtlkit.spec import Part
 from mtlkit.step import Step, spread
-from mtlkit.weighting.method import Leaves, Method, Tasks
+from mtlkit.weighting.method import Method, Tasks
 from mtlkit.weighting.state import State
 
 __all__ = ["GradientAggregator", "State", "Step", "Tasks"]

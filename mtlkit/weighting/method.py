@@ -17,8 +17,10 @@ from mtlkit.distributed import ALONE, Processes, processes_of
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.gradients import MatrixGradients
 from mtlkit.gram import full_precision
-from mtlkit.junction import Report, fork, fork_unrecorded, join_losses
+from mtlkit.junction import Report, fork, fork_unrecorded
 from mtlkit.lone import LoneTraining
+from mtlkit.loss_junction import join_losses
+from mtlkit.merger import Leaves
 from mtlkit.misuse import Fork, Forks
 from mtlkit.spec import Part, format_spec
 from mtlkit.step import Step, measure_rows
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["Method", "Tasks"]
 
 Tasks = int | Sequence[str] | Mapping[str, Any]
-Leaves = list[Tensor | None]
 
 
 class Method(Stateful):

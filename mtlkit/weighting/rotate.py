@@ -11,11 +11,11 @@ from torch import Tensor
 from mtlkit.distributed import leave_without_gradient
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.gram import norms_of, safe_divide
+from mtlkit.merger import Leaves
 from mtlkit.registry import register_method
 from mtlkit.rotations import Axis, GeotorchRotations, Rotations
 from mtlkit.search import LR_RATIO, FeatureShare, LogUniform
 from mtlkit.weighting.base import GradientAggregator, Step, Tasks
-from mtlkit.weighting.method import Leaves
 
 __all__ = ["Rotate"]
 
