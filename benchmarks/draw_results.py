@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.overview import left_out, overview
+from benchmarks.overview import beside_fronts, left_out, overview
 from benchmarks.paper.toy.plots import shares_figure
 from mtlkit.evaluation.results import Comparison
 from mtlkit.evaluation.significance import paired_difference
@@ -34,6 +34,11 @@ are not significant: see each section. Then the mean place over the data sets th
 for always first, 1 for always last. Left out are data sets with fewer than four of these methods:
 {left_out}. The cost is what a method adds to a step with ten tasks and 512 features, all rotated where a
 method rotates, on one thread; that of the tuned sum is its search."""
+FRONTS = """\
+Beside the front of weighted sums: constant weights of the losses, drawn evenly from the simplex and
+trained like the methods. A cell says how many of them are at least as good as the method on every task,
+and how many are nowhere better, by means over seeds. Where the first number is 0, the method lies on or
+beyond the front."""
 COSINE_PANELS = {
     "cifar10": {
         "methods, with R_k": (
@@ -158,7 +163,8 @@ def write_overview() -> None:
         if (folder / "comparison.json").exists()
     }
     text = OVERVIEW.format(left_out=", ".join(left_out(found)) or "none")
-    write_text(RESULTS / "overview.md", f"{text}\n\n{overview(found)}")
+    tables = f"{text}\n\n{overview(found)}\n{FRONTS}\n\n{beside_fronts(found)}"
+    write_text(RESULTS / "overview.md", tables)
 
 
 def write_page(target: Path) -> None:

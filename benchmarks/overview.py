@@ -1,6 +1,6 @@
-"""One table over all stored comparisons: improvements over single-task networks, and ranks.
+"""Tables over all stored comparisons: improvements over single-task networks, ranks, and fronts.
 
-``python -m benchmarks.draw_results`` writes it to ``benchmarks/results/overview.md``.
+``python -m benchmarks.draw_results`` writes them to ``benchmarks/results/overview.md``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mtlkit.evaluation.results import Comparison
 from mtlkit.evaluation.significance import rank_methods
 from mtlkit.evaluation.trade_offs import mean_gains
 
-__all__ = ["left_out", "overview"]
+__all__ = ["beside_fronts", "left_out", "overview"]
 
 # What a practitioner would try; the same in every comparison of benchmarks/field.
 METHODS = (
@@ -82,6 +82,29 @@ def overview(comparisons: Mapping[str, Comparison]) -> str:
             + " | ".join(found)
             + f" | {np.mean(shares[method]):.2f} | {costs[method]} |"
         )
+    return "\n".join(lines) + "\n"
+
+
+def beside_fronts(comparisons: Mapping[str, Comparison]) -> str:
+    """A Markdown table of the methods beside drawn weightings of the sum, where there are such runs.
+
+    A cell is how many weightings are at least as good on every task, and how many are nowhere better,
+    by means over seeds.
+    """
+    comparisons = {name: each for name, each in comparisons.items() if each.front_labels}
+    cells: dict[str, dict[str, str]] = {}
+    for name, comparison in comparisons.items():
+        drawn = mean_gains(comparison, comparison.front_labels)
+        for method, label in _chosen(comparison).items():
+            gains = mean_gains(comparison, [label])
+            above, below = (drawn >= gains).all(axis=1).sum(), (drawn <= gains).all(axis=1).sum()
+            cells.setdefault(method, {})[name] = f"{above} / {below}"
+    heads = [f"{name.replace('_', ' ')}, {len(c.front_labels)}" for name, c in comparisons.items()]
+    lines = [f"| method | {' | '.join(heads)} |", "|:--|" + "--:|" * len(heads)]
+    for method in METHODS:
+        if method in cells:
+            found = [cells[method].get(name, "–") for name in comparisons]
+            lines.append(f"| {method} | {' | '.join(found)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from benchmarks.overview import common_name, left_out, overview
+from benchmarks.overview import beside_fronts, common_name, left_out, overview
 from mtlkit.evaluation.results import Comparison, Run, TaskRecord
 
 
@@ -50,4 +50,19 @@ def test_equal_ranks_share_their_places_whatever_the_order_of_methods():
         "| sum | +10.0 (2.–3.) | 0.50 |",
         "| uw | +10.0 (2.–3.) | 0.50 |",
         "| famo | -20.0 (4.) | 1.00 |",
+    ]
+
+
+def test_methods_beside_the_front_are_counted_as_by_hand():
+    made = comparison({"sum": (0.5, 0.6), "uw": (0.6, 0.5), "scale": (0.9, 0.9)})
+    for number, (a, b) in enumerate([(0.5, 0.7), (0.8, 0.8), (0.6, 0.4)]):
+        metrics = {"a": {"accuracy": a}, "b": {"accuracy": b}}
+        made.runs.append(Run(f"w{number}", 0, metrics=metrics, kind="front"))
+    without = comparison({"sum": (0.5, 0.6)})
+    assert beside_fronts({"one": made, "none": without}).splitlines() == [
+        "| method | one, 3 |",
+        "|:--|--:|",
+        "| sum | 2 / 0 |",
+        "| scale | 0 / 3 |",
+        "| uw | 1 / 1 |",
     ]
