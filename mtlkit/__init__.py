@@ -79,7 +79,16 @@ _LAZY: dict[str, str] = {
     "tune": "mtlkit.tuning.study",
     "weigh_by_labels": "mtlkit.losses",
 }
-_MODULES = ("architectures", "data", "tasks", "testing", "training", "weighting")
+_MODULES = (
+    "architectures",
+    "data",
+    "evaluation",
+    "integrations",
+    "tasks",
+    "testing",
+    "training",
+    "weighting",
+)
 
 
 def __getattr__(name: str) -> Any:

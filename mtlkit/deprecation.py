@@ -1,4 +1,4 @@
-"""Names that go away: one warning that says what to write instead, until a stated release."""
+"""Deprecation warnings: what to write instead, and until which release the old name works."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def wrapper_waits() -> tuple[bool, bool]:
 
 
 def leave_without_gradient(parameters: Iterable[Tensor]) -> None:
-    """Let parameters that have no gradient now have none after this backward either.
+    """Keep ``.grad`` None after this backward where it is None now.
 
     DDP fills in zeros where a backward brings no gradient, and an optimizer with momentum would move
     the parameters by them, which it does not do in one process.

@@ -217,7 +217,7 @@ class _Graph:
 
 
 def _edge(tensor: Tensor) -> Edge:
-    """Where a gradient of the tensor goes: the node and which of its outputs."""
+    """Gradient edge of the tensor: the node and the number of its output."""
     if tensor.grad_fn is not None:
         return tensor.grad_fn, tensor.output_nr
     accumulate = tensor.view_as(tensor).grad_fn.next_functions[0][0]  # type: ignore[union-attr]

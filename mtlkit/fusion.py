@@ -365,9 +365,9 @@ def _outputs(model: nn.Module, inputs: tuple[Any, ...]) -> list[Tensor]:
 
 
 def _difference(expected: Sequence[Tensor], found: Sequence[Tensor], tolerance: float) -> float:
-    """Largest difference, relative to the largest output, as one of float32; infinite for other classes.
+    """Largest relative difference; infinite if whole numbers differ.
 
-    What has fewer digits may differ by their rounding.
+    Types narrower than float32 may differ by their rounding, so theirs is scaled down accordingly.
     """
     if len(expected) != len(found):
         return math.inf

@@ -14,7 +14,7 @@ def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
 
 
 def full_precision(device: torch.device) -> torch.autocast:
-    """Merges and rotations are computed in their own precision, whatever autocast is around them."""
+    """Context without autocast, for merges and rotations."""
     return torch.autocast(device.type, enabled=False)
 
 

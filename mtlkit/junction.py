@@ -9,7 +9,7 @@ sees an ordinary graph.
 Besides the K views a fork returns an **anchor**: 1 + K zeros that :class:`Report` adds to the total.
 Its gradient is the factor by which the caller scaled the loss (GradScaler, accumulation), so that a
 method sees true gradient norms, and the values of the losses of this very step. And it makes the node
-run on a process without any label in this batch, where its peers would wait for it for ever.
+run on a process without any label in this batch, where the other processes would wait for it forever.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def fork(method: Merger, features: Any, record: Fork) -> tuple[list[Any], Tensor
     if not leaves:
         raise UsageError("the features hold no tensor; give the backbone's output")
     owned = method.owned()
-    if not any(t.requires_grad for t in (*leaves, *owned)):
+    # parameters that a fork applies to the features need the junction, also below a frozen backbone
+    inputs = leaves if method.fork_part is None else [*leaves, *owned]
+    if not any(tensor.requires_grad for tensor in inputs):
         return fork_unrecorded(method, features), None
     shared, direct = parameters_below(leaves, method.shared) if method.wrt_parameters else ([], False)
     frozen = tuple(not leaf.requires_grad for leaf in leaves)
@@ -73,7 +75,7 @@ class _Layout:
     direct: bool
     """Whether the merged gradient goes to the shared parameters, past the backbone's backward."""
     frozen: tuple[bool, ...]
-    """Which features need no gradient; these take no part in the merge, unless a fork turns them."""
+    """Which features need no gradient; they are not merged, unless a fork rotates them."""
 
 
 class _FeatureJunction(torch.autograd.Function):

@@ -80,7 +80,7 @@ def weigh(
     """Let the parts weigh the losses, left to right, and keep their new state if ``recording``.
 
     The weights are functions of the averaged losses. Learnt weights get their gradient from these
-    too, so that it is the same on every process, whoever averages gradients or does not.
+    too, so that it is the same on every process, whether or not gradients are averaged later.
     """
     tasks = len(parts[0].tasks)
     present, values = _average(losses, tasks, processes, device)
@@ -132,7 +132,7 @@ def _average(
         dtype = torch.float64 if double else torch.float32
         values = [loss.detach().to(dtype) for loss in losses.values()]
         return present, torch.stack(values) if values else torch.zeros(0, device=device)
-    # losses, which there are, and whether in float64: a process without any must compute alike
+    # losses, presence, float64: processes without losses need the same dtype
     device = next((loss.device for loss in losses.values()), device)
     message = torch.zeros(3, tasks, dtype=torch.float64, device=device)
     for task, loss in losses.items():

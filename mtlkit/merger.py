@@ -1,4 +1,4 @@
-"""What the junctions ask of a method."""
+"""Protocol of a method, as the junctions see it."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class Merger(Protocol):
     """A method, as the junctions see it."""
 
     tasks: tuple[str, ...]
+    roles: frozenset[str]
     shared: list[Tensor] | None
     wrt_parameters: bool
     lone: LoneTraining
@@ -36,6 +37,10 @@ class Merger(Protocol):
     @property
     def fork_part(self) -> Forker | None:
         """The part that forks; None if every task is given the features as they are."""
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether autograd's own sum of the gradients is the merge."""
 
     @property
     def processes(self) -> Processes:

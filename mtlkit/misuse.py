@@ -1,4 +1,4 @@
-"""Calls that do not make a training step are noticed here, and answered with what to do."""
+"""Detects calls that do not form a training step, and says what to do."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from mtlkit.distributed import ALONE, Processes, inside_wrapper, wrapper_waits
 from mtlkit.errors import UsageError
 from mtlkit.graph import nodes_below
 from mtlkit.launching import warn_first
+from mtlkit.merger import Merger
 
 __all__ = ["Fork", "Forks", "check_arrivals", "check_walk", "in_backward"]
 
@@ -132,12 +133,13 @@ class Forks:
         return Forks, ()
 
 
-def check_arrivals(method: Any, fork: Fork, through_total: bool, arrived: Iterable[int]) -> None:
+def check_arrivals(method: Merger, fork: Fork, through_total: bool, arrived: Iterable[int]) -> None:
     """Check which tasks' gradients reached the junction of ``fork``."""
     if torch.compiler.is_compiling():
         return
     if torch.is_grad_enabled():
-        raise UsageError(f"create_graph=True: a merge of gradients has no derivative; {_NO_FORK}")
+        todo = "leave method(features) out" if method.is_sum else _NO_FORK
+        raise UsageError(f"create_graph=True: a merge of gradients has no derivative; {todo}")
     arrived = set(arrived)
     if fork.recomputed and method.is_sum:  # total raised for all others
         return

@@ -212,7 +212,7 @@ def _average(
 
 
 def _refuse_single_walks(tensors: Sequence[Tensor], shared: Sequence[Tensor] | None) -> None:
-    """Raise for graphs that only a single ``backward()`` may walk."""
+    """Raise for graphs that allow one backward pass only."""
     names = {type(node).__name__ for node in nodes_below(tensors)}
     if "CheckpointFunctionBackward" in names:
         raise UsageError(

@@ -20,7 +20,7 @@ _SEED, _STREAM = 0x2545F4914F6CDD1D, 0x369DEA0F31A53F85
 
 
 def uniform(seed: int, counter: Tensor, *shape: int, stream: int = 0, offset: int = 0) -> Tensor:
-    """Numbers of [0, 1) in float32.
+    """Uniform float32 numbers in [0, 1).
 
     Args:
         seed: chooses the sequence.
@@ -48,10 +48,10 @@ def random_orders(seed: int, counter: Tensor, count: int) -> Tensor:
 
 
 def _bits(seed: int, counter: Tensor, shape: tuple[int, ...], stream: int, offset: int = 0) -> Tensor:
-    """Whole numbers of 64 bits, which are hashes of all the arguments; the upper bits are the best.
+    """64-bit hashes of all arguments; the upper bits are the most random.
 
-    Products wrap around. A shift keeps the sign, so that two numbers of 64 bits share each hash: too few
-    to be noticed in 24 bits.
+    Products wrap around. Right shifts keep the sign, so two numbers share each hash, which 24 bits do
+    not show.
     """
     start = (seed * _SEED + stream * _STREAM) % 2**62 + offset
     positions = torch.arange(start, start + math.prod(shape), device=counter.device)

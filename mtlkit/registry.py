@@ -158,7 +158,7 @@ class Registry(Generic[T]):
     def check_finite(self, part: Part) -> None:
         """Refuse options that are not finite, unless the default is not finite either.
 
-        To be called after the factory, which can say better what it accepts.
+        Call it after the factory, whose own errors are clearer.
         """
         defaults = option_defaults(self.get(part.name))
         for key, value in part.options.items():
@@ -185,7 +185,7 @@ class Registry(Generic[T]):
 
 
 def _fold(name: str) -> str:
-    """What stays of a name without case, hyphens, underscores and spaces."""
+    """The name in lower case, without hyphens, underscores and spaces."""
     return re.sub(r"[-_\s]", "", name).lower()
 
 

@@ -131,7 +131,7 @@ class Simplex:
     """
 
     axis = Uniform(0.001, 0.999)
-    """Of the numbers, one per task, that a weighting is made of; all 0.5 are equal weights."""
+    """Range of the numbers, one per task, that make a weighting; all 0.5 gives equal weights."""
 
     def weights(self, numbers: Sequence[float]) -> list[float]:
         """The weighting: exponential variables, divided by their mean."""

@@ -104,11 +104,11 @@ def setting(
     Args:
         default: the value where none is given.
         description: what it means, in Markdown, as a sentence.
-        panel: see :class:`Display`, as for the next four.
-        per_method: see there.
-        flags: see there.
-        missing: see there.
-        cli: see there.
+        panel: see :class:`Display`.
+        per_method: see :class:`Display`.
+        flags: see :class:`Display`.
+        missing: see :class:`Display`.
+        cli: see :class:`Display`.
         **bounds: ``ge``, ``gt``, ``le`` and ``lt``.
     """
     shown = Display(panel, per_method, flags, missing, cli)

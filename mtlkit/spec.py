@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from mtlkit.errors import SpecError
+from mtlkit.errors import SpecError, shorten
 
 __all__ = ["Part", "SpecLike", "format_spec", "parse_call", "parse_spec"]
 
@@ -105,7 +105,7 @@ def _parse_string(text: str, nested: bool = False) -> list[Part]:
         reason = getattr(error, "msg", None) or str(error)
         path = "; put a path in quotes, as in file='data/people.csv'" if "/" in text else ""
         raise SpecError(
-            f"cannot read spec {_shorten(text)}: {reason}; "
+            f"cannot read spec {shorten(text)}: {reason}; "
             f"expected parts joined by '+', such as 'rotate(size=512)+imtl_g'{path}"
         ) from None
     return [_parse_part(node, text, nested) for node in _summands(tree, text)]
@@ -150,15 +150,15 @@ def _parse_part(node: ast.expr, text: str, nested: bool = False) -> Part:
         if node.args and not nested:
             given = _source(node.args[0], text)
             raise SpecError(
-                f"in spec {_shorten(text)}: {name} was given {given!r} without a name; "
+                f"in spec {shorten(text)}: {name} was given {given!r} without a name; "
                 f"options are key=value, for example '{name}(key={given})'"
             )
         options: dict[str, Any] = {}
         for keyword in node.keywords:
             if keyword.arg is None:
-                raise SpecError(f"in spec {_shorten(text)}: '**' is not allowed; name each option")
+                raise SpecError(f"in spec {shorten(text)}: '**' is not allowed; name each option")
             if keyword.arg in options:
-                raise SpecError(f"in spec {_shorten(text)}: option {keyword.arg!r} is given twice")
+                raise SpecError(f"in spec {shorten(text)}: option {keyword.arg!r} is given twice")
             options[keyword.arg] = _parse_value(keyword.value, text)
         return Part(name, options, tuple(_parse_value(item, text) for item in node.args))
     name = _dotted_name(node)
@@ -169,7 +169,7 @@ def _parse_part(node: ast.expr, text: str, nested: bool = False) -> Part:
 
 def _parse_value(node: ast.expr, text: str, depth: int = 0) -> Any:
     if depth > _MAX_DEPTH:
-        raise SpecError(f"in spec {_shorten(text)}: values are nested too deeply")
+        raise SpecError(f"in spec {shorten(text)}: values are nested too deeply")
     if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float | bool | type(None)):
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
@@ -193,7 +193,7 @@ def _parse_value(node: ast.expr, text: str, depth: int = 0) -> Any:
     elif isinstance(node, ast.Call) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)):
         return format_spec([_parse_part(part, text, nested=True) for part in _summands(node, text)])
     raise SpecError(
-        f"in spec {_shorten(text)}: cannot read the value {_source(node, text)!r}; "
+        f"in spec {shorten(text)}: cannot read the value {_source(node, text)!r}; "
         "accepted are numbers, strings, True, False, None, words, lists, tuples, mappings and parts; "
         "put a path or several words in quotes"
     )
@@ -206,7 +206,7 @@ def _parse_dict(node: ast.Dict, text: str, depth: int) -> dict[Any, Any]:
         key = _parse_value(key_node, text, depth + 1)
         if isinstance(key, list | dict):
             raise SpecError(
-                f"in spec {_shorten(text)}: a mapping's key must be a word, string or number, "
+                f"in spec {shorten(text)}: a mapping's key must be a word, string or number, "
                 f"not {_source(key_node, text)!r}"
             )
         result[key] = _parse_value(value_node, text, depth + 1)
@@ -283,14 +283,10 @@ def _dotted_name(node: ast.expr) -> str | None:
 
 def _not_a_part(node: ast.expr, text: str) -> SpecError:
     return SpecError(
-        f"in spec {_shorten(text)}: {_source(node, text)!r} is not a part; "
+        f"in spec {shorten(text)}: {_source(node, text)!r} is not a part; "
         "a part is a name such as 'pcgrad' or a call such as 'cagrad(c=0.4)'; join parts by '+'"
     )
 
 
 def _source(node: ast.expr, text: str) -> str:
     return (ast.get_source_segment(text.strip(), node) or ast.dump(node))[:80]
-
-
-def _shorten(text: str) -> str:
-    return repr(text if len(text) <= 120 else text[:117] + "...")

@@ -1,4 +1,4 @@
-"""What one backward knows when it merges."""
+"""Measurements of one backward pass."""
 
 from __future__ import annotations
 

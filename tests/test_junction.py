@@ -195,8 +195,9 @@ def test_eval_and_no_grad_cost_nothing_and_change_nothing(spec):
     assert all(torch.equal(after[key], before[key]) for key in before)
 
 
-def test_heads_on_a_frozen_backbone_train_with_any_method():
-    net = SmallNet("pcgrad")
+@pytest.mark.parametrize("spec", [*mtlkit.list_methods(), "uw+pcgrad"])
+def test_heads_on_a_frozen_backbone_train_with_any_method(spec):
+    net = SmallNet(spec)
     net.backbone.requires_grad_(False)
     for _ in range(2):
         net(torch.randn(8, 4)).backward()
@@ -504,6 +505,15 @@ def test_stats_are_none_before_the_first_step_and_then_describe_it():
     torch.testing.assert_close(stats.update_cosines, expected)
     torch.testing.assert_close(stats["losses"], torch.zeros(2))
     assert stats.conflict == 1.0
+
+
+def test_stats_are_none_after_a_step_that_merged_nothing():
+    method = mtlkit.create_method("pcgrad(wrt=parameters)", 2)
+    weight = torch.ones(3, requires_grad=True)
+    method.total([weight.square().sum(), weight.sum()]).backward()
+    assert method.stats is not None
+    method.total([weight.square().sum(), None]).backward()
+    assert method.stats is None
 
 
 def test_stats_mark_absent_tasks():

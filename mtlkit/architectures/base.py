@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from mtlkit.architectures.features import Features
 from mtlkit.architectures.saving import Pretrained
 from mtlkit.errors import SpecError, UsageError, unknown_name
+from mtlkit.names import task_names
 from mtlkit.nesting import flatten_features
 from mtlkit.registry import methods
 from mtlkit.spec import Part, format_spec
-from mtlkit.tasks import task_names
 from mtlkit.weighting.base import GradientAggregator
 from mtlkit.weighting.chain import create_method
 
@@ -222,12 +222,11 @@ class Architecture(Pretrained, nn.Module, ABC):
 
     def task_parameters(self, task: str) -> Iterator[nn.Parameter]:
         """Parameters above the fork that compute the prediction of ``task`` and of no other."""
-        seen: set[int] = set()
+        found: dict[int, nn.Parameter] = {}
         for item in self.task_modules(self.check_task(task)):
             for parameter in [item] if isinstance(item, nn.Parameter) else item.parameters():
-                if id(parameter) not in seen:
-                    seen.add(id(parameter))
-                    yield parameter
+                found[id(parameter)] = parameter
+        return iter(found.values())
 
     def shared_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters below the fork, whose gradients are merged; without those of the method."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from torch import nn
+
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.errors import SpecError
 from mtlkit.registry import architectures, option_defaults
 from mtlkit.spec import Part, SpecLike, format_spec
 
 __all__ = ["create_architecture"]
+
+_NEEDED = ("method", "shared_parameters", "task_parameters")
 
 
 def create_architecture(
@@ -43,11 +47,13 @@ def create_architecture(
             raise SpecError(
                 f"architecture {part.name} needs the option {option!r}: {part.name}({option}=...)"
             )
-    built = factory(tasks, method=method, **part.options)
+    built: Architecture = factory(tasks, method=method, **part.options)
     architectures.check_finite(part)
-    if not isinstance(built, Architecture):
+    lacking = [name for name in _NEEDED if not hasattr(built, name)]
+    if not isinstance(built, nn.Module) or lacking:
         raise SpecError(
-            f"architecture {part.name!r} is {type(built).__name__}; it must be an Architecture"
+            f"architecture {part.name!r} is {type(built).__name__}; it must be an Architecture, or an "
+            f"nn.Module with {', '.join(_NEEDED)}"
         )
     built.spec = str(Part(part.name, part.options))
     return built

@@ -30,6 +30,7 @@ COMMANDS = {
     "predict": "Predict on new samples with the network of a run.",
     "report": "Write a self-contained HTML report of results, and their tables.",
     "schema": "Print the JSON schema of a command's settings, for editors.",
+    "speed": "Measure what a step costs with each method on this machine.",
     "train": "Train one network with one method.",
     "tune": "Search settings for every method with the same number of trials.",
 }

@@ -56,7 +56,7 @@ class Costs:
             f"Milliseconds are what a step adds at K = {TASKS} with ({BATCH}, {WIDTH}) features, all of "
             f"them rotated where a method rotates, the optimizer's step of own parameters included: "
             f"medians on one thread of {self.machine} with torch {self.torch}, where the plain step "
-            f"takes {self.plain:.1f} ms. `mtlkit methods --time` measures on your machine."
+            f"takes {self.plain:.1f} ms. `mtlkit speed` measures on your machine."
         )
 
 

@@ -24,47 +24,31 @@ _SHORT = {"weigh losses": "losses", "fork features": "fork", "merge gradients": 
 def methods(
     name: Annotated[str | None, typer.Argument(help="Show the page of this method.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    time: Annotated[
-        bool,
-        typer.Option("--time", help="Measure here what a step adds at K = 10, in milliseconds."),
-    ] = False,
     plugin: Plugins = None,
 ) -> None:
     """List all methods, or show the page of one: what it does, what it needs, its options."""
     from mtlkit.cli.catalogue_file import find_facts, list_facts
 
     chosen = list_facts() if name is None else [find_facts(name)]
-    costs: dict[str, float] = {}
-    if time:
-        import torch
-
-        from mtlkit.cli.costs import measure_cost
-
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # one thread, so that more cores do not hide the cost
-        costs = {facts.name: measure_cost(facts.name) for facts in chosen}
-        torch.set_num_threads(threads)
     if as_json:
-        entries = [_entry(facts, costs) for facts in chosen]
+        entries = [_entry(facts) for facts in chosen]
         typer.echo(json.dumps(entries if name is None else entries[0], indent=2, default=str))
     elif name is None:
-        _print_table(chosen, costs)
+        _print_table(chosen)
     else:
-        _print_page(chosen[0], costs)
+        _print_page(chosen[0])
 
 
-def _entry(facts: Any, costs: dict[str, float]) -> dict[str, Any]:
+def _entry(facts: Any) -> dict[str, Any]:
     entry = asdict(facts)
     for option in entry["options"]:
         if option["default"] is inspect.Parameter.empty:
             del option["default"]
             option["required"] = True
-    if facts.name in costs:
-        entry["milliseconds"] = round(costs[facts.name], 3)
     return entry
 
 
-def _print_table(chosen: list[Any], costs: dict[str, float]) -> None:
+def _print_table(chosen: list[Any]) -> None:
     from rich.table import Table
 
     from mtlkit.cli.catalogue import OMITTED
@@ -80,8 +64,6 @@ def _print_table(chosen: list[Any], costs: dict[str, float]) -> None:
     for column in ("needs", "distributed", "cost") if wide else ():
         table.add_column(column, overflow="fold")
     table.add_column("at K = 10", justify="right", no_wrap=True)
-    if costs:
-        table.add_column("here", justify="right", no_wrap=True)
     for facts in chosen:
         roles = facts.roles if wide else [_SHORT.get(role, role) for role in facts.roles]
         role = f"= {facts.stands_for}" if facts.stands_for else ", ".join(roles)
@@ -89,8 +71,6 @@ def _print_table(chosen: list[Any], costs: dict[str, float]) -> None:
         if wide:
             cells += [", ".join(facts.needs), facts.distributed, facts.cost]
         cells.append(facts.figure)
-        if costs:
-            cells.append(f"+{costs[facts.name]:.1f} ms")
         table.add_row(*cells)
     console.print(table)
     console.print(
@@ -102,7 +82,7 @@ def _print_table(chosen: list[Any], costs: dict[str, float]) -> None:
     )
 
 
-def _print_page(facts: Any, costs: dict[str, float]) -> None:
+def _print_page(facts: Any) -> None:
     from rich.table import Table
 
     console = _console()
@@ -121,7 +101,6 @@ def _print_page(facts: Any, costs: dict[str, float]) -> None:
         "distributed": facts.distributed,
         "cost": facts.cost,
         "cost at K = 10": facts.figure,
-        "measured here": f"+{costs[facts.name]:.1f} ms" if costs else "",
         "class": facts.factory,
     }
     for key, value in rows.items():

@@ -389,7 +389,8 @@ def load_dataset(
     parts = parse_spec(load_location(spec))
     if len(parts) != 1:
         raise SpecError(f"one data set at a time, not {len(parts)}: {format_spec(parts)}")
-    part = datasets.override(parts, overrides, of=parts[0].name)[0]
+    plain = {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in overrides.items()}
+    part = datasets.override(parts, plain, of=parts[0].name)[0]
     factory = datasets.check(part)
     lacking = missing_options(part)
     if lacking:

@@ -35,7 +35,7 @@ class Axis:
         One tensor in the stack is given to all matrices. Computed in the stack's dtype.
         """
         count, blocks, size, _ = matrices.shape
-        before, length, after = self.folded(stack.shape[1:])
+        before, length, after = self.split_shape(stack.shape[1:])
         flat = stack.reshape(len(stack), before, length, after)
         matrices, head = matrices.to(stack.dtype), flat[:, :, : self.side]
         if after == 1 and blocks == 1:
@@ -73,12 +73,12 @@ class Axis:
 
     def rows(self, stack: Tensor, blocks: int = 1) -> Tensor:
         """(P, b, N, n) rows of what the matrices act on, of a (P, batch, ...) stack."""
-        before, length, after = self.folded(stack.shape[1:])
+        before, length, after = self.split_shape(stack.shape[1:])
         flat = stack.reshape(len(stack), before, length, after)[:, :, : self.side]
         flat = flat.reshape(len(stack), before, blocks, self.side // blocks, after)
         return flat.permute(0, 2, 1, 4, 3).flatten(2, 3)
 
-    def folded(self, shape: Sequence[int]) -> tuple[int, int, int]:
+    def split_shape(self, shape: Sequence[int]) -> tuple[int, int, int]:
         """A tensor's shape as (before, axis, after)."""
         if self.dim == "flat":
             return shape[0], math.prod(shape[1:]), 1
@@ -99,7 +99,7 @@ class Axis:
                 f"{name}(dim={self.dim}): features of shape {shape} have no such axis; choose one of "
                 f"{-len(shape)} to {len(shape) - 1}, 'channel' or 'flat'"
             )
-        length = self.folded(shape)[1]
+        length = self.split_shape(shape)[1]
         if length != self.side if self.whole else length < self.side:
             raise UsageError(
                 f"{name} was made for {self.side} features, but the axis dim={self.dim} of features of "

@@ -1,9 +1,9 @@
-"""The exponential map of SO(n): packed skew-symmetric matrices, a step along one, and the way back.
+"""The exponential map of SO(n): packed skew-symmetric matrices, and a step along one.
 
 A skew-symmetric n x n matrix has n (n - 1) / 2 numbers of its own. With h = ceil(n / 2) and
 ``A = [[T, C], [-C', S]]`` it is packed into (2 h, h): first C, then one matrix with the part of T above
-its diagonal above and the part of S below its diagonal below. Optimizers have half the work, and
-whatever they do to the numbers, the matrix stays skew.
+its diagonal above and the part of S below its diagonal below. This halves the optimizer's work, and
+whatever it does to the numbers, the matrix stays skew.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _degree_eight(move: Tensor, square: Tensor) -> Tensor:
 
 
 def degree_for(move: Tensor) -> int:
-    """Degree for moves of up to four times skew-symmetric (B, n, n) A; waits for the device."""
+    """Polynomial degree for updates of up to four times (B, n, n) ``move``; synchronises."""
     largest = float(_spectral_norms(move, move).max())
     return next((degree for degree, capacity in CAPACITY.items() if capacity >= 4 * largest), 8)
 

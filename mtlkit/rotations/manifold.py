@@ -1,4 +1,4 @@
-"""Back onto SO(n): how far matrices are from it, the nearest rotations, and rotations to start from."""
+"""Distance from SO(n), projection onto it, and initial rotations."""
 
 from __future__ import annotations
 

@@ -71,8 +71,8 @@ class Rotations(nn.Module):
         self.degree = 8
         self._idle = 0  # backward passes in a row without an update by an optimizer
         self._unfolded = False
-        self._folded: list[tuple[int, int]] | None = None  # versions of ``lie`` after the last fold
-        self._noted: list[tuple[int, int]] | None = None  # version of ``base`` after the last fold
+        self._lie_versions: list[tuple[int, int]] | None = None  # after the last fold, as the next
+        self._base_version: list[tuple[int, int]] | None = None
         self._cache: tuple[list[tuple[int, int]], list[Tensor], Tensor] | None = None
 
     def fold(self) -> Tensor:
@@ -87,13 +87,13 @@ class Rotations(nn.Module):
                 fold_(self.base, self.applied, self._packed())
                 self.base.copy_(orthogonalize(self.base))
             else:
-                if self._noted != _versions([self.base]):  # overwritten, for example by an average
+                if self._base_version != _versions([self.base]):  # overwritten, say by an average
                     self.base.copy_(projected(self.base))
                 versions = _versions(self.lie)
-                resting = self._folded == versions
+                resting = self._lie_versions == versions
                 self._warn_if_idle(resting)
                 pending = self._unfolded or not resting
-                if self._folded is None:  # new, loaded or copied: compare the values
+                if self._lie_versions is None:  # new, loaded or copied: compare the values
                     pending = bool((self._packed() != self.applied).any())
                 if pending:
                     packed = self._packed()
@@ -101,8 +101,8 @@ class Rotations(nn.Module):
                         self._check(packed)
                     fold_(self.base, self.applied, packed, self.degree)
                     self.folds += 1
-                self._unfolded, self._folded = False, versions
-                self._noted = _versions([self.base])
+                self._unfolded, self._lie_versions = False, versions
+                self._base_version = _versions([self.base])
         return self.current()
 
     def current(self) -> Tensor:
@@ -201,15 +201,15 @@ class Rotations(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         """Restore what :meth:`get_extra_state` gave."""
         self.folds, self.degree = state.tolist()
-        self._folded = None
+        self._lie_versions = None
 
     def __getstate__(self) -> dict[str, Any]:
         """State of a copy or pickle, without the versions of tensors, which differ there."""
-        return self.__dict__ | {"_folded": None, "_noted": None, "_cache": None}
+        return self.__dict__ | {"_lie_versions": None, "_base_version": None, "_cache": None}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Stay in float32 or better when a model is cast to half precision."""
-        self._folded = self._noted = self._cache = None
+        self._lie_versions = self._base_version = self._cache = None
 
         def careful(tensor: Tensor) -> Tensor:
             result = fn(tensor)

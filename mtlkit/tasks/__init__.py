@@ -4,12 +4,12 @@ Every kind of task is one file of this package: its head's size, loss, metrics, 
 preview.
 """
 
+from mtlkit.names import task_names
 from mtlkit.tasks.binary import Binary
 from mtlkit.tasks.classification import Classification
 from mtlkit.tasks.depth import Depth
 from mtlkit.tasks.labels import NO_LABEL, LabelCount
 from mtlkit.tasks.multilabel import Multilabel
-from mtlkit.tasks.names import task_names
 from mtlkit.tasks.normals import Normals
 from mtlkit.tasks.registry import create_task, list_tasks, register_task
 from mtlkit.tasks.regression import Regression

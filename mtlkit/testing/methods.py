@@ -79,6 +79,8 @@ def check_method(
         AssertionError: if a law does not hold; the message begins with the law's name.
         SpecError: for an unknown method, option or law, in ``waived_laws`` too.
     """
+    if isinstance(method, GradientAggregator):
+        raise SpecError(f"give the name or the class of the method, not a method: {str(method)!r}")
     if tasks < 2 or examples < 1:
         raise SpecError(f"give two tasks or more and an example or more, not {tasks} and {examples}")
     if dtype not in (torch.float32, torch.float64):

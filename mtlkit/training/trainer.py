@@ -197,7 +197,7 @@ class Trainer:
             precision=str(self.accelerator.mixed_precision),
             parameters=sum(p.numel() for p in self._module.parameters()),
         )
-        if validating is None and not resumed:
+        if validating is None and self.output is not None and not resumed:
             self._log.note("no validation set: the last checkpoint is kept as the best", self.step)
         # all accelerators of a process share this setting
         self.accelerator.gradient_accumulation_steps = self._accumulate

@@ -17,6 +17,7 @@ from mtlkit.evaluation.jobs import Job, Outcome, run_job
 from mtlkit.evaluation.launchers import choose_launcher, number_of_jobs
 from mtlkit.launching import refuse_launcher
 from mtlkit.training.logs import plain_values
+from mtlkit.training.yaml_files import read_yaml
 from mtlkit.tuning.config import TuneConfig
 from mtlkit.tuning.ledger import Ledger, Trial
 from mtlkit.tuning.objective import WORST, improvement
@@ -59,7 +60,7 @@ def tune(
     folder at the same time; together they do what one would do.
 
     Args:
-        config: a :class:`~mtlkit.tuning.config.TuneConfig`, or its keys and values.
+        config: a :class:`~mtlkit.tuning.config.TuneConfig`, its keys and values, or a YAML file of them.
         output: folder of the search; ``winners.yaml`` is written there.
         progress: False shows nothing; None a live table on a terminal, and lines elsewhere.
 
@@ -69,7 +70,9 @@ def tune(
         Stopped: after Ctrl-C or SIGTERM.
     """
     refuse_launcher("mtlkit tune")
-    if not isinstance(config, TuneConfig):
+    if isinstance(config, str | os.PathLike):
+        config = TuneConfig.make(read_yaml(config), os.fspath(config))
+    elif not isinstance(config, TuneConfig):
         config = TuneConfig.make(config)
     folder = Path(output)
     plan = Plan.make(config, folder)

@@ -61,7 +61,7 @@ class AlignedMTL(GradientAggregator):
         return torch.where(values[-1] > 0, weights, 1.0).to(gram.dtype)
 
     def _scale(self, values: Tensor, kept: Tensor) -> Tensor:
-        """The common length; of no meaning where no value is kept."""
+        """The common length; undefined where no value is kept."""
         if self.scale_mode == "min":
             return torch.where(kept, values, values[-1]).min().sqrt()
         rank = kept.sum()

@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from mtlkit.errors import SpecError
+from mtlkit.names import task_names
 from mtlkit.registry import methods, takes_feature_dim
 from mtlkit.spec import Part, SpecLike, format_spec
 from mtlkit.step import Step
-from mtlkit.tasks import task_names
 from mtlkit.weighting.base import GradientAggregator
 
 __all__ = ["Chain", "create_method"]

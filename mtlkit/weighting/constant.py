@@ -35,6 +35,12 @@ class Constant(GradientAggregator):
     def __init__(self, tasks: Tasks, *, weights: Numbers | None = None, **common: Any) -> None:
         super().__init__(tasks, **common)
         self.given = weights  # `weights` is the method's own call
+        if weights is not None:
+            self.waived_laws = {
+                "permutation": "the weights belong to named tasks",
+                "absent_task": "the weights belong to named tasks",
+                "single_task": "its loss has its weight",
+            }
         self.add_constant("factors", per_task("weights of constant", weights, self.tasks, 1.0))
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:

@@ -53,6 +53,7 @@ class CRMOGM(GradientAggregator):
         self.uses_losses = self.method.uses_losses
         self.uses_cross_gram = self.method.uses_cross_gram
         self.traceable = self.method.traceable
+        self.waived_laws = self.method.waived_laws
         self.add_state("smoothed", 0.0)
         self.add_state("seen", 0)
 

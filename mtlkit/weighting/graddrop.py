@@ -27,7 +27,7 @@ class GradDrop(GradientAggregator):
     .. math:: \sum_k (\ell_k + (1 - \ell_k) M_k) \circ G_k, \qquad
         M_k = [P > U][G_k > 0] + [P \le U][G_k < 0]
 
-    so a sign is kept the more often, the purer it is. A coordinate is one feature of one sample:
+    so the purer a sign, the more often it is kept. A coordinate is one feature of one sample:
     nothing is summed over the batch first. The merge needs whole gradients, not only the Gram matrix.
 
     Length: K equal gradients g give K g.

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Matrix", "on_host"]
+from mtlkit.weighting.solvers.geometry import Matrix
 
-Matrix = np.ndarray[Any, np.dtype[Any]]
+__all__ = ["Matrix", "on_host"]
 
 
 def on_host(function: Callable[..., Matrix], gram: Tensor, *tensors: Tensor, **options: float) -> Tensor:
-    """What ``function(gram, *tensors, **options)`` finds with float64 arrays, as a float64 tensor.
+    """Run ``function`` on float64 NumPy arrays, and return its result as a float64 tensor.
 
     All tensors travel in one transfer. Where the Gram matrix is not finite a solver would fail; the
     result is then that of an example, with NaN in place of its numbers.

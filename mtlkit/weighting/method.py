@@ -22,9 +22,9 @@ from mtlkit.lone import LoneTraining
 from mtlkit.loss_junction import join_losses
 from mtlkit.merger import Leaves
 from mtlkit.misuse import Fork, Forks
+from mtlkit.names import task_names
 from mtlkit.spec import Part, format_spec
 from mtlkit.step import Step, measure_rows
-from mtlkit.tasks import task_names
 from mtlkit.weighting.state import Stateful
 from mtlkit.weighting.stats import LastStep, Stats
 
@@ -62,7 +62,7 @@ class Method(Stateful):
         self._chosen = ALONE
 
     def assemble(self, parts: tuple[GradientAggregator, ...]) -> None:
-        """Say what the method is made of, left to right."""
+        """Set the parts, left to right."""
         by_role = {role: part for part in parts for role in part.roles}
         # a method may be its own part, so these are no submodules
         merge = by_role.get("merge")
@@ -84,7 +84,7 @@ class Method(Stateful):
                 self._forks.skip()
             return fork_unrecorded(self, features)
         if torch.compiler.is_compiling():
-            self.last_step.forget()
+            self.last_step.expect_compiled()
         if self.fork_part is not None:
             self.fork_part.prepare()
         record = Fork(self.processes)
@@ -164,7 +164,7 @@ class Method(Stateful):
 
     @property
     def stats(self) -> Stats | None:
-        """The last step, read off its Gram matrix; None before the first."""
+        """The last step, read off its Gram matrix; None before the first, or if nothing was merged."""
         return self.last_step.stats()
 
     @property
@@ -236,6 +236,7 @@ class Method(Stateful):
     def merge_step(self, step: Step) -> Leaves:
         """The merged gradient; the new state of the merge is committed."""
         if not step.present:
+            self.last_step.forget()
             return []
         part = self.merge_part
         if part is None:

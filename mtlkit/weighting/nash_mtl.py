@@ -68,7 +68,7 @@ class NashMTL(GradientAggregator):
             raise SpecError(f"max_norm of nash_mtl must be None or finite and 0 or more, not {max_norm}")
         self.update_every = update_every
         self.max_norm = max_norm
-        self.add_state("kept", -1.0)  # a negative weight has not been bargained for yet
+        self.add_state("kept", -1.0)  # negative: not solved yet
         self.add_state("age", 0, per="all")
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:

@@ -71,6 +71,6 @@ class PBI(PreferredScalarization):
         along = above @ unit
         across = above - along * unit
         distance = across.norm()
-        # what rounding leaves of a point on the direction points nowhere
+        # a residual at rounding level has no direction
         distance = torch.where(distance <= 1e-14 * above.norm(), 0.0, distance)
         return along + self.theta * distance, unit + self.theta * safe_divide(across, distance)

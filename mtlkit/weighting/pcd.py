@@ -69,6 +69,11 @@ class PCD(GradientAggregator):
         if not 0 <= beta < 1:
             raise SpecError(f"beta of pcd must be in [0, 1), not {beta}")
         self.primary = primary
+        if primary is not None:
+            self.waived_laws = {
+                "permutation": "the primary task is named",
+                "absent_task": "without the primary task, the first that is present takes its place",
+            }
         self.tau = tau
         self.beta = beta
         self.add_constant("is_primary", [float(name == str(primary)) for name in self.tasks])

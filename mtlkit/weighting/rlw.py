@@ -88,7 +88,8 @@ class RLW(GradientAggregator):
         chance = uniform(self.seed, draws, 1, stream=2)
         if self.dist == "constrained_bernoulli":
             return (position == (chance * count).long()).float()
-        # the first 1 is at position j with chance 2^-(j+1), given that there is one; later ones are free
+        # the first 1 is at position j with chance 2^-(j+1), given that there is one; later ones are
+        # independent
         below = (1 - 0.5 ** (position + 1)) / (1 - 0.5**count)
         first = (chance >= below[:-1]).sum()
         return ((position == first) | ((position > first) & (drawn < 0.5))).float()

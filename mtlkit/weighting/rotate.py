@@ -38,8 +38,8 @@ class Rotate(GradientAggregator):
 
     Differences: the authors' code (rotograd 0.1.6) starts, in effect, from random rotations, because
     geotorch replaces the identity that it is given: ``start=random``. Its gradient of the rotations is
-    this one times twice the norm of the mean gradient for (B, d) features, a small number, which
-    matters against Adam's eps. Its base point stays where it began, and its burn-in comes one step
+    this one times twice the norm of the mean gradient for (B, d) features. That is a small number, so
+    Adam's eps damps it. Its base point stays where it began, and its burn-in comes one step
     later. Its ``normalize_losses``, off by default, is the part ``normalize``.
 
     Args:
@@ -90,6 +90,12 @@ class Rotate(GradientAggregator):
         # whether this step updates, and what geotorch does, depends on values
         self.traceable = update_every == 1 and param == "lie"
         self._prepared = False
+        waived = {}
+        if start == "random":
+            waived["absent_task"] = "the rotations are drawn per position"
+        if param == "geotorch":
+            waived["copies"] = "PyTorch does not pickle parametrized modules; save the state dict"
+        self.waived_laws = waived
 
     @property
     def rotations(self) -> Tensor:
@@ -146,7 +152,9 @@ class Rotate(GradientAggregator):
         if self.update_every > 1:
             state = self.read_state(step.present)
             update = int(state.turns) % self.update_every == 0
-            self.commit_state(state, state.replace(turns=state.turns + 1), step.present, step.finite)
+            if step.present:
+                turns = state.turns + 1
+                self.commit_state(state, state.replace(turns=turns), step.present, step.finite)
             if not update:
                 leave_without_gradient(self.parameters())
                 return (None,) * len(self.owned())

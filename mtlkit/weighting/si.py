@@ -31,6 +31,11 @@ class SI(Scalarization):
     paper = "Navon et al., Multi-Task Learning as a Bargaining Game, ICML 2022 (its SI baseline)"
     year = 2022
 
+    def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
+        """Inverse losses; NaN for a task without a logarithm, which leaves the others alone."""
+        _, slopes = self.scalarize(losses, state)
+        return torch.where(losses < 0, torch.nan, slopes), state
+
     def scalarize(self, losses: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """Sum of the logarithms, and the inverse losses."""
         logs, _ = log_losses(losses)

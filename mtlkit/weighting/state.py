@@ -23,7 +23,7 @@ Per = Literal["task", "pair", "all", "coordinate"]
 
 
 class State:
-    """Values by name, as attributes: ``state.norms``. It is not changed but replaced."""
+    """Values by name, as attributes: ``state.norms``. It never changes; see :meth:`replace`."""
 
     def __init__(self, **values: Any) -> None:
         vars(self).update(values)
@@ -37,7 +37,7 @@ class State:
         raise AttributeError(f"the state has no {name!r}")
 
     def is_finite(self) -> Tensor:
-        """Whether all its numbers are; a state that is not must never be kept."""
+        """Whether all values are finite; a state that is not must never be kept."""
         tensors = [value for value in vars(self).values() if isinstance(value, Tensor)]
         return torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).all()
 

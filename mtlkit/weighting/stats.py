@@ -19,6 +19,8 @@ _NAMES = ("losses", "norms", "cosines", "weights", "update_cosines")
 class Stats(Mapping[str, Tensor]):
     """What one step looked like; NaN for a task that was absent.
 
+    Norms, cosines and weights are those of the gradients that were merged. What weighed the losses
+    before, such as ``uw``, is part of these gradients; the losses are given as they came.
     Figures are computed on the device when they are read: what is not read costs nothing.
 
     Args:
@@ -28,7 +30,7 @@ class Stats(Mapping[str, Tensor]):
         tasks: K, how many tasks there are.
         weights: (P,) weights of the gradients; None for a merge that has none.
         products: (P + 1,) inner products of the merged gradient with the task gradients and with
-            itself; None if the weights tell them.
+            itself; None if they follow from the weights.
     """
 
     def __init__(
@@ -109,13 +111,12 @@ class Stats(Mapping[str, Tensor]):
 
 
 class LastStep(nn.Module):
-    """The last step of a method. A compiled graph can keep it in buffers alone."""
+    """The last step of a method. Under torch.compile it is kept in buffers."""
 
     gram: Tensor
     weights: Tensor
     products: Tensor
     losses: Tensor
-    steps: Tensor
 
     def __init__(self, tasks: int) -> None:
         super().__init__()
@@ -130,8 +131,8 @@ class LastStep(nn.Module):
             self.register_buffer(
                 name, torch.full(shape, torch.nan, dtype=torch.float64), persistent=False
             )
-        self.register_buffer("steps", torch.zeros((), dtype=torch.long), persistent=False)
         self._eager: tuple[Any, ...] | None = None
+        self._compiled = False
 
     def keep(self, step: Step, weights: Tensor | None, products: Tensor | None = None) -> None:
         """Keep a step: its Gram matrix and losses, without the gradients; see :class:`Stats`."""
@@ -146,17 +147,21 @@ class LastStep(nn.Module):
         found = stats.products()
         self.products.copy_(torch.cat([spread(found[:-1], step.present, self.tasks), found[-1:]]))
         self.losses.copy_(stats.losses)
-        self.steps.add_(1)
 
     def forget(self) -> None:
-        """Forget an eager step, because a compiled one follows."""
+        """Forget the step: the next one merges nothing, or is compiled."""
         self._eager = None
 
+    def expect_compiled(self) -> None:
+        """Say that a compiled step follows."""
+        self.forget()
+        self._compiled = True
+
     def stats(self) -> Stats | None:
-        """The last step; None before the first."""
+        """The last step; None before the first, and after one that merged nothing."""
         if self._eager is not None:
             return Stats(*self._eager)
-        if int(self.steps) == 0:
+        if not self._compiled:
             return None
         kept = (self.gram.clone(), self.losses.clone(), self.weights.clone(), self.products.clone())
         gram, losses, weights, products = kept

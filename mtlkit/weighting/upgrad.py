@@ -29,7 +29,8 @@ class UPGrad(GradientAggregator):
     Differences: none from the paper's definition. TorchJD and LibMTL divide the Gram matrix by its trace
     and add 1e-4 to its diagonal; where the trace is less than 1e-4 they return the mean. Here K times
     the rounding error is added to the diagonal of the cosines, so that rounding does not decide where
-    some combination of the gradients nearly vanishes, and nothing depends on their scale.
+    some combination of the gradients nearly vanishes, and nothing depends on their scale; there, a
+    larger change of them can still change the projections much.
     """
 
     paper = "Quinton and Rey, Jacobian Descent for Multi-Objective Optimization, arXiv 2406.16232, 2024"

@@ -56,6 +56,9 @@ class UW(GradientAggregator):
         for name in names:
             if name not in self.tasks:
                 raise unknown_name("task", name, self.tasks)
+        if names:
+            reason = "the factors depend on the kind of task"
+            self.waived_laws = {**self.waived_laws, "permutation": reason}
         self.add_constant("factors", [1.0 if name in names else 0.5 for name in self.tasks])
         self.add_learnt("log_variances", 0.0)
 

@@ -59,13 +59,6 @@ def test_json_holds_the_same_facts(capsys):
     assert options == {"temperature": 2.0, "window": None}
 
 
-def test_time_adds_a_measurement(capsys):
-    code, out, _ = run(capsys, "si", "--time", "--json")
-    assert code == 0
-    assert json.loads(out)["milliseconds"] >= 0
-    assert "measured here" in run(capsys, "si", "--time")[1]
-
-
 def test_a_wrong_name_is_an_error_with_the_nearest_one(capsys):
     code, out, err = run(capsys, "pcgad")
     assert code == 2

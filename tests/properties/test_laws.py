@@ -16,6 +16,9 @@ from tests.knobs import DEVICE, DTYPE
 NAMES = mtlkit.list_methods()
 # options that lead through other code than the defaults do
 VARIANTS = [
+    "constant(weights=[1, 2])",
+    "cr_mogm(inner=modo)",
+    "cr_mogm(inner=pcd)",
     "db_mtl(wrt=parameters)",
     "dwa(window=2)",
     "gradnorm(wrt=parameters)",
@@ -25,9 +28,14 @@ VARIANTS = [
     "moco(wrt=parameters)",
     "nash_mtl(update_every=2)",
     "normalize(burn_in=2)+uw",
+    "pcd(primary=1)",
     "rlw(dist=bernoulli)+pcgrad",
+    "rotate(param=geotorch)+scale",
+    "rotate(start=random)+mgda",
+    "rotate(update_every=2)+scale",
     "scale(burn_in=2)",
     "stch(warmup=3)",
+    "uw(classification=['0'])",
 ]
 # tests/distributed runs all methods in one pair of processes, tests/test_junction.py compiles them
 ELSEWHERE = ("distributed", "compiled")

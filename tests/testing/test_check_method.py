@@ -139,3 +139,8 @@ def test_a_method_may_waive_a_law_for_some_of_its_options(name, laws):
     for law in laws:
         check_method(name, laws=[law])
     check_method(name, laws=["single_task", "scale", "nonfinite"], wrt="parameters")
+
+
+def test_a_method_that_is_made_already_is_refused():
+    with pytest.raises(SpecError, match="name or the class"):
+        check_method(mtlkit.create_method("pcgrad", 3))

@@ -35,6 +35,19 @@ class SmallNet(nn.Module):
         return list(self.heads[name].parameters())
 
 
+class PlainNet(nn.Module):
+    """Without a method: the losses are added."""
+
+    def __init__(self, tasks=TASKS) -> None:
+        super().__init__()
+        self.backbone = nn.Linear(6, 8)
+        self.heads = nn.ModuleDict({task.name: nn.Linear(8, task.outputs or 1) for task in tasks})
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        z = self.backbone(x)
+        return {name: head(z) for name, head in self.heads.items()}
+
+
 class SmallData(Dataset):
     """``missing`` is the share of labels of "label" that are left out, as None."""
 

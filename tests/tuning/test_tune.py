@@ -107,6 +107,12 @@ def test_a_second_call_repeats_nothing(whole, monkeypatch):
     assert (folder / "winners.yaml").read_text() == before
 
 
+def test_settings_may_be_read_from_the_file_that_the_search_wrote(whole):
+    folder, made = whole
+    again = mtlkit.tune(folder / "tune.yaml", folder, progress=False)
+    assert again.winners == made.winners
+
+
 def test_another_search_in_the_folder_is_refused(whole):
     folder, _ = whole
     for changes, what in (

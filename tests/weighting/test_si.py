@@ -1,6 +1,7 @@
 import math
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,3 +36,11 @@ def test_after_normalize_the_value_is_that_of_the_normalised_losses():
     total, weights = step(method, [1.0, 5.0])
     assert total == pytest.approx(2 * math.log(0.5))
     assert weights == pytest.approx([1.0, 0.2])
+
+
+def test_a_loss_that_is_not_finite_leaves_the_other_heads_alone():
+    method = mtlkit.create_method("si", 3)
+    heads = [torch.ones((), requires_grad=True) for _ in range(3)]
+    method.total([2 * heads[0], heads[1] * torch.nan, -3 * heads[2]]).backward()
+    assert [bool(head.grad.isfinite()) for head in heads] == [True, False, False]
+    assert heads[0].grad.item() == pytest.approx(1.0)

@@ -64,7 +64,7 @@ def _solve_power_law(cosines: Matrix, scale: Matrix, power: float) -> Matrix:
 def _step_length(
     cosines: Matrix, scale: Matrix, power: float, b: Matrix, step: Matrix, slope: float
 ) -> float:
-    """The first of 1, 1/2, 1/4 ... that keeps b positive and does not overshoot the minimum by much.
+    """The longest step up to 1 that keeps b positive, halved until it does not overshoot by much.
 
     The objective is convex, so a slope along the step that is still negative proves descent.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from mtlkit.errors import SpecError
@@ -17,10 +18,11 @@ def task_names(tasks: int | Sequence[Any] | Mapping[str, Any]) -> tuple[str, ...
             f"tasks must be a number or a sequence of names, not {tasks!r}; "
             "for example tasks=3 or tasks=('seg', 'depth')"
         )
-    if isinstance(tasks, int):
-        if tasks < 1:
-            raise SpecError(f"tasks must be at least 1, not {tasks}")
-        return tuple(str(index) for index in range(tasks))
+    if isinstance(tasks, int | Integral):  # NumPy's whole numbers too
+        count = int(tasks)
+        if count < 1:
+            raise SpecError(f"tasks must be at least 1, not {count}")
+        return tuple(str(index) for index in range(count))
     try:
         names = tuple(item if isinstance(item, str) else item.name for item in tasks)
     except (TypeError, AttributeError):
