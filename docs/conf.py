@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent / "_ext")]
@@ -16,6 +17,7 @@ from benchmarks.draw_results import write_page  # noqa: E402
 from mtlkit import __version__  # noqa: E402
 from mtlkit.diagnosis.rules import NOTHING, RULES  # noqa: E402
 from mtlkit.evaluation.compare_config import CompareConfig, MethodsConfig, MethodSettings  # noqa: E402
+from mtlkit.testing import LAWS  # noqa: E402
 from mtlkit.training.config import TrainConfig, TrainingSettings  # noqa: E402
 from mtlkit.tuning import TuneConfig  # noqa: E402
 
@@ -84,9 +86,29 @@ def write_rules() -> None:
     (Path(__file__).parent / "settings_tables" / "rules.txt").write_text("\n".join(lines) + "\n")
 
 
+def write_laws() -> None:
+    """What `docs/design.md` includes: the laws that every method is checked for."""
+    lines = [f"- `{name}`: {sentence}" for name, sentence in LAWS.items()]
+    (Path(__file__).parent / "settings_tables" / "laws.txt").write_text("\n".join(lines) + "\n")
+
+
+def hide_source_links(
+    app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
+) -> None:
+    """Generated pages have no source in the repository to link to."""
+    if pagename.startswith(("methods/", "_modules/")) or pagename == "results":
+        context["theme_top_of_page_buttons"] = []
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("html-page-context", hide_source_links)
+
+
 write_method_pages(Path(__file__).parent / "methods")
 write_settings_tables()
 write_rules()
+write_laws()
 write_page(Path(__file__).parent / "results.md")
 # last, since the drawings above have a style of their own
 prepare_kernels(ROOT)

@@ -16,7 +16,7 @@ from tests.knobs import DEVICE, DTYPE
 NAMES = mtlkit.list_methods()
 # options that lead through other code than the defaults do
 VARIANTS = [
-    "constant(weights=[1, 2])",
+    "constant(weights={'0': 2.0})",
     "cr_mogm(inner=modo)",
     "cr_mogm(inner=pcd)",
     "db_mtl(wrt=parameters)",
