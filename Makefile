@@ -9,7 +9,7 @@ EXAMPLES := $(VENV)/examples
 # apart, because it is nothing that mtlkit needs, and asks for versions of its own
 LIBMTL := $(VENV)/libmtl
 
-.PHONY: help install demo test test-slow lint types spelling docs wheel wheel-test results speed clean
+.PHONY: help install demo test test-slow lint types spelling docs links wheel wheel-test results speed clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -58,6 +58,9 @@ types: $(STAMP)  ## Check types
 
 spelling: $(STAMP)  ## Check the spelling of code and docs
 	$(BIN)/codespell mtlkit benchmarks docs .github packaging *.md *.cff
+
+links: $(STAMP) $(EXAMPLES)/.installed  ## Check the links of the site that lead elsewhere; needs the internet
+	$(BIN)/python -m sphinx -j auto -q -b linkcheck docs docs/_build/links
 
 docs: $(STAMP) $(EXAMPLES)/.installed  ## Build the documentation site into docs/_build/html
 	$(BIN)/python -m sphinx -j auto -W --keep-going -q -b html docs docs/_build/html

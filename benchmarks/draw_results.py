@@ -169,7 +169,9 @@ def write_overview() -> None:
 
 def write_page(target: Path) -> None:
     """The documentation's page: all READMEs, with their figures copied beside it."""
-    parts = [(RESULTS / "README.md").read_text().rstrip()]
+    parts = [
+        re.sub(r"\]\((\w+)/README\.md\)", _section_link, (RESULTS / "README.md").read_text().rstrip())
+    ]
     parts.append(f"## All data sets\n\n{(RESULTS / 'overview.md').read_text().rstrip()}")
     images = target.parent / "images" / "results"
     images.mkdir(parents=True, exist_ok=True)
@@ -184,6 +186,13 @@ def write_page(target: Path) -> None:
         if table.exists():
             parts.append(f"### {folder.name}: all figures\n\n{table.read_text().rstrip()}")
     write_text(target, "\n\n".join(parts) + "\n")
+
+
+def _section_link(link: re.Match[str]) -> str:
+    """A link to a folder's README as one to its section of the page."""
+    title = (RESULTS / link[1] / "README.md").read_text().splitlines()[0].removeprefix("# ").lower()
+    slug = re.sub(r"[^\w -]", "", title).replace(" ", "-")
+    return f"](#{slug})"
 
 
 def main() -> None:

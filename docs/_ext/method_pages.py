@@ -46,7 +46,8 @@ def _page(name: str, folder: Path) -> str:
     parts = [title]
     if picture.exists():
         parts += ["", f"![What {name} makes of conflicting gradients]({name}.svg)", "", _CAPTION]
-    rest = re.sub(r"\| link \| (\S+) \|", r"| link | <\1> |", rest)
+    # the address without its path: a long one would make the table too wide for a phone
+    rest = re.sub(r"\| link \| (https://([^/ ]+)\S*) \|", r"| link | [\2](\1) |", rest)
     return "\n".join([*parts, rest, _parts(name), _usage(name), _laws(name)])
 
 

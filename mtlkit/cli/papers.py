@@ -52,7 +52,7 @@ _ELSEWHERE = {
 }
 
 IDEAS: dict[str, tuple[str, ...]] = {
-    "No intervention: the baseline of every comparison": ("sum", "mean", "constant"),
+    "No intervention: the baseline of every comparison": ("sum", "vanilla", "mean", "constant"),
     "Homogenise sizes and directions (RotoGrad)": (
         "rotograd",
         "rotate",
