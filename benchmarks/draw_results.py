@@ -104,6 +104,7 @@ def differences_figure(comparison: Comparison) -> Any:
         panel.axvline(0, color=GREY, linewidth=1)
         panel.set_title(f"{task.name}: {metric}", fontsize=10)
         panel.set_xlabel(f"better than {comparison.reference} →", fontsize=9)
+        panel.locator_params(axis="x", nbins=4)
     panels[0].set_yticks(range(len(labels)), labels)
     panels[0].invert_yaxis()
     return figure
@@ -124,6 +125,7 @@ def front_figure(comparison: Comparison) -> Any:
         panel.axvline(0, color=GREY, linewidth=1)
         panel.set_title(task.name, fontsize=10)
         panel.set_xlabel(f"gain over {comparison.baseline}, %", fontsize=9)
+        panel.locator_params(axis="x", nbins=4)
     panels[0].set_yticks(range(len(labels) + 1), [f"{len(drawn)} weightings", *labels])
     panels[0].invert_yaxis()
     return figure
