@@ -28,12 +28,13 @@ from mtlkit.files import write_text
 RESULTS = Path(__file__).parent / "results"
 OVERVIEW = """\
 Improvement over single-task networks in percent, mean over all tasks and seeds, and the place among the
-methods by the mean of the tasks' ranks; equal ranks share their places. Budgets, networks and numbers of
-seeds differ, so that columns are not comparable with one another, and most differences within a column
-are not significant: see each section. Then the mean place over the data sets that a method was run on, 0
-for always first, 1 for always last. Left out are data sets with fewer than four of these methods:
-{left_out}. The cost is what a method adds to a step with ten tasks and 512 features, all rotated where a
-method rotates, on one thread; that of the tuned sum is its search."""
+methods by the mean of the tasks' ranks; equal ranks share their places. In brackets after a data set:
+the numbers of tasks and seeds. Budgets and networks differ, so that columns are not comparable with one
+another, and most differences within a column are not significant: see each section. The mean place is
+over the data sets that a method was run on, 0 for always first, 1 for always last. Left out are data
+sets with fewer than four of these methods: {left_out}. The cost is what a method adds to a step with ten
+tasks and 512 features, all rotated where a method rotates, on one thread; that of the tuned sum is its
+search."""
 FRONTS = """\
 Beside the front of weighted sums: constant weights of the losses, drawn evenly from the simplex and
 trained like the methods. A cell says how many of them are at least as good as the method on every task,

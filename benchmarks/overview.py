@@ -45,9 +45,9 @@ def overview(comparisons: Mapping[str, Comparison]) -> str:
 
     A cell is the mean improvement over single-task networks in percent, over tasks and seeds, and the
     place by the mean of the tasks' ranks; equal ranks share their places. As not every method was run
-    everywhere, there follows a mean over data sets of the place's share: 0 for always first, 1 for
-    always last. The cost is what a method adds to a step, as ``mtlkit methods`` shows it; that of the
-    tuned sum is its search. Comparisons that are :func:`left_out` have no column.
+    everywhere, the mean place is one of shares: 0 for always first, 1 for always last. A head has the
+    numbers of tasks and seeds. The cost is what a method adds to a step, as ``mtlkit methods`` shows it;
+    that of the tuned sum is its search. Comparisons that are :func:`left_out` have no column.
     """
     gone = left_out(comparisons)
     comparisons = {name: each for name, each in comparisons.items() if name not in gone}
@@ -67,21 +67,14 @@ def overview(comparisons: Mapping[str, Comparison]) -> str:
             shares.setdefault(method, []).append(share)
     order = sorted((m for m in METHODS if m in cells), key=lambda m: float(np.mean(shares[m])))
     names = list(comparisons)
-    lines = [
-        "| method | "
-        + " | ".join(_head(name, comparisons[name]) for name in names)
-        + " | 0 best, 1 worst | cost |",
-        "|:--|" + "--:|" * (len(names) + 2),
-    ]
-    costs = {name: f"+{added:g} ms" for name, added in kept_costs().added.items()}
+    heads = ["method", "mean place", "cost", *(_head(name, comparisons[name]) for name in names)]
+    lines = [f"| {' | '.join(heads)} |", "|:--|" + "--:|" * (len(names) + 2)]
+    costs = {name: f"+{added:g}\N{NO-BREAK SPACE}ms" for name, added in kept_costs().added.items()}
     costs["tuned sum"] = "20 trainings"
     for method in order:
         found = [cells[method].get(name, "–") for name in names]
-        lines.append(
-            f"| {method} | "
-            + " | ".join(found)
-            + f" | {np.mean(shares[method]):.2f} | {costs[method]} |"
-        )
+        row = [method, f"{np.mean(shares[method]):.2f}", costs[method], *found]
+        lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -121,4 +114,4 @@ def _chosen(comparison: Comparison) -> dict[str, str]:
 
 def _head(name: str, comparison: Comparison) -> str:
     wrapped = name.replace("_", " ")  # a long word would make its column wide
-    return f"{wrapped}: {len(comparison.tasks)} tasks, {len(comparison.seeds)} seeds"
+    return f"{wrapped} ({len(comparison.tasks)}, {len(comparison.seeds)})"
