@@ -143,16 +143,16 @@ def _against_single_task(
     better = [label for label, claim in tested.items() if claim.wins]
     worse = [label for label, claim in tested.items() if claim.loses]
     start = "Against single-task networks, multi-task training"
-    every = "every method" if len(tested) == len(labels) else "every method that was tested"
+    rest = "" if len(tested) == len(labels) else "; the other methods have no finite result to test"
     if better:
         top = max(better, key=lambda label: tested[label].difference.mean)
         found = tested[top].difference
-        names = every if len(better) == len(tested) else some(better)
+        names = "every method" if len(better) == len(labels) else some(better)
         most = "" if len(better) == 1 else f"; most with {top}"
         text = f"{start} pays with {names}{most}, {interval(found, ' %', seeds)}"
-        return _Pays(text + (f" and costs with {some(worse)}." if worse else "."), better)
-    if len(worse) == len(tested):
-        return _Pays(f"{start} does not pay here: {every} is worse.")
+        return _Pays(f"{text}{f' and costs with {some(worse)}' if worse else ''}{rest}.", better)
+    if len(worse) == len(labels):
+        return _Pays(f"{start} does not pay here: every method is worse.")
     if worse:
-        return _Pays(f"{start} costs with {some(worse)}, and is not shown to pay with any method.")
-    return _Pays(f"{start} is not shown to pay, nor to cost anything.")
+        return _Pays(f"{start} costs with {some(worse)}, and is not shown to pay with any method{rest}.")
+    return _Pays(f"{start} is not shown to pay, nor to cost anything{rest}.")
