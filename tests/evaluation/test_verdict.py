@@ -41,6 +41,17 @@ def test_a_clear_winner_is_named_with_its_interval():
     assert len(found.sentences) == 3
 
 
+def test_methods_without_a_finite_result_are_not_spoken_for_against_single_task_networks():
+    made = drawn({"bad": -0.1, "broken": 0.1}, single=0.05)
+    assert "does not pay here: every method is worse." in judge(drawn({"bad": -0.1}, single=0.05)).text
+    for run in made.runs:
+        if run.label == "broken":
+            run.metrics["a"]["accuracy"] = math.nan
+    last = judge(made).sentences[-1]
+    assert "costs with bad and sum" in last or "costs with sum and bad" in last
+    assert last.endswith("; the other methods have no finite result to test.")
+
+
 def test_level_worse_and_undecided_are_told_apart():
     found = judge(drawn({"same": 0.0, "bad": -0.1}, seeds=10))
     assert (found.winners, found.level, found.worse) == ((), ("same",), ("bad",))
