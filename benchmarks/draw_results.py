@@ -175,6 +175,7 @@ def write_page(target: Path) -> None:
     parts = [
         re.sub(r"\]\((\w+)/README\.md\)", _section_link, (RESULTS / "README.md").read_text().rstrip())
     ]
+    parts[0] = parts[0].replace("](../../docs/", "](")
     parts.append(f"## All data sets\n\n{(RESULTS / 'overview.md').read_text().rstrip()}")
     images = target.parent / "images" / "results"
     images.mkdir(parents=True, exist_ok=True)
