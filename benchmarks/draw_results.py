@@ -172,10 +172,8 @@ def write_overview() -> None:
 
 def write_page(target: Path) -> None:
     """The documentation's page: all READMEs, with their figures copied beside it."""
-    parts = [
-        re.sub(r"\]\((\w+)/README\.md\)", _section_link, (RESULTS / "README.md").read_text().rstrip())
-    ]
-    parts[0] = parts[0].replace("](../../docs/", "](")
+    first = (RESULTS / "README.md").read_text().rstrip().replace("](../../docs/", "](")
+    parts = [re.sub(r"\]\((\w+)/README\.md\)", _section_link, first)]
     parts.append(f"## All data sets\n\n{(RESULTS / 'overview.md').read_text().rstrip()}")
     images = target.parent / "images" / "results"
     images.mkdir(parents=True, exist_ok=True)
