@@ -31,7 +31,13 @@ __all__ = ["RunResult", "build_model", "build_trainer", "make_optimizer", "run"]
 
 @dataclass
 class RunResult:
-    """How a run ended, and the test metrics of the best checkpoint."""
+    """How a run ended.
+
+    Attributes:
+        fit: how training ended.
+        test: metrics of the best checkpoint on the test set, by task; None without a test.
+        folder: where the run is.
+    """
 
     fit: FitResult
     test: dict[str, dict[str, float]] | None
