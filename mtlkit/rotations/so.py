@@ -71,7 +71,8 @@ class Rotations(nn.Module):
         self.degree = 8
         self._idle = 0  # backward passes in a row without an update by an optimizer
         self._unfolded = False
-        self._lie_versions: list[tuple[int, int]] | None = None  # after the last fold, as the next
+        # what ``lie`` and ``base`` were after the last fold, to notice who wrote to them since
+        self._lie_versions: list[tuple[int, int]] | None = None
         self._base_version: list[tuple[int, int]] | None = None
         self._cache: tuple[list[tuple[int, int]], list[Tensor], Tensor] | None = None
 

@@ -52,7 +52,10 @@ class Tuning:
 
 
 def tune(
-    config: TuneConfig | dict[str, Any], output: str | os.PathLike[str], *, progress: bool | None = None
+    config: TuneConfig | dict[str, Any] | str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    progress: bool | None = None,
 ) -> Tuning:
     """Search settings for every method: the same number of trials each, judged on validation only.
 
