@@ -17,9 +17,11 @@ __all__ = ["Constant"]
 
 @register_method("constant")
 class Constant(GradientAggregator):
-    r"""Weigh the losses by fixed factors: :math:`\sum_k c_k L_k`, heads included.
+    r"""Weigh the losses by fixed factors.
 
-    The merge is the plain sum, so task gradients are merged to :math:`\sum_k c_k G_k`.
+    .. math:: L = \sum_k c_k L_k \qquad g = \sum_k c_k G_k
+
+    The loss of each head has its factor too. The gradients are merged by the plain sum.
 
     Length: K equal gradients g give :math:`\sum_k c_k\, g`, by default K g. The factor of a loss is
     :math:`c_k`.

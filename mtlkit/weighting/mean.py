@@ -13,9 +13,11 @@ __all__ = ["Mean"]
 
 @register_method("mean")
 class Mean(GradientAggregator):
-    r"""The mean, :math:`\frac1K \sum_k G_k`, over the tasks that are present.
+    r"""The mean of the task gradients.
 
-    Only the shared layers see the factor: each head still follows its own loss in full.
+    .. math:: g = \frac1K \sum_k G_k
+
+    over the K tasks that are present. Only the shared layers see the factor: each head still follows its own loss in full.
 
     Length: K equal gradients g give g. LibMTL's EW is not the mean but the sum.
     """

@@ -13,7 +13,9 @@ __all__ = ["Sum"]
 
 @register_method("sum")
 class Sum(GradientAggregator):
-    r"""The plain sum, :math:`\sum_k G_k`: every weight is one.
+    r"""The plain sum of the task gradients: every weight is one.
+
+    .. math:: g = \sum_k G_k
 
     ``method(features)`` may be left out; with it, the step's statistics are kept as for all others.
 

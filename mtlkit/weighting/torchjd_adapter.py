@@ -20,11 +20,14 @@ __all__ = ["TorchJD"]
 class TorchJD(GradientAggregator):
     r"""Merge by an aggregator of the package torchjd, where that is installed.
 
-    The aggregator sees the Jacobian whose rows are the gradients of the tasks present. Aggregators that
-    compute weights from the Gram matrix are given the Gram matrix alone: they cost no copy of the
-    gradients, and are exact on several processes. For all others a feature's row is this process's share
-    of it, so that several processes differ from one. What an aggregator remembers between steps is not
-    saved with the method.
+    .. math:: g = \mathcal{A}(J), \qquad J = (G_1, \dots, G_K)^\top
+
+    The aggregator :math:`\mathcal{A}` sees the Jacobian J, whose rows are the gradients of the tasks
+    present. Where it computes weights w from the Gram matrix, so that
+    :math:`\mathcal{A}(J) = J^\top w(J J^\top)`, it is given the Gram matrix alone: that costs no copy of
+    the gradients, and is exact on several processes. For all others a feature's row is this process's
+    share of it, so that several processes differ from one. What an aggregator remembers between steps is
+    not saved with the method.
 
     Length: that of the aggregator. With the default, ``AlignedMTL``, K equal gradients g give g;
     mtlkit's ``aligned_mtl`` gives K g.

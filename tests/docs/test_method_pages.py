@@ -1,9 +1,11 @@
-"""What the extension of the methods' pages does to docstrings."""
+"""What the pages of the methods show, and what their extension does to docstrings."""
 
 import sys
 from pathlib import Path
 
 import pytest
+
+from mtlkit.cli import catalogue
 
 PAGE = """
 .. autofunction:: mtlkit.create_method
@@ -29,3 +31,8 @@ def test_options_are_left_out_of_the_pages_of_methods_alone(tmp_path, monkeypatc
     assert "**feature_dim**" in function
     assert "projections" in method
     assert "**seed**" not in method
+
+
+@pytest.mark.parametrize("facts", catalogue.all_facts(), ids=lambda facts: facts.name)
+def test_a_method_has_a_displayed_equation(facts):
+    assert ".. math::" in facts.docstring
