@@ -17,7 +17,8 @@ class Mean(GradientAggregator):
 
     .. math:: g = \frac1K \sum_k G_k
 
-    over the K tasks that are present. Only the shared layers see the factor: each head still follows its own loss in full.
+    over the K tasks that are present. Only the shared layers see the factor: each head still follows its
+    own loss in full.
 
     Length: K equal gradients g give g. LibMTL's EW is not the mean but the sum.
     """
