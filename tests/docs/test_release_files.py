@@ -12,7 +12,8 @@ import yaml
 import mtlkit
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 CONDA_NAMES = {"torch": "pytorch"}
@@ -69,3 +70,18 @@ def test_a_workflow_runs_targets_and_files_that_exist(workflow):
 def test_a_page_names_targets_that_exist(page):
     text = (ROOT / page).read_text()
     assert set(re.findall(r"(?:`|\$ )make ([a-z-]+)", text)) <= TARGETS
+
+
+def test_the_package_index_gets_whole_links_and_the_same_code():
+    settings = PYPROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    assert settings["fragments"] == [{"path": "README.md"}]
+    readme = shown = (ROOT / "README.md").read_text()
+    for each in settings["substitutions"]:
+        shown = re.sub(each["pattern"], each["replacement"], shown)
+    fences = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+    assert fences.findall(shown) == fences.findall(readme)
+    targets = re.findall(r"\]\((?!https://)([^)]*)", fences.sub("", shown))
+    assert targets == []
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]*)", shown)
+    assert pictures
+    assert all(target.startswith("https://raw.githubusercontent.com/") for target in pictures)
