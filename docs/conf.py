@@ -11,11 +11,11 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent / "_ext")]
 
 from method_pages import write_method_pages  # noqa: E402
 from notebooks import examples_folder, outputs_folder, prepare_kernels  # noqa: E402
+from rules_table import rules_table  # noqa: E402
 from settings_table import settings_table  # noqa: E402
 
 from benchmarks.draw_results import write_page  # noqa: E402
 from mtlkit import __version__  # noqa: E402
-from mtlkit.diagnosis.rules import NOTHING, RULES  # noqa: E402
 from mtlkit.evaluation.compare_config import CompareConfig, MethodsConfig, MethodSettings  # noqa: E402
 from mtlkit.testing import LAWS  # noqa: E402
 from mtlkit.training.config import TrainConfig, TrainingSettings  # noqa: E402
@@ -81,9 +81,7 @@ def write_settings_tables() -> None:
 
 def write_rules() -> None:
     """What `docs/choose.md` includes, from the rules of the diagnosis."""
-    lines = ["| what is seen | what to try | why |", "|---|---|---|"]
-    lines += [f"| {rule.when} | {rule.advice} | {rule.why} |" for rule in (*RULES, NOTHING)]
-    (Path(__file__).parent / "settings_tables" / "rules.txt").write_text("\n".join(lines) + "\n")
+    (Path(__file__).parent / "settings_tables" / "rules.txt").write_text(rules_table())
 
 
 def write_laws() -> None:

@@ -1,0 +1,83 @@
+"""The table from symptom to method: the rules of the diagnosis, and what our own results say about them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mtlkit.diagnosis.rules import NOTHING, RULES
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+
+# By rule: folders of benchmarks/results and what was found there. The figures are those of the folder's README.
+EVIDENCE: dict[str, tuple[tuple[str, str], ...]] = {
+    "different norms": (
+        (
+            "units",
+            "left digit 55 % with the sum, 96 % with `scale` and `imtl_g`; same sign on all three seeds, not "
+            "significant after correction",
+        ),
+    ),
+    "drifting norms": (
+        (
+            "units",
+            "a warning about `gradnorm`: at the paper's rate it is too slow, 60 % for the left digit",
+        ),
+    ),
+    "rising losses": (
+        (
+            "cifar10",
+            "rotations that did not slow down: the training loss rose from 2.5 to 3.5 (runs discarded)",
+        ),
+    ),
+    "lasting conflicts": (
+        ("toys", "opposite tasks: both solved by `rotograd` on 84 of 200 seeds, by the sum on 0"),
+        (
+            "multimnist",
+            "`rotograd` from random rotations +1.4 points, from the identity -1.4; neither significant after "
+            "correction",
+        ),
+    ),
+    "costly others": (
+        (
+            "multidigits_tuned",
+            "no gain: `cagrad` -2.5 and `nash_mtl` -5.9 points against a tuned sum, not significant",
+        ),
+    ),
+    "chance conflicts": (
+        ("census", "orthogonal tasks: over ten seeds the only significant gain of a method is +.07 %"),
+    ),
+    "nothing": (
+        ("multidigits_tuned", "ten seeds, equal search: no method's mean is above the tuned sum's"),
+        ("census", "nothing worth having beats the sum"),
+    ),
+}
+# Figures that are not in benchmarks/results.
+ELSEWHERE = {
+    "no fork": "[Speed](speed.md): `upgrad(wrt=parameters)` takes 2.6 and 7.9 × a plain step at K = 3 and 10",
+}
+NONE = "none of our own"
+
+
+def rules_table() -> str:
+    """The rules in their order, in Markdown."""
+    rules = (*RULES, NOTHING)
+    unknown = ({*EVIDENCE} | {*ELSEWHERE}) - {rule.name for rule in rules}
+    if unknown:
+        raise ValueError(f"evidence for rules that do not exist: {', '.join(sorted(unknown))}")
+    lines = ["| what is seen | what to try | why | our evidence |", "|---|---|---|---|"]
+    lines += [f"| {rule.when} | {rule.advice} | {rule.why} | {_evidence(rule.name)} |" for rule in rules]
+    return "\n".join(lines) + "\n"
+
+
+def _evidence(rule: str) -> str:
+    found = [
+        f"[{folder}](results.md#{_slug(folder)}): {text}" for folder, text in EVIDENCE.get(rule, ())
+    ]
+    return ". ".join([*found, *filter(None, [ELSEWHERE.get(rule)])]) or NONE
+
+
+def _slug(folder: str) -> str:
+    """The anchor of a folder's section on the page of results."""
+    title = (RESULTS / folder / "README.md").read_text().splitlines()[0].removeprefix("# ").lower()
+    return re.sub(r"[^\w -]", "", title).replace(" ", "-")
