@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument(
         "--cpu-time",
         action="store_true",
-        help="peers, steps: CPU time of one thread",
+        help="growth, peers, steps: CPU time of one thread",
     )
     arguments = parser.parse_args()
     if arguments.cpu_time:
