@@ -174,7 +174,7 @@ def write_page(target: Path) -> None:
     """The documentation's page: all READMEs, with their figures copied beside it."""
     first = (RESULTS / "README.md").read_text().rstrip().replace("](../../docs/", "](")
     parts = [re.sub(r"\]\((\w+)/README\.md\)", _section_link, first)]
-    parts.append(f"## All data sets\n\n{(RESULTS / 'overview.md').read_text().rstrip()}")
+    parts.append(f"## All data sets\n\n{_well_broken((RESULTS / 'overview.md').read_text())}")
     images = target.parent / "images" / "results"
     images.mkdir(parents=True, exist_ok=True)
     for folder in folders():
@@ -186,8 +186,19 @@ def write_page(target: Path) -> None:
         text = text.replace("[`table.md`](table.md)", "the table below")
         parts.append(re.sub(r"^#", "##", text, flags=re.MULTILINE))
         if table.exists():
-            parts.append(f"### {folder.name}: all figures\n\n{table.read_text().rstrip()}")
+            parts.append(f"### {folder.name}: all figures\n\n{_well_broken(table.read_text())}")
     write_text(target, "\n\n".join(parts) + "\n")
+
+
+def _well_broken(table: str) -> str:
+    """A table whose narrow cells break before a spread or a bracket, and nowhere else."""
+    table = table.rstrip().replace(" ± ", " ±\N{NO-BREAK SPACE}")
+    return re.sub(r"\(\d[^)|]*\)", _unbroken, table)
+
+
+def _unbroken(text: re.Match[str]) -> str:
+    dash = "\N{WORD JOINER}–\N{WORD JOINER}"
+    return text[0].replace(" ", "\N{NO-BREAK SPACE}").replace("–", dash)
 
 
 def _section_link(link: re.Match[str]) -> str:
