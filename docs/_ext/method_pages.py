@@ -22,6 +22,13 @@ _CAPTION = (
     "Where features are rotated, pale arrows are the gradients before they are turned back.*"
 )
 
+# In the index, an alias of several parts has a line of its own: their sentences together would be too long.
+_TOGETHER = {
+    "imtl": "Bring all losses to one size, and give all tasks equal shares.",
+    "rotate_only": "Rotate the features for every task, and add the gradients.",
+    "rotograd": "Turn the task gradients towards each other, and give them one norm.",
+}
+
 
 def write_method_pages(folder: Path) -> None:
     """One page per method with its drawing, and the index."""
@@ -91,9 +98,10 @@ def _index(facts: dict[str, catalogue.MethodFacts]) -> str:
     lines = [
         "# All methods",
         "",
-        "Grouped by idea. Click on the head of a column to sort. *Cost* is the time that the method adds to a step at K = 10 "
-        "(see [Speed](../speed.md)); *waits* is the number of times that a step waits for the GPU. Not sure which one to take? See "
-        "[Choose a method](../choose.md).",
+        "Grouped by idea. Click on the head of a column to sort. Not sure which one to take? See [Choose a method](../choose.md).",
+        "",
+        "*Role*: a method weighs the losses, forks the features or merges the gradients. *Year* links to the paper. *Waits*: how often a "
+        "step waits for the GPU. *Cost*: the time that it adds to a step at K = 10 ([Speed](../speed.md)).",
         "",
     ]
     listed = {name for names in IDEAS.values() for name in names}
@@ -105,11 +113,13 @@ def _index(facts: dict[str, catalogue.MethodFacts]) -> str:
         lines += [
             f"## {idea}",
             "",
+            "```{table}",
+            ":class: methods",
+            "",
             "| method | what it does | role | year | needs | waits | cost |",
             "|---|---|---|--:|---|--:|--:|",
         ]
-        lines += [_row(method) for method in known]
-        lines.append("")
+        lines += [*(_row(method) for method in known), "```", ""]
     lines += ["## Left out on purpose", "", "| method | reason |", "|---|---|"]
     lines += [f"| `{name}` | {reason} |" for name, reason in catalogue.OMITTED.items()]
     names = "\n".join(facts)
@@ -120,18 +130,20 @@ def _row(facts: catalogue.MethodFacts) -> str:
     link = paper_link(facts.name)
     year = f"[{facts.year}]({link})" if facts.year and link else str(facts.year or "")
     waits = "1" if {"solver", "eigenvalues"} & set(facts.cost.split()) else "0"
-    cells = [f"[`{facts.name}`]({facts.name}.md)", _summary(facts), ", ".join(facts.roles), year]
+    roles = [role.split()[0] for role in facts.roles]  # the page says of what
+    cells = [f"[`{facts.name}`]({facts.name}.md)", _summary(facts), ", ".join(roles), year]
     cells += [", ".join(facts.needs), waits, facts.figure.replace(" ", "\N{NO-BREAK SPACE}")]
     return f"| {' | '.join(cells)} |"
 
 
 def _summary(facts: catalogue.MethodFacts) -> str:
-    named = [facts.name]
-    if facts.stands_for:
-        named = list(dict.fromkeys(part.name for part in methods.expand(facts.name)))
-    texts = [catalogue.method_facts(name).docstring.split("\n\n")[0] for name in named]
-    alias = f"`{facts.stands_for}`: " if facts.stands_for else ""
-    return (alias + " ".join(map(_myst, texts))).replace("|", "\\|")
+    if not facts.stands_for:
+        text = _myst(facts.docstring.split("\n\n")[0])
+    elif facts.name in _TOGETHER:
+        text = f"`{facts.stands_for}`: {_TOGETHER[facts.name]}"
+    else:
+        text = f"Stands for `{facts.stands_for}`."
+    return text.replace("|", "\\|")
 
 
 def _myst(text: str) -> str:
