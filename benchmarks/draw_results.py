@@ -82,13 +82,8 @@ def redraw(folder: Path) -> None:
 
 def differences_figure(comparison: Comparison) -> Any:
     """Differences from the reference, paired by seeds, with 95 % intervals; a panel per task."""
-    from matplotlib.figure import Figure
-
     labels = [label for label in comparison.labels if label != comparison.reference]
-    figure = Figure(
-        figsize=(3.1 * len(comparison.tasks), 0.32 * len(labels) + 1.2), layout="constrained"
-    )
-    panels = figure.subplots(1, len(comparison.tasks), sharey=True, squeeze=False)[0]
+    figure, panels = _panels(len(comparison.tasks), 0.25 * len(labels) + 1.2)
     for panel, task in zip(panels, comparison.tasks, strict=True):
         metric = task.main_metric
         for row, label in enumerate(labels):
@@ -113,12 +108,8 @@ def differences_figure(comparison: Comparison) -> Any:
 
 def front_figure(comparison: Comparison) -> Any:
     """Gains over single-task networks, a panel per task: a dot per method, above them the weightings."""
-    from matplotlib.figure import Figure
-
     labels = [label for label in comparison.labels if label != comparison.baseline]
-    count = len(comparison.tasks)
-    figure = Figure(figsize=(3.1 * count, 0.32 * len(labels) + 1.5), layout="constrained")
-    panels = figure.subplots(1, count, sharey=True, squeeze=False)[0]
+    figure, panels = _panels(len(comparison.tasks), 0.25 * len(labels) + 1.5)
     drawn, methods = mean_gains(comparison, comparison.front_labels), mean_gains(comparison, labels)
     for panel, task, grey, blue in zip(panels, comparison.tasks, drawn.T, methods.T, strict=True):
         panel.plot(grey, [0] * len(grey), "|", color=GREY, markersize=11)
@@ -130,6 +121,19 @@ def front_figure(comparison: Comparison) -> Any:
     panels[0].set_yticks(range(len(labels) + 1), [f"{len(drawn)} weightings", *labels])
     panels[0].invert_yaxis()
     return figure
+
+
+def _panels(count: int, height: float) -> tuple[Any, list[Any]]:
+    """At most three panels side by side, which a page shows without making the letters small."""
+    from matplotlib.figure import Figure
+
+    columns = min(count, 3)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(3.1 * columns, height * rows), layout="constrained")
+    panels = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
+    for panel in panels[count:]:
+        panel.remove()
+    return figure, panels[:count]
 
 
 def cosines_figure(cosines: Mapping[str, list[Any]], panels: Mapping[str, Sequence[str]]) -> Any:
@@ -181,7 +185,7 @@ def write_page(target: Path) -> None:
         text = (folder / "README.md").read_text().rstrip()
         for picture in folder.glob("*.png"):
             shutil.copy(picture, images / f"{folder.name}_{picture.name}")
-        text = re.sub(r"\]\((\w+\.png)\)", rf"](images/results/{folder.name}_\1){{.light}}", text)
+        text = re.sub(r"\]\((\w+\.png)\)", rf"](images/results/{folder.name}_\1){{.light .chart}}", text)
         table = folder / "table.md"
         text = text.replace("[`table.md`](table.md)", "the table below")
         parts.append(re.sub(r"^#", "##", text, flags=re.MULTILINE))
