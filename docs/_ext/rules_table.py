@@ -65,9 +65,10 @@ def rules_table() -> str:
     unknown = ({*EVIDENCE} | {*ELSEWHERE}) - {rule.name for rule in rules}
     if unknown:
         raise ValueError(f"evidence for rules that do not exist: {', '.join(sorted(unknown))}")
-    lines = ["| what is seen | what to try | why | our evidence |", "|---|---|---|---|"]
+    lines = ["```{table}", ":class: rules", ""]
+    lines += ["| what is seen | what to try | why | our evidence |", "|---|---|---|---|"]
     lines += [f"| {rule.when} | {rule.advice} | {rule.why} | {_evidence(rule.name)} |" for rule in rules]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "```", ""])
 
 
 def _evidence(rule: str) -> str:
