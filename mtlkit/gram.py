@@ -5,17 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["cosine_matrix", "full_precision", "norms_of", "precision", "safe_divide"]
+__all__ = ["cosine_matrix", "norms_of", "precision", "safe_divide"]
 
 
 def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
     """Quotient, and zero where the denominator is zero."""
     return torch.where(denominator.bool(), numerator / denominator, 0.0)
-
-
-def full_precision(device: torch.device) -> torch.autocast:
-    """Context without autocast, for merges and rotations."""
-    return torch.autocast(device.type, enabled=False)
 
 
 def norms_of(gram: Tensor) -> Tensor:

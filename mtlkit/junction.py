@@ -22,7 +22,6 @@ from torch import Tensor
 
 from mtlkit.errors import UsageError
 from mtlkit.gradients import Gradients
-from mtlkit.gram import full_precision
 from mtlkit.merger import Leaves, Merger
 from mtlkit.misuse import Fork, check_arrivals
 from mtlkit.nesting import flatten_features
@@ -103,7 +102,7 @@ class _FeatureJunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, anchor: Tensor | None, *flat: Tensor | None) -> Any:
-        with full_precision(ctx.device):
+        with torch.autocast(ctx.device.type, enabled=False):
             return _FeatureJunction.merge(ctx, anchor, flat)
 
     @staticmethod

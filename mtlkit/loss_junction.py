@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mtlkit.gram import full_precision
 from mtlkit.graph import retains_graph
 from mtlkit.merger import Merger
 from mtlkit.misuse import check_walk
@@ -55,7 +54,7 @@ class _LossJunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> Any:
-        with full_precision(scale.device):
+        with torch.autocast(scale.device.type, enabled=False):
             return _LossJunction.merge(ctx, scale)
 
     @staticmethod

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from mtlkit.gram import full_precision
 from mtlkit.rotations.axis import block_diagonal
 from mtlkit.rotations.exponential import skew_product
 from mtlkit.rotations.manifold import starting_rotations
@@ -63,7 +62,7 @@ class GeotorchRotations(nn.Module):
         geotorch projects the gradient of a rotation onto the tangent space, which leaves R A / 2.
         """
         own = dict(zip(tasks, rows, strict=True))
-        with full_precision(rows.device):
+        with torch.autocast(rows.device.type, enabled=False):
             return [
                 torch.bmm(R, skew_product(own[k].to(R), target.to(R)) / 2)
                 if k in own
@@ -74,7 +73,7 @@ class GeotorchRotations(nn.Module):
     def _computed(self) -> tuple[Tensor, ...]:
         weights: list[Any] = []
         for frame in self.frames:
-            with full_precision(next(frame.parameters()).device):
+            with torch.autocast(next(frame.parameters()).device.type, enabled=False):
                 weights.append(frame.weight)
         return tuple(weights)
 

@@ -9,7 +9,6 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from mtlkit.gram import full_precision
 from mtlkit.rotations.axis import block_diagonal
 from mtlkit.rotations.exponential import degree_for, packed_shape, packed_skew_products, unpack
 from mtlkit.rotations.fold import fold_, folded
@@ -83,7 +82,7 @@ class Rotations(nn.Module):
         """
         if not (self.training and torch.is_grad_enabled()):
             return self._evaluated()
-        with torch.no_grad(), full_precision(self.base.device):
+        with torch.no_grad(), torch.autocast(self.base.device.type, enabled=False):
             if torch.compiler.is_compiling():  # without a counter there is no drift to be checked
                 fold_(self.base, self.applied, self._packed())
                 self.base.copy_(orthogonalize(self.base))
@@ -133,7 +132,7 @@ class Rotations(nn.Module):
         if not torch.compiler.is_compiling():
             # an optimizer that writes to .data changes no version
             self._unfolded, self._cache = True, None
-        with full_precision(self.base.device):
+        with torch.autocast(self.base.device.type, enabled=False):
             products = packed_skew_products(rows.to(self.base.dtype), target.to(self.base.dtype))
         found = dict(zip(tasks, products, strict=True))
         return [found[k] if k in found else torch.zeros_like(self.lie[k]) for k in range(self.count)]
@@ -186,7 +185,7 @@ class Rotations(nn.Module):
 
     @torch.no_grad()
     def _functional(self) -> Tensor:
-        with full_precision(self.base.device):
+        with torch.autocast(self.base.device.type, enabled=False):
             rotations = folded(self.base, self.applied, self._packed())
         return rotations.view(self.count, self.blocks, self.side, self.side)
 

@@ -16,7 +16,6 @@ from mtlkit import losses as loss_terms
 from mtlkit.distributed import ALONE, Processes, processes_of
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.gradients import MatrixGradients
-from mtlkit.gram import full_precision
 from mtlkit.junction import Report, fork, fork_unrecorded
 from mtlkit.lone import LoneTraining
 from mtlkit.loss_junction import join_losses
@@ -140,7 +139,7 @@ class Method(Stateful):
             raise SpecError(f"gradients must be floating point, not {grads.dtype}")
         if losses is not None:
             losses = self._check_losses(losses)
-        with full_precision(grads.device):
+        with torch.autocast(grads.device.type, enabled=False):
             return self._combine(grads, losses).to(grads.dtype)
 
     def _check_losses(self, losses: Tensor) -> Tensor:
