@@ -19,7 +19,7 @@ __all__ = ["Constant"]
 class Constant(GradientAggregator):
     r"""Weigh the losses by fixed factors.
 
-    .. math:: L = \sum_k c_k L_k \qquad g = \sum_k c_k G_k
+    .. math:: L = \sum_k c_k L_k, \qquad g = \sum_k c_k G_k
 
     The loss of each head has its factor too. The gradients are merged by the plain sum.
 
