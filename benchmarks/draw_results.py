@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.overview import beside_fronts, left_out, overview
+from benchmarks.overview import beside_fronts, left_out, on_seeds_of_front, overview
 from benchmarks.paper.toy.plots import shares_figure
 from mtlkit.evaluation.results import Comparison
 from mtlkit.evaluation.significance import paired_difference
@@ -37,9 +37,10 @@ tasks and 512 features, all rotated where a method rotates, on one thread; that 
 search."""
 FRONTS = """\
 Beside the front of weighted sums: constant weights of the losses, drawn evenly from the simplex and
-trained like the methods. A cell says how many of them are at least as good as the method on every task,
-and how many are nowhere better, by means over seeds. Where the first number is 0, the method lies on or
-beyond the front."""
+trained like the methods. In brackets after a data set: the numbers of weightings and of seeds that they
+were trained on. A cell says how many weightings are at least as good as the method on every task, and
+how many are nowhere better, by means over these seeds. Where the first number is 0, the method lies on
+or beyond the front; a single seed says little about a method that is close to it."""
 COSINE_PANELS = {
     "cifar10": {
         "methods, with R_k": (
@@ -107,7 +108,11 @@ def differences_figure(comparison: Comparison) -> Any:
 
 
 def front_figure(comparison: Comparison) -> Any:
-    """Gains over single-task networks, a panel per task: a dot per method, above them the weightings."""
+    """Gains over single-task networks, a panel per task: a dot per method, above them the weightings.
+
+    They are means over the seeds that the weightings were trained on.
+    """
+    comparison = on_seeds_of_front(comparison)
     labels = [label for label in comparison.labels if label != comparison.baseline]
     figure, panels = _panels(len(comparison.tasks), 0.25 * len(labels) + 1.5)
     drawn, methods = mean_gains(comparison, comparison.front_labels), mean_gains(comparison, labels)

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from scipy.stats import rankdata
 
 from mtlkit.cli.costs import kept_costs
-from mtlkit.evaluation.results import Comparison
+from mtlkit.evaluation.results import FRONT, Comparison
 from mtlkit.evaluation.significance import rank_methods
 from mtlkit.evaluation.trade_offs import mean_gains
 
-__all__ = ["beside_fronts", "left_out", "overview"]
+__all__ = ["beside_fronts", "left_out", "on_seeds_of_front", "overview"]
 
 # What a practitioner would try; the same in every comparison of benchmarks/field.
 METHODS = (
@@ -82,9 +83,11 @@ def beside_fronts(comparisons: Mapping[str, Comparison]) -> str:
     """A Markdown table of the methods beside drawn weightings of the sum, where there are such runs.
 
     A cell is how many weightings are at least as good on every task, and how many are nowhere better,
-    by means over seeds.
+    by means over the seeds that the weightings were trained on. A head has the numbers of both.
     """
-    comparisons = {name: each for name, each in comparisons.items() if each.front_labels}
+    comparisons = {
+        name: on_seeds_of_front(each) for name, each in comparisons.items() if each.front_labels
+    }
     cells: dict[str, dict[str, str]] = {}
     for name, comparison in comparisons.items():
         drawn = mean_gains(comparison, comparison.front_labels)
@@ -92,13 +95,22 @@ def beside_fronts(comparisons: Mapping[str, Comparison]) -> str:
             gains = mean_gains(comparison, [label])
             above, below = (drawn >= gains).all(axis=1).sum(), (drawn <= gains).all(axis=1).sum()
             cells.setdefault(method, {})[name] = f"{above} / {below}"
-    heads = [f"{name.replace('_', ' ')}, {len(c.front_labels)}" for name, c in comparisons.items()]
+    heads = [
+        f"{name.replace('_', ' ')} ({len(each.front_labels)}, {len(each.seeds)})"
+        for name, each in comparisons.items()
+    ]
     lines = [f"| method | {' | '.join(heads)} |", "|:--|" + "--:|" * len(heads)]
     for method in METHODS:
         if method in cells:
             found = [cells[method].get(name, "–") for name in comparisons]
             lines.append(f"| {method} | {' | '.join(found)} |")
     return "\n".join(lines) + "\n"
+
+
+def on_seeds_of_front(comparison: Comparison) -> Comparison:
+    """The runs of the seeds that the drawn weightings were trained on."""
+    seeds = {run.seed for run in comparison.runs if run.kind == FRONT}
+    return replace(comparison, runs=[run for run in comparison.runs if run.seed in seeds])
 
 
 def left_out(comparisons: Mapping[str, Comparison]) -> list[str]:

@@ -1,9 +1,10 @@
-"""Store what a comparison found: python -m benchmarks.store_results RUN FOLDER [RUN FOLDER ...]
+"""Store what a comparison found: python -m benchmarks.store_results [--add] RUN FOLDER [RUN FOLDER ...]
 
 Copies settings and results of ``RUN``, a folder of ``mtlkit compare``, to ``benchmarks/results/FOLDER``,
 with the mean cosines of task and update gradients, which the logs of its runs have. A comparison that is
-not finished is stored with the runs that it has. ``make results`` then draws tables and figures; the
-README with claim and verdict is written by hand.
+not finished is stored with the runs that it has. With ``--add``, its runs are added to those that are
+stored, such as more methods or the front of weighted sums; runs of both must be equal. ``make results``
+then draws tables and figures; the README with claim and verdict is written by hand.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from benchmarks.draw_results import RESULTS
-from mtlkit.evaluation.results import Comparison
+from mtlkit.evaluation.results import Comparison, append_result
 from mtlkit.files import write_text
 
 Points = list[tuple[int, float]]
@@ -41,6 +42,28 @@ def store(run: Path, folder: Path) -> None:
         write_text(folder / "cosines.json", json.dumps(cosines) + "\n")
 
 
+def add(run: Path, folder: Path) -> None:
+    """Add the runs of the comparison in ``run`` to the stored ones."""
+    stored, new = Comparison.load(folder), Comparison.load(run)
+    own = {"methods", "order", "seeds"}
+    common = sorted((stored.config.keys() & new.config.keys()) - own)
+    changed = [key for key in common if stored.config[key] != new.config[key]]
+    if changed:
+        raise SystemExit(f"{run} differs from {folder} in {', '.join(changed)}")
+    added = []
+    for each in new.runs:
+        known = stored.find(each.label, each.seed)
+        if known is None:
+            added.append(each)
+        elif known.metrics != each.metrics:
+            raise SystemExit(f"{run}: {each.label}, seed {each.seed}, is stored with other metrics")
+    for each in added:
+        append_result(folder, each)
+    stored.config["methods"] |= new.config["methods"]
+    stored.config["order"] = list(dict.fromkeys([*stored.config["order"], *new.config["order"]]))
+    stored.save_header(folder)
+
+
 def mean_cosines(run: Path) -> dict[str, list[Points]]:
     """By method, for each seed: steps, and the tasks' mean cosine with the update around them."""
     found: dict[str, list[Points]] = {}
@@ -55,11 +78,13 @@ def mean_cosines(run: Path) -> dict[str, list[Points]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("pairs", nargs="+", metavar="RUN FOLDER")
-    pairs = parser.parse_args().pairs
+    parser.add_argument("--add", action="store_true", help="add the runs to those that are stored")
+    arguments = parser.parse_args()
+    pairs = arguments.pairs
     if len(pairs) % 2:
         parser.error("give pairs: the comparison's folder, and its name in benchmarks/results")
     for run, name in zip(pairs[::2], pairs[1::2], strict=True):
-        store(Path(run), RESULTS / name)
+        (add if arguments.add else store)(Path(run), RESULTS / name)
         print(RESULTS.relative_to(RESULTS.parent.parent) / name)
 
 

@@ -60,9 +60,12 @@ def test_methods_beside_the_front_are_counted_as_by_hand():
     for number, (a, b) in enumerate([(0.5, 0.7), (0.8, 0.8), (0.6, 0.4)]):
         metrics = {"a": {"accuracy": a}, "b": {"accuracy": b}}
         made.runs.append(Run(f"w{number}", 0, metrics=metrics, kind="front"))
+    for label in made.labels:  # a seed without weightings, which does not count
+        metrics = {"a": {"accuracy": 0.1}, "b": {"accuracy": 0.1}}
+        made.runs.append(Run(label, 1, metrics=metrics))
     without = comparison({"sum": (0.5, 0.6)})
     assert beside_fronts({"one": made, "none": without}).splitlines() == [
-        "| method | one, 3 |",
+        "| method | one (3, 1) |",
         "|:--|--:|",
         "| sum | 2 / 0 |",
         "| scale | 0 / 3 |",
