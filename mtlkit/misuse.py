@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from mtlkit.graph import nodes_below
 from mtlkit.launching import warn_first
 from mtlkit.merger import Merger
 
-__all__ = ["Fork", "Forks", "check_arrivals", "check_walk", "in_backward"]
+__all__ = ["Fork", "Forks", "check_arrivals", "check_unforked", "check_walk", "in_backward"]
 
 _NO_FORK = (
     "for a loss that contains derivatives of the prediction, or a model without features to fork, "
@@ -96,14 +97,9 @@ class Forks:
             )
         fork, self.latest = self.latest, Fork(ALONE)
         fork.given = tuple(k for k, loss in losses.items() if loss.requires_grad)
-        missing = [name for k, name in enumerate(tasks) if k not in losses]
         # DDP finds unused heads by itself, but only if some output of its forward has a gradient
-        if missing and (fork.strict or (fork.wrapped and not losses)) and inside_wrapper() is None:
-            raise UsageError(
-                f"task(s) {', '.join(missing)} have no labels on this process, and DDP waits for the "
-                "gradients of their heads: wrap with find_unused_parameters=True"
-                + ("" if losses else " and call method.total(losses) inside the wrapped forward")
-            )
+        if fork.strict or (fork.wrapped and not losses and inside_wrapper() is None):
+            _refuse_missing(losses, tasks)
         return anchor
 
     def refuse_without_fork(self, method: Any) -> None:
@@ -131,6 +127,37 @@ class Forks:
 
     def __reduce__(self) -> Any:
         return Forks, ()
+
+
+def check_unforked(losses: dict[int, Tensor], tasks: tuple[str, ...], processes: Processes) -> None:
+    """Check that DDP gets what it waits for from a total without a fork."""
+    if processes.alone or in_backward():
+        return
+    _, strict = wrapper_waits()
+    if strict:
+        _refuse_missing(losses, tasks)
+    missing = [name for k, name in enumerate(tasks) if k not in losses]
+    if not missing or inside_wrapper() is not None:
+        return
+    # a DDP that finds unused parameters leaves a node in the graph, any other DDP no trace
+    if "_DDPSinkBackward" not in {type(node).__name__ for node in nodes_below(losses.values())}:
+        warnings.warn(
+            f"task(s) {', '.join(missing)} have no labels on this process; if the model is wrapped in "
+            "DistributedDataParallel, that waits for the gradients of their heads until its timeout: "
+            "wrap with find_unused_parameters=True",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _refuse_missing(losses: dict[int, Tensor], tasks: tuple[str, ...]) -> None:
+    missing = [name for k, name in enumerate(tasks) if k not in losses]
+    if missing:
+        raise UsageError(
+            f"task(s) {', '.join(missing)} have no labels on this process, and DDP waits for the "
+            "gradients of their heads: wrap with find_unused_parameters=True"
+            + ("" if losses else " and call method.total(losses) inside the wrapped forward")
+        )
 
 
 def check_arrivals(method: Merger, fork: Fork, through_total: bool, arrived: Iterable[int]) -> None:

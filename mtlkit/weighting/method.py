@@ -20,7 +20,7 @@ from mtlkit.junction import Report, fork, fork_unrecorded
 from mtlkit.lone import LoneTraining
 from mtlkit.loss_junction import join_losses
 from mtlkit.merger import Leaves
-from mtlkit.misuse import Fork, Forks
+from mtlkit.misuse import Fork, Forks, check_unforked
 from mtlkit.names import task_names
 from mtlkit.spec import Part, format_spec
 from mtlkit.step import Step, measure_rows
@@ -106,6 +106,8 @@ class Method(Stateful):
         anchor = self._forks.close(given, self.tasks) if recording else None
         exchanged = recording and (self.uses_losses or "loss" in self.roles)
         processes = self.processes if exchanged else ALONE
+        if recording and anchor is None and not (self.is_sum and processes.alone):
+            check_unforked(given, self.tasks, self.processes)
         device = self.last_step.gram.device
         weighed = loss_terms.weigh(given, self.parts, processes, device, recording=recording)
         terms = list(weighed.terms.values())

@@ -74,8 +74,40 @@ def outside(rank: int, present: list[tuple[int, ...]], unused: bool) -> list[tor
     return [p.grad for p in net.parameters()]
 
 
-def absent_labels_inside(rank: int) -> None:
-    module = DistributedDataParallel(small_net("uw+pcgrad"), find_unused_parameters=True)
+class Unforked(nn.Module):
+    """A net whose gradients are merged at the losses; ``forward`` gives the losses, or their total."""
+
+    def __init__(self, spec: str = "pcgrad(wrt=parameters)") -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.backbone, self.heads = nn.Linear(4, 6), nn.ModuleList(nn.Linear(6, 1) for _ in range(2))
+        self.method = mtlkit.create_method(spec, 2, shared=self.backbone)
+
+    def forward(self, x: torch.Tensor, present: tuple[int, ...] = (0, 1), total: bool = True) -> Any:
+        z = self.backbone(x)
+        losses = [h(z).square().mean() if k in present else None for k, h in enumerate(self.heads)]
+        return self.method.total(losses) if total else losses
+
+
+def uneven_steps_unforked(rank: int, spec: str) -> None:
+    module = DistributedDataParallel(Unforked(spec))
+    with module.join():
+        for _ in range(2 + rank):
+            module(torch.randn(4, 4)).backward()
+
+
+def unforked(rank: int, inside: bool, unused: bool) -> None:
+    """Two steps in which the second process has no labels of the second task."""
+    net = Unforked()
+    module = DistributedDataParallel(net, find_unused_parameters=unused)
+    present = ((0, 1), (0,))[rank]
+    for _ in range(2):
+        found = module(torch.randn(4, 4), present, inside)
+        (found if inside else net.method.total(found)).backward()
+
+
+def absent_labels_inside(rank: int, unused: bool = True) -> None:
+    module = DistributedDataParallel(small_net("uw+pcgrad"), find_unused_parameters=unused)
     labels = torch.ones(4, 3)
     labels[:, 1:] = 1 - rank
     module(torch.randn(4, 4), labels).backward()
@@ -131,6 +163,13 @@ SITUATIONS = {
     "unlabelled": (outside, ([(0, 1, 2), ()], True)),
     "unused": (outside, ([(0, 1, 2), (0, 1)], True)),
     "inside": (absent_labels_inside, ()),
+    "strict inside": (absent_labels_inside, (False,)),
+    "join unforked": (uneven_steps_unforked, ("pcgrad(wrt=parameters)",)),
+    "join loss weights": (uneven_steps_unforked, ("uw",)),
+    "unforked inside": (unforked, (True, False)),
+    "unforked outside": (unforked, (False, False)),
+    "unforked inside, unused": (unforked, (True, True)),
+    "unforked outside, unused": (unforked, (False, True)),
     "alone": (train, ("pcgrad", "alone")),
     "rotations": (train, ("rotograd", "alone")),
     "averaged": (train, ("pcgrad", "averaged")),
@@ -189,10 +228,11 @@ def test_a_process_that_stops_ends_the_others_after_the_timeout(outcomes):
     assert 2.5 < waiting.seconds < 10
 
 
-def test_uneven_steps_under_join_are_refused_at_once(outcomes):
+@pytest.mark.parametrize("situation", ["join", "join unforked", "join loss weights"])
+def test_uneven_steps_under_join_are_refused_at_once(outcomes, situation):
     for outcome in outcomes:
-        assert "DDP.join() is not supported" in outcome["join"].error
-        assert outcome["join"].seconds < 2.5
+        assert "DDP.join() is not supported" in outcome[situation].error
+        assert outcome[situation].seconds < 2.5
 
 
 @pytest.mark.parametrize(
@@ -208,6 +248,29 @@ def test_a_total_outside_of_ddp_that_lacks_labels_is_refused_at_once(outcomes, s
     assert lacking.seconds < 2.5
     assert waiting.error
     assert waiting.seconds < 10
+
+
+@pytest.mark.parametrize(("situation", "tasks"), [("strict inside", "1, 2"), ("unforked inside", "1")])
+def test_a_total_inside_of_ddp_that_lacks_labels_is_refused_at_once(outcomes, situation, tasks):
+    lacking = outcomes[1][situation]
+    assert f"task(s) {tasks} have no labels on this process" in lacking.error
+    assert "find_unused_parameters=True" in lacking.error
+    assert lacking.seconds < 2.5
+
+
+def test_a_total_without_a_fork_outside_of_ddp_that_lacks_labels_is_warned(outcomes):
+    """Nothing tells there whether the model is wrapped, and how."""
+    warned = outcomes[1]["unforked outside"].warned
+    assert "task(s) 1 have no labels on this process" in warned[0]
+    assert "find_unused_parameters=True" in warned[0]
+    assert not outcomes[0]["unforked outside"].warned
+
+
+@pytest.mark.parametrize("where", ["inside", "outside"])
+def test_a_total_without_a_fork_may_lack_labels_if_unused_parameters_are_found(outcomes, where):
+    for outcome in outcomes:
+        assert outcome[f"unforked {where}, unused"].error == ""
+        assert outcome[f"unforked {where}, unused"].warned == []
 
 
 def test_a_total_outside_of_ddp_may_lack_labels_if_unused_parameters_are_found(outcomes):
