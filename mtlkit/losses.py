@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,11 @@ def align(losses: Any, tasks: Sequence[str]) -> dict[int, Tensor]:
         raise SpecError(
             f"losses must be a sequence or mapping of {len(tasks)} scalars, not one tensor of shape "
             f"{tuple(losses.shape)}: in one tensor, each task's backward would walk every task's graph"
+        )
+    elif not isinstance(losses, Iterable):
+        raise SpecError(
+            f"losses must be {len(tasks)} scalars in task order or by name ({', '.join(tasks)}), not "
+            f"{type(losses).__name__}"
         )
     else:
         given = list(losses)

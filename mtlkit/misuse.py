@@ -55,6 +55,7 @@ class Forks:
         self.anchor: Tensor | None = None
         self.latest = Fork(ALONE)
         self._nodes: list[weakref.ref[Any]] = []
+        self._closed: weakref.ref[Any] | None = None  # junction of the last fork that met its total
         self._unrecorded = ""
         self._recomputed: Tensor | None = None
 
@@ -86,6 +87,7 @@ class Forks:
         anchor, self.anchor = self.anchor, None
         if torch.compiler.is_compiling():
             return anchor
+        self._closed = self._nodes[-1] if self._nodes else self._closed
         older = [node() for node in self._nodes[:-1]]
         self._nodes = []
         alive = {node for node in older if node is not None}
@@ -102,8 +104,14 @@ class Forks:
             _refuse_missing(losses, tasks)
         return anchor
 
-    def refuse_without_fork(self, method: Any) -> None:
+    def refuse_without_fork(self, method: Any, losses: dict[int, Tensor]) -> None:
         """Raise for a total without the fork that it needs, or with one that merges nothing."""
+        closed = None if self._closed is None else self._closed()
+        if closed is not None and closed in set(nodes_below(losses.values())):
+            raise UsageError(
+                "total(losses) was called twice for one method(features); call it once per step, and "
+                "log what it returned"
+            )
         reason, self._unrecorded = self._unrecorded, ""
         if reason == "no_grad":
             raise UsageError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from numbers import Integral
 from typing import Any
 
@@ -23,6 +23,8 @@ def task_names(tasks: int | Sequence[Any] | Mapping[str, Any]) -> tuple[str, ...
         if count < 1:
             raise SpecError(f"tasks must be at least 1, not {count}")
         return tuple(str(index) for index in range(count))
+    if isinstance(tasks, Set):
+        raise SpecError(f"tasks must have an order, which a set has not: give a list, not {tasks!r}")
     try:
         names = tuple(item if isinstance(item, str) else item.name for item in tasks)
     except (TypeError, AttributeError):

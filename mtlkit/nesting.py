@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,7 +36,8 @@ def flatten_features(features: Any) -> tuple[list[Tensor], Callable[[Sequence[Te
             items.append(build(values[start : start + len(child)]))
             start += len(child)
         if isinstance(features, Mapping):
-            return dict(zip(features, items, strict=True))
+            kind = OrderedDict if isinstance(features, OrderedDict) else dict
+            return kind(zip(features, items, strict=True))
         if hasattr(features, "_fields"):  # a named tuple
             return type(features)(*items)
         return tuple(items) if isinstance(features, tuple) else items

@@ -122,7 +122,8 @@ def split_parameters(
         if below and {id(tensor) for tensor in chosen}.isdisjoint(id(tensor) for tensor in below):
             raise UsageError(
                 "wrt=parameters: the losses reach none of the parameters in `shared`; pass the module "
-                "that computes them, as it is used in the forward pass"
+                "that computes them, as it is used in the forward pass. FSDP replaces parameters, "
+                "and does not go with wrt=parameters: use DDP"
             )
     apart = {id(tensor) for tensor in chosen}
     return LossParameters(chosen, [tensor for tensor in below if id(tensor) not in apart])

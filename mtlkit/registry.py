@@ -21,7 +21,7 @@ from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
 from mtlkit.errors import SpecError, unknown_name
-from mtlkit.spec import Part, SpecLike, parse_spec
+from mtlkit.spec import Part, SpecLike, is_word, parse_spec
 
 __all__ = [
     "architectures",
@@ -65,7 +65,7 @@ class Registry(Generic[T]):
 
     def register(self, name: str, *, replace: bool = False) -> Callable[[T], T]:
         """Decorator that makes a class or factory known as ``name``."""
-        if not isinstance(name, str) or not all(p.isidentifier() for p in name.split(".")):
+        if not isinstance(name, str) or not is_word(name):
             raise SpecError(f"a {self.kind}'s name must be a word such as 'my_{self.kind}': {name!r}")
 
         def decorate(factory: T) -> T:
@@ -222,7 +222,7 @@ def fits_type(value: Any, annotation: Any) -> bool:
     if annotation is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if annotation is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
     if annotation in (bool, str, type(None)):
         return isinstance(value, annotation)
     if origin in (abc.Sequence, abc.Mapping, list, tuple, dict):

@@ -20,6 +20,7 @@ meaning, as in ``hard_sharing(heads=mlp(50))``. The mapping form
 from __future__ import annotations
 
 import ast
+import keyword
 import math
 import re
 import warnings
@@ -29,7 +30,7 @@ from typing import Any, TypeAlias
 
 from mtlkit.errors import SpecError, shorten
 
-__all__ = ["Part", "SpecLike", "format_spec", "parse_call", "parse_spec"]
+__all__ = ["Part", "SpecLike", "format_spec", "is_word", "parse_call", "parse_spec"]
 
 SpecLike: TypeAlias = "str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Part"
 
@@ -103,10 +104,13 @@ def _parse_string(text: str, nested: bool = False) -> list[Part]:
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         reason = getattr(error, "msg", None) or str(error)
-        path = "; put a path in quotes, as in file='data/people.csv'" if "/" in text else ""
+        quotes = (
+            "; put a path in quotes, as in file='data/people.csv', and so a name that is not one word"
+        )
+        hint = quotes if "(" in text else ""
         raise SpecError(
             f"cannot read spec {shorten(text)}: {reason}; "
-            f"expected parts joined by '+', such as 'rotate(size=512)+imtl_g'{path}"
+            f"expected parts joined by '+', such as 'rotate(size=512)+imtl_g'{hint}"
         ) from None
     return [_parse_part(node, text, nested) for node in _summands(tree, text)]
 
@@ -241,16 +245,13 @@ def _parse_mapping(spec: Mapping[str, Any]) -> Part:
 
 def _format_value(value: Any) -> str:
     if isinstance(value, str):
-        is_word = _WORD.fullmatch(value) and not any(
-            piece in _RESERVED or _is_keyword(piece) for piece in value.split(".")
-        )
-        return value if is_word else repr(value)
+        return value if is_word(value) else repr(value)
     if isinstance(value, bool) or value is None or isinstance(value, int):
         return repr(value)
     if isinstance(value, float):
         if math.isnan(value):
             return "nan"
-        return repr(value)  # inf and -inf are words of the grammar
+        return repr(float(value))  # NumPy's too; inf and -inf are words of the grammar
     if isinstance(value, Mapping):
         items = (f"{_format_value(k)}: {_format_value(v)}" for k, v in value.items())
         return "{" + ", ".join(items) + "}"
@@ -265,10 +266,10 @@ def _format_value(value: Any) -> str:
     return f"<{getattr(value, '__name__', type(value).__name__)}>"
 
 
-def _is_keyword(word: str) -> bool:
-    import keyword
-
-    return keyword.iskeyword(word)
+def is_word(text: str) -> bool:
+    """Whether a spec may have this without quotes: a name, dotted or not, that means nothing else."""
+    reserved = any(piece in _RESERVED or keyword.iskeyword(piece) for piece in text.split("."))
+    return _WORD.fullmatch(text) is not None and not reserved
 
 
 def _dotted_name(node: ast.expr) -> str | None:

@@ -1,5 +1,7 @@
 """Calls of the public contract that other tests do not make, as a user writes them."""
 
+from collections import OrderedDict
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,7 +9,7 @@ import torch
 from torch import nn
 
 import mtlkit
-from mtlkit.errors import SpecError, UnknownNameError
+from mtlkit.errors import SpecError, UnknownNameError, UsageError
 
 
 def test_integrations_are_reached_from_the_package():
@@ -82,3 +84,88 @@ def test_the_simplest_fit_says_nothing():
     net = SmallNet("pcgrad")
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
     mtlkit.Trainer(net, TASKS, optimizer, progress=False).fit(make_loader(), epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("gram", "message"),
+    [
+        (torch.tensor([[4, 0], [0, 1]]), r"of floats; got \(2, 2\) of torch.int64"),
+        (torch.tensor([4.0, 1.0]), r"got \(2,\) of torch.float32"),
+        (torch.ones(2, 3), r"got \(2, 3\)"),
+        ([[1.0, 0.0], [0.0, 1.0]], "got list"),
+        (torch.eye(3), r"one row per task; got \(3, 3\) for 2 tasks"),
+    ],
+)
+@pytest.mark.parametrize("spec", ["mean", "mgda", "pcgrad", "uw", "uw+pcgrad", "scale"])
+def test_weights_refuses_what_is_no_gram_matrix(spec, gram, message):
+    with pytest.raises(SpecError, match=message):
+        mtlkit.create_method(spec, 2).weights(gram)
+
+
+def test_numbers_of_numpy_do_not_show_in_the_string():
+    method = mtlkit.create_method("cagrad", 2, c=np.float64(0.3))
+    assert str(method) == "cagrad(c=0.3)"
+    weights = np.linspace(1, 2, 2)
+    method = mtlkit.create_method("constant", 2, weights=list(weights))
+    assert str(mtlkit.create_method(str(method), 2)) == str(method) == "constant(weights=[1.0, 2.0])"
+
+
+def test_tasks_need_an_order():
+    with pytest.raises(SpecError, match="must have an order, which a set has not"):
+        mtlkit.create_method("pcgrad", {"seg", "depth"})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: mtlkit.create_method("rotograd", 2, feature_dim="4"), "feature_dim must be a whole"),
+        (lambda: mtlkit.create_method("rotograd", 2, feature_dim=4.0), "feature_dim must be a whole"),
+        (lambda: mtlkit.create_method("uw", 2).total(None), "losses must be 2 scalars.*not NoneType"),
+        (lambda: mtlkit.create_method("pcgrad", 2, seed=10**23), "seed.*must be a whole number"),
+        (lambda: mtlkit.param_groups(3, lr=0.1), "a module or a list of modules, not 3"),
+        (lambda: mtlkit.param_groups(nn.Linear(2, 2), lr="a"), "lr must be a number, not 'a'"),
+        (
+            lambda: mtlkit.create_method("pcgrad", 2, shared=[nn.Linear(2, 2)]),
+            "parameters, not list of Linear",
+        ),
+        (lambda: mtlkit.create_method("pcgrad", 2, shared=nn.ReLU()), "not ReLU without any"),
+        (lambda: mtlkit.register_method("lambda"), "name must be a word"),
+        (
+            lambda: mtlkit.create_architecture("hard_sharing(backbone='mlp(4)')", {"a": "3"}),
+            "outputs of task 'a' must be a whole number, 1 or more, not '3'",
+        ),
+    ],
+)
+def test_a_plausible_mistake_is_named(make, message):
+    with pytest.raises(SpecError, match=message):
+        make()
+
+
+def test_an_option_that_is_not_kept_is_named():
+    class Loses(mtlkit.GradientAggregator):
+        name = "loses"
+
+        def __init__(self, tasks, *, alpha: float = 1.0, **common):
+            super().__init__(tasks, **common)
+
+        def weights(self, gram):
+            return torch.ones_like(gram[0])
+
+    with pytest.raises(UsageError, match="keep every option in __init__"):
+        str(Loses(2))
+
+
+@pytest.mark.parametrize("spec", ["pcgrad", "rotograd", "pcgrad(wrt=parameters)"])
+def test_a_second_total_of_one_fork_is_named(spec):
+    method = mtlkit.create_method(spec, 2, feature_dim=4)
+    views = method(nn.Linear(3, 4)(torch.randn(5, 3)))
+    losses = [view.sum() for view in views]
+    method.total(losses)
+    with pytest.raises(UsageError, match="called twice for one method"):
+        method.total(losses)
+
+
+def test_ordered_features_stay_ordered():
+    features = OrderedDict(a=torch.randn(2, 3, requires_grad=True), b=torch.randn(2, 3))
+    for view in mtlkit.create_method("pcgrad", 2)(features):
+        assert type(view) is OrderedDict

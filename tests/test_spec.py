@@ -114,9 +114,13 @@ def test_what_is_no_spec_is_refused(text):
         parse_spec(text)
 
 
-def test_a_path_without_quotes_is_told_to_have_them():
-    with pytest.raises(SpecError, match="put a path in quotes"):
-        parse_spec("table(file=/tmp/x.csv, targets=[a])")
+@pytest.mark.parametrize(
+    "given",
+    ["file=/tmp/x.csv, targets=[a]", "targets={gross income: binary}", "targets={pay €: binary}"],
+)
+def test_a_path_or_an_odd_name_without_quotes_is_told_to_have_them(given):
+    with pytest.raises(SpecError, match=r"put a path in quotes.*and so a name that is not one word"):
+        parse_spec(f"table({given})")
 
 
 def test_nothing_is_evaluated(tmp_path):

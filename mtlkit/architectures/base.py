@@ -35,10 +35,11 @@ def task_outputs(
     task order, or a mapping by name. The default is one output.
     """
     names = task_names(tasks)
-    items: Iterable[Any] = tasks.values() if isinstance(tasks, Mapping) else names
-    if not isinstance(tasks, int | Mapping):
-        items = tasks
-    own = [_own_outputs(name, item) for name, item in zip(names, items, strict=True)]
+    if isinstance(tasks, Mapping):
+        own = [_own_outputs(size) for size in tasks.values()]
+    else:  # a name says nothing about a size
+        items: Iterable[Any] = names if isinstance(tasks, int) else tasks
+        own = [None if isinstance(item, str) else _own_outputs(item) for item in items]
     if outputs is None or isinstance(outputs, int):
         others = dict.fromkeys(names, 1 if outputs is None else outputs)
     elif isinstance(outputs, Mapping):
@@ -57,12 +58,8 @@ def task_outputs(
     return sizes
 
 
-def _own_outputs(name: str, item: Any) -> Any:
-    if isinstance(item, str) or item is None:
-        return None
-    if isinstance(item, int | float):
-        return item
-    return getattr(item, "outputs", None)
+def _own_outputs(item: Any) -> Any:
+    return item if isinstance(item, int | float | str) else getattr(item, "outputs", None)
 
 
 class Architecture(Pretrained, nn.Module, ABC):

@@ -89,12 +89,11 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter | None:
 
 def _kind(annotation: Any) -> Any:
     """The type of an option on the command line; None where there is none."""
-    kinds = list(choices(annotation))
-    if any(typing.get_origin(kind) is typing.Literal for kind in kinds):
-        return str  # the settings themselves say which words fit
-    for kind in kinds:
-        if kind in (bool, int, float, str):
-            return kind
+    for kind in choices(annotation):
+        if kind is bool:
+            return bool
+        if kind in (int, float, str) or typing.get_origin(kind) is typing.Literal:
+            return str  # the settings themselves read numbers, and say what fits
         if typing.get_origin(kind) in (list, tuple):
             return list[str]
     return None
@@ -110,11 +109,12 @@ def _default(field: FieldInfo) -> str:
 
 
 def _metavar(annotation: Any) -> str | None:
-    """What fits, where typer's own word would not say it."""
+    """What fits; None for a switch, and where nothing but the settings themselves can say it."""
     kinds = list(choices(annotation))
     if any(typing.get_origin(kind) in (list, tuple) for kind in kinds):
         return "<str>,..."
-    if not any(typing.get_origin(kind) is typing.Literal for kind in kinds):
+    literal = any(typing.get_origin(kind) is typing.Literal for kind in kinds)
+    if not literal and (kinds[0] not in (int, float, str) or len(kinds) > 1):
         return None
     words = [typing.get_args(kind) or (f"<{kind.__name__}>",) for kind in kinds]
     return "|".join(word for some in words for word in some)

@@ -117,14 +117,17 @@ def gram_path(case: Case) -> None:
         method = case.create()
         merge = method.merge_part
         whole = merge is not None and merge.needs_whole_gradients
+        gram = rows @ rows.T
+        given = gram.clone()
         for _ in range(2):
             try:
-                weights = method.weights(rows @ rows.T)
+                weights = method.weights(gram)
             except UsageError:
                 if whole or (merge is not None and merge.uses_losses):
                     return
                 raise
             require(not whole, "a merge of whole gradients has weights")
+            require(torch.equal(gram, given), "weights changed the Gram matrix that it was given")
             shape = tuple(weights.shape)
             require(shape == (len(rows),), f"weights has shape {shape}, not ({len(rows)},)")
             case.require_same(method.combine(rows), weights @ rows, "combine and weights differ")

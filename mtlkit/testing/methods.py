@@ -35,6 +35,7 @@ _CHECKS: dict[str, Callable[[Case], None]] = {
         step_laws.scaled_loss,
         step_laws.absent_task,
         step_laws.no_labels,
+        step_laws.owned_parameters,
         step_laws.state_dict,
         step_laws.evaluation,
         step_laws.copies,
@@ -81,6 +82,8 @@ def check_method(
     """
     if isinstance(method, GradientAggregator):
         raise SpecError(f"give the name or the class of the method, not a method: {str(method)!r}")
+    if isinstance(method, type) and not issubclass(method, GradientAggregator):
+        raise SpecError(f"{method.__name__} is no method: a method is a GradientAggregator")
     if tasks < 2 or examples < 1:
         raise SpecError(f"give two tasks or more and an example or more, not {tasks} and {examples}")
     if dtype not in (torch.float32, torch.float64):

@@ -24,6 +24,7 @@ __all__ = [
     "junction",
     "no_fork",
     "no_labels",
+    "owned_parameters",
     "scaled_loss",
     "state_dict",
     "wrt_parameters",
@@ -142,6 +143,18 @@ def absent_task(case: Case) -> None:
             with torch.no_grad():
                 one.sub_(_gradient(one), alpha=0.01)
                 other.copy_(one)
+
+
+def owned_parameters(case: Case) -> None:
+    """A step gives every parameter that the method owns a gradient, so that an optimizer moves it."""
+    net = case.network()
+    for x in case.batches(STEPS):
+        net.zero_grad()
+        backward(net(x))
+        owned = net.method.named_parameters()
+        without = [name for name, p in owned if p.requires_grad and p.grad is None]
+        advice = "declare it with add_learnt, and give it a gradient in learn or in the losses' weights"
+        require(not without, f"no gradient for {', '.join(without)}; {advice}")
 
 
 def no_labels(case: Case) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "load_checkpoint",
     "read_rng",
     "save_checkpoint",
+    "seed_rng",
     "write_rng",
 ]
 
@@ -179,6 +180,13 @@ class Checkpoints:
                 os.link(path, temporary)
             except OSError:  # a file system without hard links
                 shutil.copyfile(path, temporary)
+
+
+def seed_rng(seed: int) -> None:
+    """Seed the random generators of this process: torch's, NumPy's and Python's."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)  # it takes no others
+    random.seed(seed)
 
 
 def read_rng() -> dict[str, Any]:

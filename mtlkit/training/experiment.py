@@ -17,7 +17,7 @@ from mtlkit.errors import ConfigError, SpecError, shorten
 from mtlkit.files import write_text
 from mtlkit.tasks import Task
 from mtlkit.training.accelerators import end_trackers
-from mtlkit.training.checkpoints import Checkpoints
+from mtlkit.training.checkpoints import Checkpoints, seed_rng
 from mtlkit.training.config import RESUMABLE, TrainConfig, parse_yaml, read_yaml
 from mtlkit.training.groups import METHOD_GROUP, paper_decay, param_groups
 from mtlkit.training.loaders import collate
@@ -154,7 +154,7 @@ def build_trainer(
         progress=progress,
     )
     # dropout must differ between processes; the weights, drawn before, must not
-    torch.manual_seed(config.seed + 1 + trainer.accelerator.process_index)
+    seed_rng(config.seed + 1 + trainer.accelerator.process_index)
     return trainer, loaders
 
 
@@ -179,7 +179,7 @@ def build_model(
         architecture = dataset.complete_architecture(config.architecture)
     if not architecture:
         raise ConfigError(f"data set {config.data!r} has no network of its own; set 'architecture'")
-    torch.manual_seed(config.seed)
+    seed_rng(config.seed)
     model: torch.nn.Module = mtlkit.create_architecture(architecture, tasks, method=config.method)
     if change is not None:
         model, tasks = change(model, tasks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import MultiplicativeLR
 
@@ -43,9 +43,13 @@ def param_groups(
         A list for any torch optimizer; the method's group is named ``"method"``, and is left out if
         the method owns no parameters.
     """
-    modules = [model] if isinstance(model, nn.Module) else list(model)
-    if not all(isinstance(module, nn.Module) for module in modules):
-        raise SpecError("param_groups takes a module or a list of modules")
+    modules: list[Any] = [model] if isinstance(model, nn.Module) else _listed(model)
+    for module in modules:
+        if not isinstance(module, nn.Module):
+            raise SpecError(f"param_groups takes a module or a list of modules, not {module!r}")
+    for name, rate in (("lr", lr), ("method_lr", method_lr)):
+        if rate is not None and not isinstance(rate, float | int | Tensor):
+            raise SpecError(f"{name} must be a number, not {rate!r}")
     methods = [m for root in modules for m in root.modules() if isinstance(m, GradientAggregator)]
     owned = list({id(p): p for method in methods for p in method.parameters()}.values())
     apart = {id(parameter) for parameter in owned}
@@ -61,6 +65,10 @@ def param_groups(
         )
         _warn_if_fast(method_lr, lr, methods)
     return groups
+
+
+def _listed(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, Iterable) else [given]
 
 
 def rotation_schedule(optimizer: Optimizer, decay: float = 0.9999) -> MultiplicativeLR:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -25,6 +26,23 @@ _HOOKS = {
     "fork": ("fork", "pull_back"),
     "merge": ("weights", "weigh", "merge", "merge_rows"),
 }
+
+
+def _of_gram(weights: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``weights``, with a clear error for what is no Gram matrix."""
+
+    @functools.wraps(weights)
+    def checked(self: GradientAggregator, gram: Tensor) -> Tensor:
+        is_tensor = isinstance(gram, Tensor)
+        shape = tuple(gram.shape) if is_tensor else ()
+        if not (is_tensor and gram.is_floating_point() and len(shape) == 2 and shape[0] == shape[1]):
+            found = f"{shape} of {gram.dtype}" if is_tensor else type(gram).__name__
+            raise SpecError(f"weights takes the (K, K) matrix rows @ rows.T of floats; got {found}")
+        if shape[0] > len(self.tasks):
+            raise SpecError(f"weights takes one row per task; got {shape} for {len(self.tasks)} tasks")
+        return weights(self, gram)
+
+    return checked
 
 
 class GradientAggregator(Method, ABC):
@@ -71,6 +89,8 @@ class GradientAggregator(Method, ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if "weights" in vars(cls):
+            setattr(cls, "weights", _of_gram(vars(cls)["weights"]))  # noqa: B010  mypy forbids the plain way
         cls.roles = frozenset(r for r, hooks in _HOOKS.items() if any(map(cls.overrides, hooks)))
         if cls.overrides("merge") or cls.overrides("merge_rows"):
             cls.needs_whole_gradients = vars(cls).get("needs_whole_gradients", True)
@@ -127,6 +147,7 @@ class GradientAggregator(Method, ABC):
 
     # Merge the gradients
 
+    @_of_gram
     def weights(self, gram: Tensor) -> Tensor:
         """(P,) weights of the task gradients, from their (P, P) inner products."""
         if self.needs_whole_gradients:
@@ -182,5 +203,11 @@ class GradientAggregator(Method, ABC):
     def own_spec(self) -> Part:
         """Name and options of this part; options left at their defaults are not listed."""
         defaults = option_defaults(type(self))
+        lost = [key for key in defaults if not hasattr(self, key)]
+        if lost:
+            raise UsageError(
+                f"{type(self).__name__} takes {', '.join(lost)} and has no attribute of that name: keep "
+                f"every option in __init__, as in self.{lost[0]} = {lost[0]}"
+            )
         current = {key: getattr(self, key) for key in defaults}
         return Part(self.name, {k: v for k, v in current.items() if v != defaults[k]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from torch import Tensor, nn
@@ -40,6 +41,8 @@ def create_method(
         SpecError: for a string that cannot be read, an unknown name or option, or two merges.
     """
     names = task_names(tasks)
+    if feature_dim is not None and not (isinstance(feature_dim, Integral) and feature_dim >= 1):
+        raise SpecError(f"feature_dim must be a whole number, 1 or more, not {feature_dim!r}")
     if isinstance(spec, GradientAggregator):
         if overrides or spec.tasks != names:
             raise SpecError(
@@ -62,7 +65,7 @@ def _build(part: Part, tasks: tuple[str, ...], feature_dim: int | None) -> Gradi
     factory = methods.check(part)
     options = dict(part.options)
     if takes_feature_dim(factory):
-        options["feature_dim"] = feature_dim
+        options["feature_dim"] = None if feature_dim is None else int(feature_dim)
     method = factory(tasks, **options)
     methods.check_finite(part)
     if not isinstance(method, GradientAggregator):

@@ -112,7 +112,7 @@ class Method(Stateful):
         weighed = loss_terms.weigh(given, self.parts, processes, device, recording=recording)
         terms = list(weighed.terms.values())
         if recording and anchor is None and not self.is_sum:
-            self._forks.refuse_without_fork(self)
+            self._forks.refuse_without_fork(self, given)
             if not self.needs_fork and (given or not self.processes.alone):
                 in_order = [weighed.terms.get(task) for task in range(len(self.tasks))]
                 terms = [_join_untraced(self, in_order, weighed.values)]
@@ -191,14 +191,18 @@ class Method(Stateful):
         if shared is None:
             self.shared = None
             return
-        found = shared.parameters() if isinstance(shared, nn.Module) else shared
-        tensors = list(found) if isinstance(found, Iterable) else [None]
-        if not tensors or not all(isinstance(tensor, Tensor) for tensor in tensors):
+        found: Any = shared.parameters() if isinstance(shared, nn.Module) else shared
+        tensors = list(found) if isinstance(found, Iterable) else [found]
+        wrong = next((item for item in tensors if not isinstance(item, Tensor)), None)
+        if wrong is not None or not tensors:
+            kind = type(shared).__name__
+            if wrong is not shared:
+                kind += f" of {type(wrong).__name__}" if tensors else " without any"
             raise SpecError(
-                f"shared must be a module or a list of parameters, not {type(shared).__name__}"
-                + ("" if tensors else " without any")
+                f"shared must be a module or a list of parameters, not {kind}; "
+                "for example shared=net.backbone or shared=net.backbone.parameters()"
             )
-        self.shared = [tensor for tensor in tensors if tensor is not None]
+        self.shared = tensors
 
     # What it is made of
 

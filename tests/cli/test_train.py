@@ -224,7 +224,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, capsys, monkeypatch):
         (["train", "--data", "small", "--optimizer", "sgd(momentun=1)"], "did you mean 'momentum'"),
         (["train", "--data", "small", "--precision", "f16"], "must be one of 'no', 'bf16', 'fp16'"),
         (["train", "--data", "small", "--batch-size", "0"], "'batch_size' must be 1 or more"),
-        (["train", "--data", "small", "--lr", "x"], "--lr"),
+        (["train", "--data", "small", "--lr", "x"], "'lr' must be a number, not 'x'"),
         (["train", "--nonsense"], "--nonsense"),
         (["train", "--config", "absent.yaml"], "cannot read the configuration absent.yaml"),
         (["nonsense"], "nonsense"),

@@ -181,6 +181,15 @@ class HoldsAFunction(GradientAggregator):
         return self.function(gram)
 
 
+class NeverLearns(GradientAggregator):
+    def __init__(self, tasks, **common):
+        super().__init__(tasks, **common)
+        self.logits = nn.Parameter(torch.zeros(()))
+
+    def weights(self, gram):
+        return torch.ones_like(gram[0]) * self.logits.detach().exp().to(gram.dtype)
+
+
 class LeavesTheGraph(GradientAggregator):
     def weights(self, gram):
         return torch.ones_like(gram[0]) * float(gram[0, 0] > -1)
@@ -209,6 +218,7 @@ BROKEN = {
     "scaled_loss": UndoesTheScale,
     "absent_task": CountsAllTasks,
     "no_labels": CountsEmptySteps,
+    "owned_parameters": NeverLearns,
     "state_dict": ForgetsWhenSaved,
     "evaluation": CountsEvaluations,
     "copies": HoldsAFunction,

@@ -144,3 +144,18 @@ def test_a_method_may_waive_a_law_for_some_of_its_options(name, laws):
 def test_a_method_that_is_made_already_is_refused():
     with pytest.raises(SpecError, match="name or the class"):
         check_method(mtlkit.create_method("pcgrad", 3))
+
+
+def test_a_method_that_writes_to_its_gram_matrix_breaks_a_law():
+    class Writes(mtlkit.GradientAggregator):
+        def weights(self, gram):
+            gram.fill_diagonal_(0)
+            return torch.ones_like(gram[0])
+
+    with pytest.raises(AssertionError, match=r"^gram_path: .* changed the Gram matrix"):
+        check_method(Writes, examples=4)
+
+
+def test_a_class_that_is_no_method_is_refused():
+    with pytest.raises(SpecError, match="dict is no method: a method is a GradientAggregator"):
+        check_method(dict)

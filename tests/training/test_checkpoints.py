@@ -12,6 +12,7 @@ from mtlkit.training.checkpoints import (
     load_checkpoint,
     read_rng,
     save_checkpoint,
+    seed_rng,
     write_rng,
 )
 
@@ -130,3 +131,12 @@ def test_random_generators_go_on_where_they_were(tmp_path):
     assert torch.equal(expected[0], again[0])
     assert (expected[1] == again[1]).all()
     assert expected[2:] == again[2:]
+
+
+def test_a_seed_seeds_all_generators():
+    def draw(seed):
+        seed_rng(seed)
+        return torch.rand(()).item(), np.random.rand(), random.random()
+
+    assert draw(7) == draw(7)
+    assert all(one != other for one, other in zip(draw(7), draw(2**40 + 8), strict=True))

@@ -271,8 +271,8 @@ def _yes_or_no(target: Target, frame: Frame, options: dict[str, Any]) -> tuple[T
             )
         else:
             yes = tuple(values[-1:])
-            if values not in (["0", "1"], ["no", "yes"], ["False", "True"]):
-                told.append(f"{yes[0]!r} is yes, {values[0]!r} is no" if yes else "")
+            if len(values) == 2 and values not in (["0", "1"], ["no", "yes"], ["False", "True"]):
+                told.append(f"{yes[0]!r} is yes, {values[0]!r} is no")
         found.append(yes)
     if target.kind == "binary" and "classes" not in options:
         others = [word for word in _ordered(frame[target.columns[0]]) if word not in found[0]]
