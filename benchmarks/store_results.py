@@ -3,8 +3,8 @@
 Copies settings and results of ``RUN``, a folder of ``mtlkit compare``, to ``benchmarks/results/FOLDER``,
 with the mean cosines of task and update gradients, which the logs of its runs have. A comparison that is
 not finished is stored with the runs that it has. With ``--add``, its runs are added to those that are
-stored, such as more methods or the front of weighted sums; runs of both must be equal. ``make results``
-then draws tables and figures; the README with claim and verdict is written by hand.
+stored, such as more methods or the front of weighted sums; the main metrics of runs of both must be equal.
+``make results`` then draws tables and figures; the README with claim and verdict is written by hand.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ def add(run: Path, folder: Path) -> None:
     changed = [key for key in common if stored.config[key] != new.config[key]]
     if changed:
         raise SystemExit(f"{run} differs from {folder} in {', '.join(changed)}")
+    compared = [(task.name, task.main_metric) for task in stored.tasks]
     added = []
     for each in new.runs:
         known = stored.find(each.label, each.seed)
         if known is None:
             added.append(each)
-        elif known.metrics != each.metrics:
+        elif any(known.metric(*main) != each.metric(*main) for main in compared):
             raise SystemExit(f"{run}: {each.label}, seed {each.seed}, is stored with other metrics")
     for each in added:
         append_result(folder, each)
