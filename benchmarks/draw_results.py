@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.overview import beside_fronts, left_out, on_seeds_of_front, overview
+from benchmarks.overview import beside_fronts, comparable, left_out, on_seeds_of_front, overview
 from benchmarks.paper.toy.plots import shares_figure
 from mtlkit.evaluation.results import Comparison
 from mtlkit.evaluation.significance import paired_difference
@@ -31,10 +31,11 @@ Improvement over single-task networks in percent, mean over all tasks and seeds,
 methods by the mean of the tasks' ranks; equal ranks share their places. In brackets after a data set:
 the numbers of tasks and seeds. Budgets and networks differ, so that columns are not comparable with one
 another, and most differences within a column are not significant: see each section. The mean place is
-over the data sets that a method was run on, 0 for always first, 1 for always last. Left out are data
-sets with fewer than four of these methods: {left_out}. The cost is what a method adds to a step with ten
-tasks and 512 features, all rotated where a method rotates, on one thread; that of the tuned sum is its
-search."""
+over the data sets that a method was run on, 0 for always first, 1 for always last. Left out are
+comparisons of fewer than four of these methods: {left_out}. On cifar10 the area under the ROC curve
+counts, as some single-task networks have an F1 of zero, and all but the sum have R_k. The cost is what a
+method adds to a step with ten tasks and 512 features, all rotated where a method rotates, on one thread;
+that of the tuned sum is its search."""
 FRONTS = """\
 Beside the front of weighted sums: constant weights of the losses, drawn evenly from the simplex and
 trained like the methods. In brackets after a data set: the numbers of weightings and of seeds that they
@@ -74,8 +75,9 @@ def redraw(folder: Path) -> None:
     write_text(folder / "table.md", to_markdown(build_table(comparison)))
     write_text(folder / "verdict.md", " ".join(judge(comparison).sentences) + "\n")
     differences_figure(comparison).savefig(folder / "differences.png", dpi=110)
-    if comparison.front_labels and comparison.baseline is not None:
-        front_figure(comparison).savefig(folder / "front.png", dpi=110)
+    shown = comparable(folder.name, comparison)
+    if shown.front_labels and shown.baseline is not None:
+        front_figure(shown).savefig(folder / "front.png", dpi=110)
     if folder.name in COSINE_PANELS:
         cosines = json.loads((folder / "cosines.json").read_text())
         cosines_figure(cosines, COSINE_PANELS[folder.name]).savefig(folder / "cosines.png", dpi=110)
@@ -170,7 +172,7 @@ def cosines_figure(cosines: Mapping[str, list[Any]], panels: Mapping[str, Sequen
 def write_overview() -> None:
     """The table over all data sets."""
     found = {
-        folder.name: Comparison.load(folder)
+        folder.name: comparable(folder.name, Comparison.load(folder))
         for folder in folders()
         if (folder / "comparison.json").exists()
     }

@@ -13,11 +13,11 @@ import numpy as np
 from scipy.stats import rankdata
 
 from mtlkit.cli.costs import kept_costs
-from mtlkit.evaluation.results import FRONT, Comparison
+from mtlkit.evaluation.results import FRONT, Comparison, TaskRecord
 from mtlkit.evaluation.significance import rank_methods
 from mtlkit.evaluation.trade_offs import mean_gains
 
-__all__ = ["beside_fronts", "left_out", "on_seeds_of_front", "overview"]
+__all__ = ["beside_fronts", "comparable", "left_out", "on_seeds_of_front", "overview"]
 
 # What a practitioner would try; the same in every comparison of benchmarks/field.
 METHODS = (
@@ -33,12 +33,29 @@ METHODS = (
     "rotograd",
 )
 _ALIASES = {"scale_only": "scale"}
+# On some of CIFAR10's tasks single-task networks have an F1 of zero. All but its sum have R_k.
+_METRICS = {"cifar10": "auc"}
+_LABELS = {"cifar10": ("single-task", "sum", "imtl_g with R_k", "gradnorm with R_k", "rotograd 128")}
 
 
 def common_name(label: str) -> str:
     """A method's name, whatever its options: ``scale_only(burn_in=20)`` is ``scale``."""
     name = re.sub(r"\(.*\)$", "", label)
     return _ALIASES.get(name, name)
+
+
+def comparable(name: str, comparison: Comparison) -> Comparison:
+    """The comparison called ``name`` by the metric and the methods that it is comparable by."""
+    metric = _METRICS.get(name)
+    if metric is None:
+        return comparison
+    runs = [
+        replace(run, label=re.sub(r" (with R_k|\d+)$", "", run.label))
+        for run in comparison.runs
+        if run.label in _LABELS[name] or run.kind == FRONT
+    ]
+    tasks = [TaskRecord(task.name, {metric: task.metrics[metric]}) for task in comparison.tasks]
+    return replace(comparison, tasks=tasks, runs=runs, baseline="single-task")
 
 
 def overview(comparisons: Mapping[str, Comparison]) -> str:

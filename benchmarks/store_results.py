@@ -3,7 +3,7 @@
 Copies settings and results of ``RUN``, a folder of ``mtlkit compare``, to ``benchmarks/results/FOLDER``,
 with the mean cosines of task and update gradients, which the logs of its runs have. A comparison that is
 not finished is stored with the runs that it has. With ``--add``, its runs are added to those that are
-stored, such as more methods or the front of weighted sums; the main metrics of runs of both must be equal.
+stored, such as more methods or the front of weighted sums; runs of both must have equal main metrics.
 ``make results`` then draws tables and figures; the README with claim and verdict is written by hand.
 """
 

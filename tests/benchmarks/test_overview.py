@@ -2,7 +2,7 @@
 
 import re
 
-from benchmarks.overview import beside_fronts, common_name, left_out, overview
+from benchmarks.overview import beside_fronts, common_name, comparable, left_out, overview
 from mtlkit.evaluation.results import Comparison, Run, TaskRecord
 
 
@@ -71,3 +71,15 @@ def test_methods_beside_the_front_are_counted_as_by_hand():
         "| scale | 0 / 3 |",
         "| uw | 1 / 1 |",
     ]
+
+
+def test_cifar10_counts_by_the_area_under_the_curve():
+    metrics = {"a": {"f1": 0.0, "auc": 0.8}}
+    labels = ("single-task", "sum", "sum with R_k", "imtl_g with R_k", "rotograd 64", "rotograd 128")
+    runs = [Run(label, 0, metrics=metrics) for label in labels]
+    made = Comparison("drawn", [TaskRecord("a", {"f1": True, "auc": True})], runs, reference="sum")
+    found = comparable("cifar10", made)
+    assert found.labels == ["single-task", "sum", "imtl_g", "rotograd"]
+    assert found.baseline == "single-task"
+    assert found.tasks[0].main_metric == "auc"
+    assert comparable("census", made) is made
