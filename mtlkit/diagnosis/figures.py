@@ -143,10 +143,17 @@ class Figures:
 
     @cached_property
     def unreached(self) -> list[int]:
-        """Tasks with labels whose loss has no gradient, in any step, where tasks share."""
+        """Tasks with labels whose loss has no gradient, in any step, where tasks share.
+
+        Without a fork, a step with the labels of one task alone shows nothing: nothing is shared in it.
+        """
+        labelled = np.isfinite(self.losses)
+        if self.wrt == "parameters":
+            labelled &= labelled.sum(axis=1, keepdims=True) > 1
         reached = np.nansum(self.norms, axis=0) > 0
-        finite = self.measured.not_finite < self.steps
-        return [k for k, n in enumerate(self.labelled_samples) if finite and n and not reached[k]]
+        if self.measured.not_finite >= self.steps:
+            return []
+        return np.flatnonzero(labelled.any(axis=0) & ~reached).tolist()
 
     @cached_property
     def apart(self) -> list[Pair]:

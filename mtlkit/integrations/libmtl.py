@@ -50,7 +50,8 @@ def weighting(spec: SpecLike, *, feature_dim: int | None = None, **overrides: An
         feature_dim: size of the axis that is rotated; default that of the decoders' first layers.
         overrides: options that replace those of the string.
     """
-    methods.override(methods.expand(spec), overrides, of=str(spec))  # a wrong name is noticed here
+    for part in methods.override(methods.expand(spec), overrides, of=str(spec)):
+        methods.check(part)  # a wrong name is noticed here
 
     class MtlkitWeighting(_Weighting):
         def init_param(self) -> None:

@@ -141,7 +141,10 @@ class Task:
         if isinstance(self.loss, Masked):
             loss = self.loss(prediction, target, complete=labels.number == target.numel())
         else:
-            loss = self.loss(prediction, _column(prediction, target))
+            try:
+                loss = self.loss(prediction, _column(prediction, target))
+            except IndexError as error:  # PyTorch's for a class that does not exist
+                raise SpecError(f"the loss of task {self.name!r}: {error}") from error
         if not isinstance(loss, Tensor) or loss.dim() != 0:
             found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise SpecError(

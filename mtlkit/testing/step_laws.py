@@ -146,15 +146,14 @@ def absent_task(case: Case) -> None:
 
 
 def owned_parameters(case: Case) -> None:
-    """A step gives every parameter that the method owns a gradient, so that an optimizer moves it."""
+    """Every parameter that the method owns gets a gradient, so that an optimizer moves it."""
     net = case.network()
     for x in case.batches(STEPS):
-        net.zero_grad()
         backward(net(x))
-        owned = net.method.named_parameters()
-        without = [name for name, p in owned if p.requires_grad and p.grad is None]
-        advice = "declare it with add_learnt, and give it a gradient in learn or in the losses' weights"
-        require(not without, f"no gradient for {', '.join(without)}; {advice}")
+    owned = net.method.named_parameters()
+    without = [name for name, p in owned if p.requires_grad and p.grad is None]
+    advice = "declare it with add_learnt, and give it a gradient in learn or in the losses' weights"
+    require(not without, f"no gradient for {', '.join(without)}; {advice}")
 
 
 def no_labels(case: Case) -> None:

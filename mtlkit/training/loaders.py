@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -119,6 +120,7 @@ class Batches:
         self.tasks = tasks
         self.accelerator = accelerator
         self._overlap = LabelOverlap(tasks) if training else None
+        self._named: set[str] = set()  # the targets that batches have had
 
     def advice(self, method: Any) -> str | None:
         """What the labels of the first batches mean for the method; said once, None otherwise.
@@ -163,15 +165,28 @@ class Batches:
                     task.name: LabelCount(0) if padded else task.count_labels(own[task.name])
                     for task in self.tasks
                 }
+                self._named.update(targets)
                 if self._overlap is not None:
                     self._overlap.observe(inputs, own, labels)
                 # a copy to CUDA need not be awaited, since the stream keeps the order
                 yield send_to_device(
                     Batch(inputs, own, labels), device, non_blocking=device.type == "cuda"
                 )
+            self._warn_of_names()
         finally:
             if hasattr(source, "end"):
                 source.end()  # otherwise Accelerate keeps treating an abandoned loader as active
+
+    def _warn_of_names(self) -> None:
+        """Warn at the end of an epoch of tasks that no target is named after."""
+        missing = [task.name for task in self.tasks if task.name not in self._named]
+        if self._overlap is not None and missing:
+            warnings.warn(
+                f"no batch of the epoch has a target named {' or '.join(map(repr, missing))}, so that "
+                f"is not trained; the targets are named {', '.join(sorted(map(str, self._named)))}",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def _is_padded(self, number: int) -> bool:
         sampler = getattr(self.source, "batch_sampler", None)

@@ -126,6 +126,12 @@ class Trainer:
         self.seed = seed
         self.show_progress = progress
 
+        known = {id(parameter) for parameter in model.parameters()}
+        if not any(id(p) in known for group in optimizer.param_groups for p in group["params"]):
+            raise SpecError(
+                "the optimizer holds no parameter of the model, so nothing would be trained; create it "
+                "with mtlkit.param_groups(model, lr=...)"
+            )
         self.model = model
         module = LossModule(model, self.tasks, self.accelerator)
         self.method = module.method

@@ -69,15 +69,24 @@ class TuneConfig(MethodsConfig):
         Raises:
             ConfigError: for an unknown key, with the nearest one, or a value that does not fit.
         """
-        preset = settings.get("preset")
+        preset, own = settings.get("preset"), settings.get("space")
         if preset is None:
-            return super().make(settings, source)
-        if preset not in PRESETS:
+            made = super().make(settings, source)
+        elif preset in PRESETS:
+            chosen = PRESETS[preset]
+            space = chosen["space"] | dict(own) if isinstance(own, Mapping) else own or chosen["space"]
+            made = super().make({**chosen, **settings, "space": space}, source)
+        else:
             raise unknown_name("preset", str(preset), PRESETS)
-        chosen = PRESETS[preset]
-        own = settings.get("space")
-        space = chosen["space"] | dict(own) if isinstance(own, Mapping) else own or chosen["space"]
-        return super().make({**chosen, **settings, "space": space}, source)
+        parts = {part.name for entry in made.entries for part in known_methods.expand(entry.method)}
+        for key in own if isinstance(own, Mapping) else ():
+            owner, dot, _ = str(key).partition(".")
+            if dot and known_methods.canonical(owner) not in parts:
+                raise ConfigError(
+                    f"{source}, space: {key!r} is an option of {owner}, which is not among the methods; "
+                    f"their parts are {', '.join(sorted(parts))}"
+                )
+        return made
 
     @field_validator("space")
     @classmethod

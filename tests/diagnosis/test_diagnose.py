@@ -215,6 +215,15 @@ def test_a_model_without_a_fork_is_measured_at_the_parameters():
         diagnose(model, tasks, data, wrt="features")
 
 
+def test_batches_of_one_task_each_do_not_make_the_tasks_of_an_unforked_model_unreached():
+    tasks = directed_tasks(a=[1, 0, 0, 0], b=[0, 1, 0, 0])
+    data = batches(tasks, count=4, labelled={"a": [0, 1, 2, 3], "b": []})
+    data += batches(tasks, count=4, labelled={"a": [], "b": [0, 1, 2, 3]})
+    found = diagnose(Plain(), tasks, data, steps=8)
+    assert "unreached" not in rules(found)
+    assert "one task per batch" in rules(found)
+
+
 def test_affinity_is_what_a_small_step_along_the_other_task_does_to_the_loss():
     tasks = directed_tasks(a=[1, 0, 2, 0], b=[0, 1, 0, 0])
     torch.manual_seed(1)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 import mtlkit
-from mtlkit.errors import MtlkitError, SpecError, UsageError
+from mtlkit.errors import MtlkitError, SpecError, UnknownNameError, UsageError
 from mtlkit.integrations import libmtl
 
 try:
@@ -397,3 +397,8 @@ def test_what_cannot_work_is_refused_with_what_to_do():
     )
     with pytest.raises(SpecError, match="unknown"):
         libmtl.weighting("pcgrd")
+
+
+def test_a_wrong_option_is_noticed_when_the_weighting_is_made():
+    with pytest.raises(UnknownNameError, match="unknown option of cagrad 'z'"):
+        libmtl.weighting("cagrad(z=1)")

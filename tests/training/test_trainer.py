@@ -422,3 +422,25 @@ def test_a_prediction_that_is_not_there_is_named():
     trainer = mtlkit.Trainer(model, TASKS, torch.optim.SGD(model.parameters(), lr=1), progress=False)
     with pytest.raises(UnknownNameError, match="did you mean 'labels'"):
         trainer.fit(make_loader(), steps=1)
+
+
+def test_an_optimizer_of_another_model_is_refused():
+    optimizer = torch.optim.SGD(SmallNet().parameters(), lr=0.1)
+    with pytest.raises(SpecError, match="holds no parameter of the model"):
+        mtlkit.Trainer(SmallNet(), TASKS, optimizer)
+
+
+def test_a_misspelt_target_is_told_after_an_epoch():
+    model = SmallNet()
+    batches = [(x, {"label": y["label"], "valeu": y["value"]}) for x, y in make_loader()]
+    trainer = mtlkit.Trainer(model, TASKS, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.warns(UserWarning, match=r"a target named 'value', so .* named label, valeu$"):
+        trainer.fit(batches, epochs=1)
+
+
+def test_a_class_that_does_not_exist_is_told_with_its_task():
+    model = SmallNet()
+    batches = [(x, {**y, "label": torch.full_like(y["label"], 7)}) for x, y in make_loader()]
+    trainer = mtlkit.Trainer(model, TASKS, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(SpecError, match="the loss of task 'label': Target 7 is out of bounds"):
+        trainer.fit(batches, epochs=1)

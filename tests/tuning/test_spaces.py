@@ -169,6 +169,10 @@ def test_the_learning_rate_is_searched_where_nothing_is_said():
         ({"sampler": "tpee"}, "'sampler' must be one of"),
         ({"preset": "rotograd"}, "unknown preset 'rotograd'; did you mean 'rotograd_paper'"),
         ({"space": {"learning_rate": [1]}}, "unknown key 'learning_rate'"),
+        (
+            {"space": {"cagrad.c": [1]}},
+            "'cagrad.c' is an option of cagrad, which is not among the methods",
+        ),
         ({"space": {"lr": "normal(0, 1)"}}, "cannot search in"),
         ({"space": {"cagad.c": [1]}}, "did you mean 'cagrad'"),
     ],
