@@ -49,11 +49,9 @@ def comparable(name: str, comparison: Comparison) -> Comparison:
     metric = _METRICS.get(name)
     if metric is None:
         return comparison
-    runs = [
-        replace(run, label=re.sub(r" (with R_k|\d+)$", "", run.label))
-        for run in comparison.runs
-        if run.label in _LABELS[name] or run.kind == FRONT
-    ]
+    named = {label: re.sub(r" (with R_k|\d+)$", "", label) for label in _LABELS[name]}
+    kept = [run for run in comparison.runs if run.label in named or run.kind == FRONT]
+    runs = [replace(run, label=named.get(run.label, run.label)) for run in kept]
     tasks = [TaskRecord(task.name, {metric: task.metrics[metric]}) for task in comparison.tasks]
     return replace(comparison, tasks=tasks, runs=runs, baseline="single-task")
 

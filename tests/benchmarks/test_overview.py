@@ -77,9 +77,11 @@ def test_cifar10_counts_by_the_area_under_the_curve():
     metrics = {"a": {"f1": 0.0, "auc": 0.8}}
     labels = ("single-task", "sum", "sum with R_k", "imtl_g with R_k", "rotograd 64", "rotograd 128")
     runs = [Run(label, 0, metrics=metrics) for label in labels]
+    runs += [Run(f"front {number}", 0, metrics=metrics, kind="front") for number in (1, 2)]
     made = Comparison("drawn", [TaskRecord("a", {"f1": True, "auc": True})], runs, reference="sum")
     found = comparable("cifar10", made)
     assert found.labels == ["single-task", "sum", "imtl_g", "rotograd"]
+    assert found.front_labels == ["front 1", "front 2"]
     assert found.baseline == "single-task"
     assert found.tasks[0].main_metric == "auc"
     assert comparable("census", made) is made
