@@ -144,7 +144,7 @@ def check_unforked(losses: dict[int, Tensor], tasks: tuple[str, ...], processes:
     _, strict = wrapper_waits()
     if strict:
         _refuse_missing(losses, tasks)
-    missing = [name for k, name in enumerate(tasks) if k not in losses]
+    missing = _missing(losses, tasks)
     if not missing or inside_wrapper() is not None:
         return
     # a DDP that finds unused parameters leaves a node in the graph, any other DDP no trace
@@ -158,8 +158,12 @@ def check_unforked(losses: dict[int, Tensor], tasks: tuple[str, ...], processes:
         )
 
 
+def _missing(losses: dict[int, Tensor], tasks: tuple[str, ...]) -> list[str]:
+    return [name for k, name in enumerate(tasks) if k not in losses]
+
+
 def _refuse_missing(losses: dict[int, Tensor], tasks: tuple[str, ...]) -> None:
-    missing = [name for k, name in enumerate(tasks) if k not in losses]
+    missing = _missing(losses, tasks)
     if missing:
         raise UsageError(
             f"task(s) {', '.join(missing)} have no labels on this process, and DDP waits for the "

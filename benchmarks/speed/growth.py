@@ -8,8 +8,6 @@ FILE.json`` has measured.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import mtlkit
-from benchmarks.speed.timing import Row, interleave, set_threads
+from benchmarks.speed.timing import Row, chart_command, interleave, set_threads
 
 BATCH, WIDTH = 64, 256
 STEPS = 4  # so that one of them turns rotations that wait for every fourth
@@ -175,13 +173,5 @@ def draw(rows: list[Row], path: Path) -> None:
         figure.savefig(path, transparent=True, metadata={"Date": None})
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="draw the chart of the documentation")
-    parser.add_argument("measured", type=Path, help="what `benchmarks.speed growth --json` wrote")
-    parser.add_argument("chart", type=Path, help="the SVG file")
-    arguments = parser.parse_args()
-    draw([Row(**row) for row in json.loads(arguments.measured.read_text())], arguments.chart)
-
-
 if __name__ == "__main__":
-    main()
+    chart_command(draw, "growth")

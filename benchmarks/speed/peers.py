@@ -8,8 +8,6 @@ measured. LibMTL is taken from where it is installed, or from the folder that MT
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import sys
 from pathlib import Path
@@ -17,7 +15,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.speed.steps import Candidate
-from benchmarks.speed.timing import Row, interleave, ratio, set_threads
+from benchmarks.speed.timing import Row, chart_command, interleave, ratio, set_threads
 from mtlkit.errors import MtlkitError
 from mtlkit.integrations.libmtl import load_trainer
 
@@ -136,13 +134,5 @@ def draw(rows: list[Row], path: Path) -> None:
         figure.savefig(path, transparent=True, metadata={"Date": None})
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="draw the chart of the documentation")
-    parser.add_argument("measured", type=Path, help="what `benchmarks.speed peers --json` wrote")
-    parser.add_argument("chart", type=Path, help="the SVG file")
-    arguments = parser.parse_args()
-    draw([Row(**row) for row in json.loads(arguments.measured.read_text())], arguments.chart)
-
-
 if __name__ == "__main__":
-    main()
+    chart_command(draw, "peers")

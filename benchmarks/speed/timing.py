@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import gc
+import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-__all__ = ["Row", "interleave", "keep_memory", "ratio", "set_threads", "use_cpu_time"]
+__all__ = ["Row", "chart_command", "interleave", "keep_memory", "ratio", "set_threads", "use_cpu_time"]
 
 _clock = time.perf_counter
 
@@ -70,6 +73,15 @@ def interleave(
 def ratio(seconds: Mapping[str, list[float]], name: str, base: str) -> float:
     """Median over the rounds of the quotient within a round: slow moments cancel."""
     return statistics.median(a / b for a, b in zip(seconds[name], seconds[base], strict=True))
+
+
+def chart_command(draw: Callable[[list[Row], Path], None], table: str) -> None:
+    """The command that draws the documentation's chart of a table from its stored figures."""
+    parser = argparse.ArgumentParser(description="draw the chart of the documentation")
+    parser.add_argument("measured", type=Path, help=f"what `benchmarks.speed {table} --json` wrote")
+    parser.add_argument("chart", type=Path, help="the SVG file")
+    arguments = parser.parse_args()
+    draw([Row(**row) for row in json.loads(arguments.measured.read_text())], arguments.chart)
 
 
 def use_cpu_time() -> None:

@@ -145,7 +145,8 @@ class Figures:
     def unreached(self) -> list[int]:
         """Tasks with labels whose loss has no gradient, in any step, where tasks share.
 
-        Without a fork, a step with the labels of one task alone shows nothing: nothing is shared in it.
+        At the parameters, a step with the labels of one task alone shows nothing: without a fork, no
+        parameter counts as shared in it.
         """
         labelled = np.isfinite(self.losses)
         if self.wrt == "parameters":

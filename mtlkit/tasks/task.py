@@ -144,7 +144,10 @@ class Task:
             try:
                 loss = self.loss(prediction, _column(prediction, target))
             except IndexError as error:  # PyTorch's for a class that does not exist
-                raise SpecError(f"the loss of task {self.name!r}: {error}") from error
+                raise SpecError(
+                    f"the loss of task {self.name!r}: {error} Its targets must be whole numbers from 0, "
+                    f"below the {self.outputs} outputs, or negative without a label"
+                ) from error
         if not isinstance(loss, Tensor) or loss.dim() != 0:
             found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise SpecError(

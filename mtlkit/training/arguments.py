@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import nn
+from torch.optim import Optimizer
+
 from mtlkit.errors import SpecError, unknown_name
 from mtlkit.tasks import Task, task_names
 
-__all__ = ["check_at_least", "check_best_by", "check_choice", "check_tasks"]
+__all__ = ["check_at_least", "check_best_by", "check_choice", "check_optimizer", "check_tasks"]
 
 
 def check_choice(name: str, given: Any, known: Sequence[str]) -> None:
@@ -34,6 +37,16 @@ def check_tasks(tasks: Sequence[Task]) -> tuple[Task, ...]:
                 "For example mtlkit.Task.classification('left', classes=10)"
             )
     return tuple(tasks)
+
+
+def check_optimizer(optimizer: Optimizer, model: nn.Module) -> None:
+    """Raise for an optimizer that would leave the model as it is."""
+    known = {id(parameter) for parameter in model.parameters()}
+    if not any(id(p) in known for group in optimizer.param_groups for p in group["params"]):
+        raise SpecError(
+            "the optimizer holds no parameter of the model, so nothing would be trained; create it with "
+            "mtlkit.param_groups(model, lr=...)"
+        )
 
 
 def check_best_by(best_by: str, tasks: Sequence[Task]) -> str:

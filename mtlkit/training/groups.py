@@ -43,7 +43,9 @@ def param_groups(
         A list for any torch optimizer; the method's group is named ``"method"``, and is left out if
         the method owns no parameters.
     """
-    modules: list[Any] = [model] if isinstance(model, nn.Module) else _listed(model)
+    if isinstance(model, nn.Module) or not isinstance(model, Iterable):
+        model = [model]
+    modules: list[Any] = list(model)
     for module in modules:
         if not isinstance(module, nn.Module):
             raise SpecError(f"param_groups takes a module or a list of modules, not {module!r}")
@@ -65,10 +67,6 @@ def param_groups(
         )
         _warn_if_fast(method_lr, lr, methods)
     return groups
-
-
-def _listed(given: Any) -> list[Any]:
-    return list(given) if isinstance(given, Iterable) else [given]
 
 
 def rotation_schedule(optimizer: Optimizer, decay: float = 0.9999) -> MultiplicativeLR:

@@ -15,7 +15,13 @@ from torch.optim import Optimizer
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.tasks import Task
 from mtlkit.training.accelerators import adapt_accelerator, is_sharded, make_accelerator
-from mtlkit.training.arguments import check_at_least, check_best_by, check_choice, check_tasks
+from mtlkit.training.arguments import (
+    check_at_least,
+    check_best_by,
+    check_choice,
+    check_optimizer,
+    check_tasks,
+)
 from mtlkit.training.checkpoints import write_rng
 from mtlkit.training.interrupts import Interrupted, catch_signals
 from mtlkit.training.loaders import Batch, Batches, prepare_loader
@@ -126,12 +132,7 @@ class Trainer:
         self.seed = seed
         self.show_progress = progress
 
-        known = {id(parameter) for parameter in model.parameters()}
-        if not any(id(p) in known for group in optimizer.param_groups for p in group["params"]):
-            raise SpecError(
-                "the optimizer holds no parameter of the model, so nothing would be trained; create it "
-                "with mtlkit.param_groups(model, lr=...)"
-            )
+        check_optimizer(optimizer, model)
         self.model = model
         module = LossModule(model, self.tasks, self.accelerator)
         self.method = module.method
