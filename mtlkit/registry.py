@@ -21,7 +21,7 @@ from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
 from mtlkit.errors import SpecError, unknown_name
-from mtlkit.spec import Part, SpecLike, is_word, parse_spec
+from mtlkit.spec import Part, SpecLike, format_spec, is_word, parse_spec
 
 __all__ = [
     "architectures",
@@ -141,6 +141,18 @@ class Registry(Generic[T]):
             Part(part.name, {**part.options, **{k: v for k, v in options.items() if k in names}})
             for part, names in zip(parts, accepted, strict=True)
         ]
+
+    def with_seed(self, spec: SpecLike, seed: int) -> list[Part]:
+        """Parts of ``spec``, where each that draws random numbers and names no seed is given ``seed``."""
+        parts = []
+        for part in self.expand(spec):
+            options = dict(part.options)
+            if "seed" in option_names(self.get(part.name)):
+                options.setdefault("seed", seed)
+            if "inner" in options:  # another method's config string
+                options["inner"] = format_spec(self.with_seed(options["inner"], seed))
+            parts.append(Part(part.name, options, part.arguments))
+        return parts
 
     def check(self, part: Part) -> T:
         """The factory of ``part``, after its options have been checked by name."""

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from mtlkit.errors import ConfigError, SpecError, shorten
 from mtlkit.files import write_text
+from mtlkit.registry import methods
 from mtlkit.tasks import Task
 from mtlkit.training.accelerators import end_trackers
 from mtlkit.training.checkpoints import Checkpoints, seed_rng
@@ -180,7 +181,8 @@ def build_model(
     if not architecture:
         raise ConfigError(f"data set {config.data!r} has no network of its own; set 'architecture'")
     seed_rng(config.seed)
-    model: torch.nn.Module = mtlkit.create_architecture(architecture, tasks, method=config.method)
+    method: Any = methods.with_seed(config.method, config.seed)
+    model: torch.nn.Module = mtlkit.create_architecture(architecture, tasks, method=method)
     if change is not None:
         model, tasks = change(model, tasks)
     if config.channels_last:

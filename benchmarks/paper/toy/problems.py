@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 import mtlkit
+from mtlkit.registry import methods
 
 
 def avocado(point: Tensor, shift: float) -> Tensor:
@@ -129,7 +130,8 @@ def run_regression(
     x, net = torch.randn(1, 2).double(), backbone().double()
     if training.zero_input:
         x = torch.zeros_like(x)
-    method = mtlkit.create_method(training.spec(method_name), 2, feature_dim=2).double()
+    spec = methods.with_seed(training.spec(method_name), seed)
+    method = mtlkit.create_method(spec, 2, feature_dim=2).double()
     optimizers: list[torch.optim.Optimizer] = [torch.optim.SGD(net.parameters(), lr=training.rate)]
     schedule = None
     if owned := list(method.parameters()):
@@ -227,7 +229,7 @@ def run_logistic(spec: str, seed: int, problem: Logistic = LOGISTIC) -> Logistic
     half = problem.samples // 2
     net = nn.Sequential(nn.Linear(2, 2), nn.ReLU()).double()
     readout = nn.Linear(2, 1).double()
-    method = mtlkit.create_method(spec, 2, feature_dim=2).double()
+    method = mtlkit.create_method(methods.with_seed(spec, seed), 2, feature_dim=2).double()
     optimizers: list[torch.optim.Optimizer] = [
         torch.optim.SGD([*net.parameters(), *readout.parameters()], lr=problem.rate)
     ]
