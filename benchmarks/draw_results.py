@@ -18,12 +18,12 @@ from typing import Any
 
 from benchmarks.overview import beside_fronts, comparable, left_out, on_seeds_of_front, overview
 from benchmarks.paper.toy.plots import shares_figure
-from mtlkit.evaluation.results import Comparison
-from mtlkit.evaluation.significance import paired_difference
-from mtlkit.evaluation.tables import build_table, to_markdown
-from mtlkit.evaluation.trade_offs import mean_gains
-from mtlkit.evaluation.verdict import judge
-from mtlkit.files import write_text
+from mtlkit.config.files import write_text
+from mtlkit.report.results import Comparison
+from mtlkit.report.significance import paired_difference
+from mtlkit.report.tables import build_table, to_markdown
+from mtlkit.report.trade_offs import mean_gains
+from mtlkit.report.verdict import judge
 
 RESULTS = Path(__file__).parent / "results"
 OVERVIEW = """\

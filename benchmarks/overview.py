@@ -13,9 +13,9 @@ import numpy as np
 from scipy.stats import rankdata
 
 from mtlkit.cli.costs import kept_costs
-from mtlkit.evaluation.results import FRONT, Comparison, TaskRecord
-from mtlkit.evaluation.significance import rank_methods
-from mtlkit.evaluation.trade_offs import mean_gains
+from mtlkit.report.results import FRONT, Comparison, TaskRecord
+from mtlkit.report.significance import rank_methods
+from mtlkit.report.trade_offs import mean_gains
 
 __all__ = ["beside_fronts", "comparable", "left_out", "on_seeds_of_front", "overview"]
 

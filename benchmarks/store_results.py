@@ -18,8 +18,8 @@ from pathlib import Path
 import yaml
 
 from benchmarks.draw_results import RESULTS
-from mtlkit.evaluation.results import Comparison, append_result
-from mtlkit.files import write_text
+from mtlkit.config.files import write_text
+from mtlkit.report.results import Comparison, append_result
 
 Points = list[tuple[int, float]]
 

@@ -16,10 +16,10 @@ from settings_table import settings_table  # noqa: E402
 
 from benchmarks.draw_results import write_page  # noqa: E402
 from mtlkit import __version__  # noqa: E402
-from mtlkit.evaluation.compare_config import CompareConfig, MethodsConfig, MethodSettings  # noqa: E402
+from mtlkit.experiments.compare_config import CompareConfig, MethodsConfig, MethodSettings  # noqa: E402
+from mtlkit.experiments.tuning import TuneConfig  # noqa: E402
 from mtlkit.testing import LAWS  # noqa: E402
 from mtlkit.training.config import TrainConfig, TrainingSettings  # noqa: E402
-from mtlkit.tuning import TuneConfig  # noqa: E402
 
 project = "mtlkit"
 release = version = __version__

@@ -3,31 +3,31 @@
 from typing import TYPE_CHECKING, Any
 
 from mtlkit._version import __version__
-from mtlkit.errors import MtlkitError
-from mtlkit.registry import (
+from mtlkit.config.registry import (
     list_architectures,
     list_methods,
     register_architecture,
     register_method,
 )
+from mtlkit.errors import MtlkitError
 
 if TYPE_CHECKING:
     from mtlkit.architectures.base import Architecture
     from mtlkit.architectures.create import create_architecture
     from mtlkit.data import load_dataset
     from mtlkit.deployment.exporting import export
+    from mtlkit.deployment.fusion import fuse
     from mtlkit.deployment.loading import load
     from mtlkit.diagnosis import diagnose
-    from mtlkit.dropins import backward, mtl_backward
-    from mtlkit.fusion import fuse
-    from mtlkit.losses import weigh_by_labels
-    from mtlkit.step import Step
+    from mtlkit.engine.step import Step
+    from mtlkit.experiments.tuning.study import tune
+    from mtlkit.method.aggregator import GradientAggregator
+    from mtlkit.method.create import create_method
+    from mtlkit.method.dropins import backward, mtl_backward
+    from mtlkit.method.losses import weigh_by_labels
     from mtlkit.tasks import Task, register_task
     from mtlkit.training.groups import param_groups, rotation_schedule
     from mtlkit.training.trainer import Trainer
-    from mtlkit.tuning.study import tune
-    from mtlkit.weighting.base import GradientAggregator
-    from mtlkit.weighting.chain import create_method
 
 __all__ = [
     "Architecture",
@@ -60,29 +60,29 @@ __all__ = [
 # imported when first used: torch takes seconds, and not every command of the command line needs it
 _LAZY: dict[str, str] = {
     "Architecture": "mtlkit.architectures.base",
-    "GradientAggregator": "mtlkit.weighting.base",
-    "Step": "mtlkit.step",
+    "GradientAggregator": "mtlkit.method.aggregator",
+    "Step": "mtlkit.engine.step",
     "Task": "mtlkit.tasks",
     "Trainer": "mtlkit.training.trainer",
-    "backward": "mtlkit.dropins",
+    "backward": "mtlkit.method.dropins",
     "create_architecture": "mtlkit.architectures.create",
-    "create_method": "mtlkit.weighting.chain",
+    "create_method": "mtlkit.method.create",
     "diagnose": "mtlkit.diagnosis",
     "export": "mtlkit.deployment.exporting",
-    "fuse": "mtlkit.fusion",
+    "fuse": "mtlkit.deployment.fusion",
     "load": "mtlkit.deployment.loading",
     "load_dataset": "mtlkit.data",
-    "mtl_backward": "mtlkit.dropins",
+    "mtl_backward": "mtlkit.method.dropins",
     "param_groups": "mtlkit.training.groups",
     "register_task": "mtlkit.tasks",
     "rotation_schedule": "mtlkit.training.groups",
-    "tune": "mtlkit.tuning.study",
-    "weigh_by_labels": "mtlkit.losses",
+    "tune": "mtlkit.experiments.tuning.study",
+    "weigh_by_labels": "mtlkit.method.losses",
 }
 _MODULES = (
     "architectures",
     "data",
-    "evaluation",
+    "report",
     "integrations",
     "tasks",
     "testing",

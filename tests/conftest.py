@@ -38,7 +38,7 @@ def pytest_report_header():
 def pytest_terminal_summary(terminalreporter):
     """List the laws that methods have declared not to apply to them."""
     import mtlkit
-    from mtlkit.registry import methods
+    from mtlkit.config.registry import methods
 
     ran = any("properties" in str(r.nodeid) for r in terminalreporter.stats.get("passed", []))
     if not ran:

@@ -13,7 +13,7 @@ from sphinx.application import Sphinx
 import mtlkit
 from mtlkit.cli import catalogue
 from mtlkit.cli.papers import IDEAS, paper_link
-from mtlkit.registry import methods
+from mtlkit.config.registry import methods
 from mtlkit.testing import LAWS
 
 _CAPTION = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic.fields import FieldInfo
 
-from mtlkit.settings import Settings, accepted, bounds, display
+from mtlkit.config.settings import Settings, accepted, bounds, display
 
 
 def settings_table(model: type[Settings], leave_out: type[Settings] | None = None) -> str:

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from mtlkit.architectures.features import Features, declared_features, last_leaf, measure
 from mtlkit.architectures.heads import layer_sizes, make_mlp
+from mtlkit.config.registry import option_names
+from mtlkit.config.spec import Part, parse_call
 from mtlkit.errors import MissingExtraError, MtlkitError, SpecError, UnknownNameError, unknown_name
-from mtlkit.registry import option_names
-from mtlkit.spec import Part, parse_call
 
 __all__ = ["build_backbone", "list_backbones", "register_backbone", "weights_error"]
 

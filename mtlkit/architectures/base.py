@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from mtlkit.architectures.features import Features
 from mtlkit.architectures.saving import Pretrained
+from mtlkit.config.names import task_names
+from mtlkit.config.registry import methods
+from mtlkit.config.spec import Part, format_spec
+from mtlkit.engine.nesting import flatten_features
 from mtlkit.errors import SpecError, UsageError, unknown_name
-from mtlkit.names import task_names
-from mtlkit.nesting import flatten_features
-from mtlkit.registry import methods
-from mtlkit.spec import Part, format_spec
-from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.chain import create_method
+from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.create import create_method
 
 __all__ = ["Architecture", "SingleTask", "task_outputs"]
 

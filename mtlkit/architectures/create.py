@@ -8,9 +8,9 @@ from typing import Any
 from torch import nn
 
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
+from mtlkit.config.registry import architectures, option_defaults
+from mtlkit.config.spec import Part, SpecLike, format_spec
 from mtlkit.errors import SpecError
-from mtlkit.registry import architectures, option_defaults
-from mtlkit.spec import Part, SpecLike, format_spec
 
 __all__ = ["create_architecture"]
 
@@ -24,7 +24,7 @@ def create_architecture(
 
     Args:
         spec: for example ``"hard_sharing(backbone=timm.resnet18, heads=mlp(50))"``, or the same as a
-            mapping (see :mod:`mtlkit.spec`).
+            mapping (see :mod:`mtlkit.config.spec`).
         tasks: number of tasks, their names, ``{name: number of outputs}``, or objects with ``name`` and
             ``outputs``.
         method: how the tasks' gradients are merged: a config string, or a method.

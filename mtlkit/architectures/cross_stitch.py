@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.heads import build_heads
 from mtlkit.architectures.stages import build_stages, join_streams, joint_features, split_streams
+from mtlkit.config.registry import register_architecture
 from mtlkit.errors import SpecError
-from mtlkit.registry import register_architecture
 
 __all__ = ["CrossStitch"]
 

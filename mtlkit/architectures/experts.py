@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from mtlkit.architectures.backbones import as_vector, build_backbone, vector_size
 from mtlkit.architectures.base import Architecture, Tasks
 from mtlkit.architectures.heads import build_heads, layer_sizes, make_mlp
+from mtlkit.config.spec import parse_call
 from mtlkit.errors import SpecError
-from mtlkit.spec import parse_call
 
 __all__ = ["Expert", "MixtureOfExperts", "check_count", "mix", "mix_all", "run_experts"]
 

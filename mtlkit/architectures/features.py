@@ -10,8 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from mtlkit.engine.nesting import flatten_features
 from mtlkit.errors import SpecError
-from mtlkit.nesting import flatten_features
 
 __all__ = ["Features", "declared_features", "describe", "last_leaf", "measure"]
 

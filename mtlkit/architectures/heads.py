@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mtlkit.architectures.features import last_leaf
+from mtlkit.config.registry import option_names
+from mtlkit.config.spec import Part, parse_call
 from mtlkit.errors import SpecError, unknown_name
-from mtlkit.registry import option_names
-from mtlkit.spec import Part, parse_call
 
 __all__ = ["Head", "build_heads", "layer_sizes", "make_mlp", "pooled"]
 

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from mtlkit.architectures.backbones import build_backbone
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.heads import build_heads
+from mtlkit.config.registry import register_architecture
 from mtlkit.errors import SpecError
-from mtlkit.registry import register_architecture
 
 __all__ = ["Mtan"]
 

@@ -16,10 +16,10 @@ from huggingface_hub import ModelHubMixin, hf_hub_download
 from huggingface_hub.constants import CONFIG_NAME, SAFETENSORS_SINGLE_FILE
 
 from mtlkit._version import __version__
+from mtlkit.config.files import replacing, write_text
+from mtlkit.config.registry import architectures, option_defaults
+from mtlkit.config.spec import Part, format_spec, parse_call, parse_spec
 from mtlkit.errors import MtlkitError, SpecError
-from mtlkit.files import replacing, write_text
-from mtlkit.registry import architectures, option_defaults
-from mtlkit.spec import Part, format_spec, parse_call, parse_spec
 
 if TYPE_CHECKING:
     from mtlkit.architectures.base import Architecture

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.features import Features
 from mtlkit.architectures.heads import Head
+from mtlkit.config.registry import register_architecture
 from mtlkit.errors import SpecError
-from mtlkit.registry import register_architecture
 
 __all__ = ["SegNet"]
 

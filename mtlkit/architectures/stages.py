@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from mtlkit.architectures.backbones import ChannelsFirst, build_backbone
 from mtlkit.architectures.features import Features, declared_features, measure
+from mtlkit.config.spec import Part, parse_call
 from mtlkit.errors import SpecError
-from mtlkit.spec import Part, parse_call
 
 __all__ = ["build_stages", "join_streams", "joint_features", "split_streams"]
 

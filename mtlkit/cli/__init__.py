@@ -14,8 +14,8 @@ from typer.main import get_command_from_info
 
 from mtlkit._version import __version__
 from mtlkit.cli import failures
+from mtlkit.config.launching import LaunchError, is_first_process
 from mtlkit.errors import MtlkitError, SpecError
-from mtlkit.launching import LaunchError, is_first_process
 
 __all__ = ["COMMANDS", "app", "main"]
 

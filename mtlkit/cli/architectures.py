@@ -14,7 +14,7 @@ from mtlkit.cli import app
 from mtlkit.cli.catalogue import find_options
 from mtlkit.cli.options import Plugins
 from mtlkit.cli.pages import print_description, print_options
-from mtlkit.registry import architectures
+from mtlkit.config.registry import architectures
 
 __all__ = ["list_or_show"]
 

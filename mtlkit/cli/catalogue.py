@@ -10,9 +10,9 @@ from typing import Any
 
 from mtlkit.cli.costs import kept_costs, measure_cost
 from mtlkit.cli.papers import paper_link
+from mtlkit.config.registry import methods, option_defaults
+from mtlkit.config.spec import Part, format_spec
 from mtlkit.errors import MtlkitError, SpecError, UnknownNameError
-from mtlkit.registry import methods, option_defaults
-from mtlkit.spec import Part, format_spec
 
 __all__ = [
     "OMITTED",

@@ -16,9 +16,9 @@ from typing import Any
 
 from mtlkit.cli.catalogue import MethodFacts, Option, all_facts, method_facts
 from mtlkit.cli.costs import COSTS, built_in_methods
-from mtlkit.files import write_text
-from mtlkit.registry import methods
-from mtlkit.spec import parse_spec
+from mtlkit.config.files import write_text
+from mtlkit.config.registry import methods
+from mtlkit.config.spec import parse_spec
 
 __all__ = ["CATALOGUE", "find_facts", "list_facts", "read_catalogue", "write_catalogue"]
 

@@ -11,9 +11,9 @@ import typer
 from mtlkit.cli import app
 from mtlkit.cli.notes import warnings_as_notes
 from mtlkit.cli.options import with_settings
+from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import ConfigError
-from mtlkit.evaluation.compare_config import CONFIG, CompareConfig
-from mtlkit.training.yaml_files import read_yaml
+from mtlkit.experiments.compare_config import CONFIG, CompareConfig
 
 __all__ = ["compare"]
 
@@ -59,7 +59,7 @@ def compare(
 
 def _demo(changes: dict[str, Any], folder: Path) -> None:
     """Two comparisons, and a page about both."""
-    from mtlkit.evaluation.demo import PARTS, write_demo_page
+    from mtlkit.experiments.demo import PARTS, write_demo_page
 
     made = {}
     for part in PARTS:
@@ -71,10 +71,10 @@ def _demo(changes: dict[str, Any], folder: Path) -> None:
 
 def _run(chosen: Any, folder: Path, resume: list[str]) -> Any:
     """Run and print a comparison; ``resume`` are the arguments of the command that goes on with it."""
-    from mtlkit.evaluation.compare import Stopped
-    from mtlkit.evaluation.compare import compare as run_comparison
-    from mtlkit.evaluation.live_table import print_table
-    from mtlkit.evaluation.tables import build_table
+    from mtlkit.experiments.compare import Stopped
+    from mtlkit.experiments.compare import compare as run_comparison
+    from mtlkit.experiments.live_table import print_table
+    from mtlkit.report.tables import build_table
 
     with warnings_as_notes():
         try:

@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mtlkit.config.registry import methods
+from mtlkit.config.spec import format_spec
 from mtlkit.errors import UnknownNameError
-from mtlkit.registry import methods
-from mtlkit.spec import format_spec
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -77,9 +77,9 @@ def _explain(factory: Any) -> None:
 def _describe(
     spec: str, data_dir: Path | None, seed: int, preview: Path | None, split: str, count: int
 ) -> None:
+    from mtlkit.config.plugins import load_location
+    from mtlkit.config.spec import parse_spec
     from mtlkit.data.base import SPLITS, datasets, load_dataset, missing_options
-    from mtlkit.plugins import load_location
-    from mtlkit.spec import parse_spec
 
     spec = load_location(spec)
     parts = parse_spec(spec)

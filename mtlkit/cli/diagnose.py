@@ -10,8 +10,8 @@ import typer
 from mtlkit.cli import app
 from mtlkit.cli.notes import warnings_as_notes
 from mtlkit.cli.options import with_settings
+from mtlkit.config.yaml_files import read_yaml
 from mtlkit.training.config import TrainConfig
-from mtlkit.training.yaml_files import read_yaml
 
 __all__ = ["diagnose"]
 
@@ -50,7 +50,7 @@ def diagnose(
     # the plain sum, whatever the file says: the tasks are looked at
     chosen = TrainConfig.make({**settings, **flags, "method": "sum", "output": str(output)}, "diagnose")
     import mtlkit
-    from mtlkit.files import write_text
+    from mtlkit.config.files import write_text
     from mtlkit.training.experiment import build_trainer
 
     with warnings_as_notes():

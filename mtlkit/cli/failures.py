@@ -10,7 +10,7 @@ import traceback
 
 import typer
 
-from mtlkit.plugins import users_line
+from mtlkit.config.plugins import users_line
 
 __all__ = ["explain", "tell"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from mtlkit.launching import is_first_process
+from mtlkit.config.launching import is_first_process
 
 __all__ = ["warnings_as_notes"]
 

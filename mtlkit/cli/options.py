@@ -12,14 +12,14 @@ import typer
 from pydantic.fields import FieldInfo
 from rich.markup import escape
 
-from mtlkit.settings import Settings, choices, display
+from mtlkit.config.settings import Settings, choices, display
 
 __all__ = ["Plugins", "with_settings"]
 
 
 def _load(plugins: list[str] | None) -> list[str]:
     if plugins:
-        from mtlkit.plugins import load_plugins
+        from mtlkit.config.plugins import load_plugins
 
         load_plugins(plugins)
     return plugins or []

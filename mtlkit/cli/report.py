@@ -26,11 +26,11 @@ def report(
     ] = True,
 ) -> None:
     """Write a self-contained HTML report of results, and their tables."""
-    from mtlkit.evaluation.report import write_report
-    from mtlkit.evaluation.results import HEADER, Comparison, append_result
-    from mtlkit.evaluation.single_run import read_trainer_run
-    from mtlkit.evaluation.tables import build_table, table_files
-    from mtlkit.files import write_text
+    from mtlkit.config.files import write_text
+    from mtlkit.report.report import write_report
+    from mtlkit.report.results import HEADER, Comparison, append_result
+    from mtlkit.report.single_run import read_trainer_run
+    from mtlkit.report.tables import build_table, table_files
 
     is_comparison = (folder / HEADER).is_file()
     comparison = Comparison.load(folder) if is_comparison else read_trainer_run(folder)

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from mtlkit.cli import app
+from mtlkit.config.settings import Settings
 from mtlkit.errors import unknown_name
-from mtlkit.settings import Settings
 
 __all__ = ["json_schema", "schema", "settings_of"]
 
@@ -40,10 +40,10 @@ def json_schema(command: str) -> dict[str, Any]:
 def settings_of(command: str) -> type[Settings]:
     """The settings of a command."""
     if command == "tune":  # its search spaces are the methods', which import torch
-        from mtlkit.tuning.config import TuneConfig
+        from mtlkit.experiments.tuning.config import TuneConfig
 
         return TuneConfig
-    from mtlkit.evaluation.compare_config import CompareConfig
+    from mtlkit.experiments.compare_config import CompareConfig
     from mtlkit.training.config import TrainConfig
 
     known: dict[str, type[Settings]] = {"train": TrainConfig, "compare": CompareConfig}

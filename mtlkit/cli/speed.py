@@ -37,7 +37,7 @@ def speed(
     from rich.progress import track
 
     from mtlkit.cli.costs import built_in_methods, measure_cost
-    from mtlkit.registry import methods as registry
+    from mtlkit.config.registry import methods as registry
 
     chosen = methods or built_in_methods()
     for spec in chosen:

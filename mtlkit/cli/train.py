@@ -12,10 +12,10 @@ import typer
 from mtlkit.cli import app
 from mtlkit.cli.notes import warnings_as_notes
 from mtlkit.cli.options import with_settings
+from mtlkit.config.launching import is_first_process
+from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import SpecError
-from mtlkit.launching import is_first_process
 from mtlkit.training.config import TrainConfig
-from mtlkit.training.yaml_files import read_yaml
 
 __all__ = ["train"]
 

@@ -13,9 +13,9 @@ import typer
 
 from mtlkit.cli import app
 from mtlkit.cli.options import with_settings
+from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import ConfigError
-from mtlkit.training.yaml_files import read_yaml
-from mtlkit.tuning.config import TuneConfig
+from mtlkit.experiments.tuning.config import TuneConfig
 
 __all__ = ["tune"]
 
@@ -75,11 +75,11 @@ def _value(word: str) -> Any:
 def _run(chosen: TuneConfig, folder: Path) -> None:
     from rich.console import Console
 
-    from mtlkit.evaluation.compare import Stopped
-    from mtlkit.tuning.page import PAGE
-    from mtlkit.tuning.plan import CONFIG
-    from mtlkit.tuning.progress import winners_table
-    from mtlkit.tuning.study import tune as search
+    from mtlkit.experiments.compare import Stopped
+    from mtlkit.experiments.tuning.page import PAGE
+    from mtlkit.experiments.tuning.plan import CONFIG
+    from mtlkit.experiments.tuning.progress import winners_table
+    from mtlkit.experiments.tuning.study import tune as search
 
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: typer.echo(f"note: {message}", err=True)

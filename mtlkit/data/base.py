@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
 
+from mtlkit.config.plugins import load_location
+from mtlkit.config.registry import Registry, option_defaults
+from mtlkit.config.spec import Part, SpecLike, format_spec, parse_spec
 from mtlkit.data.collate import Batch, Targets, collate
 from mtlkit.data.randomness import generator, sample_uniform, split_indices
 from mtlkit.errors import MtlkitError, SpecError
-from mtlkit.plugins import load_location
-from mtlkit.registry import Registry, option_defaults
-from mtlkit.spec import Part, SpecLike, format_spec, parse_spec
 from mtlkit.tasks import Task
 
 __all__ = [

@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 import torch
 
+from mtlkit.config.spec import parse_call
 from mtlkit.data.randomness import generator
 from mtlkit.errors import SpecError, UsageError, unknown_name
-from mtlkit.spec import parse_call
 
 __all__ = ["BatchesOf", "Draw", "InTurn", "MixedBatches", "check_batches", "mixing_shares"]
 

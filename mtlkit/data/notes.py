@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from mtlkit.launching import is_first_process
+from mtlkit.config.launching import is_first_process
 
 __all__ = ["said", "say"]
 

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mtlkit.config.registry import Registry
 from mtlkit.data.base import DataError
-from mtlkit.registry import Registry
 
 __all__ = ["Preprocessing", "preprocessings", "read_preprocessing", "register_preprocessing"]
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
+from mtlkit.config.spec import SpecLike
 from mtlkit.data.base import DataSet, SplitName, load_dataset, register_dataset
 from mtlkit.data.collate import collate
 from mtlkit.data.mixing import BatchesOf, InTurn, MixedBatches, check_batches, mixing_shares
@@ -18,7 +19,6 @@ from mtlkit.data.mixture import Mixture
 from mtlkit.data.table import Table
 from mtlkit.data.table.together import encode_together
 from mtlkit.errors import SpecError
-from mtlkit.spec import SpecLike
 
 __all__ = ["Sources"]
 

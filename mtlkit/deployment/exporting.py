@@ -18,12 +18,12 @@ from typing import Any, Literal
 
 import torch
 
+from mtlkit.config.files import replacing, write_text
 from mtlkit.deployment.formats import WRITERS, Predictor
+from mtlkit.deployment.fusion import fuse
 from mtlkit.deployment.loading import LoadedModel, build, load
-from mtlkit.deployment.record import read_record, readable_json, restore_task
 from mtlkit.errors import MtlkitError, SpecError, unknown_name
-from mtlkit.files import replacing, write_text
-from mtlkit.fusion import fuse
+from mtlkit.training.record import read_record, readable_json, restore_task
 
 __all__ = ["FORMATS", "Exported", "export", "load_exported"]
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from mtlkit.deployment.loading import LoadedModel, build
-from mtlkit.deployment.record import Record
+from mtlkit.engine.nesting import flatten_features
 from mtlkit.errors import MissingExtraError, MtlkitError
-from mtlkit.nesting import flatten_features
+from mtlkit.training.record import Record
 
 __all__ = ["METADATA", "WRITERS", "Predictor", "describe_export"]
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from mtlkit.architectures.saving import rebuild
-from mtlkit.deployment.record import RECORD, Record, draw_inputs, read_record, restore_task
+from mtlkit.config.plugins import load_plugin
 from mtlkit.errors import ConfigError, MtlkitError, SpecError
-from mtlkit.plugins import load_plugin
 from mtlkit.tasks import Task
 from mtlkit.training.checkpoints import CheckpointError, load_checkpoint
+from mtlkit.training.record import RECORD, Record, draw_inputs, read_record, restore_task
 
 __all__ = ["LoadedModel", "load"]
 
@@ -123,14 +123,14 @@ def build(record: Record) -> nn.Module:
     network = rebuild({**record, "tasks": outputs})
     if set(record["predicts"]) == set(outputs):
         return network
-    from mtlkit.evaluation.jobs import OneTask
+    from mtlkit.experiments.jobs import OneTask
 
     (task,) = record["predicts"]
     return OneTask(network, task)
 
 
 def _find_record(path: Path) -> Record:
-    from mtlkit.evaluation.results import HEADER
+    from mtlkit.report.results import HEADER
 
     if not path.exists():
         raise MtlkitError(f"there is no folder {path}; give the output folder of `mtlkit train`")

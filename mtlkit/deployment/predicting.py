@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from mtlkit.config.files import replacing
 from mtlkit.data.table.reading import Frame, import_pandas
 from mtlkit.deployment.loading import LoadedModel, load
+from mtlkit.engine.nesting import flatten_features
 from mtlkit.errors import MtlkitError, SpecError, unknown_name
-from mtlkit.files import replacing
-from mtlkit.nesting import flatten_features
 
 __all__ = ["predict", "predict_rows"]
 

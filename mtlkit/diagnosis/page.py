@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mtlkit.config.files import write_text
 from mtlkit.diagnosis.affinity import GROUP_COSINE, tree
 from mtlkit.diagnosis.figures import Figures
 from mtlkit.diagnosis.measure import Array
 from mtlkit.diagnosis.sentences import share
-from mtlkit.evaluation.charts import Chart, Line, heat_chart, line_chart, shorten
-from mtlkit.evaluation.page import Cell, Charts, Head, Listing, Note, Section, render_page
-from mtlkit.files import write_text
+from mtlkit.report.charts import Chart, Line, heat_chart, line_chart, shorten
+from mtlkit.report.page import Cell, Charts, Head, Listing, Note, Section, render_page
 
 if TYPE_CHECKING:
     from mtlkit.diagnosis.result import Diagnosis

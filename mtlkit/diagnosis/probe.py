@@ -7,8 +7,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from mtlkit.nesting import flatten_features
-from mtlkit.weighting.base import GradientAggregator
+from mtlkit.engine.nesting import flatten_features
+from mtlkit.method.aggregator import GradientAggregator
 
 __all__ = ["Probe", "find_method", "install"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import nn
 
-from mtlkit.registry import methods
-from mtlkit.spec import Part, SpecLike
-from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.chain import create_method
+from mtlkit.config.registry import methods
+from mtlkit.config.spec import Part, SpecLike
+from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.create import create_method
 
 __all__ = ["fitting_method"]
 

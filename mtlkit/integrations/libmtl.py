@@ -17,16 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mtlkit.distributed import ALONE
+from mtlkit.config.registry import methods
+from mtlkit.config.spec import SpecLike
+from mtlkit.engine.gradients import Gradients
+from mtlkit.engine.parameter_rows import split_parameters
+from mtlkit.engine.processes import ALONE
+from mtlkit.engine.step import Step, measure, measure_rows
 from mtlkit.errors import MtlkitError, SpecError, UsageError
-from mtlkit.gradients import Gradients
 from mtlkit.integrations.fitting import fitting_method
-from mtlkit.losses import align, weigh
-from mtlkit.parameter_rows import split_parameters
-from mtlkit.registry import methods
-from mtlkit.spec import SpecLike
-from mtlkit.step import Step, measure, measure_rows
-from mtlkit.weighting.base import GradientAggregator
+from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.losses import align, weigh
 
 __all__ = ["load_trainer", "weighting"]
 

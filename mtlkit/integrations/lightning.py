@@ -9,12 +9,12 @@ from typing import Any
 
 from torch import nn
 
+from mtlkit.config.registry import methods
+from mtlkit.config.spec import SpecLike
+from mtlkit.engine.nesting import flatten_features
 from mtlkit.errors import MtlkitError, UsageError, unknown_name
 from mtlkit.integrations.fitting import fitting_method
-from mtlkit.nesting import flatten_features
-from mtlkit.registry import methods
-from mtlkit.spec import SpecLike
-from mtlkit.weighting.base import GradientAggregator
+from mtlkit.method.aggregator import GradientAggregator
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

@@ -4,7 +4,7 @@ Every kind of task is one file of this package: its head's size, loss, metrics, 
 preview.
 """
 
-from mtlkit.names import task_names
+from mtlkit.config.names import task_names
 from mtlkit.tasks.binary import Binary
 from mtlkit.tasks.classification import Classification
 from mtlkit.tasks.depth import Depth

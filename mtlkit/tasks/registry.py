@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mtlkit.config.registry import Registry, option_names
+from mtlkit.config.spec import Part, SpecLike, parse_call
 from mtlkit.errors import SpecError
-from mtlkit.registry import Registry, option_names
-from mtlkit.spec import Part, SpecLike, parse_call
 
 if TYPE_CHECKING:
     from mtlkit.tasks.task import Task

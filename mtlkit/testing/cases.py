@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mtlkit.config.registry import methods, option_names, takes_feature_dim
+from mtlkit.config.spec import SpecLike
 from mtlkit.errors import SpecError
-from mtlkit.registry import methods, option_names, takes_feature_dim
-from mtlkit.spec import SpecLike
+from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.create import create_method
 from mtlkit.testing.small_network import INPUTS, WIDTH, SmallNetwork
-from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.chain import create_method
 
 __all__ = ["Case", "require"]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
+from mtlkit.config.spec import SpecLike
 from mtlkit.errors import SpecError, unknown_name
-from mtlkit.spec import SpecLike
+from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.testing import merge_laws, step_laws
 from mtlkit.testing.cases import Case
 from mtlkit.testing.processes import distributed as distributed_law
-from mtlkit.weighting.base import GradientAggregator
 
 __all__ = ["LAWS", "check_method"]
 

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.autograd import backward
 
 from mtlkit.architectures import Architecture, create_architecture
+from mtlkit.config.registry import architectures, option_defaults, option_names
+from mtlkit.config.spec import Part
+from mtlkit.engine.nesting import flatten_features
 from mtlkit.errors import UsageError
-from mtlkit.nesting import flatten_features
-from mtlkit.registry import architectures, option_defaults, option_names
-from mtlkit.spec import Part
+from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.testing.cases import require
-from mtlkit.weighting.base import GradientAggregator
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from torch.autograd import backward
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
+from mtlkit.config.registry import methods
 from mtlkit.errors import UsageError
-from mtlkit.registry import methods
 from mtlkit.testing.cases import BATCH, Case, require
 from mtlkit.testing.small_network import INPUTS, SmallNetwork
 

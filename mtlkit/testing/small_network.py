@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import backward
 
-from mtlkit.weighting.base import GradientAggregator
+from mtlkit.method.aggregator import GradientAggregator
 
 __all__ = ["INPUTS", "WIDTH", "SmallNetwork", "task_gradients", "train"]
 

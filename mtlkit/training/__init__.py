@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mtlkit.config.logs import Log, read_log
     from mtlkit.training.checkpoints import (
         CheckpointError,
         Checkpoints,
@@ -11,7 +12,6 @@ if TYPE_CHECKING:
     )
     from mtlkit.training.groups import param_groups, rotation_schedule
     from mtlkit.training.loaders import collate
-    from mtlkit.training.logs import Log, read_log
     from mtlkit.training.monitor import Monitor
     from mtlkit.training.trainer import FitResult, Interrupted, Trainer
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from mtlkit.config.launching import warn_first
 from mtlkit.errors import SpecError, UsageError, unknown_name
-from mtlkit.launching import warn_first
 
 __all__ = [
     "adapt_accelerator",

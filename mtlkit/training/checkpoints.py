@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from mtlkit.config.files import UNFINISHED, replacing
 from mtlkit.errors import MtlkitError
-from mtlkit.files import UNFINISHED, replacing
 
 __all__ = [
     "CheckpointError",

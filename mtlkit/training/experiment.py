@@ -13,9 +13,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
+from mtlkit.config.files import write_text
+from mtlkit.config.registry import methods
 from mtlkit.errors import ConfigError, SpecError, shorten
-from mtlkit.files import write_text
-from mtlkit.registry import methods
 from mtlkit.tasks import Task
 from mtlkit.training.accelerators import end_trackers
 from mtlkit.training.checkpoints import Checkpoints, seed_rng
@@ -67,7 +67,7 @@ def run(
         change: given the fresh network and the tasks, returns those to train.
         stop_at: end after this step, as if interrupted: schedules are those of the whole run.
     """
-    from mtlkit.deployment.record import describe_run, write_record
+    from mtlkit.training.record import describe_run, write_record
 
     if dataset is None:
         dataset = load_data(config)

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import MultiplicativeLR
 
+from mtlkit.config.launching import warn_first
 from mtlkit.errors import SpecError
-from mtlkit.launching import warn_first
-from mtlkit.weighting.base import GradientAggregator
+from mtlkit.method.aggregator import GradientAggregator
 
 __all__ = ["param_groups", "rotation_schedule"]
 

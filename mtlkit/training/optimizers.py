@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from mtlkit.config.spec import parse_spec
 from mtlkit.errors import ConfigError, unknown_name
-from mtlkit.spec import parse_spec
 from mtlkit.training.groups import METHOD_GROUP
 
 __all__ = ["CombinedOptimizer", "build_optimizer"]

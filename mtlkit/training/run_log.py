@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mtlkit.config.logs import LOG_NAME, Log
 from mtlkit.tasks import Task
-from mtlkit.training.logs import LOG_NAME, Log
 
 __all__ = ["RunLog"]
 

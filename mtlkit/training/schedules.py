@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
+from mtlkit.config.spec import parse_spec
 from mtlkit.errors import ConfigError, unknown_name
-from mtlkit.spec import parse_spec
 from mtlkit.training.groups import METHOD_GROUP
 
 __all__ = ["Schedulers", "make_schedule"]

@@ -6,10 +6,10 @@ Every module of this package is imported, so a new method is one new file.
 import importlib
 import pkgutil
 
-from mtlkit.registry import methods as _methods
-from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.chain import Chain, create_method
-from mtlkit.weighting.stats import Stats
+from mtlkit.config.registry import methods as _methods
+from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.create import Chain, create_method
+from mtlkit.method.stats import Stats
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

@@ -7,10 +7,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mtlkit.gram import precision
-from mtlkit.registry import register_method
-from mtlkit.search import Choice
-from mtlkit.weighting.base import GradientAggregator, Tasks
+from mtlkit.config.registry import register_method
+from mtlkit.config.search import Choice
+from mtlkit.engine.gram import precision
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 
 __all__ = ["AlignedMTL"]
 

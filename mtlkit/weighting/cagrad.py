@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
+from mtlkit.config.registry import register_method
+from mtlkit.config.search import Uniform
+from mtlkit.engine.gram import precision
 from mtlkit.errors import SpecError
-from mtlkit.gram import precision
-from mtlkit.registry import register_method
-from mtlkit.search import Uniform
-from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.host import on_host
-from mtlkit.weighting.solvers import conflict_averse_weights
+from mtlkit.method.aggregator import GradientAggregator, Tasks
+from mtlkit.method.host import on_host
+from mtlkit.weighting._solvers import conflict_averse_weights
 
 __all__ = ["CAGrad"]
 

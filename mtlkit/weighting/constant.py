@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
-from mtlkit.registry import register_method
-from mtlkit.search import Simplex
-from mtlkit.spec import Part
-from mtlkit.weighting.base import GradientAggregator, State, Tasks
-from mtlkit.weighting.forms.numbers import Numbers, per_task
+from mtlkit.config.registry import register_method
+from mtlkit.config.search import Simplex
+from mtlkit.config.spec import Part
+from mtlkit.method.aggregator import GradientAggregator, State, Tasks
+from mtlkit.weighting._forms.numbers import Numbers, per_task
 
 __all__ = ["Constant"]
 

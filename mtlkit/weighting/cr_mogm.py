@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mtlkit.config.registry import register_method
+from mtlkit.config.search import Uniform
 from mtlkit.errors import SpecError
-from mtlkit.registry import register_method
-from mtlkit.search import Uniform
-from mtlkit.weighting.base import GradientAggregator, State, Step, Tasks
-from mtlkit.weighting.chain import create_method
+from mtlkit.method.aggregator import GradientAggregator, State, Step, Tasks
+from mtlkit.method.create import create_method
 
 __all__ = ["CRMOGM"]
 

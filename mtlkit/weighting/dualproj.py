@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from mtlkit.gram import precision
-from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.host import Matrix, on_host
-from mtlkit.weighting.solvers import dual_cone_weights
+from mtlkit.config.registry import register_method
+from mtlkit.engine.gram import precision
+from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.host import Matrix, on_host
+from mtlkit.weighting._solvers import dual_cone_weights
 
 __all__ = ["DualProj"]
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mtlkit.config.registry import register_method
+from mtlkit.config.search import LogUniform
+from mtlkit.engine.gram import safe_divide
 from mtlkit.errors import SpecError
-from mtlkit.gram import safe_divide
-from mtlkit.registry import register_method
-from mtlkit.search import LogUniform
-from mtlkit.weighting.base import State, Tasks
-from mtlkit.weighting.forms.simplex import SimplexWeights
+from mtlkit.method.aggregator import State, Tasks
+from mtlkit.weighting._forms.simplex import SimplexWeights
 
 __all__ = ["ExcessMTL"]
 

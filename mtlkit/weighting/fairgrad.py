@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mtlkit.config.registry import register_method
+from mtlkit.config.search import Uniform
+from mtlkit.engine.gram import precision
 from mtlkit.errors import SpecError
-from mtlkit.gram import precision
-from mtlkit.registry import register_method
-from mtlkit.search import Uniform
-from mtlkit.weighting.base import GradientAggregator, Tasks
-from mtlkit.weighting.host import on_host
-from mtlkit.weighting.solvers import bargaining_weights
+from mtlkit.method.aggregator import GradientAggregator, Tasks
+from mtlkit.method.host import on_host
+from mtlkit.weighting._solvers import bargaining_weights
 
 __all__ = ["FairGrad"]
 

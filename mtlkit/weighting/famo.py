@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mtlkit.config.registry import register_method
+from mtlkit.config.search import LogUniform
+from mtlkit.engine.gram import safe_divide
 from mtlkit.errors import SpecError
-from mtlkit.gram import safe_divide
-from mtlkit.registry import register_method
-from mtlkit.search import LogUniform
-from mtlkit.weighting.base import GradientAggregator, State, Tasks
-from mtlkit.weighting.forms.numbers import Numbers, per_task
-from mtlkit.weighting.forms.scalarization import log_losses
+from mtlkit.method.aggregator import GradientAggregator, State, Tasks
+from mtlkit.weighting._forms.numbers import Numbers, per_task
+from mtlkit.weighting._forms.scalarization import log_losses
 
 __all__ = ["FAMO"]
 

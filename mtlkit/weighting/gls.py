@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mtlkit.registry import methods, register_method
-from mtlkit.weighting.base import State
-from mtlkit.weighting.forms.scalarization import Scalarization, log_losses
+from mtlkit.config.registry import methods, register_method
+from mtlkit.method.aggregator import State
+from mtlkit.weighting._forms.scalarization import Scalarization, log_losses
 
 __all__ = ["GLS"]
 

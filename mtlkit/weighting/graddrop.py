@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mtlkit.config.registry import register_method
+from mtlkit.config.search import Uniform
+from mtlkit.engine.randomness import uniform
 from mtlkit.errors import SpecError
-from mtlkit.randomness import uniform
-from mtlkit.registry import register_method
-from mtlkit.search import Uniform
-from mtlkit.weighting.base import GradientAggregator, State, Tasks
-from mtlkit.weighting.forms.numbers import Numbers, per_task
+from mtlkit.method.aggregator import GradientAggregator, State, Tasks
+from mtlkit.weighting._forms.numbers import Numbers, per_task
 
 __all__ = ["GradDrop"]
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mtlkit.config.registry import register_method
+from mtlkit.config.search import LR_RATIO, LogUniform, Uniform
+from mtlkit.engine.gram import norms_of, safe_divide
 from mtlkit.errors import SpecError
-from mtlkit.gram import norms_of, safe_divide
-from mtlkit.registry import register_method
-from mtlkit.search import LR_RATIO, LogUniform, Uniform
-from mtlkit.weighting.base import GradientAggregator, State, Tasks
+from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 
 __all__ = ["GradNorm"]
 

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mtlkit.config.registry import register_method
+from mtlkit.config.search import LogUniform
+from mtlkit.engine.gram import cosine_matrix, norms_of, precision, safe_divide
+from mtlkit.engine.randomness import random_orders
 from mtlkit.errors import SpecError
-from mtlkit.gram import cosine_matrix, norms_of, precision, safe_divide
-from mtlkit.randomness import random_orders
-from mtlkit.registry import register_method
-from mtlkit.search import LogUniform
-from mtlkit.weighting.base import GradientAggregator, State, Tasks
+from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 
 __all__ = ["GradVac"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mtlkit.gram import cosine_matrix, norms_of, precision, safe_divide
-from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator
+from mtlkit.config.registry import register_method
+from mtlkit.engine.gram import cosine_matrix, norms_of, precision, safe_divide
+from mtlkit.method.aggregator import GradientAggregator
 
 __all__ = ["IMTLG"]
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator, State, Tasks
+from mtlkit.config.registry import register_method
+from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 
 __all__ = ["IMTLL"]
 

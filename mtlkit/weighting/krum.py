@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mtlkit.config.registry import register_method
+from mtlkit.engine.gram import precision
 from mtlkit.errors import SpecError
-from mtlkit.gram import precision
-from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator, Tasks
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 
 __all__ = ["Krum"]
 

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtlkit.gram import norms_of
-from mtlkit.registry import register_method
-from mtlkit.search import Choice
-from mtlkit.weighting.base import GradientAggregator, State, Tasks
-from mtlkit.weighting.host import Matrix, on_host
-from mtlkit.weighting.solvers import min_norm_point
+from mtlkit.config.registry import register_method
+from mtlkit.config.search import Choice
+from mtlkit.engine.gram import norms_of
+from mtlkit.method.aggregator import GradientAggregator, State, Tasks
+from mtlkit.method.host import Matrix, on_host
+from mtlkit.weighting._solvers import min_norm_point
 
 __all__ = ["MGDA"]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
+from mtlkit.config.registry import register_method
+from mtlkit.config.search import Choice, LogUniform
+from mtlkit.engine.gram import safe_divide
 from mtlkit.errors import SpecError
-from mtlkit.gram import safe_divide
-from mtlkit.registry import register_method
-from mtlkit.search import Choice, LogUniform
-from mtlkit.weighting.base import State, Tasks
-from mtlkit.weighting.forms.simplex import SimplexWeights, project_onto_simplex
+from mtlkit.method.aggregator import State, Tasks
+from mtlkit.weighting._forms.simplex import SimplexWeights, project_onto_simplex
 
 __all__ = ["MoDo"]
 

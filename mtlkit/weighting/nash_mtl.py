@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from mtlkit.config.registry import register_method
+from mtlkit.engine.gram import precision
 from mtlkit.errors import SpecError
-from mtlkit.gram import precision
-from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator, State, Tasks
-from mtlkit.weighting.host import Matrix, on_host
-from mtlkit.weighting.solvers import bargaining_weights
+from mtlkit.method.aggregator import GradientAggregator, State, Tasks
+from mtlkit.method.host import Matrix, on_host
+from mtlkit.weighting._solvers import bargaining_weights
 
 __all__ = ["NashMTL"]
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mtlkit.config.registry import register_method
 from mtlkit.errors import SpecError
-from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator, State, Tasks
+from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 
 __all__ = ["Normalize"]
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from mtlkit.config.registry import register_method
+from mtlkit.config.search import LogUniform
+from mtlkit.engine.gram import precision, safe_divide
 from mtlkit.errors import SpecError, unknown_name
-from mtlkit.gram import precision, safe_divide
-from mtlkit.registry import register_method
-from mtlkit.search import LogUniform
-from mtlkit.weighting.base import GradientAggregator, State, Tasks
-from mtlkit.weighting.host import Matrix, on_host
-from mtlkit.weighting.solvers import constrained_descent_weights
+from mtlkit.method.aggregator import GradientAggregator, State, Tasks
+from mtlkit.method.host import Matrix, on_host
+from mtlkit.weighting._solvers import constrained_descent_weights
 
 __all__ = ["PCD"]
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mtlkit.gram import safe_divide
-from mtlkit.randomness import random_orders
-from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator, State, Tasks
+from mtlkit.config.registry import register_method
+from mtlkit.engine.gram import safe_divide
+from mtlkit.engine.randomness import random_orders
+from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 
 __all__ = ["PCGrad"]
 

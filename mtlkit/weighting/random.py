@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from mtlkit.randomness import normal
-from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator, State, Tasks
+from mtlkit.config.registry import register_method
+from mtlkit.engine.randomness import normal
+from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 
 __all__ = ["Random"]
 

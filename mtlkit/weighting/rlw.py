@@ -7,11 +7,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from mtlkit.config.registry import register_method
+from mtlkit.config.search import Choice
+from mtlkit.engine.randomness import normal, uniform
 from mtlkit.errors import unknown_name
-from mtlkit.randomness import normal, uniform
-from mtlkit.registry import register_method
-from mtlkit.search import Choice
-from mtlkit.weighting.base import GradientAggregator, State, Tasks
+from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 
 __all__ = ["RLW"]
 

@@ -8,14 +8,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mtlkit.distributed import leave_without_gradient
+from mtlkit.config.registry import register_method
+from mtlkit.config.search import LR_RATIO, FeatureShare, LogUniform
+from mtlkit.engine.gram import norms_of, safe_divide
+from mtlkit.engine.merger import Leaves
+from mtlkit.engine.processes import leave_without_gradient
 from mtlkit.errors import SpecError, UsageError
-from mtlkit.gram import norms_of, safe_divide
-from mtlkit.merger import Leaves
-from mtlkit.registry import register_method
+from mtlkit.method.aggregator import GradientAggregator, Step, Tasks
 from mtlkit.rotations import Axis, GeotorchRotations, Rotations
-from mtlkit.search import LR_RATIO, FeatureShare, LogUniform
-from mtlkit.weighting.base import GradientAggregator, Step, Tasks
 
 __all__ = ["Rotate"]
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from mtlkit.config.registry import register_method
+from mtlkit.config.search import Uniform
+from mtlkit.engine.gram import norms_of, safe_divide
 from mtlkit.errors import SpecError
-from mtlkit.gram import norms_of, safe_divide
-from mtlkit.registry import register_method
-from mtlkit.search import Uniform
-from mtlkit.weighting.base import State, Tasks
-from mtlkit.weighting.forms.simplex import SimplexWeights
-from mtlkit.weighting.host import Matrix, on_host
-from mtlkit.weighting.solvers import project_onto_simplex
+from mtlkit.method.aggregator import State, Tasks
+from mtlkit.method.host import Matrix, on_host
+from mtlkit.weighting._forms.simplex import SimplexWeights
+from mtlkit.weighting._solvers import project_onto_simplex
 
 __all__ = ["SDMGrad"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mtlkit.gram import safe_divide
-from mtlkit.registry import register_method
-from mtlkit.weighting.base import State
-from mtlkit.weighting.forms.scalarization import Scalarization, log_losses
+from mtlkit.config.registry import register_method
+from mtlkit.engine.gram import safe_divide
+from mtlkit.method.aggregator import State
+from mtlkit.weighting._forms.scalarization import Scalarization, log_losses
 
 __all__ = ["SI"]
 

@@ -8,12 +8,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from mtlkit.config.registry import register_method
+from mtlkit.config.search import LogUniform
+from mtlkit.engine.gram import safe_divide
 from mtlkit.errors import SpecError
-from mtlkit.gram import safe_divide
-from mtlkit.registry import register_method
-from mtlkit.search import LogUniform
-from mtlkit.weighting.base import State, Tasks
-from mtlkit.weighting.forms.scalarization import PreferredScalarization, log_losses
+from mtlkit.method.aggregator import State, Tasks
+from mtlkit.weighting._forms.scalarization import PreferredScalarization, log_losses
 
 __all__ = ["STCH"]
 

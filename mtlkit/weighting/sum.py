@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator
+from mtlkit.config.registry import register_method
+from mtlkit.method.aggregator import GradientAggregator
 
 __all__ = ["Sum"]
 

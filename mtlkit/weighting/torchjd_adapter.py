@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mtlkit.config.registry import option_defaults, register_method
+from mtlkit.config.spec import Part
 from mtlkit.errors import MissingExtraError, SpecError, unknown_name
-from mtlkit.registry import option_defaults, register_method
-from mtlkit.spec import Part
-from mtlkit.weighting.base import GradientAggregator, State, Tasks
+from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 
 __all__ = ["TorchJD"]
 

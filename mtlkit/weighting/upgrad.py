@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mtlkit.gram import precision
-from mtlkit.registry import register_method
-from mtlkit.weighting.base import GradientAggregator
-from mtlkit.weighting.host import Matrix, on_host
-from mtlkit.weighting.solvers import dual_cone_projections
+from mtlkit.config.registry import register_method
+from mtlkit.engine.gram import precision
+from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.host import Matrix, on_host
+from mtlkit.weighting._solvers import dual_cone_projections
 
 __all__ = ["UPGrad"]
 

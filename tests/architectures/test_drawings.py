@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 import mtlkit
-from mtlkit.registry import architectures
+from mtlkit.config.registry import architectures
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import mtlkit
-from mtlkit.registry import architectures
+from mtlkit.config.registry import architectures
 from mtlkit.testing import check_architecture
 from mtlkit.testing.architectures import LAWS
 from tests.architectures.cases import CASES, TASKS, ids, light

@@ -3,7 +3,7 @@
 import re
 
 from benchmarks.overview import beside_fronts, common_name, comparable, left_out, overview
-from mtlkit.evaluation.results import Comparison, Run, TaskRecord
+from mtlkit.report.results import Comparison, Run, TaskRecord
 
 
 def comparison(scores: dict[str, tuple[float, float]]) -> Comparison:

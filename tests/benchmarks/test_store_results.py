@@ -7,8 +7,8 @@ import yaml
 
 from benchmarks.draw_results import cosines_figure
 from benchmarks.store_results import add, mean_cosines, store
-from mtlkit.evaluation.histories import MonitorRow, write_rows
-from mtlkit.evaluation.results import Comparison, Run, TaskRecord, run_folder
+from mtlkit.report.histories import MonitorRow, write_rows
+from mtlkit.report.results import Comparison, Run, TaskRecord, run_folder
 
 
 def comparison(folder, label="sum", lr=0.1):

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import mtlkit
 import mtlkit.data
 from mtlkit.cli import main
+from mtlkit.config.spec import parse_spec
 from mtlkit.errors import unknown_name
-from mtlkit.spec import parse_spec
 from tests.training.small_problem import SmallData, SmallNet
 
 

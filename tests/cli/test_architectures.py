@@ -23,7 +23,7 @@ def test_every_architecture_is_listed(capsys):
 
 @pytest.mark.parametrize("name", ["hard_sharing", "ple", "cgc", "segnet"])
 def test_one_architecture_is_shown_with_its_options(capsys, name):
-    from mtlkit.registry import architectures, option_defaults
+    from mtlkit.config.registry import architectures, option_defaults
 
     code, output = run(capsys, "architectures", name)
     assert code == 0

@@ -10,8 +10,8 @@ from mtlkit.cli.catalogue import (
 )
 from mtlkit.cli.costs import built_in_methods, kept_costs
 from mtlkit.cli.papers import IDEAS, paper_link
+from mtlkit.config.registry import methods, option_names
 from mtlkit.errors import SpecError, UnknownNameError
-from mtlkit.registry import methods, option_names
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mtlkit.data import DataError, load_dataset
-from mtlkit.data.mtan import scale_crop_flip
-from mtlkit.data.nyuv2 import INDOOR_CLASSES
+from mtlkit.data.published.mtan import scale_crop_flip
+from mtlkit.data.published.nyuv2 import INDOOR_CLASSES
 from mtlkit.data.scenes import furnish, render
 from mtlkit.errors import SpecError
 

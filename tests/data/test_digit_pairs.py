@@ -10,7 +10,7 @@ import torch
 from scipy.io import savemat
 
 from mtlkit.data import DataError, load_dataset
-from mtlkit.data.digit_pairs import overlap
+from mtlkit.data.published.digit_pairs import overlap
 from mtlkit.errors import SpecError, UnknownNameError
 
 

@@ -9,9 +9,9 @@ import torch
 
 import mtlkit
 from mtlkit.data import DataError, load_dataset
-from mtlkit.data.cityscapes import STREET_CLASSES
-from mtlkit.data.mtan import scale_crop_flip
-from mtlkit.data.office import Office31, OfficeHome
+from mtlkit.data.published.cityscapes import STREET_CLASSES
+from mtlkit.data.published.mtan import scale_crop_flip
+from mtlkit.data.published.office import Office31, OfficeHome
 from mtlkit.errors import SpecError
 from mtlkit.tasks import NO_LABEL
 

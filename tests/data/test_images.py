@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from mtlkit.data import DataError, TensorSplit, load_dataset
-from mtlkit.data.celeba import ATTRIBUTES
-from mtlkit.data.cifar10 import crop_and_flip
+from mtlkit.data.published.celeba import ATTRIBUTES
+from mtlkit.data.published.cifar10 import crop_and_flip
 
 
 def write_batches(folder: Path, per_batch: int = 20) -> dict[str, np.ndarray]:

@@ -624,7 +624,7 @@ def test_a_registered_kind_is_a_target_by_its_name():
 
 def test_the_command_line_compares_methods_on_a_table(tmp_path, capsys):
     from mtlkit.cli import main
-    from mtlkit.evaluation.results import Comparison
+    from mtlkit.report.results import Comparison
 
     write(people())
     data = "table(file=people.csv, targets={income: regression, married: binary})"

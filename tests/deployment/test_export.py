@@ -12,8 +12,8 @@ import torch
 
 import mtlkit
 from mtlkit.deployment.loading import LoadedModel
+from mtlkit.engine.nesting import flatten_features
 from mtlkit.errors import MtlkitError, SpecError
-from mtlkit.nesting import flatten_features
 from mtlkit.tasks import Task
 
 
@@ -21,7 +21,7 @@ def loaded(
     spec: str, method: str, shape: tuple[int, ...], seed: int = 0, sample: Any = None
 ) -> LoadedModel:
     """A network that was not trained, as a run's folder would give it."""
-    from mtlkit.deployment.record import describe_run
+    from mtlkit.training.record import describe_run
 
     torch.manual_seed(seed)
     tasks = [Task.classification("a", 3), Task.regression("b")]

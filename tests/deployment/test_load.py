@@ -11,11 +11,11 @@ import torch
 import mtlkit
 from mtlkit.data.table.splitting import split_by_share
 from mtlkit.deployment.loading import LoadedModel
-from mtlkit.deployment.record import describe_task, restore_task
 from mtlkit.errors import MtlkitError, SpecError, UsageError
 from mtlkit.tasks import create_task, list_tasks
 from mtlkit.training.config import TrainConfig, read_yaml
 from mtlkit.training.experiment import run as run_training
+from mtlkit.training.record import describe_task, restore_task
 from tests.deployment.people import people, train, write_people
 
 
@@ -95,7 +95,7 @@ def test_a_run_on_pictures_is_loaded_too(tmp_path):
 
 
 def test_the_runs_of_a_comparison_are_loaded_if_their_weights_were_kept(tmp_path):
-    from mtlkit.evaluation.jobs import Job, run_job
+    from mtlkit.experiments.jobs import Job, run_job
 
     table = tmp_path / "people.csv"
     write_people(table)
@@ -204,7 +204,7 @@ def test_plugins_that_a_network_needs_are_loaded_again(tmp_path):
 
 
 def _forget(module: str) -> None:
-    from mtlkit.registry import architectures
+    from mtlkit.config.registry import architectures
 
     del sys.modules[module]
     del architectures._factories["own_network"]

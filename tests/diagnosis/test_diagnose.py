@@ -11,7 +11,7 @@ from torch import nn
 import mtlkit
 from mtlkit.errors import SpecError, UsageError
 from tests.diagnosis.directed import BATCH, Directed, batches, directed_tasks, finding, rules
-from tests.evaluation.browser import look, needs_browser
+from tests.report.browser import look, needs_browser
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import mtlkit
-from mtlkit.distributed import processes_of
+from mtlkit.engine.processes import processes_of
 from tests.distributed.launch import run_processes
 from tests.networks import SmallNet
 

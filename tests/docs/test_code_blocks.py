@@ -28,8 +28,8 @@ def is_run_here(page: Path) -> bool:
 
 @pytest.fixture
 def untouched_registry():
+    from mtlkit.config.registry import architectures, methods
     from mtlkit.data.base import datasets
-    from mtlkit.registry import architectures, methods
     from mtlkit.tasks.registry import kinds
 
     registries = (methods, architectures, kinds, datasets)

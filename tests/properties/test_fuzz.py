@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mtlkit
+from mtlkit.config.spec import format_spec, parse_spec
 from mtlkit.errors import MtlkitError
-from mtlkit.spec import format_spec, parse_spec
 from mtlkit.training.config import TrainConfig, parse_yaml
 
 WORDS = st.sampled_from(

@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch import nn
 
 from mtlkit import GradientAggregator
-from mtlkit.gradients import MatrixGradients
-from mtlkit.gram import cosine_matrix, norms_of, safe_divide
+from mtlkit.engine.gradients import MatrixGradients
+from mtlkit.engine.gram import cosine_matrix, norms_of, safe_divide
 
 
 class ByPosition(GradientAggregator):

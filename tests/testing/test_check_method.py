@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import mtlkit
+from mtlkit.engine.gram import norms_of, safe_divide
 from mtlkit.errors import SpecError, UnknownNameError
-from mtlkit.gram import norms_of, safe_divide
 from mtlkit.testing import LAWS, check_method
 from tests.testing.broken_methods import BROKEN
 
@@ -56,7 +56,7 @@ def test_a_correct_method_passes_with_and_without_a_name_and_with_options():
         check_method("smoothed_norm_for_test", examples=4, decay=0.5)
         check_method("normalize+smoothed_norm_for_test(decay=0.5)", examples=4)
     finally:
-        del mtlkit.registry.methods._factories["smoothed_norm_for_test"]
+        del mtlkit.config.registry.methods._factories["smoothed_norm_for_test"]
         del SmoothedNorm.name
 
 

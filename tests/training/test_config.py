@@ -7,9 +7,9 @@ import yaml
 from pydantic import ValidationError
 
 from mtlkit.cli.schema import json_schema, settings_of
+from mtlkit.config.settings import display, setting
 from mtlkit.errors import ConfigError
-from mtlkit.evaluation.compare_config import CompareConfig, MethodSettings
-from mtlkit.settings import display, setting
+from mtlkit.experiments.compare_config import CompareConfig, MethodSettings
 from mtlkit.training.config import TrainConfig, TrainingSettings
 
 

@@ -78,7 +78,7 @@ def test_options_out_of_range_are_errors(spec):
 )
 def test_options_that_are_not_finite_are_errors(option):
     with pytest.raises(SpecError, match=r"dwa must be .* finite"):
-        mtlkit.registry.methods.get("dwa")(2, **option)
+        mtlkit.config.registry.methods.get("dwa")(2, **option)
 
 
 @pytest.mark.filterwarnings("ignore:no validation set")

@@ -79,4 +79,4 @@ def test_options_out_of_range_are_refused():
         mtlkit.create_method("excess_mtl(eta=inf)", 2)
     for warmup in (0, math.inf, math.nan):
         with pytest.raises(SpecError, match="warmup of excess_mtl"):
-            mtlkit.registry.methods.get("excess_mtl")(2, warmup=warmup)
+            mtlkit.config.registry.methods.get("excess_mtl")(2, warmup=warmup)

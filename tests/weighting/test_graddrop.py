@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mtlkit
+from mtlkit.engine.randomness import uniform
 from mtlkit.errors import SpecError
-from mtlkit.randomness import uniform
 
 
 @given(

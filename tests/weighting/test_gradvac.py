@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mtlkit
+from mtlkit.engine.randomness import random_orders
 from mtlkit.errors import SpecError
-from mtlkit.randomness import random_orders
 from tests.weighting.strategies import drawn
 
 

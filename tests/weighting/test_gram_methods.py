@@ -35,7 +35,7 @@ def test_half_precision_gradients_are_merged_in_float32(name):
 
 
 def test_imtl_stands_for_both_of_its_halves():
-    assert mtlkit.registry.methods.aliases()["imtl"] == "imtl_l+imtl_g"
+    assert mtlkit.config.registry.methods.aliases()["imtl"] == "imtl_l+imtl_g"
     assert "imtl" in mtlkit.list_methods()
 
 

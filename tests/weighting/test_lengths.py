@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mtlkit
-from mtlkit.registry import methods
+from mtlkit.config.registry import methods
 
 SUMS = [
     "aligned_mtl", "aligned_mtl(scale_mode=median)", "aligned_mtl(scale_mode=rmse)", "config", "constant",

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from torchjd import aggregation
 
 import mtlkit
-from mtlkit.randomness import random_orders
+from mtlkit.engine.randomness import random_orders
 from tests.weighting.strategies import gradients
 
 

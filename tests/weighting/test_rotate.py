@@ -18,8 +18,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
 import mtlkit
+from mtlkit.config.registry import methods
 from mtlkit.errors import SpecError, UsageError
-from mtlkit.registry import methods
 from tests.networks import SmallNet, train
 from tests.rotations.checks import assert_rotations
 from tests.weighting.algorithm1 import Algorithm1

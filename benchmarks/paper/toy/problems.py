@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 import mtlkit
-from mtlkit.registry import methods
+from mtlkit.config.registry import methods
 
 
 def avocado(point: Tensor, shift: float) -> Tensor:

@@ -18,7 +18,7 @@ from benchmarks.paper.toy.problems import (
     run_logistic,
     run_regression,
 )
-from mtlkit.files import write_text
+from mtlkit.config.files import write_text
 
 NEAR = 0.1
 """A task is solved when its feature ends this close to its optimum ..."""

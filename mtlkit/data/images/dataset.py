@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from mtlkit.config.spec import SpecLike
 from mtlkit.data.base import DataError, DataSet, SplitName, register_dataset
 from mtlkit.data.images.checking import check_files, check_packages
 from mtlkit.data.images.files import PictureFolder, find_folder
@@ -29,7 +30,6 @@ from mtlkit.data.table.reading import (
 from mtlkit.data.table.splitting import Splitting
 from mtlkit.data.table.targets import find_targets, fit_targets
 from mtlkit.errors import SpecError
-from mtlkit.spec import SpecLike
 
 __all__ = ["Images"]
 

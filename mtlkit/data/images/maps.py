@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mtlkit.config.spec import Part, parse_call
 from mtlkit.data.base import DataError
 from mtlkit.data.images.files import import_pillow
 from mtlkit.errors import SpecError
-from mtlkit.spec import Part, parse_call
 from mtlkit.tasks import NO_LABEL, Task, create_task
 from mtlkit.tasks.registry import kinds
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from mtlkit.config.registry import architectures, option_names
+from mtlkit.config.spec import Part, SpecLike, format_spec, parse_call
 from mtlkit.errors import SpecError
-from mtlkit.registry import architectures, option_names
-from mtlkit.spec import Part, SpecLike, format_spec, parse_call
 from mtlkit.tasks import Task
 
 __all__ = ["complete_for_images", "default_network"]

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from mtlkit.config.spec import Part, parse_call, parse_spec
 from mtlkit.errors import MissingExtraError, SpecError, unknown_name
-from mtlkit.spec import Part, parse_call, parse_spec
 
 __all__ = ["Augmentation", "Fit", "Sizing", "check_size"]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mtlkit.data.base import DataSet, SplitName, Targets, TensorSplit, register_dataset
-from mtlkit.data.nyuv2 import dense_tasks
+from mtlkit.data.published.nyuv2 import dense_tasks
 from mtlkit.data.randomness import generator
 from mtlkit.data.scenes.furniture import furnish
 from mtlkit.data.scenes.rooms import Floats, render

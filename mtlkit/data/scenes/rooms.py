@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from mtlkit.data.nyuv2 import INDOOR_CLASSES
+from mtlkit.data.published.nyuv2 import INDOOR_CLASSES
 
 __all__ = ["Camera", "Floats", "Rendering", "Room", "about_y", "render"]
 

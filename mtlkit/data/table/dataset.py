@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from mtlkit.config.launching import warn_first
+from mtlkit.config.registry import architectures, option_names
+from mtlkit.config.spec import Part, SpecLike, format_spec
 from mtlkit.data.base import DataError, DataSet, SplitName, TensorSplit, register_dataset
 from mtlkit.data.notes import say
 from mtlkit.data.table.leaks import find_leaks
@@ -23,9 +26,6 @@ from mtlkit.data.table.reading import (
 from mtlkit.data.table.splitting import Splitting
 from mtlkit.data.table.targets import find_targets, fit_targets
 from mtlkit.errors import SpecError
-from mtlkit.launching import warn_first
-from mtlkit.registry import architectures, option_names
-from mtlkit.spec import Part, SpecLike, format_spec
 
 __all__ = ["Table", "fit_columns"]
 

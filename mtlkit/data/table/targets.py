@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mtlkit.config.spec import Part, parse_call
 from mtlkit.data.base import DataError
 from mtlkit.data.table.reading import Frame, import_pandas, look_up, numbers, words
 from mtlkit.errors import SpecError, unknown_name
-from mtlkit.spec import Part, parse_call
 from mtlkit.tasks import NO_LABEL, Task, create_task
 from mtlkit.tasks.registry import kinds, task_options
 

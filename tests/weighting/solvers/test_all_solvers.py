@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtlkit.weighting import solvers
+from mtlkit.weighting import _solvers as solvers
 from tests.weighting.solvers.drawn_gradients import draw, norms_of, seeds
 
 SOLVERS = {

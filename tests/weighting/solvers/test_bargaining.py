@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from mtlkit.weighting.solvers import bargaining_weights, min_norm_point
+from mtlkit.weighting._solvers import bargaining_weights, min_norm_point
 from tests.weighting.solvers.drawn_gradients import draw, gradients, norms_of, seeds
 
 powers = st.sampled_from([0.5, 1.0, 2.0, 5.0])

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from mtlkit.weighting.solvers import conflict_averse_weights, dual_cone_weights
+from mtlkit.weighting._solvers import conflict_averse_weights, dual_cone_weights
 from tests.weighting.solvers.drawn_gradients import draw, gradients, norms_of, seeds
 
 radii = st.sampled_from([0.05, 0.4, 0.9, 1.0, 1.7])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mtlkit.weighting.solvers import (
+from mtlkit.weighting._solvers import (
     dual_cone_corrections,
     dual_cone_projections,
     dual_cone_weights,

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mtlkit.weighting.solvers import constrained_descent_weights, min_norm_point
+from mtlkit.weighting._solvers import constrained_descent_weights, min_norm_point
 from tests.weighting.solvers.drawn_gradients import KINDS, draw, norms_of, seeds
 
 

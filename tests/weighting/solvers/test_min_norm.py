@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mtlkit.weighting.solvers import min_norm_point
+from mtlkit.weighting._solvers import min_norm_point
 from tests.weighting.solvers.drawn_gradients import draw, gradients, norms_of, seeds
 
 

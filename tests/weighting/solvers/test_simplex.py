@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtlkit.weighting.solvers import project_onto_simplex
+from mtlkit.weighting._solvers import project_onto_simplex
 
 points = st.lists(st.floats(-5, 5), min_size=1, max_size=8).map(np.array)
 

@@ -1,0 +1,1 @@
+"""Spec strings, registries, settings, search ranges, plugins and files."""

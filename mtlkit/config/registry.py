@@ -1,0 +1,341 @@
+"""Registries of methods and architectures, which third-party packages can extend.
+
+A package registers by an entry point in the group ``mtlkit.weighting`` or ``mtlkit.architectures``.
+Entry points are read when a name is first looked up, so ``import mtlkit`` runs no third-party code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import math
+import re
+import types
+import typing
+import warnings
+from collections import abc
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, Generic, TypeVar
+
+from mtlkit.config.spec import Part, SpecLike, format_spec, is_word, parse_spec
+from mtlkit.errors import SpecError, unknown_name
+
+__all__ = [
+    "architectures",
+    "describe_type",
+    "fits_type",
+    "list_architectures",
+    "list_methods",
+    "methods",
+    "option_defaults",
+    "option_names",
+    "register_architecture",
+    "register_method",
+    "takes_feature_dim",
+]
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+class Registry(Generic[T]):
+    """The known factories of one kind, their aliases, and the plugins that add to them.
+
+    Names are found whatever their case, hyphens and underscores are: ``CAGrad``, ``Nash-MTL``.
+
+    Args:
+        kind: what the error messages call it.
+        group: of the entry points.
+        builtin: module that registers those of mtlkit.
+        spellings: other names that papers and libraries use; they are found, but not listed.
+    """
+
+    def __init__(
+        self, kind: str, group: str, builtin: str, spellings: Mapping[str, str] | None = None
+    ) -> None:
+        self.kind = kind
+        self._spellings = {_fold(name): known for name, known in (spellings or {}).items()}
+        self.group = group
+        self._builtin = builtin
+        self._factories: dict[str, T] = {}
+        self._aliases: dict[str, str] = {}
+        self._loaded = False
+
+    def register(self, name: str, *, replace: bool = False) -> Callable[[T], T]:
+        """Decorator that makes a class or factory known as ``name``."""
+        if not isinstance(name, str) or not is_word(name):
+            raise SpecError(f"a {self.kind}'s name must be a word such as 'my_{self.kind}': {name!r}")
+
+        def decorate(factory: T) -> T:
+            old = self._factories.get(name)
+            taken = old is not None and _origin(old) != _origin(factory)
+            if not replace and (taken or name in self._aliases):
+                known = _origin(old) if old is not None else f"alias of {self._aliases[name]!r}"
+                raise SpecError(
+                    f"{self.kind} {name!r} is registered already ({known}); "
+                    "choose another name, or pass replace=True"
+                )
+            self._factories[name] = factory
+            if inspect.isclass(factory) and "name" not in vars(factory):
+                factory.name = name  # type: ignore[attr-defined]
+            return factory
+
+        return decorate
+
+    def alias(self, name: str, spec: str) -> None:
+        """Make ``name`` mean the parts of ``spec``."""
+        self._aliases[name] = spec
+
+    def aliases(self) -> Mapping[str, str]:
+        """Alias names and what they stand for."""
+        self._load()
+        return dict(self._aliases)
+
+    def names(self) -> list[str]:
+        """All names, aliases and plugins included, sorted."""
+        self._load()
+        return sorted({*self._factories, *self._aliases})
+
+    def canonical(self, name: str) -> str:
+        """The registered name that ``name`` is a spelling of; itself if there is none."""
+        self._load()
+        if name in self._factories or name in self._aliases:
+            return name
+        folded = _fold(name)
+        found = [known for known in self.names() if _fold(known) == folded]
+        return found[0] if len(found) == 1 else self._spellings.get(folded, name)
+
+    def get(self, name: str) -> T:
+        """The factory of this name, or an error with the nearest names."""
+        try:
+            return self._factories[self.canonical(name)]
+        except KeyError:
+            raise unknown_name(self.kind, name, self.names()) from None
+
+    def expand(self, spec: SpecLike) -> list[Part]:
+        """Parts of ``spec`` with aliases replaced; an alias's options go to the parts that take them."""
+        parts: list[Part] = []
+        for given in parse_spec(spec):
+            part = self.resolve(given)
+            if part.name in self._aliases:
+                expanded = parse_spec(self._aliases[part.name])
+                parts += self.override(expanded, part.options, of=part.name)
+            else:
+                parts.append(part)
+        return parts
+
+    def resolve(self, part: Part) -> Part:
+        """The part under its registered name."""
+        return Part(self.canonical(part.name), part.options, part.arguments)
+
+    def override(self, parts: list[Part], options: Mapping[str, Any], of: str) -> list[Part]:
+        """Give each option to every part that takes it; an option that none takes is an error."""
+        parts = [self.resolve(part) for part in parts]
+        accepted = [option_names(self.get(part.name)) for part in parts]
+        for key in options:
+            if not any(key in names for names in accepted):
+                raise unknown_name(f"option of {of}", key, set().union(*accepted))
+        return [
+            Part(part.name, {**part.options, **{k: v for k, v in options.items() if k in names}})
+            for part, names in zip(parts, accepted, strict=True)
+        ]
+
+    def with_seed(self, spec: SpecLike, seed: int) -> list[Part]:
+        """Parts of ``spec``; one that draws random numbers and names no seed is given ``seed``."""
+        parts = []
+        for part in self.expand(spec):
+            options = dict(part.options)
+            if "seed" in option_names(self.get(part.name)):
+                options.setdefault("seed", seed)
+            if "inner" in options:  # another method's config string
+                options["inner"] = format_spec(self.with_seed(options["inner"], seed))
+            parts.append(Part(part.name, options, part.arguments))
+        return parts
+
+    def check(self, part: Part) -> T:
+        """The factory of ``part``, after its options have been checked by name."""
+        factory = self.get(part.name)
+        accepted = option_names(factory)
+        annotations = _option_types(factory)
+        for key, value in part.options.items():
+            if key not in accepted:
+                raise unknown_name(f"option of {part.name}", key, accepted)
+            if key in annotations and not fits_type(value, annotations[key]):
+                wanted = describe_type(annotations[key])
+                raise SpecError(f"option {key!r} of {part.name} must be {wanted}, not {value!r}")
+        return factory
+
+    def check_finite(self, part: Part) -> None:
+        """Refuse options that are not finite, unless the default is not finite either.
+
+        Call it after the factory, whose own errors are clearer.
+        """
+        defaults = option_defaults(self.get(part.name))
+        for key, value in part.options.items():
+            if not _is_finite(value) and _is_finite(defaults[key]):
+                raise SpecError(f"{key} of {part.name} must be finite, not {value!r}")
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        self._loaded = True
+        importlib.import_module(self._builtin)
+        for entry in entry_points(group=self.group):
+            try:
+                found = entry.load()
+                if callable(found) and _origin(found) != _origin(self._factories.get(entry.name)):
+                    self.register(entry.name)(found)
+            except Exception as error:  # a broken plugin must not break mtlkit
+                warnings.warn(
+                    f"mtlkit plugin {entry.name!r} ({entry.value}) could not be loaded and is left "
+                    f"out: {type(error).__name__}: {error}",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+
+
+def _fold(name: str) -> str:
+    """The name in lower case, without hyphens, underscores and spaces."""
+    return re.sub(r"[-_\s]", "", name).lower()
+
+
+def _origin(factory: Any) -> str:
+    return f"{getattr(factory, '__module__', '?')}.{getattr(factory, '__qualname__', factory)}"
+
+
+@cache
+def takes_feature_dim(factory: Callable[..., Any]) -> bool:
+    """Whether the factory takes ``feature_dim``."""
+    return "feature_dim" in inspect.signature(factory).parameters
+
+
+@cache
+def _option_types(factory: Callable[..., Any]) -> Mapping[str, Any]:
+    """Annotations of the options, where they can be resolved."""
+    hints: dict[str, Any] = {}
+    for current in reversed(inspect.getmro(factory)) if inspect.isclass(factory) else [factory]:
+        function = vars(current).get("__init__") if inspect.isclass(current) else current
+        if inspect.isfunction(function):
+            # names that only a type checker imports cannot be resolved; they are not checked
+            with contextlib.suppress(NameError, TypeError):
+                hints |= typing.get_type_hints(function)
+    return hints
+
+
+def fits_type(value: Any, annotation: Any) -> bool:
+    """Whether ``value`` is of the annotated type; a type that is not known here always fits."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Literal:
+        return value in typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return any(fits_type(value, choice) for choice in typing.get_args(annotation))
+    if annotation is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if annotation is int:
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+    if annotation in (bool, str, type(None)):
+        return isinstance(value, annotation)
+    if origin in (abc.Sequence, abc.Mapping, list, tuple, dict):
+        wanted: Any = abc.Sequence if origin in (list, tuple) else origin
+        return isinstance(value, wanted) and not isinstance(value, str)
+    return True
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether no number in ``value`` is infinite or NaN."""
+    if isinstance(value, abc.Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def describe_type(annotation: Any) -> str:
+    """An annotated type in the words of an error message."""
+    names = {float: "a number", int: "a whole number", bool: "True or False", str: "a word"}
+    origin = typing.get_origin(annotation)
+    if origin is typing.Literal:
+        return "one of " + ", ".join(map(repr, typing.get_args(annotation)))
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(describe_type(choice) for choice in typing.get_args(annotation))
+    if annotation is type(None):
+        return "None"
+    if origin in (abc.Sequence, list, tuple):
+        return "a list"
+    return "a mapping" if origin in (abc.Mapping, dict) else names.get(annotation, str(annotation))
+
+
+@cache
+def option_names(factory: Callable[..., Any]) -> frozenset[str]:
+    """Names of the keyword-only options, those of the base classes included where passed on."""
+    return frozenset(option_defaults(factory))
+
+
+@cache
+def option_defaults(factory: Callable[..., Any]) -> Mapping[str, Any]:
+    """Option names and defaults in the order of the signature, own options first.
+
+    A factory may hide options that its base class takes with ``hidden_options``.
+    """
+    classes: list[Any] = [factory]
+    if inspect.isclass(factory):
+        classes = [c for c in inspect.getmro(factory) if "__init__" in vars(c)]
+    defaults: dict[str, Any] = {}
+    for current in classes:
+        function = current.__init__ if inspect.isclass(current) else current
+        parameters = inspect.signature(function).parameters.values()
+        for parameter in parameters:
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                defaults.setdefault(parameter.name, parameter.default)
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    hidden = {"feature_dim", "method", *getattr(factory, "hidden_options", ())}
+    return {name: default for name, default in defaults.items() if name not in hidden}
+
+
+methods: Registry[Any] = Registry(
+    "method",
+    "mtlkit.weighting",
+    "mtlkit.weighting",
+    {
+        "EW": "sum",
+        "equal_weighting": "sum",
+        "linear_scalarization": "sum",
+        "LS": "sum",
+        "MGDA-UB": "mgda",  # at the features, as all methods here
+        "uncertainty": "uw",
+        "uncertainty_weighting": "uw",
+        "homoscedastic": "uw",
+        "scale_invariant": "si",
+        "gradient_vaccine": "gradvac",
+        "gradient_surgery": "pcgrad",
+    },
+)
+architectures: Registry[Any] = Registry(
+    "architecture",
+    "mtlkit.architectures",
+    "mtlkit.architectures",
+    {"HPS": "hard_sharing", "hard_parameter_sharing": "hard_sharing"},
+)
+
+
+def register_method(name: str, *, replace: bool = False) -> Callable[[T], T]:
+    """Register a :class:`~mtlkit.GradientAggregator` subclass under ``name``."""
+    return methods.register(name, replace=replace)
+
+
+def register_architecture(name: str, *, replace: bool = False) -> Callable[[T], T]:
+    """Register an :class:`~mtlkit.architectures.Architecture` subclass under ``name``."""
+    return architectures.register(name, replace=replace)
+
+
+def list_methods() -> list[str]:
+    """Sorted names of all methods, aliases and plugins included."""
+    return methods.names()
+
+
+def list_architectures() -> list[str]:
+    """Sorted names of all architectures, plugins included."""
+    return architectures.names()

@@ -1,0 +1,185 @@
+"""Where ``mtlkit tune`` looks for good values: ranges and choices that a method declares.
+
+A method states beside its options which of them are worth a search, one line each::
+
+    class CAGrad(GradientAggregator):
+        search_space: ClassVar = {"c": Uniform(0.1, 1.0)}
+
+A configuration writes the same as ``uniform(0.1, 1)``, ``log(1e-4, 1e-2)`` or ``[0, 1e-4]``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from mtlkit.config.spec import parse_call
+from mtlkit.errors import ConfigError, SpecError
+
+__all__ = [
+    "LR_RATIO",
+    "Choice",
+    "FeatureShare",
+    "LogUniform",
+    "Search",
+    "Simplex",
+    "Uniform",
+    "parse_search",
+]
+
+LR_RATIO = "lr_ratio"
+"""In a method's ``search_space``: the learning rate of its own parameters, divided by the network's."""
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Every number from ``low`` to ``high`` is as likely as any other."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not -math.inf < self.low < self.high < math.inf:
+            raise SpecError(f"a range needs two finite numbers, the smaller first; not {self}")
+
+    def grid(self, points: int) -> list[Any]:
+        """Evenly spaced values, both ends included."""
+        step = (self.high - self.low) / (points - 1)
+        return [_short(self.low + step * index) for index in range(points)]
+
+    def __str__(self) -> str:
+        return f"uniform({self.low:g}, {self.high:g})"
+
+
+@dataclass(frozen=True)
+class LogUniform:
+    """Every factor is as likely as any other: 0.001 to 0.01 as 0.01 to 0.1."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low < self.high < math.inf:
+            raise SpecError(
+                f"a logarithmic range needs two numbers above 0, the smaller first; not {self}"
+            )
+
+    def grid(self, points: int) -> list[Any]:
+        """Values whose logarithms are evenly spaced, both ends included."""
+        step = math.log(self.high / self.low) / (points - 1)
+        return [_short(self.low * math.exp(step * index)) for index in range(points)]
+
+    def __str__(self) -> str:
+        return f"log({self.low:g}, {self.high:g})"
+
+
+@dataclass(frozen=True, init=False)
+class Choice:
+    """One of a few values: numbers, words, True, False or None."""
+
+    values: tuple[Any, ...]
+
+    def __init__(self, *values: Any) -> None:
+        if not values or not all(isinstance(v, str | int | float | type(None)) for v in values):
+            raise SpecError(f"a choice needs one or more numbers or words, not {list(values)!r}")
+        object.__setattr__(self, "values", values)
+
+    def grid(self, points: int) -> list[Any]:
+        """All values, however many points are asked for."""
+        return list(self.values)
+
+    def __str__(self) -> str:
+        return f"[{', '.join(map(str, self.values))}]"
+
+
+@dataclass(frozen=True, init=False)
+class FeatureShare:
+    """A size that is a share of the number of shared features, such as how many are rotated.
+
+    Args:
+        shares: from 0 to 1.
+        most: shares that make a larger size are left out.
+    """
+
+    shares: tuple[float, ...]
+    most: int
+
+    def __init__(self, *shares: float, most: int = 1500) -> None:
+        if not shares or not all(0 < share <= 1 for share in shares):
+            raise SpecError(f"shares of the features must be above 0 and at most 1, not {list(shares)}")
+        object.__setattr__(self, "shares", shares)
+        object.__setattr__(self, "most", most)
+
+    def sizes(self, features: int) -> Choice:
+        """The sizes for a network with this many features; None stands for all of them."""
+        found = [max(1, round(share * features)) for share in self.shares]
+        allowed = [size for size in dict.fromkeys(found) if size <= self.most] or [self.most]
+        return Choice(*(None if size == features else size for size in allowed))
+
+    def __str__(self) -> str:
+        return f"share({', '.join(f'{share:g}' for share in self.shares)})"
+
+
+@dataclass(frozen=True)
+class Simplex:
+    """One weight of zero or more per task, which sum to the number of tasks.
+
+    Drawn evenly: all such weightings are equally likely. Equal weights are 1 each, so that the total is
+    as large as the plain sum.
+    """
+
+    axis = Uniform(0.001, 0.999)
+    """Range of the numbers, one per task, that make a weighting; all 0.5 gives equal weights."""
+
+    def weights(self, numbers: Sequence[float]) -> list[float]:
+        """The weighting: exponential variables, divided by their mean."""
+        drawn = [-math.log(number) for number in numbers]
+        mean = sum(drawn) / len(drawn)
+        return [_short(value / mean) for value in drawn]
+
+    def __str__(self) -> str:
+        return "simplex"
+
+
+Search: TypeAlias = Uniform | LogUniform | Choice | FeatureShare | Simplex
+
+
+def parse_search(given: Any, source: str) -> Search:
+    """Read ``log(1e-4, 1e-2)``, ``uniform(0, 1)``, ``share(0.25, 0.5, 1)`` or a list of values.
+
+    Raises:
+        ConfigError: for anything else, with ``source`` in its message.
+    """
+    if isinstance(given, Uniform | LogUniform | Choice | FeatureShare | Simplex):
+        return given
+    try:
+        if isinstance(given, list | tuple):
+            return Choice(*map(_number, given))
+        if isinstance(given, str):
+            call = parse_call(given)
+            kind: Any = {"log": LogUniform, "uniform": Uniform, "share": FeatureShare}.get(call.name)
+            if kind is not None and not call.options:
+                return kind(*map(_number, call.arguments))  # type: ignore[no-any-return]
+    except (SpecError, TypeError) as error:
+        reason = f": {error}" if isinstance(error, SpecError) else ""
+        raise ConfigError(f"{source}: cannot search in {given!r}{reason}; {_ACCEPTED}") from None
+    raise ConfigError(f"{source}: cannot search in {given!r}; {_ACCEPTED}")
+
+
+_ACCEPTED = "give log(1e-4, 1e-2), uniform(0, 1), or a list of values such as [0, 1e-4]"
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, str):  # YAML 1.1 reads 1e-4 as a word
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _short(value: float) -> float:
+    """Four digits are enough for a setting, and people can read them."""
+    return float(f"{value:.4g}")

@@ -1,0 +1,284 @@
+"""Settings that are described once: a field says type, range, default, meaning and how it is shown.
+
+Checks, command-line options (:mod:`mtlkit.cli.options`), the docs' tables and the JSON schema for
+editors all read the fields of a :class:`Settings`.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
+
+from mtlkit.config.spec import format_spec, parse_spec
+from mtlkit.errors import ConfigError, shorten, unknown_key
+
+__all__ = [
+    "Display",
+    "Names",
+    "Says",
+    "Settings",
+    "Spec",
+    "accepted",
+    "bounds",
+    "choices",
+    "display",
+    "setting",
+]
+
+_WHOLE = re.compile(r"[-+]?\d+")
+_KINDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    dict: "keys and values",
+}
+_BOUNDS: dict[type, tuple[str, str]] = {
+    Ge: ("ge", "{} or more"),
+    Gt: ("gt", "above {}"),
+    Le: ("le", "at most {}"),
+    Lt: ("lt", "below {}"),
+}
+
+
+@dataclass(frozen=True)
+class Display:
+    """How a setting is shown, and who may set it.
+
+    Attributes:
+        panel: heading that it stands under, in ``--help`` and in the docs.
+        per_method: whether one method of a comparison may have a value of its own.
+        flags: names on the command line; empty for the key with dashes.
+        missing: what to say where a setting without a default is absent.
+        cli: type on the command line, where that is simpler than the field's.
+    """
+
+    panel: str = "Options"
+    per_method: bool = False
+    flags: tuple[str, ...] = ()
+    missing: str = ""
+    cli: type | None = None
+
+    def __call__(self, schema: dict[str, Any]) -> None:
+        """Add nothing of this to the JSON schema."""
+
+
+@dataclass(frozen=True)
+class Says:
+    """What a type accepts, in words, where its name does not say it."""
+
+    words: str
+
+
+def setting(
+    default: Any,
+    description: str,
+    *,
+    panel: str = "Options",
+    per_method: bool = False,
+    flags: tuple[str, ...] = (),
+    missing: str = "",
+    cli: type | None = None,
+    **bounds: Any,
+) -> Any:
+    """A field of a :class:`Settings`; ``...`` as the default for one that must be given.
+
+    Args:
+        default: the value where none is given.
+        description: what it means, in Markdown, as a sentence.
+        panel: see :class:`Display`.
+        per_method: see :class:`Display`.
+        flags: see :class:`Display`.
+        missing: see :class:`Display`.
+        cli: see :class:`Display`.
+        **bounds: ``ge``, ``gt``, ``le`` and ``lt``.
+    """
+    shown = Display(panel, per_method, flags, missing, cli)
+    return Field(default, description=description, json_schema_extra=shown, **bounds)
+
+
+def display(field: FieldInfo) -> Display:
+    """How a field is shown."""
+    shown = field.json_schema_extra
+    return shown if isinstance(shown, Display) else Display()
+
+
+def _read_spec(value: Any) -> str:
+    return format_spec(parse_spec(value))
+
+
+def _split_names(value: Any) -> Any:
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list | tuple):
+        return value
+    pieces = [piece.split(",") if isinstance(piece, str) else [piece] for piece in value]
+    return [name.strip() if isinstance(name, str) else name for names in pieces for name in names]
+
+
+Spec = Annotated[
+    str,
+    BeforeValidator(_read_spec),
+    WithJsonSchema({"type": ["string", "object", "array"]}),
+    Says("a config string"),
+]
+"""A config string, or the mapping or list that means the same; kept as the string."""
+
+Names = Annotated[
+    list[str],
+    BeforeValidator(_split_names),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+    Says("a list of names"),
+]
+"""Names as a list, or separated by commas."""
+
+
+class _Untitled(GenerateJsonSchema):
+    """A schema without titles, which would repeat the keys."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+class Settings(BaseModel):
+    """Settings by name. A subclass declares each with :func:`setting`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def make(cls, settings: Mapping[str, Any], source: str = "the settings") -> Self:
+        """Check settings by name, type and range.
+
+        Args:
+            settings: values by key, as a YAML file or the command line gives them.
+            source: where they are from, for error messages.
+
+        Raises:
+            ConfigError: for an unknown key, with the nearest one, or a value that does not fit.
+        """
+        cls.check_keys(settings, source)
+        fields = cls.model_fields
+        given = {k: v for k, v in settings.items() if v is not None or not fields[k].is_required()}
+        try:
+            return cls.model_validate(given, context={"source": source, "settings": dict(settings)})
+        except ValidationError as error:
+            raise cls._explain(error, source) from None
+
+    @classmethod
+    def check_keys(cls, settings: Mapping[str, Any], source: str) -> None:
+        """Refuse a key that is not a setting."""
+        for key in settings:
+            if not isinstance(key, str) or key not in cls.model_fields:
+                raise unknown_key(source, key, cls.model_fields)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """The JSON schema of these settings, for editors."""
+        return cls.model_json_schema(schema_generator=_Untitled)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read_number(cls, value: Any, info: ValidationInfo) -> Any:
+        kinds = set(choices(cls.model_fields[str(info.field_name)].annotation))
+        if isinstance(value, str) and kinds & {int, float} and str not in kinds:
+            value = _number(value)  # YAML 1.1 reads 1e-3 as a word
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise ValueError(f"{shorten(value)} is too large")
+        return value
+
+    @classmethod
+    def _explain(cls, error: ValidationError, source: str) -> ConfigError:
+        """The first error as a sentence: the source, the key, what was given, what is accepted."""
+        first = error.errors()[0]
+        raised = first.get("ctx", {}).get("error")
+        if isinstance(raised, ConfigError):
+            return raised  # a whole sentence already
+        if not first["loc"]:
+            return ConfigError(f"{source}: {raised or first['msg']}")
+        key = str(first["loc"][0])
+        field = cls.model_fields[key]
+        if first["type"] == "missing":
+            return ConfigError(f"{source}: {display(field).missing or f'the key {key!r} is missing'}")
+        if raised is not None:
+            return ConfigError(f"{source}, {key!r}: {raised}")
+        wanted = accepted(field)
+        if first["type"] == "finite_number":
+            wanted = "finite"
+        elif first["type"] in ("greater_than", "greater_than_equal", "less_than", "less_than_equal"):
+            wanted = bounds(field)
+        return ConfigError(f"{source}: {key!r} must be {wanted}, not {shorten(first['input'])}")
+
+
+def choices(annotation: Any) -> Iterator[Any]:
+    """The types that an annotation allows: those of a union one by one, without None."""
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        for choice in typing.get_args(annotation):
+            yield from choices(choice)
+    elif origin is Annotated:
+        yield from choices(typing.get_args(annotation)[0])
+    elif annotation is not type(None):
+        yield annotation
+
+
+def accepted(field: FieldInfo) -> str:
+    """What a field accepts, in words, without its range."""
+    says = [entry.words for entry in _metadata(field) if isinstance(entry, Says)]
+    kinds = [_describe(kind) for kind in choices(field.annotation)]
+    return says[0] if says else " or ".join(dict.fromkeys(kinds))
+
+
+def _describe(kind: Any) -> str:
+    origin = typing.get_origin(kind)
+    if origin is typing.Literal:
+        return "one of " * (len(typing.get_args(kind)) > 1) + ", ".join(map(repr, typing.get_args(kind)))
+    if origin in (list, tuple):
+        return "a list"
+    return _KINDS.get(origin or kind, str(kind))
+
+
+def bounds(field: FieldInfo) -> str:
+    """The range of a field in words; empty where it has none."""
+    said = [
+        words.format(getattr(entry, name))
+        for entry in _metadata(field)
+        for bound, (name, words) in _BOUNDS.items()
+        if isinstance(entry, bound)
+    ]
+    return " and ".join(said)
+
+
+def _metadata(field: FieldInfo) -> Iterator[Any]:
+    """What is annotated to a field, or to one of the types that it allows."""
+    yield from field.metadata
+    for choice in typing.get_args(field.annotation):
+        if typing.get_origin(choice) is Annotated:
+            for entry in choice.__metadata__:
+                yield from entry.metadata if isinstance(entry, FieldInfo) else [entry]
+
+
+def _number(text: str) -> Any:
+    if _WHOLE.fullmatch(text) and len(text) < 20:
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        return text

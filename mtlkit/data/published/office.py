@@ -1,0 +1,234 @@
+"""Office-31 and Office-Home: the same things in pictures of several origins, one task per origin."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from mtlkit.config.spec import SpecLike
+from mtlkit.data.base import SPLITS, DataError, DataSet, SplitName, register_dataset
+from mtlkit.data.images.files import list_images
+from mtlkit.data.images.networks import complete_for_images, default_network
+from mtlkit.data.images.preprocessing import Preprocessing
+from mtlkit.data.images.samples import PictureSplit
+from mtlkit.data.images.transforms import IMAGENET, Augmentation, Fit, Sizing, check_size
+from mtlkit.data.randomness import generator, split_indices, split_with_test
+from mtlkit.data.table.reading import Reading
+from mtlkit.errors import SpecError, unknown_name
+from mtlkit.tasks import NO_LABEL, Task
+
+__all__ = ["Office31", "OfficeHome"]
+
+_THINGS_31 = (
+    "back_pack bike bike_helmet bookcase bottle calculator desk_chair desk_lamp desktop_computer "
+    "file_cabinet headphones keyboard laptop_computer letter_tray mobile_phone monitor mouse mug "
+    "paper_notebook pen phone printer projector punchers ring_binder ruler scissors speaker stapler "
+    "tape_dispenser trash_can"
+)
+_THINGS_65 = (
+    "Alarm_Clock Backpack Batteries Bed Bike Bottle Bucket Calculator Calendar Candles Chair Clipboards "
+    "Computer Couch Curtains Desk_Lamp Drill Eraser Exit_Sign Fan File_Cabinet Flipflops Flowers Folder "
+    "Fork Glasses Hammer Helmet Kettle Keyboard Knives Lamp_Shade Laptop Marker Monitor Mop Mouse Mug "
+    "Notebook Oven Pan Paper_Clip Pen Pencil Postit_Notes Printer Push_Pin Radio Refrigerator Ruler "
+    "Scissors Screwdriver Shelf Sink Sneakers Soda Speaker Spoon TV Table Telephone ToothBrush Toys "
+    "Trash_Can Webcam"
+)
+
+
+class _Domains(DataSet):
+    """A folder of class folders per domain; each domain is a task with pictures of its own.
+
+    Args:
+        data_dir: see :class:`DataSet`.
+        seed: decides which pictures go where, and the augmentations.
+        domains: one, or a list; None takes all.
+        size: of the inputs: a number or [height, width].
+        fit: how a picture of other proportions gets there: ``stretch``, ``crop`` or ``pad``.
+        augment: of training pictures, as for the data set ``images``.
+        val_share: share of the pictures for validation.
+        test_share: share of the pictures for test.
+        train: at most this many training pictures of every domain.
+        test_seed: keeps the pictures for test that this seed has.
+    """
+
+    places: ClassVar[Mapping[str, Sequence[str]]]
+    """Folders that may hold the pictures of a domain."""
+    things: ClassVar[tuple[str, ...]]
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        seed: int = 0,
+        *,
+        domains: str | Sequence[str] | None = None,
+        size: int | Sequence[int] = 224,
+        fit: Fit = "stretch",
+        augment: str = "none",
+        val_share: float = 0.2,
+        test_share: float = 0.2,
+        train: int | None = None,
+        test_seed: int | None = None,
+    ) -> None:
+        super().__init__(data_dir, seed)
+        self.check_counts(train=train)
+        self.check_share(val_share)
+        if not 0 < test_share < 1 - val_share:
+            raise SpecError(f"option test_share of {self.name} leaves nothing to train on: {test_share}")
+        chosen = [domains] if isinstance(domains, str) else list(domains or self.places)
+        for domain in chosen:
+            if domain not in self.places:
+                raise unknown_name(f"domain of {self.name}", str(domain), self.places)
+        self._shares = (val_share, test_share)
+        self._train = train
+        self._test_seed = test_seed
+        sides = check_size(size, self.name)
+        if sides is None:
+            raise SpecError(f"{self.name} needs a size, since its pictures differ in theirs")
+        self._sizing = Sizing(sides, fit, 3, *IMAGENET[3])
+        self._augmentation = None
+        if augment != "none":
+            self._augmentation = Augmentation(augment, self._sizing, {})
+        self.tasks = tuple(
+            Task.classification(name, self.things) for name in self.places if name in chosen
+        )
+        self.input_shape = (3, *sides)
+        self.preprocessing = Preprocessing(self._sizing, Reading())
+        self.default_architecture = self.complete_architecture(default_network(self.tasks))
+
+    @classmethod
+    def check_files(cls, folder: Path) -> None:
+        """The folder of every domain must be there."""
+        absent = [folder / names[0] for names in cls.places.values() if _find(folder, names) is None]
+        if absent:
+            raise cls.missing(*absent)
+
+    def make_split(self, split: SplitName) -> PictureSplit:
+        """The pictures of all domains, one domain after the other."""
+        paths, labels = self._parts[split]
+        return PictureSplit(
+            paths,
+            {task: torch.tensor(values) for task, values in labels.items()},
+            self._sizing,
+            augmentation=self._augmentation if split == "train" else None,
+            seed=self.seed,
+        )
+
+    def complete_architecture(self, spec: SpecLike) -> str:
+        """The architecture on a backbone that reads these pictures, where it names none."""
+        return complete_for_images(spec, self.input_shape, self.tasks)
+
+    def only(self, tasks: Sequence[str]) -> DataSet:
+        """The domains of these tasks alone, as a single-task network needs them."""
+        chosen = copy.copy(self)
+        chosen.tasks = tuple(task for task in self.tasks if task.name in tasks)
+        for cached in (*SPLITS, "_parts"):
+            vars(chosen).pop(cached, None)
+        return chosen
+
+    @cached_property
+    def _parts(self) -> dict[SplitName, tuple[list[Path], dict[str, list[int]]]]:
+        """Pictures and labels by task of every split."""
+        folder = self.open_folder()
+        parts: dict[SplitName, tuple[list[Path], dict[str, list[int]]]] = {
+            part: ([], {task: [] for task in self.task_names}) for part in ("train", "val", "test")
+        }
+        for task in self.task_names:
+            domain = _find(folder, self.places[task])
+            assert domain is not None
+            found = self._read_domain(domain)
+            for part, chosen in self._split_domain(task, [label for _, label in found]).items():
+                paths, labels = parts[part]
+                paths += [found[index][0] for index in chosen]
+                for name, values in labels.items():
+                    own = [found[index][1] for index in chosen]
+                    values += own if name == task else [NO_LABEL] * len(chosen)
+        return parts
+
+    def _read_domain(self, folder: Path) -> list[tuple[Path, int]]:
+        """Pictures and their classes."""
+        folders = {path.name for path in folder.iterdir() if path.is_dir()}
+        absent = [name for name in self.things if name not in folders]
+        if absent:
+            raise self.missing(*(folder / name for name in absent[:3]))
+        strange = sorted(folders - set(self.things))
+        if strange:
+            raise DataError(
+                f"{folder} has folders that are no class of {self.name}: {', '.join(strange[:5])}; "
+                "it is another data set, or another edition of this one"
+            )
+        places = {name: index for index, name in enumerate(self.things)}
+        return [(folder / name, places[name.split("/")[0]]) for name in list_images(folder)]
+
+    def _split_domain(self, task: str, labels: Sequence[int]) -> dict[SplitName, list[int]]:
+        """Indices by part, so that every part has its share of every class."""
+        random = generator(self.seed, self.name, task)
+        seed = self._test_seed
+        held_out = None if seed is None else generator(seed, self.name, task)
+        parts: dict[SplitName, list[int]] = {"train": [], "val": [], "test": []}
+        for label in range(len(self.things)):
+            own = np.flatnonzero(np.asarray(labels) == label)
+            try:
+                if held_out is None:
+                    drawn = split_indices(len(own), self._shares, random)
+                else:
+                    drawn = split_with_test(len(own), self._shares, random, held_out)
+            except SpecError as error:
+                raise DataError(f"{self.name}, {task}, {self.things[label]}: {error}") from None
+            for part, chosen in zip(parts, drawn, strict=True):
+                parts[part] += own[chosen].tolist()
+        if self._train is not None:
+            order = random.permutation(len(parts["train"]))[: self._train]
+            parts["train"] = sorted(parts["train"][index] for index in order)
+        return parts
+
+
+@register_dataset("office31")
+class Office31(_Domains):
+    """Office-31 (Saenko et al., 2010): 31 things of an office, in three kinds of pictures.
+
+    A picture has the label of its own origin's task; the other tasks' labels are missing. Tasks that
+    are labelled on different samples are orthogonal at the features: methods that look for conflict
+    need ``wrt=parameters``. With ``domains=amazon`` it is a source for the data set ``sources``, which
+    mixes origins evenly. Shares for validation and test are drawn of every class and origin.
+
+    The options are ``domains`` (one, or a list), ``size``, ``fit`` and ``augment`` as for the data set
+    ``images``, ``val_share``, ``test_share``, and ``train``, at most so many pictures of every origin.
+    """
+
+    summary = "Office-31: 31 things in pictures of 3 origins, one task each"
+    folder = "office31"
+    layout = "{amazon,dslr,webcam}/images/CLASS/*.jpg (4110 pictures), with or without images/"
+    source = "https://faculty.cc.gatech.edu/~judy/domainadapt/"
+    things = tuple(_THINGS_31.split())
+    places = {name: (f"{name}/images", name) for name in ("amazon", "dslr", "webcam")}
+
+
+@register_dataset("office_home")
+class OfficeHome(_Domains):
+    """Office-Home (Venkateswara et al., 2017): 65 things of office and home, in four kinds of pictures.
+
+    Tasks, splits and options are as for :class:`Office31`.
+    """
+
+    summary = "Office-Home: 65 things in pictures of 4 origins, one task each"
+    folder = "office_home"
+    layout = "{Art,Clipart,Product,Real World}/CLASS/*.jpg (15588 pictures); Real_World will do too"
+    source = "https://www.hemanthdv.org/officeHomeDataset.html"
+    things = tuple(_THINGS_65.split())
+    places = {
+        "art": ("Art",),
+        "clipart": ("Clipart", "Clip Art"),
+        "product": ("Product",),
+        "real_world": ("Real World", "Real_World", "RealWorld"),
+    }
+
+
+def _find(folder: Path, names: Sequence[str]) -> Path | None:
+    return next((folder / name for name in names if (folder / name).is_dir()), None)

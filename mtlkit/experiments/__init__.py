@@ -1,0 +1,1 @@
+"""Comparisons and searches: configs, jobs, launchers and run folders."""

@@ -1,0 +1,291 @@
+"""The settings of a comparison, from a YAML file or the command line, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import PrivateAttr, ValidationInfo, WithJsonSchema, field_validator, model_validator
+
+from mtlkit.config.settings import Names, display, setting
+from mtlkit.config.spec import format_spec, parse_spec
+from mtlkit.errors import ConfigError, SpecError
+from mtlkit.experiments.entries import (
+    SINGLE_TASK,
+    WITH_ROTATIONS,
+    Capacity,
+    Entry,
+    MethodSettings,
+    Seeds,
+    split_specs,
+)
+from mtlkit.training.config import DATA, SPEED, TrainingSettings
+
+if TYPE_CHECKING:
+    from mtlkit.experiments.tuning.winners import Winners
+
+__all__ = [
+    "CONFIG",
+    "SINGLE_TASK",
+    "CompareConfig",
+    "Entry",
+    "MethodSettings",
+    "MethodsConfig",
+    "split_specs",
+]
+
+COMPARISON = "Comparison"
+CONFIG = "compare.yaml"
+"""File in the folder of a comparison with its settings."""
+
+
+class MethodsConfig(TrainingSettings):
+    """Several methods on one data set, and where their trainings run.
+
+    :attr:`entries`, :attr:`train` and :attr:`settings` are what the trainings are made of.
+    """
+
+    title: str = setting("", "Of the report.", panel=COMPARISON)
+    methods: Annotated[
+        list[Any],
+        WithJsonSchema(
+            {
+                "type": "array",
+                "minItems": 1,
+                "items": {"anyOf": [{"type": "string"}, MethodSettings.json_schema()]},
+            }
+        ),
+    ] = setting(
+        ...,
+        "Config strings, separated by commas; in a file a list, also of mappings with `method`, "
+        "`label`, `extra_capacity` and settings of their own.",
+        panel=DATA,
+        missing="'methods' must name one method or more, such as [sum, rotograd]",
+    )
+    normalize: bool = setting(
+        False,
+        "Divide each loss by its first values, as the RotoGrad paper does.",
+        panel=COMPARISON,
+    )
+    improvement_over: Names | None = setting(
+        None,
+        "Tasks that statistics of the improvement are taken over; without any, all.",
+        panel=COMPARISON,
+    )
+    jobs: int | None = setting(
+        None,
+        "Runs at a time; without it, one per GPU or core, at most 8.",
+        panel=SPEED,
+        flags=("--jobs", "-j"),
+        ge=1,
+    )
+    device: str = setting("auto", "`auto`, `cpu`, `cuda` or `cuda:1`.", panel=SPEED)
+    launcher: Literal["local", "submitit"] = setting(
+        "local", "This machine, or submitit for Slurm.", panel=SPEED
+    )
+    launcher_options: dict[str, Any] = setting(
+        {}, "Parameters of submitit's executor, such as `slurm_partition`.", panel=SPEED
+    )
+
+    _settings: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    def model_post_init(self, context: Any) -> None:
+        """Keep the settings as they were given."""
+        given = (context or {}).get("settings")
+        self._settings = self.model_dump(exclude_unset=True) if given is None else given
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings as they were given, to be written down."""
+        return self._settings
+
+    @property
+    def train(self) -> dict[str, Any]:
+        """Settings of :class:`~mtlkit.training.config.TrainConfig` that all runs share."""
+        return {key: getattr(self, key) for key in TrainingSettings.model_fields}
+
+    @cached_property
+    def entries(self) -> tuple[Entry, ...]:
+        """The methods as they are trained."""
+        entries = self.complete([item.entry() for item in self.methods])
+        if self.normalize:
+            entries = [replace(entry, method=f"normalize+{entry.method}") for entry in entries]
+        return tuple(entries)
+
+    def complete(self, entries: list[Entry]) -> list[Entry]:
+        """Add the methods that are not named and belong to it nevertheless."""
+        return entries
+
+    @field_validator("methods", mode="before")
+    @classmethod
+    def _read_methods(cls, given: Any, info: ValidationInfo) -> list[Any]:
+        source = (info.context or {}).get("source", "the settings")
+        items = [given] if isinstance(given, str) else given
+        if not isinstance(items, Sequence) or not items:
+            raise ConfigError(f"{source}: {display(cls.model_fields['methods']).missing}")
+        pieces = [split_specs(item) if isinstance(item, str) else [item] for item in items]
+        made: list[Any] = []
+        for item in (item for piece in pieces for item in piece):
+            if isinstance(item, MethodSettings):
+                made.append(item)
+                continue
+            own = item if isinstance(item, Mapping) and "method" in item else {"method": item}
+            made.append(MethodSettings.make(own, f"{source}, method {item!r}"))
+        return made
+
+    @field_validator("improvement_over")
+    @classmethod
+    def _some_tasks(cls, given: list[str] | None) -> list[str] | None:
+        if given is not None and not given:
+            raise ValueError("name one task or more, or leave the key out")
+        return given
+
+    @model_validator(mode="after")
+    def _check_methods(self) -> Self:
+        from mtlkit.config.registry import methods
+
+        labels = [item.entry().label for item in self.methods]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ValueError(f"two methods are called {label!r}; give one another 'label'")
+        for entry in self.entries:
+            try:
+                for part in methods.expand(entry.method):
+                    methods.check(part)
+            except SpecError as error:
+                raise ValueError(f"method {entry.label!r}: {error}") from None
+        return self
+
+
+class CompareConfig(MethodsConfig):
+    """What to compare, and how.
+
+    The keys are those of every training, those of :class:`MethodsConfig` and those below.
+    """
+
+    seeds: Seeds = setting(
+        (0, 1, 2),
+        "How many runs per method, from seed 0; or the list of seeds.",
+        panel=COMPARISON,
+        cli=str,
+    )
+    reference: str | None = setting(
+        "sum",
+        "Label that the t-test compares with; added where it is missing.",
+        panel=COMPARISON,
+    )
+    reference_with_rotations: Capacity = setting(
+        None,
+        "Add the plain sum with RotoGrad's matrices as ordinary task parameters.",
+        panel=COMPARISON,
+        cli=bool,
+    )
+    single_task: bool = setting(
+        True,
+        "Train one network per task too, as the baseline of relative improvements.",
+        panel=COMPARISON,
+    )
+    tuned: str | None = setting(
+        None,
+        "Folder of `mtlkit tune`: take its settings, and train its winners on new seeds.",
+        panel=COMPARISON,
+    )
+    front: int = setting(
+        0,
+        "Train the plain sum with so many weightings of the losses, drawn evenly, to span the front.",
+        panel=COMPARISON,
+        ge=0,
+    )
+    timing: int = setting(20, "Timed steps per method; 0 for none.", panel=COMPARISON, ge=0)
+    keep_weights: bool = setting(False, "Keep the best weights of every run.", panel=COMPARISON)
+    small: dict[str, Any] | None = setting(None, "Keys that `--budget small` changes.", panel=COMPARISON)
+
+    @classmethod
+    def make(
+        cls, settings: Mapping[str, Any], source: str = "the settings", budget: str = "full"
+    ) -> Self:
+        """Check settings by name, type and range.
+
+        Args:
+            settings: values by key.
+            source: where they are from, for error messages.
+            budget: ``full``, or ``small`` for what the key ``small`` changes.
+
+        Raises:
+            ConfigError: for an unknown key, with the nearest one, or a value that does not fit.
+        """
+        if budget not in ("small", "full"):
+            raise ConfigError(f"{source}: the budget is 'small' or 'full', not {budget!r}")
+        given = dict(settings)
+        small = given.pop("small", None)
+        if small is not None and not isinstance(small, Mapping):
+            raise ConfigError(f"{source}: 'small' must hold keys and values, not {small!r}")
+        cls.check_keys(small or {}, f"{source}, small")
+        if budget == "small":
+            if small is None:
+                raise ConfigError(f"{source} has no key 'small' that says what a small budget changes")
+            given |= small
+        if given.get("tuned") is None:
+            return super().make(given, source)
+        from mtlkit.experiments.tuning.winners import Winners
+
+        winners = Winners.load(given["tuned"])
+        made = super().make(_with_winners(winners, given, source), source)
+        if winners.seed in made.seeds:
+            raise ConfigError(
+                f"{source}: seed {winners.seed} is that of the search in {given['tuned']}; its winners "
+                "must be compared on others"
+            )
+        return made
+
+    @cached_property
+    def tuning(self) -> dict[str, dict[str, float]]:
+        """What the search before the comparison cost, by label."""
+        if self.tuned is None:
+            return {}
+        from mtlkit.experiments.tuning.winners import Winners
+
+        labels = {entry.label for entry in self.entries}
+        return {label: cost for label, cost in Winners.load(self.tuned).cost.items() if label in labels}
+
+    def complete(self, entries: list[Entry]) -> list[Entry]:
+        """Add the reference where it is missing."""
+        entries = _with_reference(entries, self.reference)
+        label = f"sum {WITH_ROTATIONS}"
+        capacity: Any = self.reference_with_rotations
+        if capacity is not None and all(entry.label != label for entry in entries):
+            entries.insert(1, Entry(label, "sum", capacity))
+        return entries
+
+
+def _with_winners(winners: Winners, given: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The settings with those of a search; methods that are named are taken by their labels."""
+    found = winners.comparison()
+    data = given.get("data")
+    if data is not None and winners.hold_out(format_spec(parse_spec(data))) != found["data"]:
+        raise ConfigError(
+            f"{source}: the winners in {given['tuned']} were found on {winners.shared['data']!r}, "
+            f"not on {data!r}; leave 'data' out"
+        )
+    methods = given.get("methods")
+    best = {item["label"]: item for item in found["methods"]}
+    items = [methods] if isinstance(methods, str) else methods if methods is not None else list(best)
+    pieces = [split_specs(item) if isinstance(item, str) else [item] for item in items]
+    chosen = [item for piece in pieces for item in piece]
+    own = {key: value for key, value in given.items() if key not in ("data", "methods")}
+    named = [best.get(item, item) if isinstance(item, str) else item for item in chosen]
+    return {**found, **own, "methods": named}
+
+
+def _with_reference(entries: list[Entry], reference: str | None) -> list[Entry]:
+    """Add the plain sum where the reference is not among the methods."""
+    if reference is None or any(entry.label == reference for entry in entries):
+        return entries
+    try:
+        method = format_spec(parse_spec(reference))
+    except SpecError:
+        known = ", ".join(entry.label for entry in entries)
+        raise ValueError(f"the reference {reference!r} is not a label; labels: {known}") from None
+    return [Entry(reference, method), *entries]

@@ -1,0 +1,160 @@
+"""The methods of a comparison, their seeds and their extra matrices, as settings give them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, WithJsonSchema, create_model, field_validator
+
+from mtlkit.config.settings import Says, Settings, Spec, display, setting
+from mtlkit.training.config import TrainingSettings
+
+__all__ = [
+    "SINGLE_TASK",
+    "WITH_ROTATIONS",
+    "Capacity",
+    "Entry",
+    "MethodSettings",
+    "Seeds",
+    "split_specs",
+]
+
+SINGLE_TASK = "single-task"
+WITH_ROTATIONS = "with R_k"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One method of a comparison.
+
+    Attributes:
+        label: as the table shows it.
+        method: config string.
+        extra_capacity: a matrix before each head, as RotoGrad has it, but learnt like the head;
+            options ``size`` and ``dim``; None for none.
+        settings: training settings that differ from those of the others.
+        kind: ``front`` for a weighting that only spans the front; empty for a method.
+    """
+
+    label: str
+    method: str
+    extra_capacity: dict[str, Any] | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    kind: str = ""
+
+
+def _read_capacity(given: Any) -> dict[str, Any] | None:
+    if given in (False, None):
+        return None
+    if given is True:
+        return {}
+    if not isinstance(given, Mapping) or not set(given) <= {"size", "dim"}:
+        raise ValueError(f"extra_capacity is true or {{size: 512, dim: flat}}, not {given!r}")
+    return dict(given)
+
+
+_CAPACITY_SCHEMA = {
+    "anyOf": [
+        {"type": "boolean"},
+        {
+            "type": "object",
+            "properties": {"size": {"type": "integer"}, "dim": {"type": "string"}},
+            "additionalProperties": False,
+        },
+    ]
+}
+Capacity = Annotated[
+    dict[str, Any] | None,
+    BeforeValidator(_read_capacity),
+    WithJsonSchema(_CAPACITY_SCHEMA),
+    Says("true, false or {size: 512, dim: flat}"),
+]
+"""Matrices before the heads: their options, or None."""
+
+
+def _read_seeds(given: Any) -> tuple[int, ...]:
+    seeds: Any = given
+    if isinstance(given, str):  # on the command line: how many, or several with commas
+        words = given.split(",")
+        if all(word.strip().isdecimal() for word in words):
+            seeds = int(given) if len(words) == 1 else [int(word) for word in words]
+    if isinstance(seeds, int) and not isinstance(seeds, bool):
+        seeds = range(seeds)
+    valid = isinstance(seeds, Sequence) and len(seeds) > 0
+    if not valid or any(isinstance(s, bool) or not isinstance(s, int) or s < 0 for s in seeds):
+        raise ValueError(f"'seeds' is a number from 1, or a list of seeds, not {given!r}")
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"'seeds' holds a seed twice: {given!r}")
+    return tuple(seeds)
+
+
+_SEEDS_SCHEMA = {
+    "anyOf": [
+        {"type": "integer", "minimum": 1},
+        {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+    ]
+}
+Seeds = Annotated[
+    tuple[int, ...],
+    BeforeValidator(_read_seeds),
+    WithJsonSchema(_SEEDS_SCHEMA),
+    Says("a number from 1, or a list"),
+]
+"""Seeds, or how many."""
+
+
+class _MethodSettings(Settings):
+    method: Spec = setting(..., "Config string of the method.")
+    label: str | None = setting(None, "As the table shows it; without one, the config string.")
+    extra_capacity: Capacity = setting(
+        None, "A matrix before each head, as RotoGrad has it, but learnt like the head."
+    )
+
+    @field_validator("label")
+    @classmethod
+    def _check_label(cls, label: str | None) -> str | None:
+        if label is not None and (not label.strip() or label == SINGLE_TASK):
+            raise ValueError(f"{label!r} cannot be a label")
+        return label
+
+    def entry(self) -> Entry:
+        """The method as the comparison runs it."""
+        own = self.model_fields_set - set(_MethodSettings.model_fields)
+        settings = {key: getattr(self, key) for key in type(self).model_fields if key in own}
+        capacity: Any = self.extra_capacity
+        label = self.method if capacity is None else f"{self.method} {WITH_ROTATIONS}"
+        return Entry(self.label or label, self.method, capacity, settings)
+
+
+_OWN: dict[str, Any] = {
+    name: (found.annotation, found)
+    for name, found in TrainingSettings.model_fields.items()
+    if display(found).per_method
+}
+MethodSettings = create_model(
+    "MethodSettings",
+    __base__=_MethodSettings,
+    __doc__="One method of a comparison, with the training settings that it may have for itself.",
+    **_OWN,
+)
+
+
+def split_specs(text: str) -> list[str]:
+    """Config strings that are separated by commas; commas within brackets or quotes do not count."""
+    pieces, depth, quote, start = [], 0, "", 0
+    for place, character in enumerate(text):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in "([{":
+            depth += 1
+        elif character in ")]}":
+            depth -= 1
+        elif character == "," and depth == 0:
+            pieces.append(text[start:place])
+            start = place + 1
+    pieces.append(text[start:])
+    return [piece.strip() for piece in pieces if piece.strip()]

@@ -1,0 +1,377 @@
+"""One training of a comparison, from its description to ``result.json``; it may run in any process."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import torch
+from torch import Tensor, nn
+
+from mtlkit.architectures.capacity import add_capacity
+from mtlkit.config.files import write_text
+from mtlkit.config.plugins import users_line
+from mtlkit.errors import ConfigError, MtlkitError
+from mtlkit.experiments.sittings import Sitting
+from mtlkit.report.results import read_history
+from mtlkit.tasks import Task
+from mtlkit.training.config import TrainConfig
+
+__all__ = ["Job", "OneTask", "Outcome", "read_outcome", "run_job"]
+
+RESULT = "result.json"
+ERROR_LOG = "error.log"
+FREE = frozenset(
+    {"data_dir", "plugins", "workers", "checkpoint_every", "log_every", "monitor_every", "trackers"}
+)
+"""Settings of a training that do not change its result: a comparison may go on with other values."""
+_IDENTITY = "job.json"
+_START = "start.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training: all that a process needs to know.
+
+    Attributes:
+        folder: of the run; the result is written there.
+        label: of the method.
+        seed: of weights, batches and data split.
+        train: settings of a :class:`TrainConfig`, the method included.
+        task: the only task, in a single-task training.
+        extra_capacity: see :class:`~mtlkit.architectures.capacity.TaskMatrix`; None for none.
+        threads: of torch; they decide the order of sums, so a resumed run takes the same number.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
+        keep_weights: keep ``checkpoints/best.pt``.
+        kind: ``front`` for a weighting that only spans the front; empty for a method.
+        stop_at: pause after this step: the outcome is returned, not written, and checkpoints stay.
+    """
+
+    folder: str
+    label: str
+    seed: int
+    train: dict[str, Any]
+    task: str | None = None
+    extra_capacity: dict[str, Any] | None = None
+    threads: int = 1
+    device: str = "auto"
+    keep_weights: bool = False
+    kind: str = ""
+    stop_at: int | None = None
+
+    @property
+    def name(self) -> str:
+        """A readable name."""
+        task = "" if self.task is None else f", {self.task}"
+        return f"{self.label}{task}, seed {self.seed}"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The settings that determine the result."""
+        keys = ("label", "seed", "train", "task", "extra_capacity")
+        identity: dict[str, Any] = json.loads(json.dumps({key: asdict(self)[key] for key in keys}))
+        return {**identity, "kind": self.kind} if self.kind else identity
+
+    def config(self) -> TrainConfig:
+        """The settings of the training."""
+        extra = {"seed": self.seed, "output": self.folder, "best_by": "loss", "keep_checkpoints": 1}
+        return TrainConfig.make({**self.train, **extra}, self.name)
+
+
+@dataclass
+class Outcome:
+    """How a training ended.
+
+    Attributes:
+        metrics: by task and metric.
+        split: what they were measured on: ``test``, or the best ``validation`` where nothing is tested.
+        seconds: of all processes that worked on it.
+        weights: checksum of the network's first weights, without the method's own.
+        batch: checksum of the first batch; None for a task that was trained on data of its own.
+        steps: optimizer steps.
+        best_step: the step whose weights were tested.
+        error: why it failed; empty for a training that ended well.
+    """
+
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    split: str = "test"
+    seconds: float = 0.0
+    weights: int = 0
+    batch: int | None = 0
+    steps: int = 0
+    best_step: int | None = None
+    error: str = ""
+
+
+class OneTask(nn.Module):
+    """One task of an architecture, as the Trainer wants it; the other heads are not computed."""
+
+    def __init__(self, architecture: nn.Module, task: str) -> None:
+        super().__init__()
+        self.architecture = architecture
+        self.task = task
+
+    def forward(self, inputs: Any) -> dict[str, Tensor]:
+        """The prediction of the task, by its name."""
+        return {self.task: self.architecture.forward_only(self.task, inputs)}  # type: ignore[operator]
+
+
+def run_job(job: Job) -> Outcome:
+    """Train and test, going on from a checkpoint where there is one; a finished job is only read.
+
+    An error is written to ``error.log`` in the job's folder and returned, not raised.
+    """
+    done = read_outcome(job)
+    if done is not None:
+        return done
+    folder = Path(job.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder), _threads(job.threads):
+        done = read_outcome(job)  # finished by the process that held the lock
+        if done is not None:
+            return done
+        sitting = Sitting(folder)
+        try:
+            claim(job)
+            outcome = _train(job, sitting)
+        except Exception as error:  # one failing method must not stop the other runs
+            return _failed(folder, error, sitting)
+        if job.stop_at is not None and outcome.steps >= job.stop_at:
+            return outcome
+        write_json(folder / RESULT, asdict(outcome))
+        (folder / ERROR_LOG).unlink(missing_ok=True)
+        _tidy(folder / "checkpoints", job.keep_weights)
+    return outcome
+
+
+def read_outcome(job: Job) -> Outcome | None:
+    """The result of a job that is finished, or None."""
+    path = Path(job.folder) / RESULT
+    if not path.is_file():
+        return None
+    claim(job)
+    try:
+        return Outcome(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        return None
+
+
+def claim(job: Job) -> None:
+    """Record which job the folder belongs to.
+
+    Raises:
+        ConfigError: where it holds a run with other settings.
+    """
+    path = Path(job.folder) / _IDENTITY
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, job.identity)
+        return
+    if "channels_last" in known:  # before it was a setting of every training
+        known["train"]["channels_last"] = known.pop("channels_last")
+    defaults = {f"train.{key}": field.default for key, field in TrainConfig.model_fields.items()}
+    # a folder of an earlier version lacks the settings that came later
+    old, new = defaults | _flat(known), defaults | _flat(job.identity)
+    changed = [
+        f"{key} was {old.get(key)!r}, now {new.get(key)!r}"
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key) and key.removeprefix("train.") not in FREE
+    ]
+    if not changed:
+        return
+    raise ConfigError(
+        f"{job.folder} holds a run of {job.label!r} with other settings ({'; '.join(changed)}); "
+        "choose another output folder, or delete this one"
+    )
+
+
+def best_validation(folder: str, step: int | None) -> dict[str, dict[str, float]]:
+    """Metrics of the validation at a step, from the log of the run; empty where there was none."""
+    rows = [row for row in read_history(folder)[0] if row.split == "val" and row.step == step]
+    return rows[-1].metrics if rows else {}
+
+
+def network_change(job: Job) -> Any:
+    """A function that turns a fresh network into the job's network."""
+
+    def change(model: nn.Module, tasks: Sequence[Task]) -> tuple[nn.Module, Sequence[Task]]:
+        if job.extra_capacity is not None:
+            add_capacity(model, job.extra_capacity)  # type: ignore[arg-type]
+        if job.task is None:
+            return model, tasks
+        return OneTask(model, job.task), [task for task in tasks if task.name == job.task]
+
+    return change
+
+
+def _noting_start(job: Job) -> Any:
+    """The job's network, which notes its first weights and its first batch in ``start.json``."""
+    path = Path(job.folder) / _START
+
+    def change(model: nn.Module, tasks: Sequence[Task]) -> tuple[nn.Module, Sequence[Task]]:
+        weights = weights_checksum(model)
+        changed, chosen = network_change(job)(model, tasks)
+
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
+        def note(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+            handle.remove()
+            if not path.exists():  # a resumed run starts with another batch
+                write_json(path, {"weights": weights, "batch": batch_checksum(inputs)})
+
+        handle = changed.register_forward_pre_hook(note)
+        return changed, chosen
+
+    return change
+
+
+def weights_checksum(model: nn.Module) -> int:
+    """Checksum of all parameters except the method's own, which differ between methods."""
+    method = getattr(model, "method", None)
+    own = set() if method is None else {id(p) for p in method.parameters()}
+    value = 0
+    for name, parameter in model.named_parameters():
+        if id(parameter) not in own:
+            value = crc32(name.encode(), value)
+            value = crc32(parameter.detach().cpu().contiguous().numpy().tobytes(), value)
+    return value
+
+
+def batch_checksum(batch: Sequence[Any]) -> int:
+    """Checksum of the inputs of a batch."""
+    inputs = batch[0]
+    leaves = inputs.values() if isinstance(inputs, Mapping) else [inputs]
+    value = 0
+    for leaf in leaves:
+        value = crc32(leaf.detach().cpu().contiguous().numpy().tobytes(), value)
+    return value
+
+
+def load_data(config: TrainConfig) -> Any:
+    """The data set of a run. The last one is cached, since consecutive runs share a seed."""
+    from mtlkit.data import load_dataset
+
+    key = (config.data, config.data_dir, config.seed)
+    if key not in _datasets:
+        _datasets.clear()
+        # what there is to say about the data was said when the comparison began
+        with contextlib.redirect_stderr(io.StringIO()):
+            _datasets[key] = load_dataset(config.data, data_dir=config.data_dir, seed=config.seed)
+    return _datasets[key]
+
+
+_datasets: dict[Any, Any] = {}
+
+
+def _train(job: Job, sitting: Sitting) -> Outcome:
+    from mtlkit.training.experiment import run
+
+    choose_device(job.device)
+    config = job.config()
+    dataset = load_data(config)
+    result = run(
+        config,
+        resume="auto",
+        progress=False,
+        dataset=dataset,
+        change=_noting_start(job),
+        stop_at=job.stop_at,
+    )
+    start = json.loads((Path(job.folder) / _START).read_text(encoding="utf-8"))
+    metrics, split = result.test, "test"
+    if metrics is None:  # nothing to test on, or not wanted
+        split = "validation"
+        metrics = best_validation(job.folder, result.fit.best_step) or result.fit.validation
+    own_data = job.task is not None and dataset.only([job.task]) is not dataset
+    return Outcome(
+        metrics=metrics,
+        split=split,
+        seconds=sitting.seconds,
+        weights=start["weights"],
+        batch=None if own_data else start["batch"],
+        steps=result.fit.step,
+        best_step=result.fit.best_step,
+    )
+
+
+def _failed(folder: Path, error: BaseException, sitting: Sitting) -> Outcome:
+    text = "".join(traceback.format_exception(error))
+    (folder / ERROR_LOG).write_text(text, encoding="utf-8")
+    message = " ".join(str(error).split()) or type(error).__name__
+    if not isinstance(error, MtlkitError):
+        place = f", in {line}" if (line := users_line(error)) else ""
+        message = f"{type(error).__name__}: {message}{place}"
+    return Outcome(error=message, seconds=sitting.seconds, steps=sitting.steps)
+
+
+def choose_device(device: str) -> None:
+    """Tell Accelerate which device to use; call this before any tensor is on a device."""
+    if device == "auto":
+        return
+    if device == "cpu":
+        os.environ["ACCELERATE_USE_CPU"] = "true"
+        return
+    name, _, index = device.partition(":")
+    if name != "cuda" or (index and not index.isdigit()):
+        raise ConfigError(f"the device is auto, cpu, cuda or cuda:N, not {device!r}")
+    if not torch.cuda.is_available():
+        raise ConfigError(f"device {device!r} is not there: torch finds no CUDA; take cpu or auto")
+    if index:
+        torch.cuda.set_device(int(index))
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file in one piece."""
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def _tidy(checkpoints: Path, keep_weights: bool) -> None:
+    if not keep_weights:
+        shutil.rmtree(checkpoints, ignore_errors=True)
+        return
+    for path in checkpoints.glob("step-*.pt"):
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Wait until no other process works in ``folder``, such as one whose parent was killed."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    with open(folder / ".lock", "w", encoding="utf-8") as file:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -1,0 +1,51 @@
+"""What a trial is judged by: validation metrics, relative to one plain run, the same for every method.
+
+The sum of raw validation losses would follow the task with the largest unit. A relative gain has no
+unit: for each metric the difference to the reference run, divided by the mean of both magnitudes. It is
+near the relative change while that is small, and never beyond 200 % either way, so that one metric near
+zero cannot outweigh all others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from mtlkit.errors import UsageError
+from mtlkit.report.results import TaskRecord
+
+__all__ = ["WORST", "improvement"]
+
+WORST = -200.0
+"""Value of a trial that failed or whose metrics are not finite."""
+
+Figures = Mapping[str, Mapping[str, float]]
+
+
+def improvement(figures: Figures, reference: Figures, tasks: Sequence[TaskRecord]) -> float:
+    """Mean over tasks of the relative gain in percent, the higher the better.
+
+    A task's gain is the mean over the metrics that it is compared by. Metrics that the reference does
+    not have (no validation labels) are left out.
+    """
+    gains = []
+    for task in tasks:
+        own = [
+            _gain(figures.get(task.name, {}).get(metric, math.nan), before, higher)
+            for metric, higher in task.directions.items()
+            if math.isfinite(before := reference.get(task.name, {}).get(metric, math.nan))
+        ]
+        if own:
+            gains.append(sum(own) / len(own))
+    if not gains:
+        raise UsageError("the reference run has no finite validation metric, so nothing can be judged")
+    return sum(gains) / len(gains)
+
+
+def _gain(now: float, before: float, higher_is_better: bool) -> float:
+    if not math.isfinite(now):
+        return WORST
+    size = (abs(now) + abs(before)) / 2
+    if size == 0:
+        return 0.0
+    return 100 * (now - before if higher_is_better else before - now) / size

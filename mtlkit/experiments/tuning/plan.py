@@ -1,0 +1,200 @@
+"""What a search is made of: the methods with their spaces, and the training of every trial."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mtlkit.config.files import write_text
+from mtlkit.config.logs import plain_values
+from mtlkit.config.search import Choice, FeatureShare
+from mtlkit.errors import ConfigError, unknown_name
+from mtlkit.experiments.compare_config import Entry
+from mtlkit.experiments.jobs import Job, write_json
+from mtlkit.experiments.launchers import cores, number_of_jobs
+from mtlkit.experiments.tuning.config import TuneConfig
+from mtlkit.experiments.tuning.ledger import Trial
+from mtlkit.experiments.tuning.locks import locked
+from mtlkit.experiments.tuning.samplers import grid_of
+from mtlkit.experiments.tuning.spaces import MethodSpace, make_space
+from mtlkit.report.results import TaskRecord, run_folder
+from mtlkit.tasks import Task
+from mtlkit.training.config import TrainConfig
+
+__all__ = ["CONFIG", "Plan"]
+
+CONFIG = "tune.yaml"
+HEADER = "tune.json"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the settings and the data set say together.
+
+    Attributes:
+        config: the settings.
+        folder: of the search.
+        tasks: that trials are judged by.
+        entries: the methods, by label.
+        spaces: what is searched for each.
+        trials: for every method.
+        threads: of torch, per training.
+    """
+
+    config: TuneConfig
+    folder: Path
+    tasks: list[TaskRecord]
+    entries: dict[str, Entry]
+    spaces: dict[str, MethodSpace]
+    trials: int
+    threads: int
+
+    @classmethod
+    def make(cls, config: TuneConfig, folder: Path) -> Plan:
+        """The plan of these settings; the data set is loaded for its tasks."""
+        from mtlkit.data import load_dataset
+
+        dataset = load_dataset(config.data, data_dir=config.data_dir, seed=config.seed)
+        tasks = [Task.of(task) for task in dataset.tasks]
+        names = tuple(task.name for task in tasks)
+        for name in config.improvement_over or ():
+            if name not in names:
+                raise unknown_name("task in improvement_over", name, names)
+        entries = {entry.label: entry for entry in config.entries}
+        spaces = {}
+        for label, entry in entries.items():
+            train = {**config.train, **entry.settings}
+            features = _features(entry, train, config, dataset)
+            spaces[label] = make_space(entry.method, config.searched, train, names, features)
+        largest = (
+            max(len(grid_of(space)) for space in spaces.values()) if config.sampler == "grid" else 0
+        )
+        over = config.improvement_over or names
+        records = [
+            TaskRecord(task.name, dict(task.higher_is_better), task.compared)
+            for task in tasks
+            if task.name in over
+        ]
+        threads = _threads(folder, config)
+        return cls(config, folder, records, entries, spaces, config.trials_for(largest), threads)
+
+    def write(self) -> None:
+        """Note what is searched; another search in the folder is refused."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / HEADER
+        with locked(self.folder / "study.lock"):
+            old: dict[str, Any] = {}
+            if path.is_file():
+                old = json.loads(path.read_text(encoding="utf-8"))
+            identity = self._identity()
+            for key, value in identity.items():
+                before = old.get("identity", {}).get(key, value)
+                if key == "methods":  # methods may be added; older folders lack some of their keys
+                    before = {k: {**value.get(k, {}), **known} for k, known in before.items()}
+                    before = {**value, **before}
+                    value = {**before, **value}
+                if before != value:
+                    raise ConfigError(
+                        f"{self.folder} holds another search ({key} was {_shown(before, value)}); "
+                        "choose another output folder, or delete this one"
+                    )
+                identity[key] = value
+            write_json(path, {"identity": identity, "threads": self.threads})
+            given = {k: v for k, v in self.config.settings.items() if k != "space"}
+            if self.config.space is not None:
+                given["space"] = {
+                    key: list(search.values) if isinstance(search, Choice) else str(search)
+                    for key, search in self.config.space.items()
+                }
+            text = yaml.safe_dump(plain_values(given), sort_keys=False, allow_unicode=True)
+            write_text(self.folder / CONFIG, text)
+
+    def _identity(self) -> dict[str, Any]:
+        """What must not change when a search goes on; the number of trials may."""
+        config = self.config
+        methods = {
+            label: {
+                "method": self.entries[label].method,
+                "settings": self.entries[label].settings,
+                "extra_capacity": self.entries[label].extra_capacity,
+                "space": {name: str(axis) for name, axis in space.axes.items()},
+            }
+            for label, space in self.spaces.items()
+        }
+        identity = {
+            "train": config.train,
+            "seed": config.seed,
+            "sampler": config.sampler,
+            "improvement_over": config.improvement_over,
+            "prune": config.prune,
+            "methods": methods,
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(plain_values(identity)))
+        return plain
+
+    def job(self, trial: Trial) -> Job:
+        """The training of a trial; the test set is never looked at."""
+        entry, space = self.entries[trial.label], self.spaces[trial.label]
+        base = {**self.config.train, **entry.settings}
+        train = {**base, **space.settings(trial.point, base), "method": space.method(trial.point)}
+        path = self.folder / "trials" / run_folder(trial.label, self.config.seed) / f"{trial.index:03d}"
+        return self._job(path, trial.label, train, entry.extra_capacity)
+
+    def reference_job(self) -> Job:
+        """The plain run that all trials are measured against."""
+        method = "normalize+sum" if self.config.normalize else "sum"
+        train = {**self.config.train, "method": method}
+        return self._job(self.folder / "reference", "reference", train, None)
+
+    def _job(self, path: Path, label: str, train: dict[str, Any], capacity: Any) -> Job:
+        config = self.config
+        return Job(
+            str(path),
+            label,
+            config.seed,
+            {**train, "test": False},
+            extra_capacity=capacity,
+            threads=self.threads,
+            device=config.device,
+        )
+
+
+def _features(entry: Entry, train: dict[str, Any], config: TuneConfig, dataset: Any) -> int | None:
+    """Size of the rotated axis, where a share of it is searched."""
+    from mtlkit.config.registry import methods
+    from mtlkit.training.experiment import build_model
+
+    searched: list[Any] = []
+    for part in methods.expand(entry.method):
+        declared = dict(getattr(methods.get(part.name), "search_space", {}))
+        declared |= {
+            name.removeprefix(f"{part.name}."): search
+            for name, search in config.searched.items()
+            if name.startswith(f"{part.name}.")
+        }
+        searched += [search for option, search in declared.items() if option not in part.options]
+    if not any(isinstance(search, FeatureShare) for search in searched):
+        return None
+    settings = TrainConfig.make({**train, "method": entry.method, "seed": config.seed}, entry.label)
+    model: Any = build_model(settings, dataset=dataset)[0]
+    size: int = model.method.rotations.shape[-1]
+    return size
+
+
+def _threads(folder: Path, config: TuneConfig) -> int:
+    """Threads per trial, as in the search's first call: they change the order of sums."""
+    try:
+        return int(json.loads((folder / HEADER).read_text(encoding="utf-8"))["threads"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return max(1, cores() // number_of_jobs(config.jobs, config.device))
+
+
+def _shown(before: Any, now: Any) -> str:
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return f"{before!r}, now {now!r}"
+    changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    return "; ".join(f"{key}: {before.get(key)!r}, now {now.get(key)!r}" for key in changed)

@@ -1,0 +1,154 @@
+"""What is searched for one method: settings of the training that all share, and its own options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mtlkit.config.registry import methods, option_defaults
+from mtlkit.config.search import LR_RATIO, Choice, FeatureShare, LogUniform, Search, Simplex, Uniform
+from mtlkit.config.spec import Part, format_spec
+from mtlkit.errors import ConfigError, unknown_name
+
+__all__ = ["PRESETS", "SETTINGS", "Axis", "MethodSpace", "make_space"]
+
+Axis = Uniform | LogUniform | Choice
+"""What a sampler draws one number or word from."""
+
+SETTINGS = ("lr", "weight_decay", "clip_norm", "rotation_decay", "optimizer", "schedule")
+"""Settings of the training that may be searched, besides ``lr_ratio``."""
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # appendix C.2 of Javaloy and Valera, 2022: the learning rate was chosen with the plain sum
+    "rotograd_paper": {
+        "sampler": "grid",
+        "space": {
+            "gradnorm.alpha": [0.0, 0.5, 1.0, 2.0],
+            "rotate.size": "share(0.25, 0.5, 0.75, 1)",
+            "lr_ratio": [0.05, 0.1, 0.5, 1.0, 2.0],  # of rotate and of gradnorm
+        },
+    },
+}
+"""Settings that ``--preset`` stands for; keys of the configuration override them."""
+
+
+@dataclass(frozen=True)
+class MethodSpace:
+    """The search space of one method, and how a drawn point becomes settings.
+
+    Attributes:
+        parts: of the method, aliases replaced.
+        axes: what is drawn, by name: ``lr``, ``lr_ratio``, ``cagrad.c``, ``constant.weights.left``.
+        defaults: the point that is not searched: options and settings as they are given.
+        tasks: names of the tasks.
+    """
+
+    parts: tuple[Part, ...]
+    axes: dict[str, Axis]
+    defaults: dict[str, Any]
+    tasks: tuple[str, ...]
+    simplexes: dict[str, Simplex] = field(default_factory=dict)
+
+    def is_weight(self, name: str) -> bool:
+        """Whether an axis is one of the numbers that loss weights are made of."""
+        return any(name.startswith(f"{simplex}.") for simplex in self.simplexes)
+
+    def method(self, point: Mapping[str, Any]) -> str:
+        """Config string of the method at a point."""
+        parts, shown = [], self.shown(point)
+        for part in self.parts:
+            options = dict(part.options)
+            for name, value in point.items():
+                owner, _, option = name.partition(".")
+                if owner == part.name and option and name in self.axes and option.isidentifier():
+                    options[option] = value
+            for name in self.simplexes:
+                owner, _, option = name.partition(".")
+                if owner == part.name:
+                    options[option] = {task: shown[f"{name}.{task}"] for task in self.tasks}
+            known = option_defaults(methods.get(part.name))
+            given = {k: v for k, v in options.items() if k in part.options or v != known.get(k)}
+            parts.append(Part(part.name, given))
+        return format_spec(parts)
+
+    def shown(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """A point with loss weights in place of the numbers that they are made of."""
+        found = dict(point)
+        for name, simplex in self.simplexes.items():
+            axes = [f"{name}.{task}" for task in self.tasks]
+            found |= dict(zip(axes, simplex.weights([point[axis] for axis in axes]), strict=True))
+        return found
+
+    def settings(self, point: Mapping[str, Any], train: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings of the training at a point; ``method_lr`` keeps its ratio to ``lr``."""
+        found = {name: point[name] for name in SETTINGS if name in point}
+        lr = found.get("lr", train["lr"])
+        ratio = point.get(LR_RATIO)
+        if ratio is None and train.get("method_lr") is not None and train["lr"] > 0:
+            ratio = train["method_lr"] / train["lr"]
+        if ratio is not None and (LR_RATIO in point or "lr" in found):
+            found["method_lr"] = float(f"{ratio * lr:.4g}")
+        return found
+
+
+def make_space(
+    method: str,
+    given: Mapping[str, Search],
+    train: Mapping[str, Any],
+    tasks: tuple[str, ...],
+    features: int | None,
+) -> MethodSpace:
+    """The search space of a method.
+
+    Args:
+        method: config string. Options that it sets are not searched.
+        given: by the configuration: ``lr``, ``lr_ratio``, or ``part.option``, which takes the place of
+            what the method declares.
+        train: the training's settings.
+        tasks: names.
+        features: size of the axis that is rotated, for shares of it; None where there is none.
+    """
+    parts = tuple(methods.expand(method))
+    axes: dict[str, Axis] = {}
+    simplexes: dict[str, Simplex] = {}
+    ratio = (train.get("method_lr") or train["lr"] / 2) / train["lr"] if train["lr"] else 0.5
+    defaults: dict[str, Any] = {name: train.get(name) for name in SETTINGS} | {LR_RATIO: ratio}
+    for name in SETTINGS:
+        if name in given:
+            axes[name] = _axis(given[name], name, features)
+    for part in parts:
+        factory = methods.get(part.name)
+        declared: dict[str, Search] = dict(getattr(factory, "search_space", {}))
+        known = option_defaults(factory)
+        for name, search in given.items():
+            owner, _, option = name.partition(".")
+            if owner == part.name and option:
+                if option != LR_RATIO and option not in known:
+                    raise unknown_name(f"option of {owner} in 'space'", option, {*known, LR_RATIO})
+                declared[option] = search
+        for option, search in declared.items():
+            name = LR_RATIO if option == LR_RATIO else f"{part.name}.{option}"
+            if option in part.options or name in axes:
+                continue
+            if isinstance(search, Simplex):
+                simplexes[name] = search
+                axes |= {f"{name}.{task}": search.axis for task in tasks}
+                defaults |= {f"{name}.{task}": 0.5 for task in tasks}
+            else:
+                axes[name] = _axis(search, name, features)
+                if option != LR_RATIO:
+                    defaults[name] = known[option]
+    if LR_RATIO in given and LR_RATIO in axes:
+        axes[LR_RATIO] = _axis(given[LR_RATIO], LR_RATIO, features)
+    return MethodSpace(parts, axes, defaults, tasks, simplexes)
+
+
+def _axis(search: Search, name: str, features: int | None) -> Axis:
+    if isinstance(search, FeatureShare):
+        if features is None:
+            raise ConfigError(f"{name} is searched as a share of the features, and there are none")
+        return search.sizes(features)
+    if isinstance(search, Simplex):
+        raise ConfigError(f"{name} cannot be searched on the simplex")
+    return search

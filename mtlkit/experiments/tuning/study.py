@@ -1,0 +1,238 @@
+"""The search itself: every method gets the same number of trials, judged on validation only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mtlkit.config.launching import refuse_launcher
+from mtlkit.config.logs import plain_values
+from mtlkit.config.yaml_files import read_yaml
+from mtlkit.errors import UsageError
+from mtlkit.experiments.compare import Stopped
+from mtlkit.experiments.jobs import Job, Outcome, run_job
+from mtlkit.experiments.launchers import choose_launcher, number_of_jobs
+from mtlkit.experiments.tuning.config import TuneConfig
+from mtlkit.experiments.tuning.ledger import Ledger, Trial
+from mtlkit.experiments.tuning.objective import WORST, improvement
+from mtlkit.experiments.tuning.page import write_page
+from mtlkit.experiments.tuning.plan import Plan
+from mtlkit.experiments.tuning.progress import TuneProgress
+from mtlkit.experiments.tuning.spaces import MethodSpace
+from mtlkit.experiments.tuning.winners import Winner, Winners
+
+__all__ = ["Tuning", "tune"]
+
+_PAUSE = 0.5
+_LEAST_TO_PRUNE = 4
+"""Trials of a method that must have reached a step before any is ended there."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A finished search.
+
+    Attributes:
+        winners: the best setting of every method, and the cost.
+        trials: all trials, by label.
+        spaces: what was searched, by label.
+        failed: labels of the methods none of whose trials ended well.
+    """
+
+    winners: Winners
+    trials: dict[str, list[Trial]]
+    spaces: dict[str, MethodSpace]
+    failed: list[str]
+
+
+def tune(
+    config: TuneConfig | dict[str, Any] | str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    progress: bool | None = None,
+) -> Tuning:
+    """Search settings for every method: the same number of trials each, judged on validation only.
+
+    Call it again to go on with a search that was stopped or killed. Several processes may work on one
+    folder at the same time; together they do what one would do.
+
+    Args:
+        config: a :class:`~mtlkit.experiments.tuning.config.TuneConfig`, its keys and values, or a
+            YAML file of them.
+        output: folder of the search; ``winners.yaml`` is written there.
+        progress: False shows nothing; None a live table on a terminal, and lines elsewhere.
+
+    Raises:
+        ConfigError: for settings that do not fit, or another search in ``output``.
+        UsageError: under torchrun or ``accelerate launch``.
+        Stopped: after Ctrl-C or SIGTERM.
+    """
+    refuse_launcher("mtlkit tune")
+    if isinstance(config, str | os.PathLike):
+        config = TuneConfig.make(read_yaml(config), os.fspath(config))
+    elif not isinstance(config, TuneConfig):
+        config = TuneConfig.make(config)
+    folder = Path(output)
+    plan = Plan.make(config, folder)
+    plan.write()
+    ledger = Ledger(folder, plan.spaces, plan.trials, config.sampler, config.seed)
+    shown = TuneProgress(ledger, list(plan.spaces), progress)
+    try:
+        with shown:
+            _Search(plan, ledger, shown).run()
+    except KeyboardInterrupt:
+        raise Stopped(folder) from None
+    finally:
+        ledger.close()
+    made = _result(plan, ledger)
+    made.winners.save(folder)
+    title = config.title or f"Search on {config.data}"
+    write_page(folder, title, made.winners, made.trials, made.spaces)
+    return made
+
+
+class _Search:
+    """Runs the trials that are not yet done."""
+
+    def __init__(self, plan: Plan, ledger: Ledger, shown: TuneProgress) -> None:
+        self.plan = plan
+        self.ledger = ledger
+        self.shown = shown
+        self.reference: dict[str, dict[str, float]] = {}
+        self._running: dict[str, Trial] = {}
+        self._paused: list[Job] = []
+
+    def run(self) -> None:
+        """Run until every method has had its trials, those of other processes included."""
+        config, plan = self.plan.config, self.plan
+        number = number_of_jobs(config.jobs, config.device)
+        most = plan.trials * len(plan.spaces)
+        launcher = choose_launcher(config.launcher, plan.folder, number, most, config.launcher_options)
+        self.shown.note("the reference run, a plain sum")
+        self._reference(run_job(plan.reference_job()))
+        self.shown.note("")
+        while True:
+            launcher.run(self._jobs(), self._started, self._ended)
+            if self.ledger.is_complete():
+                return
+            self.shown.note("other processes are at work on the last trials")
+            time.sleep(_PAUSE)  # should one of them die, its trial is taken over
+
+    def _reference(self, outcome: Outcome) -> None:
+        if outcome.error:
+            raise UsageError(
+                f"the reference run, a plain sum with the given settings, failed: {outcome.error}"
+            )
+        self.reference = outcome.metrics
+        improvement(self.reference, self.reference, self.plan.tasks)  # it has something to compare by
+
+    def _jobs(self) -> Iterator[Job]:
+        while True:
+            while self._paused:
+                yield self._paused.pop(0)
+            trial = self.ledger.take()
+            if trial is None:
+                return
+            twin = self.ledger.twin(trial)
+            if twin is not None and twin.value is not None:
+                self.ledger.finish(trial, twin.value, repeats=twin.index, seconds=0.0, steps=0)
+                self.shown.ended(trial, twin.value, 0.0, "")
+                continue
+            job = self.plan.job(trial)
+            self._running[job.folder] = trial
+            yield replace(job, stop_at=self._next_stop(trial))
+
+    def _next_stop(self, trial: Trial) -> int | None:
+        """Where a trial is to be judged next; one that was taken over may have passed some steps."""
+        for step in self.plan.config.prune:
+            value = trial.facts.get(_value_at(step))
+            if value is None or not self._goes_on(trial, step, float(value)):
+                return step
+        return None
+
+    def _started(self, job: Job) -> None:
+        self.shown.started(self._running[job.folder], job)
+
+    def _ended(self, job: Job, outcome: Outcome) -> None:
+        trial = self._running[job.folder]
+        value = WORST
+        if not outcome.error:
+            value = improvement(outcome.metrics, self.reference, self.plan.tasks)
+        facts: dict[str, Any] = {
+            "method": job.train["method"],
+            "seconds": round(outcome.seconds, 3),
+            "steps": outcome.steps,
+            "metrics": plain_values(outcome.metrics),
+        }
+        if outcome.error:
+            facts["error"] = outcome.error
+        elif job.stop_at is not None and outcome.steps >= job.stop_at:
+            self.ledger.note(trial, **{_value_at(job.stop_at): value})
+            if self._goes_on(trial, job.stop_at, value):
+                later = (step for step in self.plan.config.prune if step > outcome.steps)
+                self._paused.append(replace(job, stop_at=next(later, None)))
+                return
+            facts["pruned"] = job.stop_at
+        del self._running[job.folder]
+        self.ledger.finish(trial, value, **facts)
+        if "pruned" in facts:
+            shutil.rmtree(Path(job.folder) / "checkpoints", ignore_errors=True)
+        self.shown.ended(trial, value, facts["seconds"], outcome.error)
+
+    def _goes_on(self, trial: Trial, step: int, value: float) -> bool:
+        """Whether a trial is not below the median of the earlier trials of its method at this step."""
+        key = _value_at(step)
+        others = [
+            float(other.facts[key])
+            for other in self.ledger.of(trial.label)
+            if other.index < trial.index and key in other.facts
+        ]
+        return len(others) < _LEAST_TO_PRUNE or value >= statistics.median(others)
+
+
+def _value_at(step: int) -> str:
+    """The name under which the ledger keeps what a trial had reached at a step."""
+    return f"value at {step}"
+
+
+def _result(plan: Plan, ledger: Ledger) -> Tuning:
+    trials = {label: ledger.of(label) for label in plan.spaces}
+    best, failed = [], []
+    for label, known in trials.items():
+        done = [trial for trial in known if trial.state == "done" and trial.value is not None]
+        if not done:
+            failed.append(label)
+            continue
+        first = max(done, key=lambda trial: (trial.value or 0.0, -trial.index))
+        entry, space = plan.entries[label], plan.spaces[label]
+        base = {**plan.config.train, **entry.settings}
+        settings = {**entry.settings, **space.settings(first.point, base)}
+        if entry.extra_capacity is not None:
+            settings["extra_capacity"] = entry.extra_capacity or True
+        method = space.method(first.point)
+        if plan.config.normalize:
+            method = method.removeprefix("normalize+")
+        best.append(Winner(label, method, settings, first.value or 0.0, first.index))
+    cost = {
+        label: {
+            "trials": len(known),
+            "failed": sum(trial.state == "failed" for trial in known),
+            "pruned": sum(trial.state == "pruned" for trial in known),
+            "seconds": round(sum(trial.facts.get("seconds", 0.0) for trial in known), 1),
+            "steps": sum(trial.facts.get("steps", 0) for trial in known),
+        }
+        for label, known in trials.items()
+    }
+    config = plan.config
+    shared = {k: v for k, v in config.train.items() if k in config.model_fields_set}
+    for key in ("normalize", "improvement_over"):
+        if getattr(config, key):
+            shared[key] = getattr(config, key)
+    winners = Winners(shared, config.seed, plan.trials, config.sampler, best, cost)
+    return Tuning(winners, trials, plan.spaces, failed)

@@ -1,0 +1,154 @@
+"""The best setting of every method, as ``winners.yaml``, which ``mtlkit compare --tuned`` reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mtlkit.config.files import write_text
+from mtlkit.config.logs import plain_values
+from mtlkit.config.registry import option_names
+from mtlkit.config.spec import Part, format_spec, parse_spec
+from mtlkit.data.base import datasets
+from mtlkit.errors import ConfigError
+from mtlkit.training.config import read_yaml
+
+__all__ = ["WINNERS", "Winner", "Winners", "hold_out_test"]
+
+WINNERS = "winners.yaml"
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The best trial of a method.
+
+    Attributes:
+        label: of the method.
+        method: config string, without the normalisation that all share.
+        settings: of the training that differ from the shared ones.
+        value: improvement over the reference run on validation, in percent.
+        trial: its index.
+    """
+
+    label: str
+    method: str
+    settings: dict[str, Any]
+    value: float
+    trial: int
+
+
+@dataclass(frozen=True)
+class Winners:
+    """What a search found, and at which cost.
+
+    Attributes:
+        shared: settings of the training that all trials had, with ``normalize`` and the like.
+        seed: of all trials; a comparison must use others.
+        trials: per method.
+        sampler: ``tpe``, ``random`` or ``grid``.
+        best: the winners, in order.
+        cost: by label: ``trials``, ``failed``, ``seconds``, ``steps``.
+    """
+
+    shared: dict[str, Any]
+    seed: int
+    trials: int
+    sampler: str
+    best: list[Winner] = field(default_factory=list)
+    cost: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write ``winners.yaml``."""
+        content = {
+            "seed": self.seed,
+            "trials": self.trials,
+            "sampler": self.sampler,
+            "methods": [
+                {
+                    "label": winner.label,
+                    "method": winner.method,
+                    **winner.settings,
+                    "improvement": round(winner.value, 3),
+                    "trial": winner.trial,
+                }
+                for winner in self.best
+            ],
+            "cost": self.cost,
+            "shared": self.shared,
+        }
+        path = Path(folder) / WINNERS
+        text = yaml.safe_dump(plain_values(content), sort_keys=False, allow_unicode=True)
+        write_text(path, text)
+        return path
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Winners:
+        """Read ``winners.yaml`` of a folder.
+
+        Raises:
+            ConfigError: where there is none, or it is not what ``mtlkit tune`` writes.
+        """
+        path = Path(folder) / WINNERS
+        if not path.is_file():
+            raise ConfigError(
+                f"{folder} holds no {WINNERS}; give a folder in which `mtlkit tune` has finished"
+            )
+        content = read_yaml(path)
+        try:
+            best = []
+            for item in content["methods"]:
+                known = ("label", "method", "improvement", "trial")
+                own = {key: value for key, value in item.items() if key not in known}
+                value, trial = float(item["improvement"]), int(item["trial"])
+                best.append(Winner(item["label"], item["method"], own, value, trial))
+            return cls(
+                shared=dict(content["shared"]),
+                seed=int(content["seed"]),
+                trials=int(content["trials"]),
+                sampler=str(content["sampler"]),
+                best=best,
+                cost=dict(content["cost"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{path} is not what `mtlkit tune` writes: {error!r}") from None
+
+    def comparison(self) -> dict[str, Any]:
+        """Settings of a comparison of the winners, with the test samples that the search never saw.
+
+        What is not tuned itself, such as single-task networks, trains as the winner of the plain sum.
+        """
+        shared: dict[str, Any] = dict(self.shared)
+        shared["data"] = self.hold_out(shared["data"])
+        for winner in self.best:
+            if winner.label == "sum":
+                shared |= winner.settings
+        shared["methods"] = [
+            {"method": winner.method, "label": winner.label, **winner.settings} for winner in self.best
+        ]
+        return shared
+
+    def hold_out(self, data: str) -> str:
+        """The data set with the test samples that the search set aside; see :func:`hold_out_test`."""
+        return hold_out_test(data, self.seed)
+
+
+def hold_out_test(data: str, seed: int) -> str:
+    """The data set with the test samples that it has with ``seed``, whatever its own seed is.
+
+    Data sets that draw their test samples have the option ``test_seed``, or ``split_seed`` for all three
+    parts. The others have published test samples, or make new ones.
+    """
+    (part,) = parse_spec(data)
+    options = dict(part.options)
+    known = option_names(datasets.get(part.name))
+    option = next((name for name in ("test_seed", "split_seed") if name in known), None)
+    if option is not None and options.get("split_seed") is None:  # else the split is fixed already
+        options.setdefault(option, seed)
+    if isinstance(options.get("of"), Mapping):  # several data sets in one
+        options["of"] = {name: hold_out_test(one, seed) for name, one in options["of"].items()}
+    return format_spec([Part(part.name, options)])

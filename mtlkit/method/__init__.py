@@ -1,0 +1,1 @@
+"""What a method is: its parts, their state, and the training step over them."""

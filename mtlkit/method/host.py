@@ -1,0 +1,35 @@
+"""The seam between torch and NumPy: solvers run on the host, at one synchronisation per step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mtlkit.weighting._solvers.geometry import Matrix
+
+__all__ = ["Matrix", "on_host"]
+
+
+def on_host(function: Callable[..., Matrix], gram: Tensor, *tensors: Tensor, **options: float) -> Tensor:
+    """Run ``function`` on float64 NumPy arrays, and return its result as a float64 tensor.
+
+    All tensors travel in one transfer. Where the Gram matrix is not finite a solver would fail; the
+    result is then that of an example, with NaN in place of its numbers.
+    """
+    given = [gram, *tensors]
+    numbers = torch.cat([tensor.detach().reshape(-1).double() for tensor in given]).cpu().numpy()
+    arrays, start = [], 0
+    for tensor in given:
+        arrays.append(numbers[start : start + tensor.numel()].reshape(tensor.shape))
+        start += tensor.numel()
+    if math.isfinite(arrays[0].trace()):
+        result = function(*arrays, **options)
+    else:
+        example = np.eye(len(gram)), *map(np.ones_like, arrays[1:])
+        result = np.full(np.shape(function(*example, **options)), np.nan)
+    # a copy: the solver may return what it was given, or a view that torch does not take
+    return torch.from_numpy(np.array(result, dtype=np.float64)).to(gram.device)

@@ -1,0 +1,232 @@
+"""State in, state out: state is declared, read, committed and saved here.
+
+A method declares its state with :meth:`Stateful.add_state` and is a pure function of it. It is given
+the state of the tasks that are present and returns the new one; absent tasks, steps that are not
+finite, saving and restoring are taken care of.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from mtlkit.engine.step import Step
+from mtlkit.errors import UsageError
+
+__all__ = ["State", "Stateful"]
+
+Per = Literal["task", "pair", "all", "coordinate"]
+
+
+class State:
+    """Values by name, as attributes: ``state.norms``. It never changes; see :meth:`replace`."""
+
+    def __init__(self, **values: Any) -> None:
+        vars(self).update(values)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "losses":
+            raise UsageError(
+                "this merge needs the losses: call backward() on method.total(losses), or "
+                "method.combine(grads, losses)"
+            )
+        raise AttributeError(f"the state has no {name!r}")
+
+    def is_finite(self) -> Tensor:
+        """Whether all values are finite; a state that is not must never be kept."""
+        tensors = [value for value in vars(self).values() if isinstance(value, Tensor)]
+        return torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).all()
+
+    def replace(self, **values: Any) -> State:
+        """The state with some values changed."""
+        return State(**{**vars(self), **values})
+
+
+class Stateful(nn.Module):
+    """A module with declared state over ``count`` tasks."""
+
+    uses_losses: bool = False
+    """Whether values of the losses enter; a merge finds them in ``state.losses``."""
+    uses_cross_gram: bool = False
+    """Whether a merge needs ``state.cross_gram``, products of gradients from independent samples."""
+    needs_whole_gradients: bool = False
+    """Whether a merge needs more than the Gram matrix."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._count = count
+        self._declared: dict[str, Per] = {}
+        self._learnt: list[str] = []
+        self._constants: list[str] = []
+        self._columns = _Columns()
+
+    # What a method declares
+
+    def add_state(self, name: str, start: float | Sequence[float] = 0.0, *, per: Per = "task") -> None:
+        """Keep ``name`` between steps.
+
+        Args:
+            name: attribute, and key of the state dict.
+            start: first value; its type (float, int, bool) is that of the state.
+            per: one value per ``task``, per ``pair`` of tasks, or for ``all`` of them; or a row of N
+                per task, with one entry per ``coordinate`` of the gradients, empty before a step.
+        """
+        shapes: dict[str, tuple[int, ...]] = {
+            "task": (self._count,),
+            "pair": (self._count,) * 2,
+            "all": (),
+        }
+        if per == "coordinate":
+            value = torch.zeros(self._count, 0)
+        else:
+            exact = torch.tensor(start)
+            exact = exact.double() if exact.is_floating_point() else exact
+            value = exact.expand(shapes[per]).clone()
+        self.register_buffer(name, value)
+        self._declared[name] = per
+
+    def add_constant(self, name: str, values: Sequence[float]) -> None:
+        """Keep one number per task that never changes; it is not saved."""
+        self.register_buffer(name, torch.tensor(values, dtype=torch.float64), persistent=False)
+        self._declared[name] = "task"
+        self._constants.append(name)
+
+    def add_learnt(self, name: str, start: float = 0.0) -> None:
+        """Own one parameter per task, which the user's optimizer moves."""
+        setattr(self, name, nn.Parameter(torch.full((self._count,), start)))
+        self._declared[name] = "task"
+        self._learnt.append(name)
+
+    @property
+    def learnt(self) -> dict[str, nn.Parameter]:
+        """The parameters declared by :meth:`add_learnt`."""
+        return {name: getattr(self, name) for name in self._learnt}
+
+    def owned(self) -> tuple[Tensor, ...]:
+        """Parameters that are inputs of the junction."""
+        return tuple(getattr(self, name) for name in self._learnt)
+
+    # What the step does with it
+
+    def read_state(self, present: tuple[int, ...], **extras: Any) -> State:
+        """State of the present tasks, and ``extras``."""
+        values: dict[str, Any] = {}
+        for name, per in self._declared.items():
+            value: Tensor = getattr(self, name)
+            if per != "all" and len(present) < self._count:
+                index = _index(present, value.device)
+                value = value.index_select(0, index)
+                value = value.index_select(1, index) if per == "pair" else value
+            values[name] = value
+        return State(**values, **extras)
+
+    def state_of(self, step: Step) -> State:
+        """State of the step's tasks, and what else the hooks of this part asked for."""
+        extras: dict[str, Any] = {"offset": step.offset} if self.needs_whole_gradients else {}
+        if self.uses_losses and step.losses is not None:
+            extras["losses"] = step.losses
+        if self.uses_cross_gram:
+            extras["cross_gram"] = torch.where(step.finite, step.cross_gram(), 0.0)
+        return self.read_state(step.present, **extras)
+
+    def fit_coordinates(self, state: State, grads: Tensor, tensors: Sequence[Tensor] = ()) -> State:
+        """The state with what it has per ``coordinate`` as (P, N), as the gradients; zeros at first.
+
+        Args:
+            state: of the present tasks.
+            grads: (P, N) gradients.
+            tensors: that they are the gradients of, if known; the same ones in every step.
+        """
+        fitted: dict[str, Tensor] = {}
+        for name in (name for name, per in self._declared.items() if per == "coordinate"):
+            held = getattr(state, name)
+            if held.shape[1] == 0:
+                self._columns = _Columns()
+            same = self._columns.are(tensors)
+            if held.shape[1] not in (0, grads.shape[1]) or not same:
+                raise UsageError(
+                    f"the gradients have {grads.shape[1]} entries, and {name!r} remembers "
+                    f"{held.shape[1]}{'' if same else ', of other parameters'}: the merged parameters "
+                    "have to be the same in every step; pass as `shared` those that every task reaches"
+                )
+            fitted[name] = held.to(grads.dtype) if held.shape[1] else torch.zeros_like(grads)
+        return state.replace(**fitted)
+
+    @torch.no_grad()
+    def commit_state(self, old: State, new: State, present: tuple[int, ...], finite: Tensor) -> None:
+        """Keep the ``new`` state of the present tasks, if the step was finite."""
+        for name, per in self._declared.items():
+            value = getattr(new, name)
+            if value is getattr(old, name) or name in self._learnt or name in self._constants:
+                continue
+            buffer: Tensor = getattr(self, name)
+            if per == "coordinate" and not buffer.shape[1]:
+                buffer = value.new_zeros(self._count, value.shape[1])
+                setattr(self, name, buffer)
+            value = value.to(buffer.dtype)
+            if per != "all" and len(present) < self._count:
+                index = _index(present, buffer.device)
+                if per == "pair":
+                    value = buffer.index_put((index[:, None], index[None, :]), value)
+                else:
+                    value = buffer.index_copy(0, index, value)
+            buffer.copy_(torch.where(finite, value, buffer))
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        for name, per in self._declared.items():
+            saved = state_dict.get(prefix + name)
+            if per == "coordinate" and saved is not None:  # its length is that of the gradients
+                setattr(self, name, torch.zeros_like(saved, device=getattr(self, name).device))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Keep state in its own type when a model is cast, and all else in float32 or better."""
+        state = {id(getattr(self, name)) for name in self._declared if name not in self._learnt}
+
+        def careful(tensor: Tensor) -> Tensor:
+            result: Tensor = fn(tensor)
+            half = tensor.is_floating_point() and result.dtype in (torch.float16, torch.bfloat16)
+            # the hooks compute with it in float64
+            return tensor.to(result.device) if half or id(tensor) in state else result
+
+        super()._apply(careful, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+
+class _Columns:
+    """The tensors whose coordinates are remembered. They are not copied or saved with a method."""
+
+    def __init__(self) -> None:
+        self._tensors: list[weakref.ref[Tensor]] = []
+
+    def are(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether these are the tensors; those that are given first are."""
+        if tensors and not self._tensors:
+            self._tensors = [weakref.ref(tensor) for tensor in tensors]
+        known = [reference() for reference in self._tensors]
+        return not tensors or list(map(id, known)) == list(map(id, tensors))
+
+    def __deepcopy__(self, memo: Any) -> _Columns:
+        return _Columns()
+
+    def __reduce__(self) -> Any:
+        return _Columns, ()
+
+
+_indices: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
+
+
+def _index(present: tuple[int, ...], device: torch.device) -> Tensor:
+    """The numbers as a tensor, uploaded once."""
+    if torch.compiler.is_compiling():
+        return torch.tensor(present, device=device)
+    key = (present, device)
+    if key not in _indices:
+        if len(_indices) > 4096:
+            _indices.clear()
+        _indices[key] = torch.tensor(present, device=device)
+    return _indices[key]

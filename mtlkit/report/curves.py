@@ -1,0 +1,155 @@
+"""Learning curves and gradients of a comparison: means over seeds with their confidence bands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from mtlkit.report.charts import NO_BOUNDS, Bounds, Chart, Line, line_chart, metric_bounds
+from mtlkit.report.histories import HistoryRow, MonitorRow
+from mtlkit.report.page import Charts, Note, Section
+from mtlkit.report.results import Comparison, Run
+from mtlkit.report.statistics import confidence_band
+
+__all__ = ["gradient_section", "learning_section"]
+
+_BYTES = 2_200_000  # what all curves of a page may take
+_POINT = 40
+_NOTE = Note("Mean over seeds; shaded: 90 % confidence interval of the mean.")
+
+Points = Callable[[Run], list[tuple[float, float]]]
+
+
+def learning_section(comparison: Comparison) -> Section:
+    """Metrics and losses over time."""
+    blocks = [
+        Charts(
+            [
+                _history_chart(comparison, "val", task.name, _metric(task.name, task.main_metric),
+                               f"validation {task.main_metric}", metric_bounds(task.main_metric))
+                for task in comparison.tasks
+            ],
+            "Validation",
+        )
+    ]  # fmt: skip
+    for split, title in (("train", "Training loss"), ("val", "Validation loss")):
+        charts = [
+            _history_chart(comparison, split, task.name, _loss(task.name), "loss")
+            for task in comparison.tasks
+        ]
+        blocks.append(Charts(charts, title, closed=split == "val"))
+    shown = any(block.kept for block in blocks)
+    return Section("learning", "Learning curves", [_note(comparison), *blocks] if shown else [])
+
+
+def gradient_section(comparison: Comparison) -> Section:
+    """What the monitor saw of the tasks' gradients."""
+
+    def chart(
+        title: str, read: Callable[[MonitorRow], float], label: str, bounds: Bounds, log: bool = False
+    ) -> Chart | None:
+        lines = _mean_lines(
+            comparison, lambda run: [(float(row.step), read(row)) for row in run.monitor]
+        )
+        points = _points(comparison)
+        return line_chart(lines, title, "step", label, bounds=bounds, log_y=log, points=points)
+
+    def by_task(attribute: str, label: str, bounds: Bounds, log: bool = False) -> list[Chart | None]:
+        return [
+            chart(name, lambda row, name=name: _of_task(row, attribute, name), label, bounds, log)  # type: ignore[misc]
+            for name in (task.name for task in comparison.tasks)
+        ]
+
+    cosine, share, degrees = (-1.0, 1.0), (0.0, 1.0), (0.0, 180.0)
+    title = "Cosine of task gradients with the update, mean over tasks"
+    overview = [
+        chart(title, lambda row: row.mean_cosine, "cosine", cosine),
+        chart("Pairs of tasks in conflict", lambda row: row.conflict, "share", share),
+        chart("Angle of the rotations, mean over tasks", _mean_angle, "degrees", degrees),
+    ]
+    blocks = [
+        Charts(overview),
+        Charts(by_task("update_cosines", "cosine", cosine), "Cosine with the update, by task"),
+        Charts(by_task("norms", "norm", (0.0, None), log=True), "Gradient norms, by task"),
+        Charts(by_task("weights", "weight", NO_BOUNDS), "Weights, by task", closed=True),
+        Charts(by_task("rotation_angles", "degrees", degrees), "Angles, by task", closed=True),
+    ]
+    shown = any(block.kept for block in blocks)
+    return Section("gradients", "Gradients", [_note(comparison), *blocks] if shown else [])
+
+
+def _note(comparison: Comparison) -> Note | None:
+    return _NOTE if len(comparison.runs) > 1 else None
+
+
+def _points(comparison: Comparison) -> int:
+    """Points per curve that keep the page small: there are ten charts per task or fewer."""
+    curves = max(1, len(comparison.labels) * (3 + 7 * len(comparison.tasks)))
+    return max(20, min(160, _BYTES // (_POINT * curves)))
+
+
+def _metric(task: str, metric: str) -> Callable[[HistoryRow], float]:
+    return lambda row: row.metrics.get(task, {}).get(metric, math.nan)
+
+
+def _loss(task: str) -> Callable[[HistoryRow], float]:
+    return lambda row: row.losses.get(task, math.nan)
+
+
+def _of_task(row: MonitorRow, attribute: str, task: str) -> float:
+    return float(getattr(row, attribute).get(task, math.nan))
+
+
+def _mean_angle(row: MonitorRow) -> float:
+    known = [value for value in row.rotation_angles.values() if math.isfinite(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def _history_chart(
+    comparison: Comparison,
+    split: str,
+    title: str,
+    read: Callable[[HistoryRow], float],
+    label: str,
+    bounds: Bounds = NO_BOUNDS,
+) -> Chart | None:
+    axis = _axis(comparison, split)
+
+    def points(run: Run) -> list[tuple[float, float]]:
+        rows = [row for row in run.history if row.split == split]
+        return [(float(row.step) if axis == "step" else row.epoch, read(row)) for row in rows]
+
+    lines = _mean_lines(comparison, points)
+    positive = label == "loss" and all((line.y[np.isfinite(line.y)] > 0).all() for line in lines)
+    return line_chart(
+        lines, title, axis, label, log_y=positive, bounds=bounds, points=_points(comparison)
+    )
+
+
+def _axis(comparison: Comparison, split: str) -> str:
+    """``epoch``, or ``step`` where several rows of a run fall into one epoch."""
+    for run in comparison.runs:
+        epochs = [row.epoch for row in run.history if row.split == split]
+        if len(set(epochs)) < len(epochs) or any(math.isnan(epoch) for epoch in epochs):
+            return "step"
+    return "epoch"
+
+
+def _mean_lines(comparison: Comparison, points: Points) -> list[Line]:
+    """Each method's mean over seeds, with its band, on the union of its runs' points."""
+    lines = []
+    for index, label in enumerate(comparison.labels):
+        runs = [dict(points(run)) for run in comparison.of(label)]
+        places = sorted(_union(runs))
+        table = np.array([[run.get(x, math.nan) for x in places] for run in runs], dtype=np.float64)
+        if not places or not np.isfinite(table).any():
+            continue
+        band = confidence_band(table, 0.9)
+        lines.append(Line(index, label, np.array(places), band.mean, band.low, band.high))
+    return lines
+
+
+def _union(runs: Iterable[dict[float, float]]) -> set[float]:
+    return {x for run in runs for x in run}

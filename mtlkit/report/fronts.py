@@ -1,0 +1,82 @@
+"""Trade-offs between tasks: which points no other dominates, and how much these dominate together."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mtlkit.errors import SpecError
+from mtlkit.report.statistics import Floats
+
+__all__ = ["hypervolume", "pareto_front"]
+
+_EXACT = 4
+_DRAWS = 100_000
+
+
+def pareto_front(points: ArrayLike) -> NDArray[np.bool_]:
+    """Which points (N, K) are not dominated, where higher is better; of equal ones, the first.
+
+    A point with a NaN is dominated by all.
+    """
+    table = np.asarray(points, dtype=np.float64)
+    kept = np.zeros(len(table), dtype=bool)
+    for index, point in enumerate(table):
+        if np.isnan(point).any():
+            continue
+        as_good = (table >= point).all(1)
+        better = as_good & (table > point).any(1)
+        earlier = as_good[:index] & (table[:index] == point).all(1)
+        kept[index] = not better.any() and not earlier.any()
+    return kept
+
+
+def hypervolume(points: ArrayLike, reference: ArrayLike) -> float:
+    """Volume that the points dominate above the reference, higher being better on every axis.
+
+    Up to four axes it is exact, by the algorithm of While, Bradstreet and Barone (2012): a point adds
+    its own box without what later points dominate of it. Beyond, where that takes minutes, it is the
+    estimate of Karp and Luby (1983) from a fixed seed, right to about a thousandth. Points that are not
+    above the reference on every axis add nothing; NaN counts as such.
+
+    Args:
+        points: (N, K).
+        reference: (K,), such as the single-task networks' metrics.
+    """
+    corner = np.asarray(reference, dtype=np.float64)
+    table = np.asarray(points, dtype=np.float64).reshape(-1, corner.size)
+    if corner.ndim != 1 or not np.isfinite(corner).all():
+        raise SpecError(f"the reference of a hypervolume is one finite number per task, not {corner}")
+    if np.isinf(table).any():
+        raise SpecError("the hypervolume of a point at infinity is infinite; leave it out")
+    with np.errstate(invalid="ignore"):
+        boxes = (table - corner)[(table > corner).all(1)]
+    return _volume(boxes) if corner.size <= _EXACT else _estimate(boxes[pareto_front(boxes)])
+
+
+def _volume(boxes: Floats) -> float:
+    boxes = boxes[pareto_front(boxes)]
+    if len(boxes) == 0:
+        return 0.0
+    if boxes.shape[1] == 1:
+        return float(boxes.max())
+    if boxes.shape[1] == 2:
+        first, second = boxes[np.argsort(-boxes[:, 0])].T
+        return float((first * np.diff(second, prepend=0.0)).sum())
+    # the last axis in order, so that the limited sets shrink soon
+    boxes = boxes[np.argsort(-boxes[:, -1], kind="stable")]
+    return float(
+        sum(box.prod() - _volume(np.minimum(boxes[index + 1 :], box)) for index, box in enumerate(boxes))
+    )
+
+
+def _estimate(boxes: Floats) -> float:
+    """Volume of a union of boxes: points drawn from the boxes, each shared by those that hold it."""
+    if len(boxes) == 0:
+        return 0.0
+    volumes = boxes.prod(1)
+    random = np.random.default_rng(0)
+    chosen = random.choice(len(boxes), _DRAWS, p=volumes / volumes.sum())
+    drawn = random.random((_DRAWS, boxes.shape[1])) * boxes[chosen]
+    holders = sum((drawn <= box).all(1).astype(np.int64) for box in boxes)
+    return float(volumes.sum() * (1 / holders).mean())

@@ -1,0 +1,146 @@
+"""The history of a run on disk: lines with a ``kind``, ``train``, ``validation`` or ``monitor``.
+
+``history.jsonl`` is what a comparison writes; the Trainer's ``log.jsonl`` is read as well.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from mtlkit.config.files import write_text
+from mtlkit.config.logs import json_line
+
+__all__ = ["HISTORIES", "ByTask", "HistoryRow", "Metrics", "MonitorRow", "read_history", "write_rows"]
+
+HISTORIES = ("history.jsonl", "log.jsonl")
+
+ByTask: TypeAlias = dict[str, float]
+Metrics: TypeAlias = dict[str, dict[str, float]]
+
+
+@dataclass
+class HistoryRow:
+    """Losses and metrics at one point of a run, on ``train`` or ``val``."""
+
+    step: int
+    epoch: float
+    split: str
+    losses: ByTask = field(default_factory=dict)
+    metrics: Metrics = field(default_factory=dict)
+
+
+@dataclass
+class MonitorRow:
+    """Statistics of the task gradients around one step.
+
+    Attributes:
+        step: of the optimizer.
+        norms: of the task gradients.
+        update_cosines: cosine of each task's gradient with the merged one.
+        weights: of the tasks in the merge.
+        conflict: share of pairs of tasks with a negative cosine.
+        rotation_angles: how far each rotation has turned, in degrees; empty without rotations.
+    """
+
+    step: int
+    norms: ByTask = field(default_factory=dict)
+    update_cosines: ByTask = field(default_factory=dict)
+    weights: ByTask = field(default_factory=dict)
+    conflict: float = math.nan
+    rotation_angles: ByTask = field(default_factory=dict)
+
+    @property
+    def mean_cosine(self) -> float:
+        """Mean of ``update_cosines`` over tasks."""
+        known = [value for value in self.update_cosines.values() if math.isfinite(value)]
+        return sum(known) / len(known) if known else math.nan
+
+
+def write_rows(
+    folder: str | os.PathLike[str], history: list[HistoryRow], monitor: list[MonitorRow]
+) -> None:
+    """Write the rows of a run into its folder, replacing what was there."""
+    records: list[dict[str, Any]] = []
+    for row in history:
+        kind = "train" if row.split == "train" else "validation"
+        record: dict[str, Any] = {"kind": kind, "step": row.step, "epoch": row.epoch}
+        if row.split not in ("train", "val"):
+            record["split"] = row.split
+        if row.losses:
+            record["losses"] = row.losses
+        if row.metrics:
+            record["tasks"] = row.metrics
+        records.append(record)
+    records += [{"kind": "monitor", **asdict(row)} for row in monitor]
+    write_text(Path(folder) / HISTORIES[0], "".join(map(json_line, records)))
+
+
+def read_history(folder: str | os.PathLike[str]) -> tuple[list[HistoryRow], list[MonitorRow]]:
+    """Rows of a run from ``history.jsonl``, or else from the Trainer's ``log.jsonl``."""
+    path = next((Path(folder) / name for name in HISTORIES if (Path(folder) / name).is_file()), None)
+    history: list[HistoryRow] = []
+    monitor: list[MonitorRow] = []
+    for record in () if path is None else read_lines(path):
+        kind, step = record.get("kind"), record.get("step")
+        if not isinstance(step, int):
+            continue
+        epoch = number(record.get("epoch"))
+        if kind == "train":
+            losses, metrics = by_task(record.get("losses")), metrics_of(record.get("tasks"))
+            history.append(HistoryRow(step, epoch, "train", losses, metrics))
+        elif kind == "validation":
+            metrics = metrics_of(record.get("tasks"))
+            losses = {task: row["loss"] for task, row in metrics.items() if "loss" in row}
+            losses |= by_task(record.get("losses"))
+            history.append(HistoryRow(step, epoch, str(record.get("split", "val")), losses, metrics))
+        elif kind == "monitor":
+            monitor.append(
+                MonitorRow(
+                    step,
+                    norms=by_task(record.get("norms")),
+                    update_cosines=by_task(record.get("update_cosines")),
+                    weights=by_task(record.get("weights")),
+                    conflict=number(record.get("conflict")),
+                    rotation_angles=by_task(record.get("rotation_angles")),
+                )
+            )
+    return history, monitor
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Records of a file of JSON lines; one that is cut short is left out."""
+    if not path.is_file():
+        return
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict):
+                yield record
+
+
+def number(value: Any) -> float:
+    """A number of a record; NaN where it has none."""
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def by_task(value: Any) -> ByTask:
+    """One number per task of a record."""
+    if not isinstance(value, Mapping):
+        return {}
+    return {str(name): number(item) for name, item in value.items()}
+
+
+def metrics_of(value: Any) -> Metrics:
+    """The numbers of a record by task and metric."""
+    if not isinstance(value, Mapping):
+        return {}
+    return {str(task): by_task(row) for task, row in value.items()}

@@ -1,0 +1,377 @@
+"""What a comparison leaves on disk, and how it is read back.
+
+A folder holds::
+
+    comparison.json                     title, configuration, tasks, baseline, reference, versions
+    results.jsonl                       one line per finished run
+    runs/<label>-seed<k>/history.jsonl  losses, validations and the monitor's rows of a run
+    runs/<label>-seed<k>/result.json    how the training ended (single-task: a folder per task)
+
+Lines are appended and never changed, so a process that is killed loses at most the line it was writing;
+of two lines for one run the later counts. Runs whose line is lost are read from their ``result.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+from zlib import crc32
+
+from mtlkit.config.files import write_text
+from mtlkit.config.logs import json_line, plain_values
+from mtlkit.errors import MtlkitError, unknown_name
+from mtlkit.report.histories import (
+    HistoryRow,
+    Metrics,
+    MonitorRow,
+    metrics_of,
+    number,
+    read_history,
+    read_lines,
+    write_rows,
+)
+
+__all__ = [
+    "Comparison",
+    "HistoryRow",
+    "MonitorRow",
+    "ResultsError",
+    "Run",
+    "TaskRecord",
+    "append_result",
+    "read_header",
+    "read_history",
+    "run_folder",
+    "write_history",
+]
+
+FORMAT = 1
+"""Version of the files; a folder of a later one is refused."""
+HEADER = "comparison.json"
+RESULTS = "results.jsonl"
+FRONT = "front"
+"""Kind of the runs that span the front of weighted sums: drawn, without a row in the table."""
+
+ONE_EACH = "one network per task"
+
+Status: TypeAlias = Literal["done", "failed", "running"]
+
+
+class ResultsError(MtlkitError, OSError):
+    """A folder of results that is missing or cannot be read."""
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """A task as a report sees it.
+
+    Attributes:
+        name: of the task.
+        metrics: whether higher is better, by metric; the main one first.
+        compared: the metrics that the relative improvement is the mean of; empty means the main one.
+    """
+
+    name: str
+    metrics: dict[str, bool]
+    compared: tuple[str, ...] = ()
+
+    @property
+    def main_metric(self) -> str:
+        """The first metric, or ``"loss"``."""
+        return next(iter(self.metrics), "loss")
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Direction of the main metric."""
+        return self.metrics.get(self.main_metric, False)
+
+    @property
+    def directions(self) -> dict[str, bool]:
+        """Directions of the compared metrics."""
+        names = self.compared or (self.main_metric,)
+        return {name: self.metrics.get(name, False) for name in names}
+
+
+@dataclass
+class Run:
+    """One method with one seed.
+
+    Attributes:
+        label: of the method, as the report shows it.
+        seed: of weights, batches and data.
+        status: ``done``, ``failed`` or ``running``.
+        metrics: on the test set, by task and metric.
+        method: config string.
+        step_ratio: time of a step as a multiple of the reference's.
+        seconds: how long the run took.
+        error: why it failed.
+        steps: of the optimizer, over all networks of the run.
+        kind: empty for a method, ``front`` for a weighting that only spans the front.
+        history: rows of losses and metrics.
+        monitor: rows about gradients.
+    """
+
+    label: str
+    seed: int
+    status: Status = "done"
+    metrics: Metrics = field(default_factory=dict)
+    method: str = ""
+    step_ratio: float | None = None
+    seconds: float | None = None
+    error: str = ""
+    steps: int | None = None
+    kind: str = ""
+    history: list[HistoryRow] = field(default_factory=list)
+    monitor: list[MonitorRow] = field(default_factory=list)
+
+    def metric(self, task: str, name: str) -> float:
+        """A test metric; NaN where the run has none, or failed."""
+        if self.status == "failed":
+            return math.nan
+        return self.metrics.get(task, {}).get(name, math.nan)
+
+
+@dataclass
+class Comparison:
+    """Runs of several methods on the same tasks.
+
+    Attributes:
+        title: for people.
+        tasks: in order.
+        runs: in any order; methods are shown in order of first appearance.
+        config: what was asked for.
+        versions: of software and hardware, by name.
+        baseline: label of the single-task runs, which improvements are relative to.
+        reference: label that the t-test compares with.
+        split: what the runs' metrics were measured on.
+        tuning: what the search before the comparison cost, by label: ``trials``, ``seconds``, ``steps``.
+        recovered: runs that ``results.jsonl`` had lost and that were read from their ``result.json``.
+    """
+
+    title: str
+    tasks: list[TaskRecord]
+    runs: list[Run] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    baseline: str | None = None
+    reference: str | None = None
+    split: str = "test"
+    tuning: dict[str, dict[str, float]] = field(default_factory=dict)
+    recovered: list[Run] = field(default_factory=list, compare=False)
+
+    @property
+    def labels(self) -> list[str]:
+        """Methods: those that the configuration names under ``order`` first, then as they appear."""
+        order = [label for label in self.config.get("order", ()) if isinstance(label, str)]
+        found = list(dict.fromkeys(run.label for run in self.runs if run.kind != FRONT))
+        return [label for label in order if label in found] + [x for x in found if x not in order]
+
+    @property
+    def front_labels(self) -> list[str]:
+        """The weightings that span the front."""
+        return list(dict.fromkeys(run.label for run in self.runs if run.kind == FRONT))
+
+    @property
+    def seeds(self) -> list[int]:
+        """All seeds of the methods."""
+        return sorted({run.seed for run in self.runs if run.kind != FRONT})
+
+    def of(self, label: str) -> list[Run]:
+        """The runs of one method, by seed."""
+        return sorted((run for run in self.runs if run.label == label), key=lambda run: run.seed)
+
+    def find(self, label: str, seed: int) -> Run | None:
+        """One run, or None."""
+        return next((r for r in self.runs if r.label == label and r.seed == seed), None)
+
+    def task(self, name: str) -> TaskRecord:
+        """The task of this name."""
+        for task in self.tasks:
+            if task.name == name:
+                return task
+        raise unknown_name("task", name, (task.name for task in self.tasks))
+
+    def save_header(self, folder: str | os.PathLike[str]) -> None:
+        """Write all but the runs."""
+        header = {
+            "format": FORMAT,
+            "title": self.title,
+            "tasks": [asdict(task) for task in self.tasks],
+            "config": self.config,
+            "versions": self.versions,
+            "baseline": self.baseline,
+            "reference": self.reference,
+            "split": self.split,
+            "tuning": self.tuning,
+        }
+        write_text(Path(folder) / HEADER, json.dumps(plain_values(header), indent=2) + "\n")
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write everything into ``folder``, replacing what results it holds."""
+        self.save_header(folder)
+        (Path(folder) / RESULTS).unlink(missing_ok=True)
+        for run in self.runs:
+            write_history(folder, run)
+            append_result(folder, run)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Comparison:
+        """Read a folder back.
+
+        Nothing is written: :attr:`recovered` names the runs that ``results.jsonl`` lacks.
+
+        Raises:
+            ResultsError: where there is no comparison, a damaged header, or that of a newer mtlkit.
+        """
+        path = Path(folder)
+        header = read_header(path)
+        try:
+            made = cls(
+                title=str(header.get("title", path.name)),
+                tasks=[
+                    TaskRecord(task["name"], dict(task["metrics"]), tuple(task.get("compared", ())))
+                    for task in header["tasks"]
+                ],
+                config=dict(header.get("config") or {}),
+                versions=dict(header.get("versions") or {}),
+                baseline=header.get("baseline"),
+                reference=header.get("reference"),
+                split=str(header.get("split", "test")),
+                tuning={str(k): dict(v) for k, v in dict(header.get("tuning") or {}).items()},
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ResultsError(f"cannot read {path / HEADER}: {error!r}") from None
+        latest: dict[tuple[str, int], Run] = {}
+        for record in read_lines(path / RESULTS):
+            run = _read_run(record)
+            if run is not None:
+                latest[run.label, run.seed] = run
+        for run in _finished_runs(path, [task.name for task in made.tasks]):
+            known = latest.get((run.label, run.seed))
+            if known is None or known.status != "done":
+                latest[run.label, run.seed] = run
+                made.recovered.append(run)
+        ratios = (read_json(path / "timing.json") or {}).get("ratios")
+        for run in latest.values():
+            if isinstance(ratios, dict):  # the lines may be older, and relative to another reference
+                run.step_ratio = _optional(ratios.get(run.label))
+            run.history, run.monitor = read_history(path / "runs" / run_folder(run.label, run.seed))
+            made.runs.append(run)
+        return made
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """What ``comparison.json`` in a folder says.
+
+    Raises:
+        ResultsError: where it is missing or damaged, or of a newer mtlkit.
+    """
+    try:
+        header = json.loads((path / HEADER).read_text(encoding="utf-8"))
+        if not isinstance(header, dict):
+            raise ValueError("not a JSON object")
+    except FileNotFoundError:
+        raise ResultsError(
+            f"{path} holds no comparison (no {HEADER}); give a folder that `mtlkit compare` wrote"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ResultsError(f"cannot read {path / HEADER}: {error!r}") from None
+    written = header.get("format", FORMAT)
+    if not isinstance(written, int) or written > FORMAT:
+        version = dict(header.get("versions") or {}).get("mtlkit", "newer")
+        raise ResultsError(
+            f"{path} was written by mtlkit {version}, in format {written}; this version reads formats "
+            f"up to {FORMAT}. Update mtlkit: pip install -U mtlkit"
+        )
+    return header
+
+
+def run_folder(label: str, seed: int) -> str:
+    """Name of a run's folder; labels that differ never share one."""
+    safe = re.sub(r"[^A-Za-z0-9._+=-]+", "_", label).strip("._") or "run"
+    if safe != label or len(safe) > 80:
+        # the checksum keeps labels apart that differ in replaced characters only
+        safe = f"{safe[:80]}-{crc32(label.encode()):08x}"
+    return f"{safe}-seed{seed}"
+
+
+def append_result(folder: str | os.PathLike[str], run: Run) -> None:
+    """Add a finished run to ``results.jsonl``; it is on disk when this returns."""
+    record = {name: value for name, value in vars(run).items() if name not in ("history", "monitor")}
+    path = Path(folder) / RESULTS
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # end a line that a killed process left unfinished, or this record would be lost with it
+    torn = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(("\n" if torn else "") + json_line(record))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_history(folder: str | os.PathLike[str], run: Run) -> None:
+    """Write the rows of a run, replacing what was there."""
+    write_rows(Path(folder) / "runs" / run_folder(run.label, run.seed), run.history, run.monitor)
+
+
+def _read_run(record: Mapping[str, Any]) -> Run | None:
+    label, seed = record.get("label"), record.get("seed")
+    if not isinstance(label, str) or not isinstance(seed, int):
+        return None
+    status = record.get("status", "done")
+    steps = record.get("steps")
+    return Run(
+        label=label,
+        seed=seed,
+        status=status if status in ("done", "failed", "running") else "failed",
+        metrics=metrics_of(record.get("metrics")),
+        method=str(record.get("method") or ""),
+        step_ratio=_optional(record.get("step_ratio")),
+        seconds=_optional(record.get("seconds")),
+        error=str(record.get("error") or ""),
+        steps=steps if isinstance(steps, int) else None,
+        kind=str(record.get("kind") or ""),
+    )
+
+
+def _finished_runs(path: Path, tasks: list[str]) -> list[Run]:
+    """Runs that finished, from ``job.json`` and ``result.json`` of their trainings."""
+    parts: dict[tuple[str, int], dict[str | None, tuple[dict[str, Any], dict[str, Any]]]] = {}
+    for file in sorted([*path.glob("runs/*/result.json"), *path.glob("runs/*/*/result.json")]):
+        result, job = read_json(file), read_json(file.with_name("job.json"))
+        if result and job and not result.get("error") and isinstance(job.get("seed"), int):
+            parts.setdefault((str(job.get("label")), job["seed"]), {})[job.get("task")] = (job, result)
+    found = []
+    for (label, seed), trainings in parts.items():
+        whole = trainings.get(None)
+        chosen = [whole] if whole else [trainings[task] for task in tasks if task in trainings]
+        if not whole and len(chosen) < len(tasks):
+            continue  # not all single-task networks are trained
+        run = Run(label, seed, seconds=0.0, steps=0)
+        run.method = str((whole[0].get("train") or {}).get("method", "")) if whole else ONE_EACH
+        run.kind = str(whole[0].get("kind") or "") if whole else ""
+        for _, result in chosen:
+            run.metrics |= metrics_of(result.get("metrics"))
+            run.seconds = (run.seconds or 0.0) + (_optional(result.get("seconds")) or 0.0)
+            run.steps = (run.steps or 0) + int(_optional(result.get("steps")) or 0)
+        found.append(run)
+    return found
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A file that holds a JSON object; None where it is missing or damaged."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _optional(value: Any) -> float | None:
+    found = number(value)
+    return None if math.isnan(found) else found

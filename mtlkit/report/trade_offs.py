@@ -1,0 +1,185 @@
+"""Fronts of weighted sums with the methods on them, and what these dominate."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mtlkit.report.charts import Chart, Point, line_chart, metric_bounds, plain, point_chart
+from mtlkit.report.charts import Line as ChartLine
+from mtlkit.report.figures import task_gains
+from mtlkit.report.fronts import hypervolume, pareto_front
+from mtlkit.report.page import Block, Cell, Charts, Head, Listing, Note, Section
+from mtlkit.report.results import Comparison, Run, TaskRecord
+from mtlkit.report.statistics import Floats
+
+__all__ = ["front_section", "incomplete", "mean_gains", "mean_metrics"]
+
+_MOST_PAIRED = 3
+
+
+def mean_metrics(comparison: Comparison, labels: list[str]) -> Floats:
+    """Main metrics (labels, tasks), means over seeds; NaN where a seed has none.
+
+    A method that failed where it is hard would look good by the mean of the other seeds.
+    """
+    return _means(
+        comparison,
+        labels,
+        lambda run: {task.name: run.metric(task.name, task.main_metric) for task in comparison.tasks},
+    )
+
+
+def mean_gains(comparison: Comparison, labels: list[str]) -> Floats:
+    """Improvements over the single-task networks in percent (labels, tasks), means over seeds."""
+    return _means(comparison, labels, lambda run: task_gains(comparison, run))
+
+
+def _means(comparison: Comparison, labels: list[str], read: Callable[[Run], dict[str, float]]) -> Floats:
+    table = np.full((len(labels), len(comparison.tasks)), math.nan)
+    for row, label in zip(table, labels, strict=True):
+        found = [read(run) for run in comparison.of(label) if run.status == "done"]
+        if len(found) == len(comparison.seeds):
+            row[:] = [sum(each[task.name] for each in found) / len(found) for task in comparison.tasks]
+    table[~np.isfinite(table)] = math.nan
+    return table
+
+
+def incomplete(comparison: Comparison, what: str) -> str:
+    """A remark about the methods without a finite result on every seed; empty without any."""
+    table = mean_metrics(comparison, comparison.labels)
+    names = [n for n, row in zip(comparison.labels, table, strict=True) if np.isnan(row).any()]
+    return (
+        f" Left out {what}, for want of a finite result on every seed: {', '.join(names)}."
+        if names
+        else ""
+    )
+
+
+def front_section(comparison: Comparison) -> Section:
+    """The front, where weightings were drawn for it."""
+    drawn = comparison.front_labels
+    if not drawn or len(comparison.tasks) < 2:
+        return Section("front", "", [])
+    signs = np.array([1.0 if task.higher_is_better else -1.0 for task in comparison.tasks])
+    kept = pareto_front(mean_metrics(comparison, drawn) * signs)
+    many = len(comparison.tasks) > _MOST_PAIRED
+    blocks: list[Block] = [
+        Note(
+            f"Grey: the plain sum with {len(drawn)} drawn weightings of the losses, means over seeds: "
+            "what a search over weights alone reaches. A method is worth its effort if it lies beyond. "
+            f"Over all tasks, {kept.sum()} of them are on the front, dominated by no other"
+            f"{'; the rest is dotted' if many else ''}.{incomplete(comparison, 'here')}"
+        )
+    ]
+    if many:
+        blocks.append(Charts([_parallel(comparison, kept)]))
+    else:
+        blocks.append(
+            Charts([_pair(comparison, *p) for p in itertools.combinations(comparison.tasks, 2)])
+        )
+    volumes = _volumes(comparison)
+    return Section("front", "Front of weighted sums", [*blocks, *volumes])
+
+
+def _pair(comparison: Comparison, first: TaskRecord, second: TaskRecord) -> Chart | None:
+    columns = [comparison.tasks.index(first), comparison.tasks.index(second)]
+    drawn, labels = comparison.front_labels, comparison.labels
+    behind = mean_metrics(comparison, drawn)[:, columns]
+    methods = mean_metrics(comparison, labels)[:, columns]
+    signs = np.array([1.0 if task.higher_is_better else -1.0 for task in (first, second)])
+    best = behind[pareto_front(behind * signs)]
+    best = best[np.argsort(best[:, 0])]
+    points = [Point(None, label, *row) for label, row in zip(drawn, behind.tolist(), strict=True)]
+    points += [
+        Point(index, label, *row)
+        for index, (label, row) in enumerate(zip(labels, methods.tolist(), strict=True))
+    ]
+    titles = [
+        f"{task.name} {task.main_metric} ({'higher' if task.higher_is_better else 'lower'} is better)"
+        for task in (first, second)
+    ]
+    return point_chart(
+        points,
+        f"{first.name} and {second.name}",
+        *titles,
+        front=[Point(None, "front", *row) for row in best.tolist()],
+        x_bounds=metric_bounds(first.main_metric),
+        y_bounds=metric_bounds(second.main_metric),
+    )
+
+
+def _parallel(comparison: Comparison, kept: NDArray[np.bool_]) -> Chart | None:
+    """A line per method over the tasks; gains over single-task networks, or over the reference.
+
+    Weightings that are not ``kept`` for the front are dotted.
+    """
+    drawn, labels = comparison.front_labels, comparison.labels
+    base = comparison.baseline if comparison.baseline in labels else comparison.reference
+    if base is None or base not in labels:
+        return None
+    if base == comparison.baseline:
+        behind, methods = mean_gains(comparison, drawn), mean_gains(comparison, labels)
+    else:
+        signs = np.array([1.0 if task.higher_is_better else -1.0 for task in comparison.tasks])
+        zero = mean_metrics(comparison, [base])
+        size = np.where(zero == 0, np.nan, np.abs(zero))  # a gain over nothing is no number
+        behind, methods = (
+            100 * signs * (mean_metrics(comparison, part) - zero) / size for part in (drawn, labels)
+        )
+    places = np.arange(float(len(comparison.tasks)))
+    lines = [ChartLine(index, label, places, methods[index]) for index, label in enumerate(labels)]
+    chart = line_chart(lines, "Gain by task", "", f"gain over {base}, %")
+    if chart is None:
+        return None
+    grey = [
+        {"type": "scatter", "mode": "lines", "name": plain(label), "x": places, "y": row, "opacity": 0.5,
+         "line": {"width": 1, "dash": "solid" if on_front else "dot"}, "hoverinfo": "skip"}
+        for label, row, on_front in zip(drawn, behind, kept, strict=True)
+    ]  # fmt: skip
+    for trace in chart.figure["data"]:
+        trace["mode"] = "lines+markers"
+    layout = {
+        **chart.figure["layout"],
+        "hovermode": "closest",
+        "height": 380,
+        "xaxis": {"tickvals": places, "ticktext": [plain(task.name) for task in comparison.tasks]},
+    }
+    figure = {"data": grey + chart.figure["data"], "layout": layout}
+    return Chart(chart.title, figure, chart.description, wide=True)
+
+
+def _volumes(comparison: Comparison) -> list[Block]:
+    """Hypervolumes of each method and of the whole front, in shares of the single-task metrics."""
+    if comparison.baseline not in comparison.labels:
+        return []
+    labels = [label for label in comparison.labels if label != comparison.baseline]
+    zero = np.zeros(len(comparison.tasks))
+    whole = hypervolume(mean_gains(comparison, comparison.front_labels) / 100, zero)
+    tasks = len(comparison.tasks)
+    rows: list[list[Cell | str]] = [["all weightings", *_volume(whole, tasks)]]
+    gains = mean_gains(comparison, labels) / 100
+    for label, row in zip(labels, gains, strict=True):
+        series = comparison.labels.index(label)
+        volume = math.nan if np.isnan(row).any() else hypervolume([row], zero)
+        rows.append([Cell(label, series, series=series), *_volume(volume, tasks)])
+    return [
+        Listing(
+            [Head("method", "low"), Head("hypervolume"), Head("equal gain, %")], rows, name="volumes"
+        ),
+        Note(
+            "Hypervolume above the single-task networks, in relative improvements; 0 for what is not "
+            "better on every task. Equal gain: the improvement on every task that has the same volume."
+        ),
+    ]
+
+
+def _volume(value: float, tasks: int) -> list[Cell]:
+    if math.isnan(value):
+        return [Cell("–"), Cell("–")]
+    gain = 100 * value ** (1 / tasks)
+    return [Cell(f"{value:.3g}", value), Cell(f"{gain:.2f}", gain)]

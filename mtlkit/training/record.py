@@ -1,0 +1,197 @@
+"""``model.json``: what a run's network is, so that it can be built again without the data.
+
+The weights are in a file beside it, and so is the preprocessing, where the data set has one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mtlkit._version import __version__
+from mtlkit.architectures.saving import FORMAT, check_format, describe
+from mtlkit.config.files import write_text
+from mtlkit.config.registry import option_names
+from mtlkit.config.spec import Part
+from mtlkit.errors import MtlkitError, SpecError, UsageError
+from mtlkit.tasks import Task, create_task, list_tasks
+from mtlkit.tasks.registry import kinds
+
+__all__ = [
+    "PREPROCESSING",
+    "RECORD",
+    "Record",
+    "describe_inputs",
+    "describe_run",
+    "describe_task",
+    "read_record",
+    "readable_json",
+    "restore_task",
+    "write_record",
+]
+
+RECORD = "model.json"
+"""File in a run's folder that describes its network."""
+PREPROCESSING = "preprocessing.json"
+"""File beside it with what turns raw samples into inputs, where the data set has such a thing."""
+WEIGHTS = "checkpoints/best.pt"
+
+Record = dict[str, Any]
+
+
+def describe_run(
+    model: nn.Module, predicted: Sequence[Task], dataset: Any, plugins: Sequence[str] = ()
+) -> Record | None:
+    """All that is needed to build the network of a run again; None if no config string describes it.
+
+    Args:
+        model: the network, or one that computes some tasks of the network ``model.architecture``.
+        predicted: the tasks that ``model`` predicts.
+        dataset: that the network was made for.
+        plugins: files or modules that register what the network is made of.
+    """
+    network: Any = getattr(model, "architecture", model)
+    try:
+        described = describe(network)
+    except (SpecError, AttributeError):
+        return None
+    return {
+        "format": FORMAT,
+        "version": __version__,
+        **described,
+        "tasks": [describe_task(Task.of(task)) for task in dataset.tasks],
+        "predicts": [task.name for task in predicted],
+        "input": describe_inputs(_first_input(dataset)),
+        "preprocessing": PREPROCESSING if getattr(dataset, "preprocessing", None) else None,
+        "weights": WEIGHTS,
+        "plugins": list(plugins),
+        "trained": None,
+    }
+
+
+def write_record(folder: Path, record: Record | None, dataset: Any = None, **facts: Any) -> None:
+    """Write ``model.json``, with the facts known by now, and the preprocessing of ``dataset``.
+
+    Without a record, only the preprocessing.
+    """
+    preprocessing = getattr(dataset, "preprocessing", None)
+    if preprocessing is not None:
+        write_text(folder / PREPROCESSING, preprocessing.to_json())
+    if record is not None:
+        write_text(folder / RECORD, readable_json({**record, **facts}))
+
+
+def readable_json(content: Any) -> str:
+    """JSON with a line per entry, but lists of plain values in one line."""
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    return re.sub(r"\[\n([^\[\]{}]*)\n\s*\]", _in_one_line, text) + "\n"
+
+
+def _in_one_line(found: re.Match[str]) -> str:
+    return "[" + " ".join(line.strip() for line in found[1].split("\n")) + "]"
+
+
+def read_record(path: Path) -> Record:
+    """What :func:`write_record` wrote.
+
+    Raises:
+        MtlkitError: for a file that is damaged or that a later version wrote.
+    """
+    try:
+        record: Record = json.loads(path.read_text(encoding="utf-8"))
+        check_format(record, str(path))
+        for key in ("architecture", "method", "tasks", "predicts"):
+            record[key]
+    except (ValueError, TypeError, KeyError) as error:
+        raise MtlkitError(f"{path} does not describe a network of mtlkit: {error!r}") from None
+    return record
+
+
+def describe_task(task: Task) -> dict[str, Any]:
+    """A task as plain values."""
+    return {
+        "name": task.name,
+        "kind": task.spec or _spec_of(task),
+        "outputs": task.outputs,
+        "classes": list(task.classes),
+        "columns": list(task.columns),
+        "means": list(task.means),
+        "deviations": list(task.deviations),
+    }
+
+
+def restore_task(described: Mapping[str, Any]) -> Task:
+    """The task that :func:`describe_task` described.
+
+    One that was made in Python, with a loss that no string names, has its name, size and classes.
+    """
+    name = described["name"]
+    try:
+        task = create_task(described["kind"], name)
+    except SpecError:
+        task = Task(
+            name,
+            _unknown_loss,
+            outputs=described["outputs"],
+            kind=described["kind"],
+            classes=described["classes"],
+        )
+    task.columns, task.means = described["columns"], described["means"]
+    task.deviations = described["deviations"]
+    return task
+
+
+def describe_inputs(inputs: Any) -> Any:
+    """Shapes and types of one sample's inputs, in the structure of the inputs; None if unknown."""
+    if isinstance(inputs, Tensor):
+        return {"shape": list(inputs.shape), "dtype": str(inputs.dtype).removeprefix("torch.")}
+    if isinstance(inputs, Mapping):
+        return {"items": {str(key): describe_inputs(value) for key, value in inputs.items()}}
+    if isinstance(inputs, list | tuple):
+        return {"items": [describe_inputs(value) for value in inputs]}
+    return None
+
+
+def draw_inputs(described: Any, size: int) -> Any:
+    """A batch of such inputs: noise, or zeros where they are whole numbers; None if unknown."""
+    if described is None:
+        return None
+    items = described.get("items")
+    if isinstance(items, Mapping):
+        return {key: draw_inputs(item, size) for key, item in items.items()}
+    if items is not None:
+        return [draw_inputs(item, size) for item in items]
+    shape, dtype = (size, *described["shape"]), getattr(torch, described["dtype"])
+    if not dtype.is_floating_point:
+        return torch.zeros(shape, dtype=dtype)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+def _first_input(dataset: Any) -> Any:
+    for split in ("val", "test", "train"):  # training samples may be augmented by random numbers
+        samples = getattr(dataset, split, None)
+        if samples is not None and len(samples):
+            return samples[0][0]
+    return None
+
+
+def _spec_of(task: Task) -> str:
+    """The kind of a task that was made by its class, with the option that says its size."""
+    if task.kind not in list_tasks():
+        return task.kind
+    factory = kinds.get(task.kind)
+    option = getattr(factory, "size_option", None)
+    if option is None and "classes" in option_names(factory):
+        option = "classes"
+    options = {} if option is None else {option: list(task.classes) or task.outputs}
+    return str(Part(task.kind, options))
+
+
+def _unknown_loss(prediction: Tensor, target: Tensor) -> Tensor:
+    raise UsageError("the loss of this task was Python code, which a run's folder does not hold")

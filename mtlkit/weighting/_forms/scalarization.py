@@ -1,0 +1,69 @@
+"""Methods that minimise one function of the losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mtlkit.errors import SpecError
+from mtlkit.method.aggregator import GradientAggregator, State, Tasks
+from mtlkit.weighting._forms.numbers import Numbers, per_task
+
+__all__ = ["PreferredScalarization", "Scalarization", "log_losses"]
+
+
+class Scalarization(GradientAggregator):
+    """Minimise a function of the losses, f(L_1 .. L_K).
+
+    The weights are its partial derivatives, held constant, so the gradient of the total is that of f;
+    a constant is added so that the total's value is that of f as well.
+    """
+
+    uses_losses = True
+
+    def scalarize(self, losses: Tensor, state: State) -> tuple[Tensor, Tensor]:
+        """The value of f and its (P,) partial derivatives."""
+        raise NotImplementedError(f"{type(self).__name__} has no function of the losses")
+
+    def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
+        """Partial derivatives of f; NaN where f has no value, so that no step is taken."""
+        value, slopes = self.scalarize(losses, state)
+        return torch.where(torch.isnan(value), torch.nan, slopes), state
+
+    def loss_penalty(self, losses: Tensor, state: State) -> Tensor | None:
+        """The constant between the weighted sum and f."""
+        value, slopes = self.scalarize(losses, state)
+        return value - slopes @ losses.to(slopes.dtype)
+
+
+class PreferredScalarization(Scalarization):
+    """A function of the losses and of a preference, one number per task: ``state.weighting``."""
+
+    weighting: Tensor
+
+    def __init__(self, tasks: Tasks, *, preference: Numbers | None = None, **common: Any) -> None:
+        super().__init__(tasks, **common)
+        self.add_state("weighting", 1.0)
+        self.set_preference(preference)
+
+    def set_preference(self, preference: Numbers | Tensor | None) -> None:
+        """Change the preference, for example to a new random one before each step."""
+        if isinstance(preference, Tensor):
+            preference = preference.tolist()
+        option = f"preference of {self.name}"
+        values = per_task(option, preference, self.tasks, 1.0, low=0.0)
+        if not any(values):
+            raise SpecError(f"{option} is all zero; at least one task must count")
+        self.preference = preference
+        self.weighting.copy_(torch.tensor(values, dtype=torch.float64))
+
+
+def log_losses(losses: Tensor) -> tuple[Tensor, Tensor]:
+    """Logarithms in float64, zero where a loss is zero, and a mask of the losses that are not.
+
+    A negative loss has no logarithm: it gives NaN, and with it a total that is not finite.
+    """
+    active = losses != 0
+    return torch.log(torch.where(active, losses.double(), 1.0)), active

@@ -1,0 +1,60 @@
+"""Projections onto the dual cone: the vectors that conflict with no gradient.
+
+The exact projection is discontinuous where the gradients are weakly stationary: a convex combination of
+some vanishes, but there is still a direction that is good for others. With (1, 0), (-1, e) and (0, -1),
+the projection of (0, -1) is itself for e <= 0; for every e > 0 the cone is the origin alone, and the
+projection is zero. Rounding must not decide which, so ``K * rounding`` is added to the diagonal of the
+cosines. Noise of the size of ``rounding`` then moves the projection ``sum_k (z_k + x_k) u_k`` by at most
+``sqrt(K * rounding) |z + x|``. The price: its product with the unit gradient j may be as low as
+``-K * rounding * x_j``, which is no more than rounding where the multipliers x are moderate.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mtlkit.weighting._solvers.geometry import (
+    EPS,
+    Matrix,
+    nonnegative_least_squares,
+    nonzero,
+    norms_and_cosines,
+)
+
+__all__ = ["dual_cone_corrections", "dual_cone_projections", "dual_cone_weights"]
+
+
+def dual_cone_projections(gram: Matrix, rounding: float = EPS) -> Matrix:
+    """(K, K) weights: row i gives the projection of gradient i onto the dual cone (UPGrad).
+
+    In units of the norms this is a problem on the cosines alone. A zero gradient neither moves nor
+    moves others.
+    """
+    norms, cosines = norms_and_cosines(gram)
+    identity = np.eye(len(gram))
+    corrections = dual_cone_corrections(cosines, identity, rounding)
+    return identity + corrections * norms[:, None] / nonzero(norms)
+
+
+def dual_cone_weights(gram: Matrix, weights: Matrix, rounding: float = EPS) -> Matrix:
+    """Weights of the projection of ``sum_k w_k g_k`` onto the dual cone (DualProj)."""
+    norms, cosines = norms_and_cosines(gram)
+    corrections = dual_cone_corrections(cosines, (weights * norms)[None], rounding)
+    projected: Matrix = weights + corrections[0] / nonzero(norms)
+    return projected
+
+
+def dual_cone_corrections(cosines: Matrix, start: Matrix, rounding: float = EPS) -> Matrix:
+    """For each row z of ``start``, the x >= 0 for which ``sum_k (z_k + x_k) u_k`` is shortest.
+
+    The u are unit vectors (or zeros) with the given inner products C. By Moreau's decomposition that
+    shortest vector is the projection of ``sum_k z_k u_k`` onto the dual cone. The least of
+    ``(z + x)'C(z + x) + r x'x`` with ``r = K * rounding`` is that of ``|R x - t|`` where ``R'R = C + r``
+    and ``R't = -C z``: non-negative least squares, which Lawson and Hanson's method solves exactly.
+    """
+    values, vectors = np.linalg.eigh(cosines)
+    values = np.maximum(values, 0)
+    roots = np.sqrt(values + len(cosines) * rounding)
+    system = roots[:, None] * vectors.T * (cosines.diagonal() > 0)  # zero gradients correct nothing
+    targets = -(start @ vectors) * (values / nonzero(roots))
+    return np.array([nonnegative_least_squares(system, target)[0] for target in targets])

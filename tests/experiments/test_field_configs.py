@@ -1,0 +1,133 @@
+"""Every comparison of benchmarks/field runs, on tiny files in the true formats."""
+
+import gzip
+import re
+from pathlib import Path
+
+import pytest
+
+import mtlkit
+from mtlkit.data import load_dataset
+from mtlkit.experiments.compare import plan_jobs
+from mtlkit.experiments.compare_config import CompareConfig
+from mtlkit.experiments.jobs import run_job
+from mtlkit.training.config import read_yaml
+from tests.data.test_digit_pairs import write_mnist
+from tests.data.test_field import SETS, write_cityscapes, write_office
+
+SEARCHES = ("tuned", "winners")
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "field"
+# searches and their winners are checked in tests/tuning
+CONFIGS = sorted(path for path in FOLDER.glob("*.yaml") if path.stem.split("_")[-1] not in SEARCHES)
+TIMM = {"architecture": "hard_sharing(backbone=timm.test_resnet)", "batch_size": 9}
+# what makes each comparison tiny, and the methods that are run here; the slow test runs all
+TINY = {
+    "census": ({}, ["rotograd"]),
+    "multifashion": ({"data": "multifashion(train=16, val=8, test=8)", "batch_size": 8}, ["rotograd"]),
+    "cityscapes": (
+        {"data": "cityscapes(size=[32, 64])", "architecture": "segnet(width=0.0625)", "batch_size": 4},
+        ["rotograd"],
+    ),
+    "office31": (TIMM, ["single-task", "pcgrad"]),
+    "office_home": (TIMM, []),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("data")
+
+
+def write_census(folder: Path) -> None:
+    """42 columns without a header; the targets are columns 8 and 42."""
+    folder.mkdir(parents=True)
+    for part, rows in (("train", 40), ("test", 8)):
+        lines = []
+        for row in range(rows):
+            cells = [str((7 * row + column) % 5) for column in range(42)]
+            cells[7] = ("Never married", "Divorced", "Widowed")[row % 3]
+            cells[41] = ("- 50000.", "50000+.")[row % 2]
+            lines.append(", ".join(cells))
+        with gzip.open(folder / f"census_income_{part}.csv.gz", "wt") as file:
+            file.write("\n".join(lines) + "\n")
+
+
+def write(name: str, folder: Path) -> None:
+    if (folder / name).exists() or (name == "multifashion" and (folder / "fashion_mnist").exists()):
+        return
+    if name == "census":
+        write_census(folder / name)
+    elif name == "multifashion":
+        write_mnist(folder / "fashion_mnist")
+    elif name == "cityscapes":
+        write_cityscapes(folder / name, train=5, val=1)
+    else:
+        factory, domains = SETS[name]
+        write_office(folder / name, domains, factory.things, each=3)
+
+
+def settings_of(path: Path) -> dict:
+    changes, _ = TINY[path.stem]
+    settings = {**read_yaml(path), **changes, "workers": 0, "seeds": 1, "steps": 2, "validate_every": 2}
+    if "sources" in settings:
+        settings["sources"] = {
+            task: re.sub(r"\)$", ", size=16, train=6, test_share=0.3)", spec)
+            for task, spec in settings["sources"].items()
+        }
+    return settings
+
+
+def test_every_config_has_a_test():
+    assert {path.stem for path in CONFIGS} == set(TINY)
+
+
+def take_steps(path: Path, folder: Path, output: Path, labels: list[str] | None) -> None:
+    write(path.stem, folder)
+    config = CompareConfig.make({**settings_of(path), "data_dir": str(folder)}, path.name)
+    tasks = load_dataset(config.train["data"], data_dir=folder).task_names
+    jobs = [job for job in plan_jobs(config, output, tasks) if job.task in (None, tasks[0])]
+    chosen = [job for job in jobs if labels is None or job.label in labels]
+    assert labels is None or {job.label for job in chosen} == set(labels)
+    for job in chosen:
+        outcome = run_job(job)
+        assert outcome.error == "", (job.name, outcome.error)
+        assert outcome.steps == 2
+        assert set(outcome.metrics) == ({job.task} if job.task else set(tasks))
+
+
+@pytest.mark.parametrize("path", [path for path in CONFIGS if TINY[path.stem][1]], ids=lambda p: p.stem)
+def test_a_comparison_takes_its_steps(path, folder, tmp_path):
+    take_steps(path, folder, tmp_path, TINY[path.stem][1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_all_methods_of_a_comparison_take_their_steps(path, folder, tmp_path):
+    take_steps(path, folder, tmp_path, None)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_method_can_be_made(path):
+    for entry in CompareConfig.make(read_yaml(path), path.name).entries:
+        mtlkit.create_method(entry.method, 3, feature_dim=8)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_tasks_without_a_common_sample_are_merged_in_the_parameters(path):
+    for budget in ("full", "small"):
+        config = CompareConfig.make(read_yaml(path), path.name, budget=budget)
+        if not config.train["data"].startswith("sources"):
+            continue
+        # weights of losses look at no gradient
+        alone = {"sum", "uw", "dwa", "rlw", "gls"}
+        for entry in config.entries:
+            assert entry.method in alone or "wrt=parameters" in entry.method
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_the_small_budget_names_data_that_can_be_had(path, folder):
+    write(path.stem, folder)
+    config = CompareConfig.make(read_yaml(path), path.name, budget="small")
+    assert load_dataset(config.train["data"], data_dir=folder).tasks
+    assert config.train["workers"] == 0
+    assert f"`{path.name}`" in (FOLDER / "README.md").read_text()

@@ -1,0 +1,68 @@
+"""What does not fit is told before the first run, and nothing is written."""
+
+import pytest
+import torch
+
+from mtlkit.errors import ConfigError
+from mtlkit.experiments.compare import compare
+from mtlkit.experiments.compare_config import CompareConfig
+from mtlkit.experiments.preflight import check_first_step
+
+DATA = "multidigits(train=40, val=20, test=20)"
+
+
+def make(**changes) -> CompareConfig:
+    common = {"data": DATA, "methods": ["sum"], "seeds": 1, "steps": 1, "batch_size": 10}
+    return CompareConfig.make({**common, "timing": 0, "jobs": 1, "single_task": False, **changes})
+
+
+def test_a_network_that_does_not_fit_the_data_is_told_before_anything_is_written(tmp_path):
+    wrong = make(architecture="hard_sharing(backbone=mlp(8, inputs=5))")
+    before = torch.random.get_rng_state()
+    with pytest.raises(
+        ConfigError, match=r"nothing was started.*RuntimeError.*inputs \(10, 1, 22, 22\)"
+    ):
+        compare(wrong, tmp_path / "out", progress=False)
+    assert not (tmp_path / "out").exists()
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"device": "cuda:99"}, "device cuda:99"),
+        ({"optimizer": "sgd(nesterov=True)"}, "Nesterov"),
+        ({"architecture": "hard_sharing(backbone=no_such)"}, "no_such"),
+        ({"trackers": ["tensorbord"]}, "did you mean 'tensorboard'"),
+    ],
+)
+def test_a_wrong_device_optimizer_or_network_is_told_at_once(tmp_path, changes, message):
+    with pytest.raises(Exception, match=message):
+        compare(make(**changes), tmp_path / "out", progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+PLUGIN = """
+import torch
+from mtlkit import register_architecture
+from mtlkit.architectures.hard_sharing import HardSharing
+
+
+@register_architecture("careless")
+class Careless(HardSharing):
+    def forward(self, inputs):
+        return {}["nothing"]
+"""
+
+
+def test_an_error_in_the_users_own_file_names_its_line(tmp_path):
+    (tmp_path / "careless_net.py").write_text(PLUGIN)
+    config = make(
+        architecture="careless(backbone=mlp(8, inputs=484))", plugins=[str(tmp_path / "careless_net.py")]
+    )
+    with pytest.raises(ConfigError, match=r"KeyError: 'nothing', in .*careless_net\.py, line 10 \(data"):
+        compare(config, tmp_path / "out", progress=False)
+
+
+def test_without_waiting_jobs_there_is_nothing_to_check():
+    check_first_step([])
