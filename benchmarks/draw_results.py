@@ -57,7 +57,7 @@ COSINE_PANELS = {
     }
 }
 """Methods of each panel of the cosines, for the folders where these are a claim of the paper."""
-BLUE, GREY = "#1f77b4", "#808890"
+BLUE, GRAY = "#1f77b4", "#808890"
 
 
 def folders() -> list[Path]:
@@ -100,7 +100,7 @@ def differences_figure(comparison: Comparison) -> Any:
             found = paired_difference(*zip(*pairs, strict=True), task.metrics[metric])
             panel.plot([found.low, found.high], [row, row], color=BLUE, linewidth=2)
             panel.plot(found.mean, row, "o", color=BLUE, markersize=5)
-        panel.axvline(0, color=GREY, linewidth=1)
+        panel.axvline(0, color=GRAY, linewidth=1)
         panel.set_title(f"{task.name}: {metric}", fontsize=10)
         panel.set_xlabel(f"better than {comparison.reference} →", fontsize=9)
         panel.locator_params(axis="x", nbins=4)
@@ -118,10 +118,10 @@ def front_figure(comparison: Comparison) -> Any:
     labels = [label for label in comparison.labels if label != comparison.baseline]
     figure, panels = _panels(len(comparison.tasks), 0.25 * len(labels) + 1.5)
     drawn, methods = mean_gains(comparison, comparison.front_labels), mean_gains(comparison, labels)
-    for panel, task, grey, blue in zip(panels, comparison.tasks, drawn.T, methods.T, strict=True):
-        panel.plot(grey, [0] * len(grey), "|", color=GREY, markersize=11)
+    for panel, task, gray, blue in zip(panels, comparison.tasks, drawn.T, methods.T, strict=True):
+        panel.plot(gray, [0] * len(gray), "|", color=GRAY, markersize=11)
         panel.plot(blue, range(1, len(labels) + 1), "o", color=BLUE, markersize=5)
-        panel.axvline(0, color=GREY, linewidth=1)
+        panel.axvline(0, color=GRAY, linewidth=1)
         panel.set_title(task.name, fontsize=10)
         panel.set_xlabel(f"gain over {comparison.baseline}, %", fontsize=9)
         panel.locator_params(axis="x", nbins=4)

@@ -1,6 +1,6 @@
 """Draws the architectures as SVG files: ``python docs/draw_architectures.py``.
 
-A drawing is a grid of boxes and the arrows between them. Colours say who trains a box: all tasks
+A drawing is a grid of boxes and the arrows between them. Colors say who trains a box: all tasks
 (shared), one task, or the method, which stands where the features fork.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "images"
-COLOURS = {"shared": "#9ecae1", "a": "#fdd0a2", "b": "#c7e9c0", "method": "#dadaeb", "plain": "#f0f0f0"}
+COLORS = {"shared": "#9ecae1", "a": "#fdd0a2", "b": "#c7e9c0", "method": "#dadaeb", "plain": "#f0f0f0"}
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 104, 30, 34, 16, 10
 
 
@@ -21,7 +21,7 @@ class Box:
     text: str
     column: float
     row: float
-    colour: str
+    color: str
 
     @property
     def x(self) -> float:
@@ -52,7 +52,7 @@ def svg(title: str, boxes: dict[str, Box], arrows: list[tuple[str, str]]) -> str
     for box in boxes.values():
         lines += [
             f'<rect x="{box.x:g}" y="{box.y:g}" width="{WIDTH}" height="{HEIGHT}" rx="4" '
-            f'fill="{COLOURS[box.colour]}" stroke="#555"/>',
+            f'fill="{COLORS[box.color]}" stroke="#555"/>',
             f'<text x="{box.x + WIDTH / 2:g}" y="{box.y + HEIGHT / 2 + 4:g}" '
             f'text-anchor="middle">{box.text}</text>',
         ]
@@ -60,13 +60,13 @@ def svg(title: str, boxes: dict[str, Box], arrows: list[tuple[str, str]]) -> str
 
 
 def drawing(title: str, boxes: str, arrows: str) -> str:
-    """Boxes as ``key: text @ column, row, colour`` lines, arrows as ``from > to`` items."""
+    """Boxes as ``key: text @ column, row, color`` lines, arrows as ``from > to`` items."""
     found = {}
     for line in boxes.strip().splitlines():
         key, rest = line.split(":", 1)
         text, place = rest.split("@")
-        column, row, colour = (item.strip() for item in place.split(","))
-        found[key.strip()] = Box(text.strip(), float(column), float(row), colour)
+        column, row, color = (item.strip() for item in place.split(","))
+        found[key.strip()] = Box(text.strip(), float(column), float(row), color)
     pairs = [tuple(item.split(">")) for item in arrows.split()]
     return svg(title, found, [(start, end) for start, end in pairs])
 

@@ -5,19 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-__all__ = [
-    "ConfigError",
-    "MissingExtraError",
-    "MtlkitError",
-    "NonFiniteError",
-    "SpecError",
-    "UnknownNameError",
-    "UsageError",
-    "shorten",
-    "unknown_key",
-    "unknown_name",
-]
-
 
 class MtlkitError(Exception):
     """Base of all errors that mtlkit raises on purpose."""

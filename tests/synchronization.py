@@ -2,13 +2,13 @@
 
 A :class:`DeviceTensor` says that it is on another device, and keeps its numbers in an ordinary CPU tensor.
 The device is torch's ``meta`` device: of all devices it alone goes through autograd without a driver.
-:func:`count_synchronisations` runs every operation on those CPU tensors, and notes those after which a
-GPU's host would wait (synchronisations) or which copy host memory to the device (uploads).
+:func:`count_synchronizations` runs every operation on those CPU tensors, and notes those after which a
+GPU's host would wait (synchronizations) or which copy host memory to the device (uploads).
 
     network = to_device(network)
-    with count_synchronisations() as counted:
+    with count_synchronizations() as counted:
         network(to_device(x)).sum().backward()
-    assert counted.synchronisations == 0, counted
+    assert counted.synchronizations == 0, counted
 
 Work on device tensors inside the context, also what need not be counted: outside of it a new tensor
 ``torch.zeros(3, device=x.device)`` has no numbers.
@@ -39,7 +39,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 import mtlkit
 
-__all__ = ["DEVICE", "Counted", "DeviceTensor", "count_synchronisations", "step_of", "to_device"]
+__all__ = ["DEVICE", "Counted", "DeviceTensor", "count_synchronizations", "step_of", "to_device"]
 
 DEVICE = torch.device("meta")
 _PACKAGE = Path(mtlkit.__file__).parent
@@ -60,9 +60,9 @@ _TensorOrModule = TypeVar("_TensorOrModule", bound=Tensor | nn.Module)
 
 @dataclass
 class Counted:
-    """Synchronisations and uploads so far, and the lines that caused them."""
+    """Synchronizations and uploads so far, and the lines that caused them."""
 
-    synchronisations: int = 0
+    synchronizations: int = 0
     uploads: int = 0
     decompositions: int = 0
     """Eigenvalues and singular values: a GPU waits inside of torch, whoever calls them."""
@@ -70,15 +70,15 @@ class Counted:
 
     def __str__(self) -> str:
         counts = (
-            f"{self.synchronisations} synchronisations, {self.uploads} uploads, "
+            f"{self.synchronizations} synchronizations, {self.uploads} uploads, "
             f"{self.decompositions} decompositions"
         )
         return "\n  ".join([counts, *self.places])
 
-    def synchronised(self, operation: str) -> None:
+    def synchronized(self, operation: str) -> None:
         """Note an operation that waits for the device."""
-        self.synchronisations += 1
-        self.places.append(f"synchronisation ({operation}) at {_caller()}")
+        self.synchronizations += 1
+        self.places.append(f"synchronization ({operation}) at {_caller()}")
 
     def uploaded(self, operation: str) -> None:
         """Note a copy from the host to the device."""
@@ -142,7 +142,7 @@ class DeviceTensor(Tensor):
 
 
 @contextmanager
-def count_synchronisations() -> Iterator[Counted]:
+def count_synchronizations() -> Iterator[Counted]:
     """Count what happens to device tensors inside."""
     counted = Counted()
     with _Counting(counted), _creation_from_lists(), _autocast_of_any_device():
@@ -155,7 +155,7 @@ def to_device(given: _TensorOrModule) -> _TensorOrModule:
     As by ``.to(device)``, a module is changed in place; its parameters are new, so make optimizers later.
     This upload is not counted.
     """
-    with count_synchronisations():
+    with count_synchronizations():
         if isinstance(given, nn.Module):
             return given.to(DEVICE)
         moved: Any = given.detach().to(DEVICE).requires_grad_(given.requires_grad)
@@ -175,7 +175,7 @@ def step_of(spec: str, steps: int = 3, absent: bool = False) -> Counted:
     optimizer = torch.optim.Adam(modules.parameters(), lr=0.01)
     for step in range(steps):
         inputs, targets = to_device(torch.randn(8, 4)), to_device(torch.randn(3, 8, 1))
-        with count_synchronisations() as counted:
+        with count_synchronizations() as counted:
             views = method(backbone(inputs))
             losses: list[Tensor | None] = [
                 nn.functional.mse_loss(head(view), target)
@@ -229,7 +229,7 @@ def _execute(func: Any, args: Any, kwargs: dict[str, Any], counted: Counted) -> 
     else:
         _refuse_mixed(name, tensors)
         if _waits(func, args, kwargs):
-            counted.synchronised(name)
+            counted.synchronized(name)
         elif name in _DECOMPOSING:
             counted.decomposed(name)
 
@@ -252,7 +252,7 @@ def _execute(func: Any, args: Any, kwargs: dict[str, Any], counted: Counted) -> 
 
 def _count_copy(from_device: bool, to_device: bool, counted: Counted) -> None:
     if from_device and not to_device:
-        counted.synchronised("copy to the host")
+        counted.synchronized("copy to the host")
     elif to_device and not from_device:
         counted.uploaded("copy to the device")
 
@@ -279,14 +279,14 @@ def _count_indexing(args: Any, counted: Counted) -> None:
             # torch fills in a single number without asking where the mask is true
             number = values and values[0].numel() == 1
             if not (number and (getattr(values[0], "is_number", False) or values[0].is_cpu)):
-                counted.synchronised("boolean mask")
+                counted.synchronized("boolean mask")
 
 
 def _refuse_empty(tensors: list[Tensor]) -> None:
     for tensor in tensors:
         if tensor.is_meta and not isinstance(tensor, DeviceTensor):
             raise RuntimeError(
-                "a device tensor without numbers: it was made outside of count_synchronisations(), or in "
+                "a device tensor without numbers: it was made outside of count_synchronizations(), or in "
                 "a way that the counter does not know"
             )
 
@@ -361,9 +361,9 @@ def _autocast_of_any_device() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    print(f"{'method':16} synchronisations  uploads  decompositions")
+    print(f"{'method':16} synchronizations  uploads  decompositions")
     for spec in mtlkit.list_methods():
         if spec == "torchjd":  # another library's code, which reads numbers as it likes
             continue
         found = step_of(spec)
-        print(f"{spec:16} {found.synchronisations:16} {found.uploads:8} {found.decompositions:15}")
+        print(f"{spec:16} {found.synchronizations:16} {found.uploads:8} {found.decompositions:15}")

@@ -78,7 +78,7 @@ PANELS = (
         features=1024,
     ),
 )
-COLOURS = {
+COLORS = {
     "pcgrad": "#2a78d6",
     "upgrad": "#1d9a8a",
     "rotograd": "#e6850e",
@@ -146,10 +146,10 @@ def draw(rows: list[Row], path: Path) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    grey = "#808890"  # readable on white and on black
+    gray = "#808890"  # readable on white and on black
     inks = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     found = {(row.group, row.name): row.value for row in rows}
-    with rc_context(dict.fromkeys(inks, grey) | {"svg.hashsalt": "growth"}):
+    with rc_context(dict.fromkeys(inks, gray) | {"svg.hashsalt": "growth"}):
         figure = Figure(figsize=(8.5, 3.4), layout="constrained")
         panels = figure.subplots(1, len(PANELS), sharey=True)
         drawn = {}
@@ -157,8 +157,8 @@ def draw(rows: list[Row], path: Path) -> None:
             for name in ("plain", *panel.specs):
                 groups = [GROUP.format(panel.title, panel.letter, size) for size in panel.sizes]
                 values = [found[group, name] for group in groups]
-                style = {"color": grey, "linestyle": ":"} if name == "plain" else {"marker": "o"}
-                style |= {"color": COLOURS[name]} if name in COLOURS else {}
+                style = {"color": gray, "linestyle": ":"} if name == "plain" else {"marker": "o"}
+                style |= {"color": COLORS[name]} if name in COLORS else {}
                 label = "the plain step itself" if name == "plain" else name
                 (drawn[label],) = axes.loglog(panel.sizes, values, markersize=3.5, **style)
             axes.set_xticks(panel.sizes, map(str, panel.sizes))

@@ -113,20 +113,20 @@ def draw(rows: list[Row], path: Path) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    grey = "#808890"  # readable on white and on black
+    gray = "#808890"  # readable on white and on black
     inks = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    with rc_context(dict.fromkeys(inks, grey) | {"svg.hashsalt": "peers"}):
+    with rc_context(dict.fromkeys(inks, gray) | {"svg.hashsalt": "peers"}):
         figure = Figure(figsize=(8.5, 2.9), layout="constrained")
         panels = figure.subplots(1, 2, sharey=True)
         panels[0].invert_yaxis()  # of both
         for panel, number in zip(panels, NUMBERS, strict=True):
             shown = [row for row in rows if row.group == GROUP.format(number)]
             names = [row.name for row in shown]
-            colours = ["#2a78d6" if "mtlkit" in name else "#e6850e" for name in names]
-            panel.barh(names, [row.value for row in shown], color=colours)
+            colors = ["#2a78d6" if "mtlkit" in name else "#e6850e" for name in names]
+            panel.barh(names, [row.value for row in shown], color=colors)
             for place, row in enumerate(shown):
                 panel.text(row.value, place, f" {row.value:.2f}", va="center", fontsize=9)
-            panel.axvline(1, color=grey, linewidth=1, linestyle=":")
+            panel.axvline(1, color=gray, linewidth=1, linestyle=":")
             panel.set_xlim(0, 1.15 * max(row.value for row in shown))
             panel.set_title(f"{number} tasks: time of a step, plain sum = 1", fontsize=10)
             for side in ("top", "right"):

@@ -18,7 +18,7 @@ import mtlkit
 
 STEPS = 60
 RATE = 0.03
-_COLOURS = ("#3b82f6", "#f59e0b", "#10b981")
+_COLORS = ("#3b82f6", "#f59e0b", "#10b981")
 _MERGED = "#dc2626"
 _TEXT = "#808890"  # readable on white and on black
 # of norm 1 and at angles in degrees, then times these norms
@@ -84,10 +84,10 @@ def _panel(axes: Any, title: str, gradients: Tensor, turned: Tensor, merged: Ten
     shown = merged * min(1.0, _LONGEST / length) if length > 0 else merged
     rotates = not torch.allclose(gradients, turned, atol=1e-3)
     for index, (gradient, back) in enumerate(zip(gradients, turned, strict=True)):
-        _arrow(axes, gradient, _COLOURS[index], alpha=0.35 if rotates else 1.0)
+        _arrow(axes, gradient, _COLORS[index], alpha=0.35 if rotates else 1.0)
         if rotates:
-            _arrow(axes, back, _COLOURS[index])
-        axes.annotate(f"$g_{index + 1}$", gradient.tolist(), color=_COLOURS[index], fontsize=10)
+            _arrow(axes, back, _COLORS[index])
+        axes.annotate(f"$g_{index + 1}$", gradient.tolist(), color=_COLORS[index], fontsize=10)
     _arrow(axes, shown, _MERGED, width=2.4)
     note = "" if length <= _LONGEST else f", drawn shorter: {length:.1f}"
     axes.set_title(title, color=_TEXT, fontsize=9)
@@ -102,10 +102,10 @@ def _panel(axes: Any, title: str, gradients: Tensor, turned: Tensor, merged: Ten
         spine.set_alpha(0.3)
 
 
-def _arrow(axes: Any, tip: Tensor, colour: str, width: float = 1.6, alpha: float = 1.0) -> None:
+def _arrow(axes: Any, tip: Tensor, color: str, width: float = 1.6, alpha: float = 1.0) -> None:
     style = {
         "arrowstyle": "-|>",
-        "color": colour,
+        "color": color,
         "linewidth": width,
         "alpha": alpha,
         "shrinkA": 0,

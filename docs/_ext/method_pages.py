@@ -11,7 +11,7 @@ from gradient_pictures import draw
 from sphinx.application import Sphinx
 
 import mtlkit
-from mtlkit.cli import catalogue
+from mtlkit.cli import catalog
 from mtlkit.cli.papers import IDEAS, paper_link
 from mtlkit.config.registry import methods
 from mtlkit.testing import LAWS
@@ -26,7 +26,7 @@ _CAPTION = (
 _TOGETHER = {
     "imtl": "Bring all losses to one size, and give all tasks equal shares.",
     "rotate_only": "Rotate the features for every task, and add the gradients.",
-    "rotograd": "Turn the task gradients towards each other, and give them one norm.",
+    "rotograd": "Turn the task gradients toward each other, and give them one norm.",
 }
 
 
@@ -35,14 +35,14 @@ def write_method_pages(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     for old in folder.glob("*.md"):
         old.unlink()
-    facts = {known.name: known for known in catalogue.all_facts()}
+    facts = {known.name: known for known in catalog.all_facts()}
     for name in facts:
         (folder / f"{name}.md").write_text(_page(name, folder))
     (folder / "index.md").write_text(_index(facts))
 
 
 def _page(name: str, folder: Path) -> str:
-    title, rest = catalogue.method_page(name).split("\n", 1)
+    title, rest = catalog.method_page(name).split("\n", 1)
     picture = folder / f"{name}.svg"
     # drawing all of them takes half a minute: only after a change of the methods
     sources = (Path(mtlkit.__file__).parent / "weighting").rglob("*.py")
@@ -60,11 +60,11 @@ def _page(name: str, folder: Path) -> str:
 
 def _parts(name: str) -> str:
     """What an alias stands for, so that nobody has to follow a link for the equations."""
-    if not catalogue.method_facts(name).stands_for:
+    if not catalog.method_facts(name).stands_for:
         return ""
     lines = []
     for part in dict.fromkeys(part.name for part in methods.expand(name)):
-        factory = catalogue.method_facts(part).factory
+        factory = catalog.method_facts(part).factory
         lines += [f"## {part}", "", f"```{{eval-rst}}\n.. autoclass:: {factory}\n   :no-index:\n```", ""]
     return "\n".join(lines)
 
@@ -79,7 +79,7 @@ def _laws(name: str) -> str:
 
 
 def _usage(name: str) -> str:
-    facts = catalogue.method_facts(name)
+    facts = catalog.method_facts(name)
     size = ", feature_dim=512" if "fork features" in facts.roles else ""
     lines = ["", "## Use", "", "```python"]
     lines += [f'method = mtlkit.create_method("{name}", tasks=("seg", "depth"){size})']
@@ -94,7 +94,7 @@ def _usage(name: str) -> str:
     return "\n".join(lines)
 
 
-def _index(facts: dict[str, catalogue.MethodFacts]) -> str:
+def _index(facts: dict[str, catalog.MethodFacts]) -> str:
     lines = [
         "# All methods",
         "",
@@ -121,12 +121,12 @@ def _index(facts: dict[str, catalogue.MethodFacts]) -> str:
         ]
         lines += [*(_row(method) for method in known), "```", ""]
     lines += ["## Left out on purpose", "", "| method | reason |", "|---|---|"]
-    lines += [f"| `{name}` | {reason} |" for name, reason in catalogue.OMITTED.items()]
+    lines += [f"| `{name}` | {reason} |" for name, reason in catalog.OMITTED.items()]
     names = "\n".join(facts)
     return "\n".join([*lines, "", f"```{{toctree}}\n:hidden:\n\n{names}\n```", ""])
 
 
-def _row(facts: catalogue.MethodFacts) -> str:
+def _row(facts: catalog.MethodFacts) -> str:
     link = paper_link(facts.name)
     year = f"[{facts.year}]({link})" if facts.year and link else str(facts.year or "")
     waits = "1" if {"solver", "eigenvalues"} & set(facts.cost.split()) else "0"
@@ -136,7 +136,7 @@ def _row(facts: catalogue.MethodFacts) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _summary(facts: catalogue.MethodFacts) -> str:
+def _summary(facts: catalog.MethodFacts) -> str:
     if not facts.stands_for:
         text = _myst(facts.docstring.split("\n\n")[0])
     elif facts.name in _TOGETHER:

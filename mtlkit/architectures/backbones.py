@@ -21,8 +21,6 @@ from mtlkit.config.registry import option_names
 from mtlkit.config.spec import Part, parse_call
 from mtlkit.errors import MissingExtraError, MtlkitError, SpecError, UnknownNameError, unknown_name
 
-__all__ = ["build_backbone", "list_backbones", "register_backbone", "weights_error"]
-
 T = TypeVar("T", bound=Callable[..., nn.Module])
 
 _BACKBONES: dict[str, Callable[..., nn.Module]] = {}
@@ -127,6 +125,7 @@ class ChannelsFirst(nn.Module):
         self.model = model
 
     def forward(self, x: Tensor) -> Any:
+        """The features of the wrapped model, the last of them if there are several."""
         output = self.model(x)
         if isinstance(output, list | tuple):
             return [level.permute(0, 3, 1, 2) for level in output]

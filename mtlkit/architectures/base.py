@@ -19,8 +19,6 @@ from mtlkit.errors import SpecError, UsageError, unknown_name
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.create import create_method
 
-__all__ = ["Architecture", "SingleTask", "task_outputs"]
-
 Tasks = int | Sequence[Any] | Mapping[str, Any]
 MethodLike = str | Mapping[str, Any] | Sequence[Any] | Part | GradientAggregator
 

@@ -12,8 +12,6 @@ from mtlkit.architectures.base import Architecture
 from mtlkit.errors import SpecError, unknown_name
 from mtlkit.rotations import Axis
 
-__all__ = ["TaskMatrix", "add_capacity"]
-
 _OPTIONS = ("size", "dim")
 
 

@@ -8,8 +8,6 @@ from mtlkit.architectures.base import Tasks
 from mtlkit.architectures.ple import Ple
 from mtlkit.config.registry import register_architecture
 
-__all__ = ["Cgc"]
-
 
 @register_architecture("cgc")
 class Cgc(Ple):

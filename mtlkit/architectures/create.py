@@ -12,8 +12,6 @@ from mtlkit.config.registry import architectures, option_defaults
 from mtlkit.config.spec import Part, SpecLike, format_spec
 from mtlkit.errors import SpecError
 
-__all__ = ["create_architecture"]
-
 _NEEDED = ("method", "shared_parameters", "task_parameters")
 
 

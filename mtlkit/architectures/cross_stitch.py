@@ -14,8 +14,6 @@ from mtlkit.architectures.stages import build_stages, join_streams, joint_featur
 from mtlkit.config.registry import register_architecture
 from mtlkit.errors import SpecError
 
-__all__ = ["CrossStitch"]
-
 
 class _Stitch(nn.Module):
     """Input of one task's next stage: a linear combination of the features of all networks."""

@@ -13,8 +13,6 @@ from mtlkit.architectures.features import Features
 from mtlkit.config.registry import register_architecture
 from mtlkit.errors import SpecError
 
-__all__ = ["DSelectGate", "DSelectK"]
-
 
 class DSelectGate(nn.Module):
     r"""Weights of n experts, at most k of which are not zero once the selectors are binary.
@@ -26,7 +24,7 @@ class DSelectGate(nn.Module):
 
     makes bits of them; selector i gives expert j the product of its bits, or of one minus the bit, along
     j's binary code. The selectors' results are averaged with softmax weights. The entropy of a selector
-    is zero when its bits are binary; :meth:`penalty` is minimised along with the loss.
+    is zero when its bits are binary; :meth:`penalty` is minimized along with the loss.
     """
 
     codes: Tensor
@@ -65,7 +63,7 @@ class DSelectGate(nn.Module):
         return -2 / gamma**3 * inside**3 + 3 / (2 * gamma) * inside + 0.5
 
     def penalty(self, selected: Tensor) -> Tensor:
-        """What is minimised along with the loss, to drive the selectors to binary values."""
+        """What is minimized along with the loss, to drive the selectors to binary values."""
         # the slope of the entropy is infinite at zero, which would make the gradient NaN
         floor = torch.finfo(selected.dtype).tiny
         penalty: Tensor = torch.special.entr(selected.clamp_min(floor)).sum(dim=(-2, -1))

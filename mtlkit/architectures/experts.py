@@ -15,8 +15,6 @@ from mtlkit.architectures.heads import build_heads, layer_sizes, make_mlp
 from mtlkit.config.spec import parse_call
 from mtlkit.errors import SpecError
 
-__all__ = ["Expert", "MixtureOfExperts", "check_count", "mix", "mix_all", "run_experts"]
-
 
 class Expert(nn.Module):
     """A network that gives one vector per sample."""

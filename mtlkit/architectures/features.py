@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from mtlkit.engine.nesting import flatten_features
 from mtlkit.errors import SpecError
 
-__all__ = ["Features", "declared_features", "describe", "last_leaf", "measure"]
-
 Kind = Literal["vector", "tokens", "map"]
 
 # modules that leave the size of the feature axis as it is

@@ -10,8 +10,6 @@ from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.heads import build_heads
 from mtlkit.config.registry import register_architecture
 
-__all__ = ["HardSharing"]
-
 
 @register_architecture("hard_sharing")
 class HardSharing(Architecture):

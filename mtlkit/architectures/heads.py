@@ -30,8 +30,6 @@ from mtlkit.config.registry import option_names
 from mtlkit.config.spec import Part, parse_call
 from mtlkit.errors import SpecError, unknown_name
 
-__all__ = ["Head", "build_heads", "layer_sizes", "make_mlp", "pooled"]
-
 Pool = Literal["avg", "max", "first", "none"]
 
 _OUTPUTS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -15,8 +15,6 @@ from mtlkit.config.registry import register_architecture
 from mtlkit.engine.randomness import uniform
 from mtlkit.errors import SpecError
 
-__all__ = ["LearningToBranch"]
-
 
 class _Choice(nn.Module):
     """The choice of one node, or one task, between ``parents`` nodes to read."""

@@ -11,8 +11,6 @@ from mtlkit.architectures.experts import MixtureOfExperts, check_count, mix, run
 from mtlkit.architectures.features import Features
 from mtlkit.config.registry import register_architecture
 
-__all__ = ["MMoE"]
-
 
 @register_architecture("mmoe")
 class MMoE(MixtureOfExperts):

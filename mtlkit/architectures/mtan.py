@@ -15,8 +15,6 @@ from mtlkit.architectures.heads import build_heads
 from mtlkit.config.registry import register_architecture
 from mtlkit.errors import SpecError
 
-__all__ = ["Mtan"]
-
 Norm = Literal["batch", "group", "none"]
 
 

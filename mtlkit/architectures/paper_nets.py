@@ -19,8 +19,6 @@ from mtlkit.architectures.heads import build_heads
 from mtlkit.config.registry import register_architecture
 from mtlkit.errors import SpecError
 
-__all__ = ["CelebaNet", "CifarNet", "MnistNet", "SvhnNet"]
-
 _PAPER = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"
 
 

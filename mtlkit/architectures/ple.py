@@ -11,8 +11,6 @@ from mtlkit.architectures.experts import MixtureOfExperts, check_count, mix_all,
 from mtlkit.architectures.features import Features
 from mtlkit.config.registry import register_architecture
 
-__all__ = ["Ple"]
-
 
 @register_architecture("ple")
 class Ple(MixtureOfExperts):

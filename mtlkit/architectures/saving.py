@@ -24,8 +24,6 @@ from mtlkit.errors import MtlkitError, SpecError
 if TYPE_CHECKING:
     from mtlkit.architectures.base import Architecture
 
-__all__ = ["FORMAT", "Pretrained", "check_format", "describe", "rebuild", "resolve"]
-
 FORMAT = 1
 """Of the descriptions that are written; a higher number is refused."""
 

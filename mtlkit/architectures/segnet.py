@@ -14,8 +14,6 @@ from mtlkit.architectures.heads import Head
 from mtlkit.config.registry import register_architecture
 from mtlkit.errors import SpecError
 
-__all__ = ["SegNet"]
-
 _WIDTHS = (64, 128, 256, 512, 512)
 _DEPTHS = (2, 2, 3, 3, 3)
 

@@ -17,8 +17,6 @@ from mtlkit.config.registry import register_architecture
 from mtlkit.config.spec import parse_call
 from mtlkit.errors import MissingExtraError, MtlkitError, SpecError, UsageError, unknown_name
 
-__all__ = ["Smp"]
-
 _DECODERS = (
     "unet",
     "unetplusplus",

@@ -14,8 +14,6 @@ from mtlkit.architectures.features import Features, declared_features, measure
 from mtlkit.config.spec import Part, parse_call
 from mtlkit.errors import SpecError
 
-__all__ = ["build_stages", "join_streams", "joint_features", "split_streams"]
-
 
 def build_stages(
     backbone: Any, copies: int, input_size: int | Sequence[int] | None = None

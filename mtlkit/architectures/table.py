@@ -11,8 +11,6 @@ from mtlkit.architectures.backbones import register_backbone
 from mtlkit.architectures.heads import layer_sizes, make_mlp
 from mtlkit.errors import SpecError
 
-__all__ = ["TableEmbedding"]
-
 
 class TableEmbedding(nn.Module):
     """(B, numbers + categories) to (B, numbers + categories * embedding).

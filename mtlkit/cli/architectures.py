@@ -11,12 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from mtlkit.cli import app
-from mtlkit.cli.catalogue import find_options
+from mtlkit.cli.catalog import find_options
 from mtlkit.cli.options import Plugins
 from mtlkit.cli.pages import print_description, print_options
 from mtlkit.config.registry import architectures
-
-__all__ = ["list_or_show"]
 
 
 @app.command("architectures")

@@ -15,8 +15,6 @@ from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import ConfigError
 from mtlkit.experiments.compare_config import CONFIG, CompareConfig
 
-__all__ = ["compare"]
-
 
 @app.command()
 @with_settings(CompareConfig)

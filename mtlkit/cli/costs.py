@@ -22,16 +22,6 @@ if TYPE_CHECKING:
 
     from mtlkit.weighting import GradientAggregator
 
-__all__ = [
-    "COSTS",
-    "Costs",
-    "built_in_methods",
-    "kept_costs",
-    "measure_cost",
-    "measure_costs",
-    "write_costs",
-]
-
 COSTS = Path(__file__).with_name("costs.json")
 """The figures of one machine; ``python -m benchmarks.speed.costs`` writes them."""
 

@@ -13,8 +13,6 @@ from mtlkit.cli.options import Plugins
 from mtlkit.cli.pages import page_width, print_description, print_options
 from mtlkit.errors import SpecError
 
-__all__ = ["data"]
-
 
 @app.command(
     epilog="Example: mtlkit data 'scenes(size=96)' --preview scenes.png",
@@ -67,7 +65,7 @@ def _explain(factory: Any) -> None:
     """A data set that is nothing without its options."""
     import inspect
 
-    from mtlkit.cli.catalogue import find_options
+    from mtlkit.cli.catalog import find_options
 
     typer.echo(f"{factory.name}: {factory.summary}\n")
     print_description(inspect.getdoc(factory) or "")

@@ -13,8 +13,6 @@ from mtlkit.cli.options import with_settings
 from mtlkit.config.yaml_files import read_yaml
 from mtlkit.training.config import TrainConfig
 
-__all__ = ["diagnose"]
-
 _SETTINGS = (
     "data",
     "data_dir",

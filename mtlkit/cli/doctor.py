@@ -13,8 +13,6 @@ import typer
 from mtlkit._version import __version__
 from mtlkit.cli import app
 
-__all__ = ["doctor"]
-
 
 @app.command()
 def doctor(

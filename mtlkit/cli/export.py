@@ -12,8 +12,6 @@ from mtlkit.cli import app
 from mtlkit.cli.options import Plugins
 from mtlkit.errors import SpecError
 
-__all__ = ["export"]
-
 
 @app.command(epilog="Example: mtlkit export runs/digits --format onnx")
 def export(

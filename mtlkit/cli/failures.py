@@ -12,8 +12,6 @@ import typer
 
 from mtlkit.config.plugins import users_line
 
-__all__ = ["explain", "tell"]
-
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # what torch says where a tensor does not fit a layer or another tensor
 _SHAPES = re.compile(

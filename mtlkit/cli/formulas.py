@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import textwrap
 
-__all__ = ["plain_docstring", "plain_formula", "plain_text"]
-
 _SYMBOLS = {
     "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "varepsilon": "ε", "eta": "η",
     "theta": "θ", "kappa": "κ", "lambda": "λ", "mu": "μ", "nu": "ν", "xi": "ξ", "pi": "π", "rho": "ρ",

@@ -13,8 +13,6 @@ from mtlkit.cli import app
 from mtlkit.cli.options import Plugins
 from mtlkit.cli.pages import print_description, print_options
 
-__all__ = ["methods"]
-
 _WIDE = 140
 """From so many columns on, the table has all its columns."""
 _SHORT = {"weigh losses": "losses", "fork features": "fork", "merge gradients": "merge"}
@@ -27,7 +25,7 @@ def methods(
     plugin: Plugins = None,
 ) -> None:
     """List all methods, or show the page of one: what it does, what it needs, its options."""
-    from mtlkit.cli.catalogue_file import find_facts, list_facts
+    from mtlkit.cli.catalog_file import find_facts, list_facts
 
     chosen = list_facts() if name is None else [find_facts(name)]
     if as_json:
@@ -51,7 +49,7 @@ def _entry(facts: Any) -> dict[str, Any]:
 def _print_table(chosen: list[Any]) -> None:
     from rich.table import Table
 
-    from mtlkit.cli.catalogue import OMITTED
+    from mtlkit.cli.catalog import OMITTED
     from mtlkit.cli.costs import kept_costs
 
     console = _console()

@@ -11,8 +11,6 @@ import typer
 
 from mtlkit.config.launching import is_first_process
 
-__all__ = ["warnings_as_notes"]
-
 
 @contextmanager
 def warnings_as_notes() -> Iterator[None]:

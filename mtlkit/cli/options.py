@@ -14,8 +14,6 @@ from rich.markup import escape
 
 from mtlkit.config.settings import Settings, choices, display
 
-__all__ = ["Plugins", "with_settings"]
-
 
 def _load(plugins: list[str] | None) -> list[str]:
     if plugins:

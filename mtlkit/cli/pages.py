@@ -11,8 +11,6 @@ import typer
 
 from mtlkit.cli.formulas import plain_docstring, plain_text
 
-__all__ = ["page_width", "print_description", "print_options"]
-
 _READABLE = 100
 
 

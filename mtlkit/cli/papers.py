@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["IDEAS", "paper_link"]
-
 _ARXIV = {
     "aligned_mtl": "2305.19000",
     "cagrad": "2110.14048",
@@ -54,7 +52,7 @@ _ELSEWHERE = {
 
 IDEAS: dict[str, tuple[str, ...]] = {
     "No intervention: the baseline of every comparison": ("sum", "vanilla", "mean", "constant"),
-    "Homogenise sizes and directions (RotoGrad)": (
+    "Homogenize sizes and directions (RotoGrad)": (
         "rotograd",
         "rotate",
         "rotate_only",

@@ -12,8 +12,6 @@ import typer
 from mtlkit.cli import app
 from mtlkit.cli.options import Plugins
 
-__all__ = ["predict"]
-
 
 @app.command(epilog="Example: mtlkit predict runs/people --input new.csv --output predicted.csv")
 def predict(

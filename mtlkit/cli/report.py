@@ -10,8 +10,6 @@ import typer
 
 from mtlkit.cli import app
 
-__all__ = ["report"]
-
 
 @app.command(epilog="Example: mtlkit report runs/demo --output demo.html")
 def report(

@@ -11,8 +11,6 @@ from mtlkit.cli import app
 from mtlkit.config.settings import Settings
 from mtlkit.errors import unknown_name
 
-__all__ = ["json_schema", "schema", "settings_of"]
-
 
 @app.command(epilog="Example: mtlkit schema compare > compare.schema.json")
 def schema(

@@ -10,8 +10,6 @@ import typer
 from mtlkit.cli import app
 from mtlkit.cli.options import Plugins
 
-__all__ = ["speed"]
-
 
 @app.command()
 def speed(

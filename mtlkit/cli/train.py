@@ -17,8 +17,6 @@ from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import SpecError
 from mtlkit.training.config import TrainConfig
 
-__all__ = ["train"]
-
 
 @app.command()
 @with_settings(TrainConfig)

@@ -17,8 +17,6 @@ from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import ConfigError
 from mtlkit.experiments.tuning.config import TuneConfig
 
-__all__ = ["tune"]
-
 
 @app.command()
 @with_settings(TuneConfig)

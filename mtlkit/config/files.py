@@ -7,8 +7,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["UNFINISHED", "replacing", "write_text"]
-
 UNFINISHED = ".*.tmp"
 """Pattern of the files that a killed process may leave behind."""
 

@@ -8,8 +8,6 @@ import warnings
 
 from mtlkit.errors import UsageError
 
-__all__ = ["LaunchError", "is_first_process", "launched_processes", "refuse_launcher", "warn_first"]
-
 
 class LaunchError(UsageError):
     """A command that a launcher started several times; every process raises it."""

@@ -12,8 +12,6 @@ from typing import Any
 from mtlkit.config.files import write_text
 from mtlkit.errors import MtlkitError
 
-__all__ = ["LOG_NAME", "Log", "json_line", "plain_values", "read_log"]
-
 LOG_NAME = "log.jsonl"
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from mtlkit.errors import SpecError
 
-__all__ = ["task_names"]
-
 
 def task_names(tasks: int | Sequence[Any] | Mapping[str, Any]) -> tuple[str, ...]:
     """Names of the tasks: ``3`` gives ``("0", "1", "2")``; names and objects with a name pass."""

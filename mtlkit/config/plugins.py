@@ -18,15 +18,6 @@ from typing import Any
 
 from mtlkit.errors import ConfigError
 
-__all__ = [
-    "load_location",
-    "load_plugin",
-    "load_plugins",
-    "resolve_plugin",
-    "split_location",
-    "users_line",
-]
-
 _LOCATION = re.compile(r"(?P<file>[^()'\"]+\.py):(?P<spec>.+)", re.DOTALL)
 _OWN = Path(__file__).parent.parent
 _LIBRARIES = {"site-packages", "dist-packages", Path(inspect.__file__).parent.name}

@@ -23,20 +23,6 @@ from typing import Any, Generic, TypeVar
 from mtlkit.config.spec import Part, SpecLike, format_spec, is_word, parse_spec
 from mtlkit.errors import SpecError, unknown_name
 
-__all__ = [
-    "architectures",
-    "describe_type",
-    "fits_type",
-    "list_architectures",
-    "list_methods",
-    "methods",
-    "option_defaults",
-    "option_names",
-    "register_architecture",
-    "register_method",
-    "takes_feature_dim",
-]
-
 T = TypeVar("T", bound=Callable[..., Any])
 
 

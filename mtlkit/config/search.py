@@ -18,17 +18,6 @@ from typing import Any, TypeAlias
 from mtlkit.config.spec import parse_call
 from mtlkit.errors import ConfigError, SpecError
 
-__all__ = [
-    "LR_RATIO",
-    "Choice",
-    "FeatureShare",
-    "LogUniform",
-    "Search",
-    "Simplex",
-    "Uniform",
-    "parse_search",
-]
-
 LR_RATIO = "lr_ratio"
 """In a method's ``search_space``: the learning rate of its own parameters, divided by the network's."""
 

@@ -30,19 +30,6 @@ from pydantic.json_schema import GenerateJsonSchema
 from mtlkit.config.spec import format_spec, parse_spec
 from mtlkit.errors import ConfigError, shorten, unknown_key
 
-__all__ = [
-    "Display",
-    "Names",
-    "Says",
-    "Settings",
-    "Spec",
-    "accepted",
-    "bounds",
-    "choices",
-    "display",
-    "setting",
-]
-
 _WHOLE = re.compile(r"[-+]?\d+")
 _KINDS: dict[Any, str] = {
     int: "a whole number",

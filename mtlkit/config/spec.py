@@ -30,8 +30,6 @@ from typing import Any, TypeAlias
 
 from mtlkit.errors import SpecError, shorten
 
-__all__ = ["Part", "SpecLike", "format_spec", "is_word", "parse_call", "parse_spec"]
-
 SpecLike: TypeAlias = "str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Part"
 
 _MAX_LENGTH = 10_000

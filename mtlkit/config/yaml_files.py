@@ -10,8 +10,6 @@ import yaml
 
 from mtlkit.errors import ConfigError, shorten
 
-__all__ = ["parse_yaml", "read_yaml"]
-
 _MOST_BYTES = 1_000_000
 
 

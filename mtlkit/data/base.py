@@ -25,18 +25,6 @@ from mtlkit.data.randomness import generator, sample_uniform, split_indices
 from mtlkit.errors import MtlkitError, SpecError
 from mtlkit.tasks import Task
 
-__all__ = [
-    "DataError",
-    "DataSet",
-    "Split",
-    "Targets",
-    "TensorSplit",
-    "datasets",
-    "list_datasets",
-    "load_dataset",
-    "register_dataset",
-]
-
 Indices: TypeAlias = NDArray[np.int64]
 SplitName: TypeAlias = Literal["train", "val", "test"]
 
@@ -104,7 +92,7 @@ class TensorSplit(Split):
         augment: called as ``augment(inputs, targets, uniform)`` on a batch, ``uniform`` being
             (B, ``draws``) numbers in [0, 1).
         draws: how many numbers a sample's augmentation needs.
-        transform: called on the inputs last, for standardisation.
+        transform: called on the inputs last, for standardization.
     """
 
     def __init__(

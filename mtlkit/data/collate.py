@@ -12,8 +12,6 @@ from torch.utils.data import default_collate
 
 from mtlkit.tasks import NO_LABEL
 
-__all__ = ["Batch", "Targets", "collate", "join_targets", "stack_targets"]
-
 Targets: TypeAlias = dict[str, Tensor]
 
 

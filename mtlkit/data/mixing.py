@@ -17,8 +17,6 @@ from mtlkit.config.spec import parse_call
 from mtlkit.data.randomness import generator
 from mtlkit.errors import SpecError, UsageError, unknown_name
 
-__all__ = ["BatchesOf", "Draw", "InTurn", "MixedBatches", "check_batches", "mixing_shares"]
-
 BatchesOf: TypeAlias = Literal["one", "all"]
 _MIXINGS = ("uniform", "proportional", "temperature")
 

@@ -20,8 +20,6 @@ from mtlkit.data.collate import Batch, collate, join_targets, stack_targets
 from mtlkit.data.mixing import BatchesOf, Draw, InTurn, MixedBatches
 from mtlkit.errors import SpecError, UsageError
 
-__all__ = ["Mixture", "in_turn", "mix"]
-
 
 class Mixture(Split):
     """The samples of several sources, one source after the other.

@@ -6,8 +6,6 @@ import sys
 
 from mtlkit.config.launching import is_first_process
 
-__all__ = ["said", "say"]
-
 said: set[str] = set()
 """Lines that were said in this process."""
 

@@ -21,13 +21,11 @@ from typing import Any, ClassVar
 from mtlkit.config.registry import Registry
 from mtlkit.data.base import DataError
 
-__all__ = ["Preprocessing", "preprocessings", "read_preprocessing", "register_preprocessing"]
-
 preprocessings: Registry[Any] = Registry("kind of preprocessing", "mtlkit.preprocessing", "mtlkit.data")
 
 
 class Preprocessing(ABC):
-    """From raw samples to inputs; everything that was learnt of the training samples is in it."""
+    """From raw samples to inputs; everything that was learned of the training samples is in it."""
 
     name: ClassVar[str]
     """The kind: set by :func:`register_preprocessing`, and the value of ``"kind"`` in the JSON."""

@@ -14,8 +14,6 @@ from mtlkit.data.collate import Targets
 from mtlkit.errors import MissingExtraError, SpecError
 from mtlkit.tasks import Task
 
-__all__ = ["write_preview"]
-
 
 def write_preview(dataset: DataSet, split: Split, path: Path, count: int = 8) -> None:
     """Draw the first samples of ``split``: images, dense targets below, other targets as text."""
@@ -55,7 +53,7 @@ def write_preview(dataset: DataSet, split: Split, path: Path, count: int = 8) ->
 
 def _show_image(axis: Any, image: Tensor) -> None:
     pixels: NDArray[np.float32] = image.permute(1, 2, 0).numpy()
-    # standardised images are rescaled to the unit interval for display
+    # standardized images are rescaled to the unit interval for display
     low, high = float(pixels.min()), float(pixels.max())
     if low < 0 or high > 1:
         pixels = (pixels - low) / max(high - low, 1e-6)

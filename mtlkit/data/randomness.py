@@ -15,15 +15,13 @@ from numpy.typing import NDArray
 
 from mtlkit.errors import SpecError
 
-__all__ = ["generator", "sample_uniform", "split_indices", "split_with_test"]
-
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's finaliser; every bit of the input changes every bit of the output."""
+    """SplitMix64's finalizer; every bit of the input changes every bit of the output."""
     state = (state ^ (state >> np.uint64(30))) * _MIX_1
     state = (state ^ (state >> np.uint64(27))) * _MIX_2
     return state ^ (state >> np.uint64(31))

@@ -20,12 +20,10 @@ from mtlkit.data.table import Table
 from mtlkit.data.table.together import encode_together
 from mtlkit.errors import SpecError
 
-__all__ = ["Sources"]
-
 
 @register_dataset("sources")
 class Sources(DataSet):
-    """Several data sets, each with tasks of its own, learnt by one network.
+    """Several data sets, each with tasks of its own, learned by one network.
 
     A source with one task gives it the source's name; a source with several keeps their names. Tables
     are encoded together: a column that one of them lacks counts as missing there. Other sources must

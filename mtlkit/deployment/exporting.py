@@ -25,8 +25,6 @@ from mtlkit.deployment.loading import LoadedModel, build, load
 from mtlkit.errors import MtlkitError, SpecError, unknown_name
 from mtlkit.training.record import read_record, readable_json, restore_task
 
-__all__ = ["FORMATS", "Exported", "export", "load_exported"]
-
 FORMATS = tuple(WRITERS)
 TOLERANCE = 1e-4
 

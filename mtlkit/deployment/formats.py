@@ -18,8 +18,6 @@ from mtlkit.engine.nesting import flatten_features
 from mtlkit.errors import MissingExtraError, MtlkitError
 from mtlkit.training.record import Record
 
-__all__ = ["METADATA", "WRITERS", "Predictor", "describe_export"]
-
 METADATA = "mtlkit"
 """Key under which a file says what its network is: tasks, classes, units, preprocessing."""
 _ROTATION = "method.rotation_"

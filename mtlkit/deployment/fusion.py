@@ -17,8 +17,6 @@ from mtlkit.engine.nesting import flatten_features
 from mtlkit.errors import UsageError
 from mtlkit.method.aggregator import GradientAggregator
 
-__all__ = ["fuse"]
-
 _ROUNDINGS = 8
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _PASSES = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)

@@ -18,8 +18,6 @@ from mtlkit.tasks import Task
 from mtlkit.training.checkpoints import CheckpointError, load_checkpoint
 from mtlkit.training.record import RECORD, Record, draw_inputs, read_record, restore_task
 
-__all__ = ["LoadedModel", "load"]
-
 
 class LoadedModel(nn.Module):
     """A trained network, with what its inputs and its predictions mean.

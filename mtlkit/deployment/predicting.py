@@ -16,8 +16,6 @@ from mtlkit.deployment.loading import LoadedModel, load
 from mtlkit.engine.nesting import flatten_features
 from mtlkit.errors import MtlkitError, SpecError, unknown_name
 
-__all__ = ["predict", "predict_rows"]
-
 KEEP_ALL = "all"
 _CSV, _GZIP = ".csv", ".gz"
 _DIGITS = {4: 7, 8: 10}  # by the bytes of a float

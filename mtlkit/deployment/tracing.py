@@ -13,8 +13,6 @@ from torch import Tensor, fx, nn
 
 from mtlkit.errors import UsageError
 
-__all__ = ["is_own_class", "traced", "uncompiled_copy"]
-
 
 def is_own_class(module: nn.Module) -> bool:
     """Whether the class of ``module`` is defined in mtlkit."""

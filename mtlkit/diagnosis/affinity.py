@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["affinity", "conflicts", "effect_of_others", "group_tasks", "inner_products", "tree"]
-
 Array = NDArray[np.float64]
 
 GROUP_COSINE = 0.1

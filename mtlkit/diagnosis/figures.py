@@ -12,8 +12,6 @@ import numpy as np
 from mtlkit.diagnosis import affinity
 from mtlkit.diagnosis.measure import Array, Measurement
 
-__all__ = ["Figures"]
-
 Pair = tuple[int, int]
 
 
@@ -137,8 +135,8 @@ class Figures:
     # Reach
 
     @cached_property
-    def labelled_samples(self) -> list[int]:
-        """Number of labelled samples of each task."""
+    def labeled_samples(self) -> list[int]:
+        """Number of labeled samples of each task."""
         return [int(count) for count in self.measured.shared_samples.diagonal()]
 
     @cached_property
@@ -148,17 +146,17 @@ class Figures:
         At the parameters, a step with the labels of one task alone shows nothing: without a fork, no
         parameter counts as shared in it.
         """
-        labelled = np.isfinite(self.losses)
+        labeled = np.isfinite(self.losses)
         if self.wrt == "parameters":
-            labelled &= labelled.sum(axis=1, keepdims=True) > 1
+            labeled &= labeled.sum(axis=1, keepdims=True) > 1
         reached = np.nansum(self.norms, axis=0) > 0
         if self.measured.not_finite >= self.steps:
             return []
-        return np.flatnonzero(labelled.any(axis=0) & ~reached).tolist()
+        return np.flatnonzero(labeled.any(axis=0) & ~reached).tolist()
 
     @cached_property
     def apart(self) -> list[Pair]:
-        """Pairs of labelled tasks that never share a sample."""
+        """Pairs of labeled tasks that never share a sample."""
         shared = self.measured.shared_samples
         return [(i, j) for i, j in self.pairs if shared[i, i] and shared[j, j] and not shared[i, j]]
 

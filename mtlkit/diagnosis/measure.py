@@ -28,8 +28,6 @@ from mtlkit.training.optimizers import build_optimizer
 from mtlkit.training.progress import Progress
 from mtlkit.weighting import GradientAggregator
 
-__all__ = ["Measurement", "Wrt", "measure"]
-
 Array = NDArray[np.float64]
 Wrt = Literal["features", "parameters"]
 
@@ -136,8 +134,8 @@ def _choose_probe(model: nn.Module, tasks: Sequence[Task], first: Batch, wrt: Wr
             "at; leave wrt out, or give wrt='parameters'"
         )
     shared = shared_samples(tasks, first)
-    labelled = shared.diagonal() > 0
-    meets = shared[labelled][:, labelled].astype(bool)
+    labeled = shared.diagonal() > 0
+    meets = shared[labeled][:, labeled].astype(bool)
     if wrt is None and not (probe.forked and meets.all()):
         forked = probe.forked
         probe = Probe(names, "parameters")

@@ -20,8 +20,6 @@ from mtlkit.report.page import Cell, Charts, Head, Listing, Note, Section, rende
 if TYPE_CHECKING:
     from mtlkit.diagnosis.result import Diagnosis
 
-__all__ = ["write_page"]
-
 _ROW = 28
 
 
@@ -75,7 +73,7 @@ def _task_table(f: Figures) -> Listing:
         rows.append(
             [
                 Cell(task, series=k),
-                _number(f.labelled_samples[k], "{:.0f}"),
+                _number(f.labeled_samples[k], "{:.0f}"),
                 _number(first),
                 _number(last),
                 _number(f.typical_norms[k]),
@@ -83,7 +81,7 @@ def _task_table(f: Figures) -> Listing:
             ]
         )
     losses = Head("loss at first", "low"), Head("loss at last", "low")
-    heads: list[Head | str] = ["task", "labelled samples", *losses, "gradient norm", "others bring"]
+    heads: list[Head | str] = ["task", "labeled samples", *losses, "gradient norm", "others bring"]
     return Listing(heads, rows, name="task-table")
 
 
@@ -112,7 +110,7 @@ def _directions(f: Figures) -> list[Chart | None]:
 def _matrix(f: Figures, values: Array, title: str) -> Chart:
     off_diagonal = np.where(np.eye(len(f.tasks), dtype=bool), np.nan, values)  # there it is one
     made = heat_chart(off_diagonal.tolist(), f.tasks, f.tasks, title, title)
-    # one stands for as much as the task's own, so larger figures have no stronger colour
+    # one stands for as much as the task's own, so larger figures have no stronger color
     made.figure["data"][0] |= {"zmin": -1.0, "zmax": 1.0}
     return made
 

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from mtlkit.engine.nesting import flatten_features
 from mtlkit.method.aggregator import GradientAggregator
 
-__all__ = ["Probe", "find_method", "install"]
-
 
 class Probe(GradientAggregator):
     """Every weight is one. Unlike ``sum`` it can also stand at the losses of a model without a fork.

@@ -12,8 +12,6 @@ from mtlkit.diagnosis.measure import Measurement
 from mtlkit.diagnosis.rules import Finding, apply_rules
 from mtlkit.diagnosis.sentences import share
 
-__all__ = ["Diagnosis"]
-
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -59,7 +57,7 @@ class Diagnosis:
         for k, task in enumerate(f.tasks):
             first, last = f.loss_change[k]
             lines.append(
-                f"{task:<{width}}  {f.labelled_samples[k]:>7}  {first:>13.4g}  {last:>9.4g}  "
+                f"{task:<{width}}  {f.labeled_samples[k]:>7}  {first:>13.4g}  {last:>9.4g}  "
                 f"{f.typical_norms[k]:>8.2g}  {share(f.effect[k], '+')}"
             )
         return "\n".join(lines)

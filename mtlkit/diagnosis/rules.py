@@ -14,8 +14,6 @@ from typing import Literal
 from mtlkit.diagnosis import sentences as found
 from mtlkit.diagnosis.figures import Figures
 
-__all__ = ["NOTHING", "RULES", "Finding", "Rule", "apply_rules"]
-
 Kind = Literal["repair", "note"]
 
 
@@ -77,7 +75,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "different samples",
-        "two tasks are never labelled on the same sample",
+        "two tasks are never labeled on the same sample",
         found.different_samples,
         "methods with `wrt=parameters`, such as `cagrad(wrt=parameters)`",
         "at the features a gradient has a row per sample, so theirs are orthogonal whatever they want; "
@@ -118,7 +116,7 @@ RULES: tuple[Rule, ...] = (
         "rising losses",
         f"a loss ends more than {found.LOSS_RISE:.0%} above where it began, beyond chance",
         found.rising_losses,
-        "first a lower learning rate; then the task alone, to see whether it can be learnt",
+        "first a lower learning rate; then the task alone, to see whether it can be learned",
         "every task must be able to improve on its own before a method can be judged",
     ),
     Rule(
@@ -147,7 +145,7 @@ RULES: tuple[Rule, ...] = (
         "dead features",
         f"{found.DEAD_SHARE:.0%} of the shared features or more never change",
         found.dead_features,
-        "a lower learning rate, normalisation before the activation, a leaky one, or a narrower layer",
+        "a lower learning rate, normalization before the activation, a leaky one, or a narrower layer",
         "no task can read anything from them, and behind a ReLU no gradient revives them",
     ),
     Rule(

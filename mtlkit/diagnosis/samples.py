@@ -1,4 +1,4 @@
-"""Which samples of a batch are labelled for which tasks."""
+"""Which samples of a batch are labeled for which tasks."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtlkit.tasks import Task
-from mtlkit.tasks.overlap import labelled_samples
+from mtlkit.tasks.overlap import labeled_samples
 from mtlkit.training.loaders import Batch
-
-__all__ = ["shared_samples"]
 
 
 def shared_samples(tasks: Sequence[Task], batch: Batch) -> NDArray[np.int64]:
-    """(K, K) number of samples of a batch that are labelled for both tasks.
+    """(K, K) number of samples of a batch that are labeled for both tasks.
 
     Where the inputs are a mapping by task, every task has samples of its own.
     """
@@ -24,7 +22,7 @@ def shared_samples(tasks: Sequence[Task], batch: Batch) -> NDArray[np.int64]:
     for task in tasks:
         target = batch.targets.get(task.name)
         labels = batch.labels[task.name]
-        masks.append(None if target is None else labelled_samples(task, target, labels))
+        masks.append(None if target is None else labeled_samples(task, target, labels))
     table = np.zeros((len(tasks), len(tasks)), dtype=np.int64)
     for i, one in enumerate(masks):
         for j, other in enumerate(masks):

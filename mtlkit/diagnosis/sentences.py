@@ -34,7 +34,7 @@ def not_finite(f: Figures) -> str | None:
 
 def without_labels(f: Figures) -> str | None:
     """Tasks without any label."""
-    tasks = [k for k, count in enumerate(f.labelled_samples) if count == 0]
+    tasks = [k for k, count in enumerate(f.labeled_samples) if count == 0]
     return f"no label in {f.steps} batches: {_names(f, tasks)}" if tasks else None
 
 
@@ -56,7 +56,7 @@ def different_samples(f: Figures) -> str | None:
     """Pairs that share no sample, though they share batches."""
     if not f.apart or f.measured.most_together < 2:
         return None
-    return f"0 samples are labelled for both of {_some(_pair(f, p) for p in f.apart)}"
+    return f"0 samples are labeled for both of {_some(_pair(f, p) for p in f.apart)}"
 
 
 def no_fork(f: Figures) -> str | None:
@@ -66,12 +66,12 @@ def no_fork(f: Figures) -> str | None:
 
 def few_labels(f: Figures) -> str | None:
     """Tasks with far fewer labels than the others."""
-    counts = np.array(f.labelled_samples)
+    counts = np.array(f.labeled_samples)
     few = [k for k, n in enumerate(counts) if 0 < n < FEW_LABELS * counts.max()]
     if not few:
         return None
     listed = _named(f, few, "{:.0f}", counts)
-    return f"labelled samples: {listed}, against {counts.max()} of {f.tasks[int(counts.argmax())]}"
+    return f"labeled samples: {listed}, against {counts.max()} of {f.tasks[int(counts.argmax())]}"
 
 
 def different_norms(f: Figures) -> str | None:

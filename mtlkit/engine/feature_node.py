@@ -28,8 +28,6 @@ from mtlkit.engine.parameter_rows import parameters_below, rows_through_features
 from mtlkit.engine.step import measure
 from mtlkit.errors import UsageError
 
-__all__ = ["Report", "fork", "fork_unrecorded"]
-
 
 def fork(method: Merger, features: Any, record: Fork) -> tuple[list[Any], Tensor | None]:
     """K views of ``features`` whose gradients ``method`` will merge, and the anchor.

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["Gradients", "MatrixGradients"]
-
 # Rows are processed in chunks that stay in the cache, so that stacking them costs no memory traffic.
 _CHUNK = 2**16
 # Length of a row in one product of a batch of them.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["cosine_matrix", "norms_of", "precision", "safe_divide"]
-
 
 def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
     """Quotient, and zero where the denominator is zero."""

@@ -9,15 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = [
-    "leaves_below",
-    "leaves_of",
-    "needed_again",
-    "nodes_below",
-    "retains_graph",
-    "visits",
-]
-
 
 def nodes_below(tensors: Iterable[Tensor]) -> Iterator[Any]:
     """Autograd nodes that ``tensors`` were computed by, each once."""

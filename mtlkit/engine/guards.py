@@ -17,8 +17,6 @@ from mtlkit.engine.merger import Merger
 from mtlkit.engine.processes import ALONE, Processes, inside_wrapper, wrapper_waits
 from mtlkit.errors import UsageError
 
-__all__ = ["Fork", "Forks", "check_arrivals", "check_unforked", "check_walk", "in_backward"]
-
 _NO_FORK = (
     "for a loss that contains derivatives of the prediction, or a model without features to fork, "
     "leave method(features) out: create the method with wrt=parameters and call total(losses) alone"

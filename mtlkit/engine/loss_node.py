@@ -18,8 +18,6 @@ from mtlkit.engine.merger import Merger
 from mtlkit.engine.parameter_rows import LossParameters, LossRows, split_parameters
 from mtlkit.engine.step import measure_rows
 
-__all__ = ["join_losses"]
-
 
 def join_losses(method: Merger, losses: Sequence[Tensor | None], values: Tensor) -> Tensor:
     """The sum of the losses, whose backward merges the tasks' gradients of the shared parameters.

@@ -10,8 +10,6 @@ from mtlkit.engine.processes import Processes
 from mtlkit.engine.replicas import LoneTraining
 from mtlkit.engine.step import Step
 
-__all__ = ["Forker", "Leaves", "Merger"]
-
 Leaves = list[Tensor | None]
 
 

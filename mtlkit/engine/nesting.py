@@ -11,8 +11,6 @@ from torch.fx import Proxy
 
 from mtlkit.errors import UsageError
 
-__all__ = ["flatten_features"]
-
 
 def flatten_features(features: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]:
     """Tensors of a nested list, tuple or dict, and the function that puts others in their place."""

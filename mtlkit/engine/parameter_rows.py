@@ -13,14 +13,6 @@ from mtlkit.engine.graph import leaves_below, needed_again, nodes_below
 from mtlkit.engine.processes import Processes
 from mtlkit.errors import UsageError
 
-__all__ = [
-    "LossParameters",
-    "LossRows",
-    "parameters_below",
-    "rows_through_features",
-    "split_parameters",
-]
-
 Row = Sequence[Tensor | None]
 
 

@@ -13,15 +13,6 @@ from torch import Tensor
 
 from mtlkit.errors import UsageError
 
-__all__ = [
-    "ALONE",
-    "Processes",
-    "inside_wrapper",
-    "leave_without_gradient",
-    "processes_of",
-    "wrapper_waits",
-]
-
 
 class Processes:
     """Processes whose batches together make one step; a single one by default."""

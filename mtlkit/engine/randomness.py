@@ -1,7 +1,7 @@
 """Random numbers that are equal on every process, on every device, and after a restart.
 
 The generator is counter based: a draw is a hash of (seed, counter, position). So it needs no state but
-the counter, costs no communication and no synchronisation, can be traced by compilers, and position
+the counter, costs no communication and no synchronization, can be traced by compilers, and position
 ``i`` of a batch that is split over processes gets the number that it would get in one process.
 """
 
@@ -11,8 +11,6 @@ import math
 
 import torch
 from torch import Tensor
-
-__all__ = ["normal", "random_orders", "uniform"]
 
 # Odd numbers of 64 bits, as signed ones: 2**64 divided by the golden ratio, and degski's factor.
 _COUNTER, _FACTOR = 0x9E3779B97F4A7C15 - 2**64, 0xD6E8FEB86659FD93 - 2**64

@@ -14,8 +14,6 @@ from mtlkit.config.launching import launched_processes, warn_first
 from mtlkit.engine.graph import leaves_of
 from mtlkit.engine.processes import Processes
 
-__all__ = ["LoneTraining"]
-
 _CHECKED = (10, 100)
 """Steps at which the processes are compared: late enough for their weights to have diverged."""
 _MOST = 64
@@ -32,14 +30,14 @@ class LoneTraining:
         self._backwards = 0
 
     def count_step(self) -> None:
-        """Warn if a launcher started several processes and torch.distributed is not initialised."""
+        """Warn if a launcher started several processes and torch.distributed is not initialized."""
         self._steps += 1
         if self._steps != _CHECKED[0] or (dist.is_available() and dist.is_initialized()):
             return
         started = launched_processes()
         if started > 1:
             warn_first(
-                f"{started} processes were started, but torch.distributed is not initialised: each "
+                f"{started} processes were started, but torch.distributed is not initialized: each "
                 f"trains alone; call torch.distributed.init_process_group and {_ADVICE}",
                 stacklevel=3,
             )

@@ -11,14 +11,12 @@ from torch import Tensor
 from mtlkit.engine.gradients import Gradients
 from mtlkit.engine.processes import ALONE, Processes
 
-__all__ = ["Step", "measure", "measure_rows", "spread"]
-
 
 @dataclass
 class Step:
     """Task gradients of one step, and their inner products.
 
-    The gradients are as they arrived: ``unit`` times those of the loss that all processes minimise
+    The gradients are as they arrived: ``unit`` times those of the loss that all processes minimize
     together. The Gram matrices and the losses are free of that factor and equal on every process.
     """
 

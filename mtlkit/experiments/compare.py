@@ -50,8 +50,6 @@ from mtlkit.report.tables import build_table, table_files
 from mtlkit.tasks import Task
 from mtlkit.training.config import TrainingSettings
 
-__all__ = ["Stopped", "compare", "plan_jobs", "write_tables"]
-
 TIMING = "timing.json"
 
 

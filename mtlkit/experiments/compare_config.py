@@ -13,7 +13,6 @@ from mtlkit.config.settings import Names, display, setting
 from mtlkit.config.spec import format_spec, parse_spec
 from mtlkit.errors import ConfigError, SpecError
 from mtlkit.experiments.entries import (
-    SINGLE_TASK,
     WITH_ROTATIONS,
     Capacity,
     Entry,
@@ -25,16 +24,6 @@ from mtlkit.training.config import DATA, SPEED, TrainingSettings
 
 if TYPE_CHECKING:
     from mtlkit.experiments.tuning.winners import Winners
-
-__all__ = [
-    "CONFIG",
-    "SINGLE_TASK",
-    "CompareConfig",
-    "Entry",
-    "MethodSettings",
-    "MethodsConfig",
-    "split_specs",
-]
 
 COMPARISON = "Comparison"
 CONFIG = "compare.yaml"

@@ -1,7 +1,7 @@
 """What ``mtlkit compare --demo`` shows: the same methods on the same images, in two kinds of units.
 
 In raw units the number of bright pixels is a plain count, whose squared error is at first a hundred to
-ten thousand times as large as the other losses. Then pixels are standardised, and each loss is divided
+ten thousand times as large as the other losses. Then pixels are standardized, and each loss is divided
 by its first values. All else is the RotoGrad paper's, but three times its learning rates, for as many
 epochs as two minutes allow. Nothing was chosen by the outcome of the seeds that are shown: after a first
 look at seeds 0 to 2, which the corrected tests could not tell apart, pcgrad was left out to pay for five
@@ -23,13 +23,11 @@ from mtlkit.report.report import difference_charts, result_blocks, task_charts
 from mtlkit.report.results import Comparison
 from mtlkit.report.tables import build_table
 
-__all__ = ["PARTS", "DemoPart", "write_demo_page"]
-
 _COMMON: dict[str, Any] = {
     "methods": [
         "sum",
         "imtl_g",
-        # normalised losses change their references at step 20, so the gradients' must too
+        # normalized losses change their references at step 20, so the gradients' must too
         {"method": "scale(burn_in=20)", "label": "scale"},
         {"method": "rotograd(burn_in=20)", "label": "rotograd"},
     ],
@@ -84,9 +82,9 @@ PARTS = (
         {"data": "multidigits(val=600, test=1500, pixels=count)"},
     ),
     DemoPart(
-        "normalised",
-        "Normalised",
-        "The same with standardised pixels, and each loss divided by its first values.",
+        "normalized",
+        "Normalized",
+        "The same with standardized pixels, and each loss divided by its first values.",
         {"data": "multidigits(val=600, test=1500)", "normalize": True},
     ),
 )
@@ -111,7 +109,7 @@ def write_demo_page(comparisons: Mapping[str, Comparison], folder: str | os.Path
         sections,
         lead=lead,
         legend=first.labels,
-        grey=first.baseline,
+        gray=first.baseline,
     )
     write_text(path, page)
     return path

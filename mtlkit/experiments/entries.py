@@ -11,16 +11,6 @@ from pydantic import BeforeValidator, WithJsonSchema, create_model, field_valida
 from mtlkit.config.settings import Says, Settings, Spec, display, setting
 from mtlkit.training.config import TrainingSettings
 
-__all__ = [
-    "SINGLE_TASK",
-    "WITH_ROTATIONS",
-    "Capacity",
-    "Entry",
-    "MethodSettings",
-    "Seeds",
-    "split_specs",
-]
-
 SINGLE_TASK = "single-task"
 WITH_ROTATIONS = "with R_k"
 
@@ -32,7 +22,7 @@ class Entry:
     Attributes:
         label: as the table shows it.
         method: config string.
-        extra_capacity: a matrix before each head, as RotoGrad has it, but learnt like the head;
+        extra_capacity: a matrix before each head, as RotoGrad has it, but learned like the head;
             options ``size`` and ``dim``; None for none.
         settings: training settings that differ from those of the others.
         kind: ``front`` for a weighting that only spans the front; empty for a method.
@@ -109,7 +99,7 @@ class _MethodSettings(Settings):
     method: Spec = setting(..., "Config string of the method.")
     label: str | None = setting(None, "As the table shows it; without one, the config string.")
     extra_capacity: Capacity = setting(
-        None, "A matrix before each head, as RotoGrad has it, but learnt like the head."
+        None, "A matrix before each head, as RotoGrad has it, but learned like the head."
     )
 
     @field_validator("label")

@@ -26,8 +26,6 @@ from mtlkit.report.results import read_history
 from mtlkit.tasks import Task
 from mtlkit.training.config import TrainConfig
 
-__all__ = ["Job", "OneTask", "Outcome", "read_outcome", "run_job"]
-
 RESULT = "result.json"
 ERROR_LOG = "error.log"
 FREE = frozenset(

@@ -18,16 +18,6 @@ from typing import Any
 from mtlkit.errors import ConfigError, MissingExtraError
 from mtlkit.experiments.jobs import Job, Outcome, read_outcome, run_job
 
-__all__ = [
-    "Launcher",
-    "Processes",
-    "Submitit",
-    "ThisProcess",
-    "choose_launcher",
-    "cores",
-    "number_of_jobs",
-]
-
 Started = Callable[[Job], None]
 Ended = Callable[[Job, Outcome], None]
 _PATIENCE = 60.0

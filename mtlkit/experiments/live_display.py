@@ -7,8 +7,6 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["LiveDisplay"]
-
 
 class LiveDisplay(ABC):
     """A context in which :meth:`render` is shown again and again.

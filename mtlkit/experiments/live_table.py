@@ -14,8 +14,6 @@ from mtlkit.experiments.live_display import LiveDisplay
 from mtlkit.report.results import Comparison
 from mtlkit.report.tables import Table, build_table, describe_marks, format_cell
 
-__all__ = ["LiveTable", "clock", "print_table", "progress_of"]
-
 _MOST_METRICS = 8
 _TAIL = 8192
 

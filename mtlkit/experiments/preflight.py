@@ -15,8 +15,6 @@ from mtlkit.experiments.timing import find_device, first_batches, make_stepper
 from mtlkit.training.accelerators import check_trackers
 from mtlkit.training.experiment import build_model, make_optimizer
 
-__all__ = ["check_first_step"]
-
 
 def check_first_step(jobs: Sequence[Job], *, elsewhere: bool = False) -> None:
     """Take one step of the plain sum on one batch, as the first of these jobs would.

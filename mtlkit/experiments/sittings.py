@@ -10,8 +10,6 @@ from mtlkit.config.files import write_text
 from mtlkit.config.logs import LOG_NAME
 from mtlkit.report.histories import read_lines
 
-__all__ = ["Sitting"]
-
 _NAME = "sitting.json"
 
 

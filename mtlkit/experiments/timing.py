@@ -22,8 +22,6 @@ from mtlkit.tasks import Task
 from mtlkit.training.experiment import build_model, make_optimizer
 from mtlkit.training.loaders import Batch
 
-__all__ = ["find_device", "first_batches", "make_stepper", "time_steps"]
-
 _WARM_UP = 3
 
 

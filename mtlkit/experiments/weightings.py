@@ -11,8 +11,6 @@ from mtlkit.config.spec import Part, format_spec
 from mtlkit.experiments.compare_config import CompareConfig, Entry
 from mtlkit.report.results import FRONT
 
-__all__ = ["front_entries"]
-
 _SEED = 20_221
 
 

@@ -12,8 +12,6 @@ from mtlkit.config.spec import Part, SpecLike
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.create import create_method
 
-__all__ = ["fitting_method"]
-
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 

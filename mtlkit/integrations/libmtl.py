@@ -28,8 +28,6 @@ from mtlkit.integrations.fitting import fitting_method
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.losses import align, weigh
 
-__all__ = ["load_trainer", "weighting"]
-
 Leaves = list[Tensor | None]
 
 

@@ -24,8 +24,6 @@ except ImportError as error:
         "pip install lightning"
     ) from error
 
-__all__ = ["MultiTask"]
-
 
 class MultiTask(Callback):
     """Merge the tasks' gradients where the backbone's output forks into the heads.

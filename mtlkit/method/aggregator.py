@@ -19,8 +19,6 @@ from mtlkit.errors import SpecError, UsageError
 from mtlkit.method.method import Method, Tasks
 from mtlkit.method.state import State
 
-__all__ = ["GradientAggregator", "State", "Step", "Tasks"]
-
 _HOOKS = {
     "loss": ("loss_weights", "weigh_losses"),
     "fork": ("fork", "pull_back"),
@@ -58,7 +56,7 @@ class GradientAggregator(Method, ABC):
     ===================  ========================================  ===============================
 
     Hooks are pure functions over the P tasks that are present. One with memory is given the state that
-    ``__init__`` declared (``add_state``, ``add_constant``, ``add_learnt``) and returns its result and
+    ``__init__`` declared (``add_state``, ``add_constant``, ``add_learned``) and returns its result and
     the new state. Keyword-only arguments of ``__init__`` are the options of the config string; each
     is kept in an attribute of its name.
 
@@ -122,7 +120,7 @@ class GradientAggregator(Method, ABC):
         return torch.ones_like(losses)
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """(P,) factors of the losses, which may depend on learnt parameters, and the new state."""
+        """(P,) factors of the losses, which may depend on learned parameters, and the new state."""
         return self.loss_weights(losses), state
 
     def loss_penalty(self, losses: Tensor, state: State) -> Tensor | None:
@@ -177,7 +175,7 @@ class GradientAggregator(Method, ABC):
     # Learn own parameters
 
     def learn(self, gram: Tensor, state: State) -> Mapping[str, Tensor]:
-        """(P,) gradients of learnt parameters that the total does not give them."""
+        """(P,) gradients of learned parameters that the total does not give them."""
         return {}
 
     def own_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
@@ -187,7 +185,7 @@ class GradientAggregator(Method, ABC):
             return (None,) * len(parameters)
         found = self.learn(step.gram, self.state_of(step)) if step.present else {}
         gradients = []
-        for name, parameter in self.learnt.items():
+        for name, parameter in self.learned.items():
             if name in found:
                 gradient = spread(found[name] * step.scale, step.present, step.tasks, fill=0.0)
                 gradients.append(gradient.to(parameter.dtype))

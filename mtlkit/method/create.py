@@ -15,8 +15,6 @@ from mtlkit.engine.step import Step
 from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator
 
-__all__ = ["Chain", "create_method"]
-
 
 def create_method(
     spec: SpecLike | GradientAggregator,

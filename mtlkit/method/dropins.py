@@ -21,8 +21,6 @@ from mtlkit.errors import SpecError, UsageError
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.losses import align
 
-__all__ = ["backward", "mtl_backward"]
-
 Losses = Mapping[str, Tensor | None] | Sequence[Tensor | None]
 Edge = tuple[Any, int]
 

@@ -1,4 +1,4 @@
-"""The seam between torch and NumPy: solvers run on the host, at one synchronisation per step."""
+"""The seam between torch and NumPy: solvers run on the host, at one synchronization per step."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from mtlkit.weighting._solvers.geometry import Matrix
-
-__all__ = ["Matrix", "on_host"]
 
 
 def on_host(function: Callable[..., Matrix], gram: Tensor, *tensors: Tensor, **options: float) -> Tensor:

@@ -17,8 +17,6 @@ from mtlkit.errors import SpecError, UsageError, unknown_name
 if TYPE_CHECKING:
     from mtlkit.method.aggregator import GradientAggregator
 
-__all__ = ["WeighedLosses", "align", "weigh", "weigh_by_labels"]
-
 
 def align(losses: Any, tasks: Sequence[str]) -> dict[int, Tensor]:
     """The losses that are given, by the task's number; each a scalar tensor."""
@@ -65,7 +63,7 @@ class WeighedLosses:
 
     Attributes:
         terms: by task; without gradients for the weights.
-        extra: what is added to them: the parts' penalties and the gradients of learnt weights.
+        extra: what is added to them: the parts' penalties and the gradients of learned weights.
         values: (K,) losses as they were given, averaged over ``processes``; NaN for absent tasks.
     """
 
@@ -84,7 +82,7 @@ def weigh(
 ) -> WeighedLosses:
     """Let the parts weigh the losses, left to right, and keep their new state if ``recording``.
 
-    The weights are functions of the averaged losses. Learnt weights get their gradient from these
+    The weights are functions of the averaged losses. Learned weights get their gradient from these
     too, so that it is the same on every process, whether or not gradients are averaged later.
     """
     tasks = len(parts[0].tasks)
@@ -98,8 +96,8 @@ def weigh(
         weights, new = part.weigh_losses(current, state)
         weights = weights.to(values.dtype, copy=True)  # it may be the state, which changes below
         if weights.requires_grad:
-            learnt = (weights * current).sum()
-            extra = _add(extra, learnt - learnt.detach())
+            learned = (weights * current).sum()
+            extra = _add(extra, learned - learned.detach())
         penalty = part.loss_penalty(current, state)
         extra = extra if penalty is None else _add(extra, penalty.to(values.dtype))
         if recording and new is not state:

@@ -30,8 +30,6 @@ from mtlkit.method.stats import LastStep, Stats
 if TYPE_CHECKING:
     from mtlkit.method.aggregator import GradientAggregator
 
-__all__ = ["Method", "Tasks"]
-
 Tasks = int | Sequence[str] | Mapping[str, Any]
 
 
@@ -122,7 +120,7 @@ class Method(Stateful):
             terms.append(weighed.extra)
         if not terms:
             raise UsageError(
-                "every loss is None and no features were forked: there is nothing to minimise; "
+                "every loss is None and no features were forked: there is nothing to minimize; "
                 "call method(features) first, or skip this batch"
             )
         return sum(terms[1:], terms[0])

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from mtlkit.engine.step import Step
 from mtlkit.errors import UsageError
 
-__all__ = ["State", "Stateful"]
-
 Per = Literal["task", "pair", "all", "coordinate"]
 
 
@@ -60,7 +58,7 @@ class Stateful(nn.Module):
         super().__init__()
         self._count = count
         self._declared: dict[str, Per] = {}
-        self._learnt: list[str] = []
+        self._learned: list[str] = []
         self._constants: list[str] = []
         self._columns = _Columns()
 
@@ -95,20 +93,20 @@ class Stateful(nn.Module):
         self._declared[name] = "task"
         self._constants.append(name)
 
-    def add_learnt(self, name: str, start: float = 0.0) -> None:
+    def add_learned(self, name: str, start: float = 0.0) -> None:
         """Own one parameter per task, which the user's optimizer moves."""
         setattr(self, name, nn.Parameter(torch.full((self._count,), start)))
         self._declared[name] = "task"
-        self._learnt.append(name)
+        self._learned.append(name)
 
     @property
-    def learnt(self) -> dict[str, nn.Parameter]:
-        """The parameters declared by :meth:`add_learnt`."""
-        return {name: getattr(self, name) for name in self._learnt}
+    def learned(self) -> dict[str, nn.Parameter]:
+        """The parameters declared by :meth:`add_learned`."""
+        return {name: getattr(self, name) for name in self._learned}
 
     def owned(self) -> tuple[Tensor, ...]:
         """Parameters that are inputs of the junction."""
-        return tuple(getattr(self, name) for name in self._learnt)
+        return tuple(getattr(self, name) for name in self._learned)
 
     # What the step does with it
 
@@ -161,7 +159,7 @@ class Stateful(nn.Module):
         """Keep the ``new`` state of the present tasks, if the step was finite."""
         for name, per in self._declared.items():
             value = getattr(new, name)
-            if value is getattr(old, name) or name in self._learnt or name in self._constants:
+            if value is getattr(old, name) or name in self._learned or name in self._constants:
                 continue
             buffer: Tensor = getattr(self, name)
             if per == "coordinate" and not buffer.shape[1]:
@@ -185,7 +183,7 @@ class Stateful(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Keep state in its own type when a model is cast, and all else in float32 or better."""
-        state = {id(getattr(self, name)) for name in self._declared if name not in self._learnt}
+        state = {id(getattr(self, name)) for name in self._declared if name not in self._learned}
 
         def careful(tensor: Tensor) -> Tensor:
             result: Tensor = fn(tensor)

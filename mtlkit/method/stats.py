@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from mtlkit.engine.gram import cosine_matrix, norms_of, safe_divide
 from mtlkit.engine.step import Step, spread
 
-__all__ = ["LastStep", "Stats"]
-
 _NAMES = ("losses", "norms", "cosines", "weights", "update_cosines")
 
 

@@ -1,6 +1,6 @@
 """Charts over two axes as Plotly's figures: plain mappings of ``data`` and ``layout`` for the page.
 
-A trace carries ``meta.series``, the place of its method in the page's legend: the page colours it by the
+A trace carries ``meta.series``, the place of its method in the page's legend: the page colors it by the
 theme and hides it with the legend. All text is escaped here, because Plotly reads tags in labels.
 """
 
@@ -15,18 +15,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from mtlkit.report.statistics import Floats
-
-__all__ = [
-    "Chart",
-    "Line",
-    "Point",
-    "chart_axis",
-    "heat_chart",
-    "kept_bounds",
-    "line_chart",
-    "metric_bounds",
-    "point_chart",
-]
 
 Bounds: TypeAlias = tuple[float | None, float | None]
 NO_BOUNDS: Bounds = (None, None)
@@ -61,7 +49,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Point:
-    """A point of a scatter plot; without a series it is grey, and part of the background."""
+    """A point of a scatter plot; without a series it is gray, and part of the background."""
 
     series: int | None
     label: str
@@ -148,16 +136,16 @@ def point_chart(
     y_bounds: Bounds = NO_BOUNDS,
     log_x: bool = False,
 ) -> Chart | None:
-    """Methods as points; ``front`` is drawn as a grey line behind them."""
+    """Methods as points; ``front`` is drawn as a gray line behind them."""
     kept = [p for p in points if math.isfinite(p.x) and math.isfinite(p.y) and (p.x > 0 or not log_x)]
     if not kept:
         return None
     data: list[dict[str, Any]] = []
     if front:
         data.append({"type": "scatter", "mode": "lines", "name": "front", **_coordinates(front)})
-    grey = [point for point in kept if point.series is None]
-    if grey:
-        data.append({"type": "scatter", "mode": "markers", "name": "", **_coordinates(grey)})
+    gray = [point for point in kept if point.series is None]
+    if gray:
+        data.append({"type": "scatter", "mode": "markers", "name": "", **_coordinates(gray)})
     middle = (min(point.x for point in kept) + max(point.x for point in kept)) / 2
     for point in kept:
         if point.series is not None:
@@ -189,7 +177,7 @@ def heat_chart(
     title: str,
     label: str,
 ) -> Chart:
-    """A matrix, coloured from red below zero over white to blue above."""
+    """A matrix, colored from red below zero over white to blue above."""
     table = np.asarray(values, dtype=np.float64)
     known = np.abs(table[np.isfinite(table)])
     reach = float(known.max()) if known.size and known.max() > 0 else 1.0
@@ -231,7 +219,7 @@ def name_axis(names: Sequence[str]) -> dict[str, Any]:
 
 
 def thin_line(line: Line, points: int) -> Line:
-    """Average neighbouring points where there are more than can be seen."""
+    """Average neighboring points where there are more than can be seen."""
     if len(line.x) <= points:
         return line
     bins = np.array_split(np.arange(len(line.x)), points)

@@ -14,8 +14,6 @@ from mtlkit.report.figures import Column, Figures
 from mtlkit.report.significance import Difference, holm, paired_difference
 from mtlkit.report.statistics import paired_t_test
 
-__all__ = ["Claim", "compare_methods", "family"]
-
 LEVEL = 0.05
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from mtlkit.report.results import Comparison, Run
 
-__all__ = ["Cost", "method_costs"]
-
 
 @dataclass(frozen=True)
 class Cost:

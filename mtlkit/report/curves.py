@@ -13,8 +13,6 @@ from mtlkit.report.page import Charts, Note, Section
 from mtlkit.report.results import Comparison, Run
 from mtlkit.report.statistics import confidence_band
 
-__all__ = ["gradient_section", "learning_section"]
-
 _BYTES = 2_200_000  # what all curves of a page may take
 _POINT = 40
 _NOTE = Note("Mean over seeds; shaded: 90 % confidence interval of the mean.")

@@ -9,8 +9,6 @@ from typing import Literal, TypeAlias
 from mtlkit.report.results import FRONT, Comparison, Run
 from mtlkit.report.statistics import task_improvement, task_statistics
 
-__all__ = ["Column", "Figures", "collect_figures", "task_gains"]
-
 _STATISTICS = {
     "mean": "mean",
     "median": "median",

@@ -8,8 +8,6 @@ from numpy.typing import ArrayLike, NDArray
 from mtlkit.errors import SpecError
 from mtlkit.report.statistics import Floats
 
-__all__ = ["hypervolume", "pareto_front"]
-
 _EXACT = 4
 _DRAWS = 100_000
 

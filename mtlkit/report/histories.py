@@ -16,8 +16,6 @@ from typing import Any, TypeAlias
 from mtlkit.config.files import write_text
 from mtlkit.config.logs import json_line
 
-__all__ = ["HISTORIES", "ByTask", "HistoryRow", "Metrics", "MonitorRow", "read_history", "write_rows"]
-
 HISTORIES = ("history.jsonl", "log.jsonl")
 
 ByTask: TypeAlias = dict[str, float]

@@ -1,7 +1,7 @@
 """One self-contained HTML page: text, sortable tables and Plotly's charts; it needs no other file.
 
 The templates are in ``templates/``. A page has one legend for all its charts; a name in it has one
-colour everywhere, and a click hides it everywhere.
+color everywhere, and a click hides it everywhere.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ import numpy as np
 from mtlkit._version import __version__
 from mtlkit.report.charts import Chart
 
-__all__ = ["Block", "Cell", "Charts", "Head", "Listing", "Note", "Section", "render_page"]
-
-# Okabe and Ito's colours, which people with any colour vision can tell apart; (light theme, dark theme).
+# Okabe and Ito's colors, which people with any color vision can tell apart; (light theme, dark theme).
 # Yellow and black are exchanged for tones that stand out from both backgrounds.
 PALETTE = (
     ("#0072b2", "#4aa8e0"),
@@ -34,7 +32,7 @@ PALETTE = (
 )
 DASHES = ("solid", "dash", "dot", "dashdot")
 SYMBOLS = ("circle", "diamond", "square", "triangle-up")
-"""What tells lines and points of one colour apart."""
+"""What tells lines and points of one color apart."""
 MANY = 12
 """More charts than this in a group are collapsed at first."""
 
@@ -50,7 +48,7 @@ class Cell:
         mark: behind the text, raised.
         hint: shown by the mouse.
         best: in bold letters.
-        series: place in the legend whose colour it shows.
+        series: place in the legend whose color it shows.
         code: in the letters of code.
     """
 
@@ -146,7 +144,7 @@ def render_page(
     lead: Sequence[str] = (),
     facts: Sequence[str] = (),
     legend: Sequence[str] = (),
-    grey: str | None = None,
+    gray: str | None = None,
 ) -> str:
     """A page as a string of HTML.
 
@@ -156,11 +154,11 @@ def render_page(
         lead: the most important sentences, on top.
         facts: short remarks below the title.
         legend: names of the series, in the order that ``series`` of the charts' traces counts.
-        grey: the name that stands apart in grey, such as a baseline.
+        gray: the name that stands apart in gray, such as a baseline.
     """
     kept = [section for section in sections if section.kept]
     charted = [section for section in kept if any(isinstance(b, Charts) for b in section.kept)]
-    slots = palette_slots(legend, grey)
+    slots = palette_slots(legend, gray)
     series = [
         {
             "name": name,
@@ -188,11 +186,11 @@ def render_page(
     return page
 
 
-def palette_slots(legend: Sequence[str], grey: str | None) -> list[int]:
-    """Each name's place in the palette; the grey at its end is kept for one name where there is one."""
+def palette_slots(legend: Sequence[str], gray: str | None) -> list[int]:
+    """Each name's place in the palette; the gray at its end is kept for one name where there is one."""
     size = len(PALETTE)
-    slots = (slot for slot in range(10**6) if grey is None or slot % size != size - 1)
-    return [size - 1 if name == grey else next(slots) for name in legend]
+    slots = (slot for slot in range(10**6) if gray is None or slot % size != size - 1)
+    return [size - 1 if name == gray else next(slots) for name in legend]
 
 
 @functools.cache

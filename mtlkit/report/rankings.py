@@ -13,8 +13,6 @@ from mtlkit.report.results import Comparison
 from mtlkit.report.significance import Ranking, rank_methods
 from mtlkit.report.trade_offs import incomplete, mean_metrics
 
-__all__ = ["rank_section"]
-
 _FEW_TASKS = 5
 
 

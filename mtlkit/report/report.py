@@ -33,8 +33,6 @@ from mtlkit.report.tables import Cell as TableCell
 from mtlkit.report.tables import Table, build_table, describe_marks, format_number
 from mtlkit.report.trade_offs import front_section
 
-__all__ = ["difference_charts", "render_report", "result_blocks", "task_charts", "write_report"]
-
 
 def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
     """Write the report to ``path`` and return it."""
@@ -64,7 +62,7 @@ def render_report(comparison: Comparison) -> str:
         lead=table.verdict.sentences,
         facts=_facts(comparison),
         legend=comparison.labels,
-        grey=comparison.baseline if comparison.baseline in comparison.labels else None,
+        gray=comparison.baseline if comparison.baseline in comparison.labels else None,
     )
 
 

@@ -37,20 +37,6 @@ from mtlkit.report.histories import (
     write_rows,
 )
 
-__all__ = [
-    "Comparison",
-    "HistoryRow",
-    "MonitorRow",
-    "ResultsError",
-    "Run",
-    "TaskRecord",
-    "append_result",
-    "read_header",
-    "read_history",
-    "run_folder",
-    "write_history",
-]
-
 FORMAT = 1
 """Version of the files; a folder of a later one is refused."""
 HEADER = "comparison.json"

@@ -20,8 +20,6 @@ from mtlkit.report.charts import (
     plain,
 )
 
-__all__ = ["Interval", "Sample", "bar_chart", "box_chart", "interval_chart"]
-
 
 @dataclass(frozen=True)
 class Sample:

@@ -19,16 +19,6 @@ from numpy.typing import ArrayLike
 from mtlkit.errors import SpecError
 from mtlkit.report.statistics import Floats
 
-__all__ = [
-    "Difference",
-    "Ranking",
-    "critical_difference",
-    "holm",
-    "paired_difference",
-    "rank_methods",
-    "seeds_needed",
-]
-
 MOST_SEEDS = 1000
 
 

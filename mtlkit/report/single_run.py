@@ -9,8 +9,6 @@ from pathlib import Path
 from mtlkit.report.histories import HISTORIES, metrics_of, read_history, read_lines
 from mtlkit.report.results import HEADER, Comparison, ResultsError, Run, TaskRecord, read_json
 
-__all__ = ["read_trainer_run"]
-
 
 def read_trainer_run(folder: str | os.PathLike[str]) -> Comparison:
     """A single run of the Trainer, from its ``log.jsonl``, as a comparison of one.

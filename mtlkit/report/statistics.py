@@ -18,19 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from mtlkit.errors import SpecError
 
-__all__ = [
-    "Band",
-    "Spread",
-    "TTest",
-    "TaskStatistics",
-    "confidence_band",
-    "paired_t_test",
-    "relative_improvement",
-    "spread",
-    "task_improvement",
-    "task_statistics",
-]
-
 Floats = NDArray[np.float64]
 
 
@@ -145,7 +132,7 @@ def paired_t_test(
     The null hypothesis is that it is equal or worse. Pairs with a value that is not finite are left
     out; fewer than two pairs leave the test undefined (NaN, not significant). Where all differences
     are the same, t is infinite, and the method is significantly better if the difference is in its
-    favour; where all are zero, t is 0 and p is 1/2.
+    favor; where all are zero, t is 0 and p is 1/2.
     """
     first, second = (np.asarray(values, dtype=np.float64) for values in (method, reference))
     if first.shape != second.shape or first.ndim != 1:

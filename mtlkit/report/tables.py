@@ -14,21 +14,6 @@ from mtlkit.report.significance import Difference
 from mtlkit.report.statistics import Spread, TTest, paired_t_test, spread
 from mtlkit.report.verdict import Verdict, judge
 
-__all__ = [
-    "Cell",
-    "Column",
-    "Row",
-    "Table",
-    "build_table",
-    "describe_marks",
-    "format_cell",
-    "format_number",
-    "table_files",
-    "to_csv",
-    "to_latex",
-    "to_markdown",
-]
-
 DAGGER, DOUBLE_DAGGER, STAR = "†", "‡", "*"
 MOST_DECIMALS = 6
 

@@ -17,8 +17,6 @@ from mtlkit.report.page import Block, Cell, Charts, Head, Listing, Note, Section
 from mtlkit.report.results import Comparison, Run, TaskRecord
 from mtlkit.report.statistics import Floats
 
-__all__ = ["front_section", "incomplete", "mean_gains", "mean_metrics"]
-
 _MOST_PAIRED = 3
 
 
@@ -70,7 +68,7 @@ def front_section(comparison: Comparison) -> Section:
     many = len(comparison.tasks) > _MOST_PAIRED
     blocks: list[Block] = [
         Note(
-            f"Grey: the plain sum with {len(drawn)} drawn weightings of the losses, means over seeds: "
+            f"Gray: the plain sum with {len(drawn)} drawn weightings of the losses, means over seeds: "
             "what a search over weights alone reaches. A method is worth its effort if it lies beyond. "
             f"Over all tasks, {kept.sum()} of them are on the front, dominated by no other"
             f"{'; the rest is dotted' if many else ''}.{incomplete(comparison, 'here')}"
@@ -136,7 +134,7 @@ def _parallel(comparison: Comparison, kept: NDArray[np.bool_]) -> Chart | None:
     chart = line_chart(lines, "Gain by task", "", f"gain over {base}, %")
     if chart is None:
         return None
-    grey = [
+    gray = [
         {"type": "scatter", "mode": "lines", "name": plain(label), "x": places, "y": row, "opacity": 0.5,
          "line": {"width": 1, "dash": "solid" if on_front else "dot"}, "hoverinfo": "skip"}
         for label, row, on_front in zip(drawn, behind, kept, strict=True)
@@ -149,7 +147,7 @@ def _parallel(comparison: Comparison, kept: NDArray[np.bool_]) -> Chart | None:
         "height": 380,
         "xaxis": {"tickvals": places, "ticktext": [plain(task.name) for task in comparison.tasks]},
     }
-    figure = {"data": grey + chart.figure["data"], "layout": layout}
+    figure = {"data": gray + chart.figure["data"], "layout": layout}
     return Chart(chart.title, figure, chart.description, wide=True)
 
 

@@ -18,8 +18,6 @@ from mtlkit.report.figures import Column, Figures, collect_figures
 from mtlkit.report.results import Comparison
 from mtlkit.report.verdict_text import MARGIN, Case, interval, losers, remaining, some, winners
 
-__all__ = ["Verdict", "judge"]
-
 
 @dataclass(frozen=True)
 class Verdict:

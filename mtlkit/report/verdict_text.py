@@ -10,8 +10,6 @@ from mtlkit.report.claims import LEVEL, Claim
 from mtlkit.report.figures import Column
 from mtlkit.report.significance import MOST_SEEDS, Difference, seeds_needed
 
-__all__ = ["FEW_SEEDS", "MARGIN", "Case", "interval", "losers", "remaining", "some", "winners"]
-
 MARGIN = 1.0
 """Percentage points within which two methods are called level."""
 FEW_SEEDS = 5

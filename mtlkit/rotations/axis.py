@@ -12,8 +12,6 @@ from torch import Tensor
 
 from mtlkit.errors import UsageError
 
-__all__ = ["Axis", "block_diagonal"]
-
 
 @dataclass(frozen=True)
 class Axis:

@@ -14,18 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-__all__ = [
-    "CAPACITY",
-    "degree_for",
-    "exponential_minus_one",
-    "packed_shape",
-    "packed_skew_products",
-    "probe",
-    "skew_product",
-    "skew_square",
-    "unpack",
-]
-
 CAPACITY = {2: 0.1, 4: 0.3, 8: 0.5}
 """Largest angle of one step, in radians, by the degree of the polynomial.
 
@@ -96,7 +84,7 @@ def exponential_minus_one(move: Tensor, degree: int = 8, squarings: int = 0) -> 
     .. math:: f = \min(1,\ 2^s c / \|A\|_2)
 
     with the capacity c of the Taylor polynomial of the ``degree``; each of ``squarings`` s is one more
-    product. The factors are computed on the device, without a synchronisation. The identity is left out
+    product. The factors are computed on the device, without a synchronization. The identity is left out
     throughout, because adding it would round away the digits of a small move.
     """
     if squarings:
@@ -140,7 +128,7 @@ def _degree_eight(move: Tensor, square: Tensor) -> Tensor:
 
 
 def degree_for(move: Tensor) -> int:
-    """Polynomial degree for updates of up to four times (B, n, n) ``move``; synchronises."""
+    """Polynomial degree for updates of up to four times (B, n, n) ``move``; synchronizes."""
     largest = float(_spectral_norms(move, move).max())
     return next((degree for degree, capacity in CAPACITY.items() if capacity >= 4 * largest), 8)
 

@@ -13,8 +13,6 @@ from torch import Tensor
 from mtlkit.rotations.exponential import exponential_minus_one, unpack
 from mtlkit.rotations.manifold import orthogonalize, projected
 
-__all__ = ["fold_", "folded"]
-
 # Matrices are folded in chunks of this many numbers, which fit into a CPU's cache: at K=10, m=512 that
 # is one after the other and takes three quarters of the time of one batch.
 _CHUNK = 2**18

@@ -10,8 +10,6 @@ from torch import Tensor
 from mtlkit.errors import SpecError
 from mtlkit.rotations.exponential import probe
 
-__all__ = ["correct_drift_", "drift", "orthogonalize", "polar", "projected", "starting_rotations"]
-
 # Frobenius norm of R'R - I that rounding does not reach: R was overwritten
 _NOT_ROTATIONS = 1e-3
 # root mean square of the entries of a row of R'R - I, times the root of their number

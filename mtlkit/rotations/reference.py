@@ -13,8 +13,6 @@ from mtlkit.rotations.axis import block_diagonal
 from mtlkit.rotations.exponential import skew_product
 from mtlkit.rotations.manifold import starting_rotations
 
-__all__ = ["GeotorchRotations"]
-
 
 class GeotorchRotations(nn.Module):
     """The same as :class:`~mtlkit.rotations.Rotations`, slower by an order of magnitude.

@@ -14,8 +14,6 @@ from mtlkit.rotations.exponential import degree_for, packed_shape, packed_skew_p
 from mtlkit.rotations.fold import fold_, folded
 from mtlkit.rotations.manifold import correct_drift_, orthogonalize, projected, starting_rotations
 
-__all__ = ["Rotations"]
-
 _FOLDS_BETWEEN_CHECKS = 16
 _PATIENCE = 100
 """Backward passes without an update before a warning; gradient accumulation makes several per update."""

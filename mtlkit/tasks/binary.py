@@ -14,14 +14,12 @@ from mtlkit.tasks.labels import KnownSamples, Loss, Masked, answer_known
 from mtlkit.tasks.registry import register_task
 from mtlkit.tasks.task import Task
 
-__all__ = ["Binary"]
-
 
 @register_task("binary")
 class Binary(Task):
     """Cross-entropy of logits; F1, area under the ROC curve and accuracy.
 
-    Prediction and target are (B, 1) or (B,); a target is NaN or negative where unlabelled.
+    Prediction and target are (B, 1) or (B,); a target is NaN or negative where unlabeled.
 
     Args:
         name: of the task.

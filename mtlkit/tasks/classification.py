@@ -12,12 +12,10 @@ from mtlkit.tasks.labels import NO_LABEL, ClassLoss, Loss, class_known
 from mtlkit.tasks.registry import register_task
 from mtlkit.tasks.task import Classes, Task, class_names
 
-__all__ = ["Classification"]
-
 
 @register_task("classification")
 class Classification(Task):
-    """Cross-entropy and accuracy; prediction (B, C), target (B,), negative where unlabelled.
+    """Cross-entropy and accuracy; prediction (B, C), target (B,), negative where unlabeled.
 
     Args:
         name: of the task.

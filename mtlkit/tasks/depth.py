@@ -12,8 +12,6 @@ from mtlkit.tasks.labels import KnownPixels, Loss, Masked
 from mtlkit.tasks.registry import register_task
 from mtlkit.tasks.task import Task
 
-__all__ = ["Depth"]
-
 
 @register_task("depth")
 class Depth(Task):

@@ -15,22 +15,6 @@ from torch import Tensor
 
 from mtlkit.errors import SpecError
 
-__all__ = [
-    "NO_LABEL",
-    "ClassLoss",
-    "KnownPixels",
-    "KnownSamples",
-    "LabelCount",
-    "Labels",
-    "Loss",
-    "Masked",
-    "all_known",
-    "answer_known",
-    "class_known",
-    "labelled_rows",
-    "number_known",
-]
-
 NO_LABEL = -100
 """Integer target of a sample without a label; torch's own ``ignore_index``."""
 
@@ -43,7 +27,7 @@ class LabelCount(NamedTuple):
 
     number: int
     rows: Tensor | None = None
-    """Indices of the labelled samples, if the loss and the metrics see only those; None for all."""
+    """Indices of the labeled samples, if the loss and the metrics see only those; None for all."""
 
 
 def _is_complete(target: Tensor) -> bool:
@@ -55,7 +39,7 @@ def _is_complete(target: Tensor) -> bool:
     return target.min().item() != NO_LABEL
 
 
-def labelled_rows(target: Tensor) -> Tensor:
+def labeled_rows(target: Tensor) -> Tensor:
     """(B,) mask of the samples that have a label."""
     flat = target.reshape(len(target), -1)
     if target.is_floating_point():
@@ -88,7 +72,7 @@ def all_known(labels: Labels | None, target: Tensor) -> bool:
 
 
 class Masked:
-    """Mean of an element-wise loss over the elements that are labelled.
+    """Mean of an element-wise loss over the elements that are labeled.
 
     Args:
         task: name of the task, for error messages.
@@ -153,7 +137,7 @@ class ClassLoss(_OwnLoss):
 
 
 class KnownSamples(_OwnLoss):
-    """The loss of the samples that are labelled throughout."""
+    """The loss of the samples that are labeled throughout."""
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The mean over these samples; zero where there is none."""

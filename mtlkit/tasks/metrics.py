@@ -18,15 +18,6 @@ from torchmetrics.utilities import dim_zero_cat
 
 from mtlkit.tasks.labels import NO_LABEL, number_known
 
-__all__ = [
-    "DepthErrors",
-    "Flat",
-    "NormalAngles",
-    "RankingScore",
-    "RegressionErrors",
-    "SegmentationScores",
-]
-
 ANGLES = (11.25, 22.5, 30.0)
 _BINS_PER_DEGREE = 100
 

@@ -13,8 +13,6 @@ from mtlkit.tasks.labels import NO_LABEL, KnownSamples, Loss, Masked, answer_kno
 from mtlkit.tasks.registry import register_task
 from mtlkit.tasks.task import Classes, Task, class_names
 
-__all__ = ["Multilabel"]
-
 
 @register_task("multilabel")
 class Multilabel(Task):

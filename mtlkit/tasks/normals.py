@@ -12,8 +12,6 @@ from mtlkit.tasks.labels import KnownPixels, Loss
 from mtlkit.tasks.registry import register_task
 from mtlkit.tasks.task import Task
 
-__all__ = ["Normals"]
-
 
 @register_task("normals")
 class Normals(Task):

@@ -8,17 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mtlkit.tasks.labels import LabelCount, labelled_rows
+from mtlkit.tasks.labels import LabelCount, labeled_rows
 from mtlkit.tasks.task import Task
-
-__all__ = [
-    "LabelOverlap",
-    "Overlap",
-    "join_overlaps",
-    "label_overlap",
-    "labelled_samples",
-    "overlap_advice",
-]
 
 
 class Overlap(NamedTuple):
@@ -53,17 +44,17 @@ def label_overlap(
             continue
         present |= 1 << number
         if not own_samples:
-            known = labelled_samples(task, target, count).int()
+            known = labeled_samples(task, target, count).int()
             total = known if total is None else total + known
     return Overlap(total is not None and bool((total > 1).any()), present)
 
 
-def labelled_samples(task: Task, target: Tensor, count: LabelCount) -> Tensor:
+def labeled_samples(task: Task, target: Tensor, count: LabelCount) -> Tensor:
     """(B,) mask of the samples that have a label of the task."""
     whole = len(target) if task.labels is None else target.numel()
     if count.number == whole:
         return torch.ones(len(target), dtype=torch.bool)
-    mask = labelled_rows(target) if task.labels is None else task.labels(target)
+    mask = labeled_rows(target) if task.labels is None else task.labels(target)
     return mask.reshape(len(target), -1).any(dim=1).cpu()
 
 
@@ -74,10 +65,10 @@ def overlap_advice(method: Any, overlaps: Sequence[Overlap]) -> str | None:
         method: as :func:`mtlkit.create_method` made it.
         overlaps: what :func:`label_overlap` found in some batches.
     """
-    labelled = [overlap.present for overlap in overlaps if overlap.present]
-    if not labelled or len(method.tasks) < 2 or any(overlap.shared for overlap in overlaps):
+    labeled = [overlap.present for overlap in overlaps if overlap.present]
+    if not labeled or len(method.tasks) < 2 or any(overlap.shared for overlap in overlaps):
         return None
-    if all(present.bit_count() == 1 for present in labelled):
+    if all(present.bit_count() == 1 for present in labeled):
         if not _reads_gradients(method):
             return None
         return (

@@ -13,8 +13,6 @@ from mtlkit.errors import SpecError
 if TYPE_CHECKING:
     from mtlkit.tasks.task import Task
 
-__all__ = ["create_task", "kinds", "list_tasks", "register_task", "task_options"]
-
 T = TypeVar("T", bound=Callable[..., Any])
 
 kinds: Registry[Any] = Registry("kind of task", "mtlkit.tasks", "mtlkit.tasks")

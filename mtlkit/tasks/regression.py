@@ -10,8 +10,6 @@ from mtlkit.tasks.labels import KnownSamples, Loss, Masked, number_known
 from mtlkit.tasks.registry import register_task
 from mtlkit.tasks.task import Task
 
-__all__ = ["Regression"]
-
 
 @register_task("regression")
 class Regression(Task):

@@ -13,17 +13,15 @@ from mtlkit.tasks.labels import NO_LABEL, ClassLoss, Loss, class_known
 from mtlkit.tasks.registry import register_task
 from mtlkit.tasks.task import Classes, Task, class_names
 
-__all__ = ["Segmentation"]
-
 
 @register_task("segmentation")
 class Segmentation(Task):
-    """Cross-entropy; prediction (B, C, H, W), target (B, H, W), negative where unlabelled.
+    """Cross-entropy; prediction (B, C, H, W), target (B, H, W), negative where unlabeled.
 
     Args:
         name: of the task.
         classes: their number, or their names.
-        loss: instead of the cross-entropy; it leaves out unlabelled pixels itself, which are
+        loss: instead of the cross-entropy; it leaves out unlabeled pixels itself, which are
             :data:`~mtlkit.tasks.NO_LABEL`, torch's own ``ignore_index``.
     """
 
@@ -51,7 +49,7 @@ class Segmentation(Task):
         return {self.name: prediction.argmax(dim=1).to(torch.int16).numpy()}
 
     def draw(self, axis: Any, target: Tensor) -> None:
-        """A colour per class."""
+        """A color per class."""
         shown = torch.where(target >= 0, target.double(), torch.nan)
         last = max((self.outputs or 2) - 1, 1)
         axis.imshow(shown.numpy(), cmap="tab20", vmin=0, vmax=last, interpolation="nearest")

@@ -22,12 +22,10 @@ from mtlkit.tasks.labels import (
     Loss,
     Masked,
     all_known,
-    labelled_rows,
+    labeled_rows,
     not_a_loss,
 )
 from mtlkit.tasks.registry import create_task, kinds
-
-__all__ = ["Classes", "Task", "class_names"]
 
 Classes: TypeAlias = int | Sequence[str]
 """Classes by their number, or by their names."""
@@ -45,10 +43,10 @@ class Task:
         higher_is_better: by name of the metric, or one truth for all; None asks the metrics. The
             first name is the main metric; without metrics, the loss is.
         outputs: size of the head's output, for :func:`mtlkit.create_architecture`.
-        labels: function from a target to a mask of what is labelled: (B,) picks whole samples before
+        labels: function from a target to a mask of what is labeled: (B,) picks whole samples before
             the loss is called; more dimensions mean that ``loss`` and ``metrics`` leave out what is
-            unlabelled themselves, and are averaged by the number of labels. Without it, a sample is
-            unlabelled where its target has a NaN, or is :data:`NO_LABEL` throughout.
+            unlabeled themselves, and are averaged by the number of labels. Without it, a sample is
+            unlabeled where its target has a NaN, or is :data:`NO_LABEL` throughout.
         link: function of the prediction that the metrics see, such as a sigmoid.
         kind: what sort of task this is, for people and for architectures.
         classes: names of the classes, where they have names.
@@ -68,7 +66,7 @@ class Task:
     columns: Sequence[str] = ()
     """Names of several outputs, where they have any."""
     means: Sequence[float] = ()
-    """Of targets that were standardised; else empty."""
+    """Of targets that were standardized; else empty."""
     deviations: Sequence[float] = ()
     """Of the same targets: a value is the prediction times this, plus the mean."""
 
@@ -119,7 +117,7 @@ class Task:
             return LabelCount(0)
         if all_known(self.labels, target):
             return LabelCount(len(target) if self.labels is None else target.numel())
-        mask = labelled_rows(target) if self.labels is None else self.labels(target)
+        mask = labeled_rows(target) if self.labels is None else self.labels(target)
         count = int(mask.sum())
         some = mask.dim() == 1 and 0 < count < len(mask)
         return LabelCount(count, mask.nonzero().flatten() if some else None)
@@ -137,7 +135,7 @@ class Task:
         labels = self.count_labels(target) if labels is None else labels
         if target is None or labels.number == 0:
             return None, 0
-        prediction, target = _labelled(prediction, target, labels)
+        prediction, target = _labeled(prediction, target, labels)
         if isinstance(self.loss, Masked):
             loss = self.loss(prediction, target, complete=labels.number == target.numel())
         else:
@@ -172,13 +170,13 @@ class Task:
         target: Tensor | None,
         labels: LabelCount | None = None,
     ) -> None:
-        """Show the labelled part of a batch to ``metrics``; ``labels`` as for :meth:`measure`."""
+        """Show the labeled part of a batch to ``metrics``; ``labels`` as for :meth:`measure`."""
         if not metrics:
             return
         labels = self.count_labels(target) if labels is None else labels
         if target is None or labels.number == 0:
             return
-        prediction, target = _labelled(prediction, target, labels)
+        prediction, target = _labeled(prediction, target, labels)
         if self.link is not None:
             prediction = self.link(prediction)
         for metric in metrics.values():
@@ -233,14 +231,14 @@ class Task:
 
     @staticmethod
     def classification(name: str, classes: Classes, *, loss: Loss | None = None) -> Task:
-        """One of several classes; prediction (B, C), target (B,), negative where unlabelled."""
+        """One of several classes; prediction (B, C), target (B,), negative where unlabeled."""
         from mtlkit.tasks.classification import Classification
 
         return Classification(name, classes=classes, loss=loss)
 
     @staticmethod
     def binary(name: str, classes: Sequence[str] = ("no", "yes"), *, loss: Loss | None = None) -> Task:
-        """Yes or no, by logits; prediction and target (B, 1) or (B,), NaN or negative if unlabelled."""
+        """Yes or no, by logits; prediction and target (B, 1) or (B,), NaN or negative if unlabeled."""
         from mtlkit.tasks.binary import Binary
 
         return Binary(name, classes=classes, loss=loss)
@@ -261,7 +259,7 @@ class Task:
 
     @staticmethod
     def segmentation(name: str, classes: Classes, *, loss: Loss | None = None) -> Task:
-        """A class per pixel; prediction (B, C, H, W), target (B, H, W), negative where unlabelled."""
+        """A class per pixel; prediction (B, C, H, W), target (B, H, W), negative where unlabeled."""
         from mtlkit.tasks.segmentation import Segmentation
 
         return Segmentation(name, classes=classes, loss=loss)
@@ -328,7 +326,7 @@ def _directions(
     return directions
 
 
-def _labelled(prediction: Tensor, target: Tensor, labels: LabelCount) -> tuple[Tensor, Tensor]:
+def _labeled(prediction: Tensor, target: Tensor, labels: LabelCount) -> tuple[Tensor, Tensor]:
     rows = labels.rows
     return (prediction, target) if rows is None else (prediction[rows], target[rows])
 

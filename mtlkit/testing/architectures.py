@@ -33,8 +33,6 @@ from mtlkit.testing.networks import (
     train,
 )
 
-__all__ = ["LAWS", "check_architecture"]
-
 
 def check_architecture(
     architecture: str | type[Architecture], *, inputs: Any = None, tasks: Any = None, **options: Any

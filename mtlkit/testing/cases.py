@@ -16,8 +16,6 @@ from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.create import create_method
 from mtlkit.testing.small_network import INPUTS, WIDTH, SmallNetwork
 
-__all__ = ["Case", "require"]
-
 BATCH = 8
 _KINDS = 4
 

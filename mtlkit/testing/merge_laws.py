@@ -13,19 +13,6 @@ from mtlkit.errors import UsageError
 from mtlkit.testing.cases import Case, require
 from mtlkit.testing.small_network import train
 
-__all__ = [
-    "gram_path",
-    "half_precision",
-    "identical_rows",
-    "nonfinite",
-    "permutation",
-    "require_equal_state",
-    "scale",
-    "single_task",
-    "spec",
-    "zero_rows",
-]
-
 
 def permutation(case: Case) -> None:
     """The order of the tasks does not change the merged gradient."""

@@ -14,8 +14,6 @@ from mtlkit.testing import merge_laws, step_laws
 from mtlkit.testing.cases import Case
 from mtlkit.testing.processes import distributed as distributed_law
 
-__all__ = ["LAWS", "check_method"]
-
 _CHECKS: dict[str, Callable[[Case], None]] = {
     check.__name__: check
     for check in (

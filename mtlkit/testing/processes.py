@@ -21,8 +21,6 @@ from mtlkit.errors import UsageError
 from mtlkit.testing.cases import BATCH, Case, require
 from mtlkit.testing.small_network import INPUTS, SmallNetwork
 
-__all__ = ["distributed", "require_same_end", "run_processes", "train_alone", "train_on_two_processes"]
-
 STEPS = 10
 States = list[dict[str, Tensor]]
 

@@ -11,8 +11,6 @@ from torch.autograd import backward
 
 from mtlkit.method.aggregator import GradientAggregator
 
-__all__ = ["INPUTS", "WIDTH", "SmallNetwork", "task_gradients", "train"]
-
 INPUTS = 4
 WIDTH = 6
 Batch = Tensor | tuple[Tensor, Tensor | None]

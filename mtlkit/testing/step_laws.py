@@ -15,21 +15,6 @@ from mtlkit.testing.cases import Case, require
 from mtlkit.testing.merge_laws import require_equal_state
 from mtlkit.testing.small_network import SmallNetwork, task_gradients, train
 
-__all__ = [
-    "absent_task",
-    "compiled",
-    "copies",
-    "evaluation",
-    "heads",
-    "junction",
-    "no_fork",
-    "no_labels",
-    "owned_parameters",
-    "scaled_loss",
-    "state_dict",
-    "wrt_parameters",
-]
-
 STEPS = 3
 
 
@@ -152,7 +137,7 @@ def owned_parameters(case: Case) -> None:
         backward(net(x))
     owned = net.method.named_parameters()
     without = [name for name, p in owned if p.requires_grad and p.grad is None]
-    advice = "declare it with add_learnt, and give it a gradient in learn or in the losses' weights"
+    advice = "declare it with add_learned, and give it a gradient in learn or in the losses' weights"
     require(not without, f"no gradient for {', '.join(without)}; {advice}")
 
 

@@ -12,16 +12,6 @@ import torch.distributed as dist
 from mtlkit.config.launching import warn_first
 from mtlkit.errors import SpecError, UsageError, unknown_name
 
-__all__ = [
-    "adapt_accelerator",
-    "broadcast",
-    "check_trackers",
-    "end_trackers",
-    "gather",
-    "is_sharded",
-    "make_accelerator",
-]
-
 
 def make_accelerator(
     precision: str, accumulate: int, trackers: Sequence[str], output: Path | None

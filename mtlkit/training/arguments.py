@@ -11,8 +11,6 @@ from torch.optim import Optimizer
 from mtlkit.errors import SpecError, unknown_name
 from mtlkit.tasks import Task, task_names
 
-__all__ = ["check_at_least", "check_best_by", "check_choice", "check_optimizer", "check_tasks"]
-
 
 def check_choice(name: str, given: Any, known: Sequence[str]) -> None:
     """Refuse a value that is not among the known ones."""

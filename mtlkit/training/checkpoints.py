@@ -21,16 +21,6 @@ import torch
 from mtlkit.config.files import UNFINISHED, replacing
 from mtlkit.errors import MtlkitError
 
-__all__ = [
-    "CheckpointError",
-    "Checkpoints",
-    "load_checkpoint",
-    "read_rng",
-    "save_checkpoint",
-    "seed_rng",
-    "write_rng",
-]
-
 _FORMAT = "mtlkit checkpoint"
 _VERSION = 1
 _NAME = re.compile(r"step-(\d{9,})\.pt")

@@ -14,10 +14,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from mtlkit.config.plugins import load_plugin, resolve_plugin, split_location
 from mtlkit.config.settings import Names, Settings, Spec, setting
 from mtlkit.config.spec import Part, format_spec, parse_spec
-from mtlkit.config.yaml_files import parse_yaml, read_yaml
 from mtlkit.errors import shorten
-
-__all__ = ["RESUMABLE", "TrainConfig", "TrainingSettings", "parse_yaml", "read_yaml"]
 
 RESUMABLE = (
     *("output", "data_dir", "plugins", "epochs", "steps", "early_stop", "on_nonfinite"),

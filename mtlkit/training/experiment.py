@@ -27,8 +27,6 @@ from mtlkit.training.run_state import refuse_old_run
 from mtlkit.training.schedules import make_schedule
 from mtlkit.training.trainer import FitResult, Trainer
 
-__all__ = ["RunResult", "build_model", "build_trainer", "make_optimizer", "run"]
-
 
 @dataclass
 class RunResult:
@@ -221,7 +219,7 @@ def _loader(dataset: Any, split: str, config: TrainConfig) -> DataLoader[Any] | 
     samples = getattr(dataset, split, None)
     if samples is None or len(samples) == 0:
         return None
-    # a last batch of one sample has no statistics for batch normalisation
+    # a last batch of one sample has no statistics for batch normalization
     drop_last = split == "train" and len(samples) >= config.batch_size
     if hasattr(dataset, "loader"):
         loader: DataLoader[Any] = dataset.loader(

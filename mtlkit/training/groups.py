@@ -13,8 +13,6 @@ from mtlkit.config.launching import warn_first
 from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator
 
-__all__ = ["param_groups", "rotation_schedule"]
-
 METHOD_GROUP = "method"
 
 PAPER_DECAY, PAPER_STEPS = 0.9999, 17_600

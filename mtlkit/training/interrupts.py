@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Interrupted", "catch_signals"]
-
 
 class Interrupted(KeyboardInterrupt):
     """Training was stopped by Ctrl-C or SIGTERM, after finishing its step.

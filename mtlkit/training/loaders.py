@@ -28,8 +28,6 @@ from mtlkit.tasks import LabelCount, Task
 from mtlkit.tasks.overlap import LabelOverlap, join_overlaps, overlap_advice
 from mtlkit.training.accelerators import gather
 
-__all__ = ["Batch", "Batches", "ShardedBatches", "collate", "prepare_loader", "unpack"]
-
 _SEED_STRIDE = 1_000_003
 
 
@@ -110,7 +108,7 @@ class Batches:
         source: gives ``(inputs, targets)``.
         tasks: whose labels are counted.
         accelerator: says which device.
-        training: whether to look for tasks that are labelled on different samples.
+        training: whether to look for tasks that are labeled on different samples.
     """
 
     def __init__(

@@ -13,8 +13,6 @@ from mtlkit.errors import SpecError, UsageError, unknown_name
 from mtlkit.tasks import LabelCount, Task, task_names
 from mtlkit.weighting import GradientAggregator, create_method
 
-__all__ = ["LossModule", "prediction_of"]
-
 
 class LossModule(nn.Module):
     """Model, losses and method in one forward pass, so that DDP sees everything that enters the loss."""

@@ -10,8 +10,6 @@ from torch import Tensor
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.weighting import GradientAggregator
 
-__all__ = ["Monitor"]
-
 _FIGURES = ("norms", "weights", "update_cosines", "cosines")
 
 

@@ -19,8 +19,6 @@ from mtlkit.errors import NonFiniteError
 from mtlkit.training.readings import BatchReading
 from mtlkit.weighting import GradientAggregator
 
-__all__ = ["NonFinitePolicy", "RunningStatistics", "check_parameters", "gradients_of"]
-
 _MOST_SKIPS = 50
 _STATISTICS = ("running_mean", "running_var")
 
@@ -133,11 +131,11 @@ def check_parameters(module: nn.Module, step: int) -> None:
     Raises:
         NonFiniteError: naming the parameters.
     """
-    learnt = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
-    learnt |= {name: b for name, b in module.named_buffers() if name.rpartition(".")[2] in _STATISTICS}
-    if not learnt or math.isfinite(_total_norm(list(learnt.values()), math.inf)):
+    learned = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
+    learned |= {name: b for name, b in module.named_buffers() if name.rpartition(".")[2] in _STATISTICS}
+    if not learned or math.isfinite(_total_norm(list(learned.values()), math.inf)):
         return
-    wrong = [name for name, p in learnt.items() if not math.isfinite(_total_norm([p], math.inf))]
+    wrong = [name for name, p in learned.items() if not math.isfinite(_total_norm([p], math.inf))]
     raise NonFiniteError(
         f"the parameters {', '.join(wrong)} are not finite after step {step}, so no checkpoint is "
         "written; lower the learning rate, clip the gradient (clip_norm), or look at the data"

@@ -12,8 +12,6 @@ from mtlkit.config.spec import parse_spec
 from mtlkit.errors import ConfigError, unknown_name
 from mtlkit.training.groups import METHOD_GROUP
 
-__all__ = ["CombinedOptimizer", "build_optimizer"]
-
 _OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,

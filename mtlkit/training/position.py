@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FitResult", "Position"]
-
 
 @dataclass
 class Position:

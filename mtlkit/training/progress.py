@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-__all__ = ["Progress"]
-
 _INTERVAL = 0.5
 _MOST_TASKS = 4
 _WIDE = 110

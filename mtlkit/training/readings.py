@@ -14,8 +14,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from mtlkit.weighting import Stats
 
-__all__ = ["BatchReading", "LossMeans", "Readings"]
-
 
 @dataclass(frozen=True)
 class BatchReading:

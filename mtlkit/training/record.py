@@ -23,19 +23,6 @@ from mtlkit.errors import MtlkitError, SpecError, UsageError
 from mtlkit.tasks import Task, create_task, list_tasks
 from mtlkit.tasks.registry import kinds
 
-__all__ = [
-    "PREPROCESSING",
-    "RECORD",
-    "Record",
-    "describe_inputs",
-    "describe_run",
-    "describe_task",
-    "read_record",
-    "readable_json",
-    "restore_task",
-    "write_record",
-]
-
 RECORD = "model.json"
 """File in a run's folder that describes its network."""
 PREPROCESSING = "preprocessing.json"

@@ -12,8 +12,6 @@ from typing import Any
 from mtlkit.config.logs import LOG_NAME, Log
 from mtlkit.tasks import Task
 
-__all__ = ["RunLog"]
-
 _TRACKED = ("norms", "weights", "update_cosines", "rotation_angles")
 
 

@@ -14,8 +14,6 @@ from mtlkit.training.loss_module import LossModule
 from mtlkit.training.position import Position
 from mtlkit.training.weights import read_weights, write_optimizer, write_weights
 
-__all__ = ["RunState", "find_checkpoint", "refuse_old_run"]
-
 
 class RunState:
     """The parts of a run that training changes.

@@ -13,8 +13,6 @@ from mtlkit.training.position import Position
 from mtlkit.training.run_state import RunState, find_checkpoint
 from mtlkit.training.weights import write_weights
 
-__all__ = ["Saver"]
-
 
 class Saver:
     """Writes and reads the checkpoints of one run.

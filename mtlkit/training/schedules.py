@@ -13,8 +13,6 @@ from mtlkit.config.spec import parse_spec
 from mtlkit.errors import ConfigError, unknown_name
 from mtlkit.training.groups import METHOD_GROUP
 
-__all__ = ["Schedulers", "make_schedule"]
-
 Curve: TypeAlias = Callable[[int], float]
 
 _OPTIONS = {

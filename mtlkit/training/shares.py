@@ -9,8 +9,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-__all__ = ["Shares"]
-
 
 class Shares:
     """Adds up the labels of a batch over the processes.

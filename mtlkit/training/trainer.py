@@ -38,8 +38,6 @@ from mtlkit.training.schedules import Schedulers
 from mtlkit.training.shares import Shares
 from mtlkit.training.validation import evaluate, score
 
-__all__ = ["FitResult", "Interrupted", "Trainer"]
-
 _MOST_UNREAD = 1000
 """Most batches whose figures stay on the device, for runs that rarely log."""
 

@@ -17,8 +17,6 @@ from mtlkit.training.checkpoints import read_rng, write_rng
 from mtlkit.training.loaders import Batches
 from mtlkit.training.loss_module import prediction_of
 
-__all__ = ["Figures", "evaluate", "score"]
-
 Figures = dict[str, dict[str, float]]
 
 

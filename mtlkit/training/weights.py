@@ -9,8 +9,6 @@ from torch import nn
 
 from mtlkit.training.accelerators import is_sharded
 
-__all__ = ["read_weights", "write_optimizer", "write_weights"]
-
 
 def read_weights(model: nn.Module, optimizer: Any, accelerator: Any) -> dict[str, Any]:
     """States of model and optimizer; every process must call this."""

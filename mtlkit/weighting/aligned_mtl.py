@@ -12,8 +12,6 @@ from mtlkit.config.search import Choice
 from mtlkit.engine.gram import precision
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 
-__all__ = ["AlignedMTL"]
-
 
 @register_method("aligned_mtl")
 class AlignedMTL(GradientAggregator):

@@ -15,8 +15,6 @@ from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.host import on_host
 from mtlkit.weighting._solvers import conflict_averse_weights
 
-__all__ = ["CAGrad"]
-
 
 @register_method("cagrad")
 class CAGrad(GradientAggregator):
@@ -28,12 +26,12 @@ class CAGrad(GradientAggregator):
         \text{subject to}\quad \|d - G_0\| \le c\,\|G_0\|
 
     which is :math:`d = G_0 + c\,\|G_0\|\, G_w / \|G_w\|` for the :math:`w` in the simplex that
-    minimises :math:`\langle G_w, G_0\rangle + c\,\|G_0\|\,\|G_w\|`. Only the Gram matrix is needed. The
+    minimizes :math:`\langle G_w, G_0\rangle + c\,\|G_0\|\,\|G_w\|`. Only the Gram matrix is needed. The
     optimum is exact: a few non-negative least squares problems on the K x K matrix.
 
     Length: K equal gradients g give (1 + c) g.
 
-    Differences: nothing is rescaled afterwards, as in the paper. LibMTL and the authors' image code
+    Differences: nothing is rescaled afterward, as in the paper. LibMTL and the authors' image code
     divide by :math:`1 + c^2`; the latter also multiplies by K, to match the sum of the losses. Their
     code for reinforcement learning has variants that divide by other numbers. The paper leaves open
     what happens where the gradients are Pareto stationary and the minimum is at :math:`G_w = 0`: many d

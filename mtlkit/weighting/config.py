@@ -9,8 +9,6 @@ from mtlkit.config.registry import register_method
 from mtlkit.engine.gram import cosine_matrix, norms_of, precision, safe_divide
 from mtlkit.method.aggregator import GradientAggregator
 
-__all__ = ["ConFIG"]
-
 
 @register_method("config")
 class ConFIG(GradientAggregator):
@@ -39,7 +37,7 @@ class ConFIG(GradientAggregator):
     """
 
     paper = (
-        "Liu et al., ConFIG: Towards Conflict-free Training of Physics Informed Neural Networks, "
+        "Liu et al., ConFIG: Toward Conflict-free Training of Physics Informed Neural Networks, "
         "ICLR 2025"
     )
     year = 2025

@@ -12,8 +12,6 @@ from mtlkit.config.spec import Part
 from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 from mtlkit.weighting._forms.numbers import Numbers, per_task
 
-__all__ = ["Constant"]
-
 
 @register_method("constant")
 class Constant(GradientAggregator):

@@ -14,12 +14,10 @@ from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import State, Tasks
 from mtlkit.weighting._forms.scalarization import PreferredScalarization
 
-__all__ = ["COSMOS"]
-
 
 @register_method("cosmos")
 class COSMOS(PreferredScalarization):
-    r"""Minimise the preferred sum of the losses, and keep their vector in the preferred direction.
+    r"""Minimize the preferred sum of the losses, and keep their vector in the preferred direction.
 
     .. math:: f = \sum_k r_k L_k - \lambda \cos(r, L), \qquad
         w_k = r_k - \lambda \Big( \frac{r_k}{\|r\| \|L\|}
@@ -58,7 +56,7 @@ class COSMOS(PreferredScalarization):
         self.penalty = penalty
 
     def scalarize(self, losses: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """The penalised sum and its derivatives."""
+        """The penalized sum and its derivatives."""
         preference = safe_divide(state.weighting, state.weighting.sum())
         exact = losses.double()
         length = exact.norm()

@@ -13,8 +13,6 @@ from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, State, Step, Tasks
 from mtlkit.method.create import create_method
 
-__all__ = ["CRMOGM"]
-
 
 @register_method("cr_mogm")
 class CRMOGM(GradientAggregator):

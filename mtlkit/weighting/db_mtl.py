@@ -13,12 +13,10 @@ from mtlkit.engine.gram import norms_of, safe_divide
 from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 
-__all__ = ["DBMTL"]
-
 
 @register_method("db_mtl")
 class DBMTL(GradientAggregator):
-    r"""Minimise the logarithms of the losses, with task gradients of one length.
+    r"""Minimize the logarithms of the losses, with task gradients of one length.
 
     The loss part replaces :math:`L_k` by :math:`\log L_k`, whose gradient is that of :math:`L_k`
     divided by its value (heads included). With ``wrt=parameters`` the merge is the paper's: it

@@ -11,8 +11,6 @@ from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.host import Matrix, on_host
 from mtlkit.weighting._solvers import dual_cone_weights
 
-__all__ = ["DualProj"]
-
 
 @register_method("dualproj")
 class DualProj(GradientAggregator):

@@ -14,8 +14,6 @@ from mtlkit.engine.gram import safe_divide
 from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 
-__all__ = ["DWA"]
-
 
 @register_method("dwa")
 class DWA(GradientAggregator):

@@ -15,8 +15,6 @@ from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import State, Tasks
 from mtlkit.weighting._forms.simplex import SimplexWeights
 
-__all__ = ["ExcessMTL"]
-
 
 @register_method("excess_mtl")
 class ExcessMTL(SimplexWeights):

@@ -16,8 +16,6 @@ from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.host import on_host
 from mtlkit.weighting._solvers import bargaining_weights
 
-__all__ = ["FairGrad"]
-
 _LEAST = 0.05
 
 
@@ -25,7 +23,7 @@ _LEAST = 0.05
 class FairGrad(GradientAggregator):
     r"""Share out progress by alpha-fairness.
 
-    The merged gradient :math:`d = \sum_k w_k G_k` maximises :math:`\sum_k \langle G_k, d \rangle^{1 -
+    The merged gradient :math:`d = \sum_k w_k G_k` maximizes :math:`\sum_k \langle G_k, d \rangle^{1 -
     \alpha} / (1 - \alpha)` in a ball, so that the weights solve
 
     .. math:: \mathbf{G}\, w = w^{-1/\alpha}, \qquad w > 0
@@ -39,7 +37,7 @@ class FairGrad(GradientAggregator):
     Length: K equal gradients g give :math:`K^{1/(1+\alpha)}\, \|g\|^{-2\alpha/(1+\alpha)}\, g`. By
     default that is :math:`\sqrt K\, g / \|g\|`.
 
-    Differences: none in the equation. The authors and TorchJD minimise the squared residual, which is
+    Differences: none in the equation. The authors and TorchJD minimize the squared residual, which is
     not convex, to a tolerance. The authors' code for supervised learning then multiplies d by K and
     clips its norm to 1; LibMTL does neither.
 

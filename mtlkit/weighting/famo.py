@@ -16,8 +16,6 @@ from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 from mtlkit.weighting._forms.numbers import Numbers, per_task
 from mtlkit.weighting._forms.scalarization import log_losses
 
-__all__ = ["FAMO"]
-
 _BETAS = (0.9, 0.999)
 _EPS = 1e-8
 

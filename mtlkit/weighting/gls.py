@@ -9,12 +9,10 @@ from mtlkit.config.registry import methods, register_method
 from mtlkit.method.aggregator import State
 from mtlkit.weighting._forms.scalarization import Scalarization, log_losses
 
-__all__ = ["GLS"]
-
 
 @register_method("gls")
 class GLS(Scalarization):
-    r"""Minimise the geometric mean of the losses.
+    r"""Minimize the geometric mean of the losses.
 
     .. math:: f = \Big( \prod_k L_k \Big)^{1/K} = \exp\Big( \frac1K \sum_k \log L_k \Big), \qquad
         w_k = \frac{f}{K L_k}

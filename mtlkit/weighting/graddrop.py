@@ -14,8 +14,6 @@ from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 from mtlkit.weighting._forms.numbers import Numbers, per_task
 
-__all__ = ["GradDrop"]
-
 
 @register_method("graddrop")
 class GradDrop(GradientAggregator):

@@ -14,8 +14,6 @@ from mtlkit.engine.gram import norms_of, safe_divide
 from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 
-__all__ = ["GradNorm"]
-
 
 @register_method("gradnorm")
 class GradNorm(GradientAggregator):
@@ -45,7 +43,7 @@ class GradNorm(GradientAggregator):
     :math:`L_k^0` is the mean loss of the first epoch. TorchJD does not have the method.
 
     Args:
-        alpha: how strongly the training rates are pulled together; 0 equalises the norms. 1.5 in the
+        alpha: how strongly the training rates are pulled together; 0 equalizes the norms. 1.5 in the
             paper's experiments on NYUv2, and in LibMTL.
     """
 
@@ -63,14 +61,14 @@ class GradNorm(GradientAggregator):
         if not 0 <= alpha < torch.inf:
             raise SpecError(f"alpha of gradnorm must be 0 or more and finite, not {alpha}")
         self.alpha = alpha
-        self.add_learnt("task_weights", 1.0)
+        self.add_learned("task_weights", 1.0)
         # the weights after all moves of the optimizer up to `applied`, brought to sum K each time
         self.add_state("balanced", 1.0)
         self.add_state("applied", 1.0)
         self.add_state("initial_losses", 0.0)
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """The learnt weights; over the tasks present, their mean is one."""
+        """The learned weights; over the tasks present, their mean is one."""
         weights = self._balance(state)
         new = state.replace(
             balanced=weights * state.balanced.mean(),  # absent tasks keep theirs

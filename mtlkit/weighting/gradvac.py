@@ -14,12 +14,10 @@ from mtlkit.engine.randomness import random_orders
 from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 
-__all__ = ["GradVac"]
-
 
 @register_method("gradvac")
 class GradVac(GradientAggregator):
-    r"""Turn each task's gradient towards the others until they are as aligned as they usually are.
+    r"""Turn each task's gradient toward the others until they are as aligned as they usually are.
 
     For every task i, starting from :math:`g = G_i`, and every other task j in random order, with the
     cosine :math:`\phi` of g and :math:`G_j` and its moving average :math:`\hat\phi_{ij}`: if

@@ -1,13 +1,13 @@
 """IMTL: both halves of impartial multi-task learning.
 
-``imtl`` stands for ``imtl_l+imtl_g``: the losses are brought to one scale by learnt factors (IMTL-L)
+``imtl`` stands for ``imtl_l+imtl_g``: the losses are brought to one scale by learned factors (IMTL-L)
 and their gradients are merged with equal projections (IMTL-G).
 
 Length: every loss has the factor 1 at first; K equal gradients g give g.
 
 Differences: none from the paper. LibMTL's IMTL is the same pair; TorchJD has the halves apart.
 
-Liu et al., Towards Impartial Multi-task Learning, ICLR 2021.
+Liu et al., Toward Impartial Multi-task Learning, ICLR 2021.
 """
 
 from mtlkit.config.registry import methods

@@ -9,8 +9,6 @@ from mtlkit.config.registry import register_method
 from mtlkit.engine.gram import cosine_matrix, norms_of, precision, safe_divide
 from mtlkit.method.aggregator import GradientAggregator
 
-__all__ = ["IMTLG"]
-
 
 @register_method("imtl_g")
 class IMTLG(GradientAggregator):
@@ -32,7 +30,7 @@ class IMTLG(GradientAggregator):
     to less than 1e-12.
     """
 
-    paper = "Liu et al., Towards Impartial Multi-task Learning, ICLR 2021"
+    paper = "Liu et al., Toward Impartial Multi-task Learning, ICLR 2021"
     year = 2021
 
     def weights(self, gram: Tensor) -> Tensor:
@@ -44,8 +42,8 @@ class IMTLG(GradientAggregator):
         solution = vectors @ (inverse * vectors.sum(dim=0))
         # gradients that cancel each other leave rounding errors, which must not be scaled up
         solution = torch.where(solution.abs() <= rounding * inverse.max(), 0.0, solution)
-        # the largest norm makes the quotients of order one; it cancels in the normalisation
+        # the largest norm makes the quotients of order one; it cancels in the normalization
         weights = safe_divide(solution * norms.max(), norms)
         total = weights.sum()
-        cancelled = total.abs() <= rounding * weights.abs().max()
-        return torch.where(cancelled, 0.0, weights / total).to(gram.dtype)
+        canceled = total.abs() <= rounding * weights.abs().max()
+        return torch.where(canceled, 0.0, weights / total).to(gram.dtype)

@@ -1,4 +1,4 @@
-"""IMTL-L: learnt scales that bring all losses to one size."""
+"""IMTL-L: learned scales that bring all losses to one size."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from torch import Tensor
 
 from mtlkit.config.registry import register_method
 from mtlkit.method.aggregator import GradientAggregator, State, Tasks
-
-__all__ = ["IMTLL"]
 
 
 @register_method("imtl_l")
@@ -30,15 +28,15 @@ class IMTLL(GradientAggregator):
     too. It is twice ``uw`` with :math:`s_k` negated, so both have the same optima, on different paths.
     """
 
-    paper = "Liu et al., Towards Impartial Multi-task Learning, ICLR 2021"
+    paper = "Liu et al., Toward Impartial Multi-task Learning, ICLR 2021"
     year = 2021
 
     def __init__(self, tasks: Tasks, **common: Any) -> None:
         super().__init__(tasks, **common)
-        self.add_learnt("log_scales", 0.0)
+        self.add_learned("log_scales", 0.0)
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """The learnt scales."""
+        """The learned scales."""
         return torch.exp(state.log_scales), state
 
     def loss_penalty(self, losses: Tensor, state: State) -> Tensor | None:

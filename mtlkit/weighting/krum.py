@@ -1,4 +1,4 @@
-"""Krum: keep the gradients that agree best with their neighbours."""
+"""Krum: keep the gradients that agree best with their neighbors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from mtlkit.engine.gram import precision
 from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 
-__all__ = ["Krum"]
-
 
 @register_method("krum")
 class Krum(GradientAggregator):
-    r"""Take the mean of the gradients that are nearest to their neighbours.
+    r"""Take the mean of the gradients that are nearest to their neighbors.
 
     The score of a task is the sum of the squared distances to its :math:`K - f - 2` nearest others, but
     at least to one,
@@ -69,12 +67,12 @@ class Krum(GradientAggregator):
         squares = exact.diagonal()
         distances = torch.add(squares[:, None] + squares, exact, alpha=-2)
         # and the distance to itself, which is zero
-        neighbours = min(max(count - self.n_byzantine - 2, 1), count - 1)
-        scores = distances.sort(dim=1).values[:, : neighbours + 1].sum(dim=1)
+        neighbors = min(max(count - self.n_byzantine - 2, 1), count - 1)
+        scores = distances.sort(dim=1).values[:, : neighbors + 1].sum(dim=1)
         selected = min(self.n_selected, count)
         last = scores.sort().values[selected - 1]
         # distances are known to the rounding of the squares that they are differences of
-        slack = 8 * precision(gram) * neighbours * squares.max()
+        slack = 8 * precision(gram) * neighbors * squares.max()
         sure, tied = scores < last - slack, (scores - last).abs() <= slack
         places = selected - sure.sum()
         return ((sure + tied * (places / tied.sum())) / selected).to(gram.dtype)

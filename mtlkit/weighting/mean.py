@@ -8,8 +8,6 @@ from torch import Tensor
 from mtlkit.config.registry import register_method
 from mtlkit.method.aggregator import GradientAggregator
 
-__all__ = ["Mean"]
-
 
 @register_method("mean")
 class Mean(GradientAggregator):

@@ -15,8 +15,6 @@ from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 from mtlkit.method.host import Matrix, on_host
 from mtlkit.weighting._solvers import min_norm_point
 
-__all__ = ["MGDA"]
-
 
 @register_method("mgda")
 class MGDA(GradientAggregator):

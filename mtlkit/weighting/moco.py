@@ -15,8 +15,6 @@ from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import State, Tasks
 from mtlkit.weighting._forms.simplex import SimplexWeights, project_onto_simplex
 
-__all__ = ["MoCo"]
-
 
 @register_method("moco")
 class MoCo(SimplexWeights):

@@ -14,12 +14,10 @@ from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import State, Tasks
 from mtlkit.weighting._forms.simplex import SimplexWeights, project_onto_simplex
 
-__all__ = ["MoDo"]
-
 
 @register_method("modo")
 class MoDo(SimplexWeights):
-    r"""Take one stochastic step towards MGDA's weights per training step.
+    r"""Take one stochastic step toward MGDA's weights per training step.
 
     .. math:: w \leftarrow \Pi\big(w - \gamma\,(\mathbf{G}_{12} + \rho I)\, w\big)
 

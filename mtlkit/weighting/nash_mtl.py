@@ -15,14 +15,12 @@ from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 from mtlkit.method.host import Matrix, on_host
 from mtlkit.weighting._solvers import bargaining_weights
 
-__all__ = ["NashMTL"]
-
 
 @register_method("nash_mtl")
 class NashMTL(GradientAggregator):
     r"""Follow the Nash bargaining solution of the tasks.
 
-    The merged gradient :math:`d = \sum_k w_k G_k` maximises :math:`\sum_k \log \langle G_k, d
+    The merged gradient :math:`d = \sum_k w_k G_k` maximizes :math:`\sum_k \log \langle G_k, d
     \rangle` in a ball, so that the weights solve
 
     .. math:: \mathbf{G}\, w = 1 / w, \qquad w > 0

@@ -1,4 +1,4 @@
-"""The RotoGrad paper's loss normalisation."""
+"""The RotoGrad paper's loss normalization."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from torch import Tensor
 from mtlkit.config.registry import register_method
 from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, State, Tasks
-
-__all__ = ["Normalize"]
 
 
 @register_method("normalize")

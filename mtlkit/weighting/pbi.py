@@ -16,8 +16,6 @@ from mtlkit.method.aggregator import State, Tasks
 from mtlkit.weighting._forms.numbers import Numbers, per_task
 from mtlkit.weighting._forms.scalarization import PreferredScalarization
 
-__all__ = ["PBI"]
-
 
 @register_method("pbi")
 class PBI(PreferredScalarization):

@@ -15,8 +15,6 @@ from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 from mtlkit.method.host import Matrix, on_host
 from mtlkit.weighting._solvers import constrained_descent_weights
 
-__all__ = ["PCD"]
-
 
 @register_method("pcd")
 class PCD(GradientAggregator):
@@ -39,7 +37,7 @@ class PCD(GradientAggregator):
     Args:
         primary: name of the primary task; without it the first, and if it is absent the first that
             is present.
-        tau: share of its own normalised progress that each secondary task is granted, in [0, 1].
+        tau: share of its own normalized progress that each secondary task is granted, in [0, 1].
         beta: decay of the moving averages.
     """
 

@@ -12,8 +12,6 @@ from mtlkit.engine.gram import safe_divide
 from mtlkit.engine.randomness import random_orders
 from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 
-__all__ = ["PCGrad"]
-
 
 @register_method("pcgrad")
 class PCGrad(GradientAggregator):

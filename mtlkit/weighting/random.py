@@ -10,8 +10,6 @@ from mtlkit.config.registry import register_method
 from mtlkit.engine.randomness import normal
 from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 
-__all__ = ["Random"]
-
 
 @register_method("random")
 class Random(GradientAggregator):

@@ -13,8 +13,6 @@ from mtlkit.engine.randomness import normal, uniform
 from mtlkit.errors import unknown_name
 from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 
-__all__ = ["RLW"]
-
 _DISTRIBUTIONS = ("normal", "uniform", "dirichlet", "bernoulli", "constrained_bernoulli")
 
 

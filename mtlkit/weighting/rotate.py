@@ -1,4 +1,4 @@
-"""RotoGrad's gradient-direction homogenization: a learnt rotation of the features for every task."""
+"""RotoGrad's gradient-direction homogenization: a learned rotation of the features for every task."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ from mtlkit.errors import SpecError, UsageError
 from mtlkit.method.aggregator import GradientAggregator, Step, Tasks
 from mtlkit.rotations import Axis, GeotorchRotations, Rotations
 
-__all__ = ["Rotate"]
-
 
 @register_method("rotate")
 class Rotate(GradientAggregator):
     r"""Rotate the features for every task so that the task gradients come to point the same way.
 
     Task k is given :math:`r_k = R_k z`. With :math:`G_k = R_k^\top \tilde g_k`, where
-    :math:`\tilde g_k = \nabla_{r_k} L_k` is held constant, the rotations minimise
+    :math:`\tilde g_k = \nabla_{r_k} L_k` is held constant, the rotations minimize
 
     .. math:: -\sum_n \langle R_k^\top \tilde g_{n,k}, v_n \rangle, \quad V = \frac1K \sum_k G_k/\|G_k\|
 
@@ -50,7 +48,7 @@ class Rotate(GradientAggregator):
             every position rotated alike, ``flat`` for all but the batch axis, flattened.
         start: ``identity``, or ``random`` for rotations drawn uniformly from SO(m).
         seed: of the random start.
-        update_every: update the rotations only once in so many steps; synchronises once per step.
+        update_every: update the rotations only once in so many steps; synchronizes once per step.
         burn_in: the step at which ``scale`` takes its reference norms again.
         param: ``lie`` (fast), or ``geotorch``, the reference: autograd through geotorch's exponential.
         leaf: which tensor is rotated where the features are a list or dict of tensors; default the last.

@@ -12,8 +12,6 @@ from mtlkit.engine.gram import norms_of, safe_divide
 from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 
-__all__ = ["Scale"]
-
 
 @register_method("scale")
 class Scale(GradientAggregator):

@@ -17,8 +17,6 @@ from mtlkit.method.host import Matrix, on_host
 from mtlkit.weighting._forms.simplex import SimplexWeights
 from mtlkit.weighting._solvers import project_onto_simplex
 
-__all__ = ["SDMGrad"]
-
 
 @register_method("sdmgrad")
 class SDMGrad(SimplexWeights):
@@ -44,7 +42,7 @@ class SDMGrad(SimplexWeights):
     from the products too, and set negative squares to zero; here the norms are those of the gradients.
 
     Args:
-        lam: pull towards the mean gradient. The default is the authors' for NYUv2, LibMTL's and
+        lam: pull toward the mean gradient. The default is the authors' for NYUv2, LibMTL's and
             TorchJD's; the authors have 0.6 for reinforcement learning.
         lr: step size of the inner descent. The authors and TorchJD have 10, LibMTL 5. With these the
             descent jumps between corners of the simplex and amplifies rounding errors, so the default
@@ -96,7 +94,7 @@ class SDMGrad(SimplexWeights):
         return moved, state
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """The point, pulled towards the mean."""
+        """The point, pulled toward the mean."""
         point, new = super().weigh(gram, state)
         return (point + self.lam / len(point)) / (1 + self.lam), new
 

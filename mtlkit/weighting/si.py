@@ -10,12 +10,10 @@ from mtlkit.engine.gram import safe_divide
 from mtlkit.method.aggregator import State
 from mtlkit.weighting._forms.scalarization import Scalarization, log_losses
 
-__all__ = ["SI"]
-
 
 @register_method("si")
 class SI(Scalarization):
-    r"""Minimise the sum of the logarithms of the losses, whatever their units.
+    r"""Minimize the sum of the logarithms of the losses, whatever their units.
 
     .. math:: \sum_k \log L_k, \qquad w_k = 1 / L_k
 

@@ -15,12 +15,10 @@ from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import State, Tasks
 from mtlkit.weighting._forms.scalarization import PreferredScalarization, log_losses
 
-__all__ = ["STCH"]
-
 
 @register_method("stch")
 class STCH(PreferredScalarization):
-    r"""Minimise a smooth maximum of the losses, so that the worst task counts most.
+    r"""Minimize a smooth maximum of the losses, so that the worst task counts most.
 
     .. math:: f = \mu \log \sum_k \exp\Big( \frac{y_k}{\mu} \Big), \qquad
         y_k = \lambda_k \log \frac{L_k}{n_k}, \qquad
@@ -29,7 +27,7 @@ class STCH(PreferredScalarization):
     f tends to the largest :math:`y_k` as :math:`\mu \to 0`, and the gradient to that of the mean of
     all as :math:`\mu \to \infty`. With equal preferences and :math:`\mu = 1`, f is :math:`\log \sum_k
     L_k / n_k`, which has the direction of fixed weights :math:`1/n_k`. In the first ``warmup`` steps
-    :math:`\frac1K \sum_k \lambda_k \log L_k` is minimised; :math:`n_k` is the mean loss in the second
+    :math:`\frac1K \sum_k \lambda_k \log L_k` is minimized; :math:`n_k` is the mean loss in the second
     half of them. Without warm-up, :math:`n_k = 1`.
 
     The losses have to be positive: a loss of zero takes no part in the step, a negative one makes the

@@ -13,8 +13,6 @@ from mtlkit.config.spec import Part
 from mtlkit.errors import MissingExtraError, SpecError, unknown_name
 from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 
-__all__ = ["TorchJD"]
-
 
 @register_method("torchjd")
 class TorchJD(GradientAggregator):

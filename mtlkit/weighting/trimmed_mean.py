@@ -11,8 +11,6 @@ from mtlkit.config.registry import register_method
 from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 
-__all__ = ["TrimmedMean"]
-
 
 @register_method("trimmed_mean")
 class TrimmedMean(GradientAggregator):
@@ -35,7 +33,7 @@ class TrimmedMean(GradientAggregator):
     """
 
     paper = (
-        "Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, ICML 2018"
+        "Yin et al., Byzantine-Robust Distributed Learning: Toward Optimal Statistical Rates, ICML 2018"
     )
     year = 2018
 

@@ -10,8 +10,6 @@ from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.host import Matrix, on_host
 from mtlkit.weighting._solvers import dual_cone_projections
 
-__all__ = ["UPGrad"]
-
 
 @register_method("upgrad")
 class UPGrad(GradientAggregator):

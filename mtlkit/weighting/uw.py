@@ -1,4 +1,4 @@
-"""UW: weigh the losses by learnt uncertainty."""
+"""UW: weigh the losses by learned uncertainty."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from mtlkit.config.registry import register_method
 from mtlkit.errors import SpecError, unknown_name
 from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 
-__all__ = ["UW"]
-
 
 @register_method("uw")
 class UW(GradientAggregator):
-    r"""Weigh every loss by the inverse of a learnt variance (uncertainty weighting).
+    r"""Weigh every loss by the inverse of a learned variance (uncertainty weighting).
 
     .. math:: \sum_k \Big( \frac{1}{c_k\, \sigma_k^2} L_k + \log \sigma_k \Big), \qquad
         c_k = 2, \text{ or } 1 \text{ for classification}
 
     The log-variances :math:`s_k = \log \sigma_k^2` are parameters of the method: add
     ``method.parameters()`` to the optimizer. They are zero at first. At rest :math:`\sigma_k^2 = 2 L_k /
-    c_k`, so that each weight is :math:`1/(2 L_k)`: the method minimises half the sum of the log-losses
+    c_k`, so that each weight is :math:`1/(2 L_k)`: the method minimizes half the sum of the log-losses
     (compare ``si``).
 
     Length: every loss has the factor 1/2 at first, or 1 for classification.
@@ -60,7 +58,7 @@ class UW(GradientAggregator):
             reason = "the factors depend on the kind of task"
             self.waived_laws = {**self.waived_laws, "permutation": reason}
         self.add_constant("factors", [1.0 if name in names else 0.5 for name in self.tasks])
-        self.add_learnt("log_variances", 0.0)
+        self.add_learned("log_variances", 0.0)
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
         r""":math:`1 / (c_k \sigma_k^2)`."""

@@ -28,7 +28,7 @@ def count(parameters):
     return sum(p.numel() for p in parameters)
 
 
-class Labelled:
+class Labeled:
     def __init__(self, name, outputs=None):
         self.name, self.outputs = name, outputs
 
@@ -45,8 +45,8 @@ class Labelled:
         (("x", "y"), [2, 3], {"x": 2, "y": 3}),
         (("x", "y"), {"y": 3}, {"x": 1, "y": 3}),
         ({"x": 5, "y": None}, 2, {"x": 5, "y": 2}),
-        ({"x": Labelled("x", 7), "y": Labelled("y")}, 2, {"x": 7, "y": 2}),
-        ([Labelled("x", 7), Labelled("y")], None, {"x": 7, "y": 1}),
+        ({"x": Labeled("x", 7), "y": Labeled("y")}, 2, {"x": 7, "y": 2}),
+        ([Labeled("x", 7), Labeled("y")], None, {"x": 7, "y": 1}),
     ],
 )
 def test_output_sizes_come_from_the_task_first_and_from_the_option_else(tasks, outputs, expected):

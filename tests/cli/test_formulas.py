@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from mtlkit.cli.catalogue_file import read_catalogue, write_catalogue
+from mtlkit.cli.catalog_file import read_catalog, write_catalog
 from mtlkit.cli.formulas import plain_docstring, plain_formula
 
 
@@ -27,8 +27,8 @@ def test_a_formula_becomes_characters(latex, shown):
 
 
 def test_every_method_has_a_page_without_markup_that_fits_80_columns(tmp_path):
-    write_catalogue(tmp_path / "catalogue.json")
-    for facts in read_catalogue(tmp_path / "catalogue.json"):
+    write_catalog(tmp_path / "catalog.json")
+    for facts in read_catalog(tmp_path / "catalog.json"):
         page = plain_docstring(facts.docstring.partition("\nArgs:\n")[0], 78)
         assert not re.search(r"\\|:\w+:`|``|\.\. |[{}]", page), facts.name
         assert max(map(len, page.splitlines())) <= 78, facts.name

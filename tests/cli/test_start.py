@@ -9,8 +9,8 @@ import pytest
 
 import mtlkit
 from mtlkit import cli
-from mtlkit.cli import COMMANDS, catalogue_file, main
-from mtlkit.cli.catalogue import all_facts
+from mtlkit.cli import COMMANDS, catalog_file, main
+from mtlkit.cli.catalog import all_facts
 from tests.training.processes import ROOT, environment
 
 SCRIPT = """
@@ -48,8 +48,8 @@ def test_help_and_listings_do_without_torch():
 
 
 def test_the_file_of_methods_is_what_the_registry_says():
-    kept = catalogue_file.read_catalogue()
-    assert kept is not None, "renew it: python -m mtlkit.cli.catalogue_file"
+    kept = catalog_file.read_catalog()
+    assert kept is not None, "renew it: python -m mtlkit.cli.catalog_file"
     found = {facts.name: facts for facts in all_facts()}
     assert [found[facts.name] for facts in kept] == kept
     assert {facts.name for facts in kept} == {
@@ -58,12 +58,12 @@ def test_the_file_of_methods_is_what_the_registry_says():
 
 
 def test_a_file_that_is_older_than_the_methods_is_not_used(tmp_path, monkeypatch):
-    path = tmp_path / "catalogue.json"
-    catalogue_file.write_catalogue(path)
-    assert catalogue_file.read_catalogue(path) is not None
-    monkeypatch.setattr(catalogue_file, "_WEIGHTING", tmp_path)  # as if every method had changed
-    assert catalogue_file.read_catalogue(path) is None
-    assert catalogue_file.read_catalogue(tmp_path / "absent.json") is None
+    path = tmp_path / "catalog.json"
+    catalog_file.write_catalog(path)
+    assert catalog_file.read_catalog(path) is not None
+    monkeypatch.setattr(catalog_file, "_WEIGHTING", tmp_path)  # as if every method had changed
+    assert catalog_file.read_catalog(path) is None
+    assert catalog_file.read_catalog(tmp_path / "absent.json") is None
 
 
 @pytest.mark.parametrize("name", COMMANDS)

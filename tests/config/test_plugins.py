@@ -48,7 +48,7 @@ class MySum(mtlkit.GradientAggregator):
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
-    """Write a plugin; afterwards all is as before."""
+    """Write a plugin; afterward all is as before."""
     from mtlkit.config.registry import methods
     from mtlkit.data.base import datasets
 

@@ -129,10 +129,10 @@ def test_scaling_and_cropping_keeps_image_and_targets_together(seed):
     assert (scaled[0] * width / 3 - changed["segmentation"]).abs().max() < 1.8
 
 
-def box_distance(points, centre, half, yaw):
+def box_distance(points, center, half, yaw):
     c, s = np.cos(yaw), np.sin(yaw)
     turn = np.array([[c, 0, s], [0, 1, 0], [-s, 0, c]])
-    local = np.abs((points - centre) @ turn) - half
+    local = np.abs((points - center) @ turn) - half
     return np.linalg.norm(np.maximum(local, 0), axis=-1) + np.minimum(local.max(-1), 0)
 
 
@@ -140,13 +140,13 @@ def surface_distance(room, points, primitive):
     """Distance of each point to the surface of the primitive that it is said to lie on."""
     distance = np.full(len(points), np.nan)
     inside = primitive == 0
-    centre = np.array([0, room.size[1] / 2, 0])
-    distance[inside] = box_distance(points[inside], centre, room.size / 2, 0.0)
-    boxes = len(room.centres)
+    center = np.array([0, room.size[1] / 2, 0])
+    distance[inside] = box_distance(points[inside], center, room.size / 2, 0.0)
+    boxes = len(room.centers)
     for number in np.unique(primitive[primitive > 0]):
         seen = primitive == number
         if number <= boxes:
-            box = (room.centres[number - 1], room.halves[number - 1], room.yaws[number - 1])
+            box = (room.centers[number - 1], room.halves[number - 1], room.yaws[number - 1])
             distance[seen] = box_distance(points[seen], *box)
         else:
             ball = number - 1 - boxes
@@ -173,19 +173,19 @@ def test_depth_puts_every_pixel_on_the_surface_that_it_shows(seed):
 @settings(max_examples=30, deadline=None)
 def test_nothing_stands_between_the_camera_and_what_it_sees(seed):
     room, camera, seen = rendered(seed, 24, 32)
-    assert len(room.centres) + len(room.balls) > 0
+    assert len(room.centers) + len(room.balls) > 0
     rays = camera.rays() @ camera.rotation.T
     for share in np.linspace(0.05, 0.98, 12):
         points = camera.position + share * seen.depth.reshape(-1, 1) * rays
-        for centre, half, yaw in zip(room.centres, room.halves, room.yaws, strict=True):
-            assert box_distance(points, centre, half, yaw).min() > -1e-9
+        for center, half, yaw in zip(room.centers, room.halves, room.yaws, strict=True):
+            assert box_distance(points, center, half, yaw).min() > -1e-9
         for ball, radius in zip(room.balls, room.radii, strict=True):
             assert (np.linalg.norm(points - ball, axis=1) - radius).min() > -1e-9
 
 
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=30, deadline=None)
-def test_normals_are_unit_vectors_towards_the_viewer(seed):
+def test_normals_are_unit_vectors_toward_the_viewer(seed):
     _, camera, seen = rendered(seed)
     np.testing.assert_allclose(np.linalg.norm(seen.normal, axis=-1), 1, atol=1e-12)
     facing = np.einsum("ij,ij->i", seen.normal.reshape(-1, 3), camera.rays())
@@ -204,7 +204,7 @@ def test_normals_equal_those_of_finite_differences_of_depth_where_it_is_smooth(s
     up = points[:-2, 1:-1] - points[2:, 1:-1]
     found = np.cross(right, up)
     found /= np.linalg.norm(found, axis=-1, keepdims=True)
-    # smooth: the neighbours lie on the same primitive and on nearly the same face
+    # smooth: the neighbors lie on the same primitive and on nearly the same face
     middle = seen.primitive[1:-1, 1:-1]
     smooth = np.ones_like(middle, dtype=bool)
     for rows, columns in ((slice(1, -1), slice(2, None)), (slice(1, -1), slice(None, -2))):

@@ -78,7 +78,7 @@ def test_the_five_tasks_of_multidigits_follow_from_the_digits():
     assert (len(data.train), len(data.test)) == (4000, 2000)
 
 
-def test_standardised_pixels_have_the_training_sets_mean_and_deviation():
+def test_standardized_pixels_have_the_training_sets_mean_and_deviation():
     data = load_dataset("multidigits")
     pixels = data.train.targets["pixels"]
     assert abs(float(pixels.mean())) < 1e-4
@@ -111,7 +111,7 @@ def test_no_digit_occurs_in_two_splits():
     assert len(seen[0] & seen[2]) + len(seen[0] & seen[1]) + len(seen[1] & seen[2]) == 0
 
 
-def test_the_field_s_layout_is_a_nearest_neighbour_of_two_digits_six_pixels_apart(tmp_path):
+def test_the_field_s_layout_is_a_nearest_neighbor_of_two_digits_six_pixels_apart(tmp_path):
     write_mnist(tmp_path / "mnist")
     data = load_dataset("multimnist(pixels=count)", tmp_path)
     digits, labels = data.digits("train")
@@ -226,7 +226,7 @@ def test_images_and_labels_of_different_number_are_refused(tmp_path):
         _ = load_dataset("multimnist", data_dir=tmp_path).test
 
 
-def test_svhn_pairs_are_grey_and_side_by_side(tmp_path):
+def test_svhn_pairs_are_gray_and_side_by_side(tmp_path):
     write_svhn(tmp_path / "svhn")
     data = load_dataset("multisvhn", data_dir=tmp_path)
     assert (len(data.train), len(data.val), len(data.test)) == (36, 4, 20)
@@ -235,12 +235,12 @@ def test_svhn_pairs_are_grey_and_side_by_side(tmp_path):
     from scipy.io import loadmat
 
     content = loadmat(tmp_path / "svhn" / "test_32x32.mat")
-    grey = content["X"].astype(float).transpose(3, 0, 1, 2) @ [0.299, 0.587, 0.114]
+    gray = content["X"].astype(float).transpose(3, 0, 1, 2) @ [0.299, 0.587, 0.114]
     digits = content["y"][:, 0] % 10
     for index in range(20):
         image = data.test.inputs[index, 0].numpy().astype(float)
         for side, half in (("left", image[:, :32]), ("right", image[:, 32:])):
-            match = np.abs(grey - half).max((1, 2)) < 0.51
+            match = np.abs(gray - half).max((1, 2)) < 0.51
             assert match.sum() == 1
             assert digits[match][0] == data.test.targets[side][index]
 

@@ -40,8 +40,8 @@ def write_celeba(folder: Path, count: int = 12) -> np.ndarray:
     parts = []
     for index in range(count):
         name = f"{index + 1:06d}.jpg"
-        colour = tuple(int(c) for c in random.integers(0, 256, 3))
-        Image.new("RGB", (178, 218), colour).save(folder / "img_align_celeba" / name, quality=95)
+        color = tuple(int(c) for c in random.integers(0, 256, 3))
+        Image.new("RGB", (178, 218), color).save(folder / "img_align_celeba" / name, quality=95)
         lines.append(f"{name}  " + " ".join(f"{value:2d}" for value in attributes[index]))
         parts.append(f"{name} {0 if index < 8 else 1 if index < 10 else 2}")
     (folder / "list_attr_celeba.txt").write_text("\n".join(lines) + "\n")
@@ -83,7 +83,7 @@ def test_npz_and_batches_give_the_same_images(tmp_path):
     torch.testing.assert_close(one.val[3][0], two.val[3][0])
 
 
-def test_images_are_standardised_by_the_training_images(tmp_path):
+def test_images_are_standardized_by_the_training_images(tmp_path):
     write_batches(tmp_path / "cifar10")
     data = load_dataset("cifar10(augment=False)", data_dir=tmp_path)
     inputs, _ = data.train.batch(range(len(data.train)))
@@ -203,12 +203,12 @@ def test_celeba_follows_its_lists(tmp_path, preload):
     assert targets["Young"].shape == (8, 1)
 
 
-def test_celeba_images_have_the_colour_of_their_file(tmp_path):
+def test_celeba_images_have_the_color_of_their_file(tmp_path):
     write_celeba(tmp_path / "celeba")
     image, _ = load_dataset("celeba(size=16)", data_dir=tmp_path).test[0]
     with Image.open(tmp_path / "celeba" / "img_align_celeba" / "000011.jpg") as file:
-        colour = torch.tensor(file.getpixel((0, 0))) / 255
-    torch.testing.assert_close(image.mean((1, 2)), colour, atol=0.02, rtol=0)
+        color = torch.tensor(file.getpixel((0, 0))) / 255
+    torch.testing.assert_close(image.mean((1, 2)), color, atol=0.02, rtol=0)
 
 
 def test_damaged_celeba_files_are_named(tmp_path):

@@ -51,7 +51,7 @@ def load(options: str = "", targets: str = TARGETS, **more):
 
 
 def raw(picture: torch.Tensor) -> torch.Tensor:
-    """Pixels of 0 to 255, from an input that was normalised by ImageNet's statistics."""
+    """Pixels of 0 to 255, from an input that was normalized by ImageNet's statistics."""
     mean = torch.tensor([0.485, 0.456, 0.406])[:, None, None]
     std = torch.tensor([0.229, 0.224, 0.225])[:, None, None]
     return 255 * (picture * std + mean)
@@ -288,7 +288,7 @@ def test_a_missing_package_names_both_extras(module, package, monkeypatch):
     assert "pip install '.[vision,table]'" in str(refused.value)
 
 
-def test_grey_pictures_have_one_channel():
+def test_gray_pictures_have_one_channel():
     write_pictures(10)
     data = load("size=32, channels=1, mean=[0.5], std=[0.5]")
     assert data.train[0][0].shape == data.input_shape == (1, 32, 32)
@@ -367,7 +367,7 @@ def test_a_picture_taken_sideways_is_turned():
     torch.testing.assert_close(rows, torch.arange(36.0), atol=0.01, rtol=0)
 
 
-def test_maps_and_labels_are_learnt_by_one_network():
+def test_maps_and_labels_are_learned_by_one_network():
     frame = write_pictures(10)
     write_maps(10)
     frame["mask"] = [f"masks/{name}" for name in frame["name"]]

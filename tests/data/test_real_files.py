@@ -47,7 +47,7 @@ def test_the_subset_of_cifar10_is_balanced():
     assert torch.isfinite(inputs).all()
 
 
-def test_real_scenes_have_depth_in_metres_and_unit_normals():
+def test_real_scenes_have_depth_in_meters_and_unit_normals():
     data = real("nyuv2")
     image, targets = data.test[0]
     assert image.shape[1:] == targets["segmentation"].shape
@@ -85,7 +85,7 @@ def test_the_census_files_are_read_whole():
     assert len(data.preprocessing.columns) == 39
 
 
-def test_the_census_tasks_are_learnt_by_mmoe(tmp_path):
+def test_the_census_tasks_are_learned_by_mmoe(tmp_path):
     from mtlkit.training.config import TrainConfig
     from mtlkit.training.experiment import run
 

@@ -55,7 +55,7 @@ def load(options: str = "", targets: str = "{income: regression, married: binary
     return load_dataset(f"table(file=people.csv, targets={targets}{extra})", **more)
 
 
-def test_numbers_are_standardised_on_the_training_rows_and_missing_ones_marked():
+def test_numbers_are_standardized_on_the_training_rows_and_missing_ones_marked():
     frame = people()
     write(frame)
     data = load()
@@ -69,7 +69,7 @@ def test_numbers_are_standardised_on_the_training_rows_and_missing_ones_marked()
     assert torch.allclose(inputs[~missing, 1].mean(), torch.tensor(0.0), atol=1e-5)
     total = sum(int((split.inputs[:, 3] == 1).sum()) for split in (data.train, data.val, data.test))
     assert total == 10
-    assert abs(float(data.test.inputs[:, 0].mean())) > 1e-4  # not standardised by its own rows
+    assert abs(float(data.test.inputs[:, 0].mean())) > 1e-4  # not standardized by its own rows
 
 
 def test_unknown_and_missing_categories_have_their_own_index():
@@ -333,7 +333,7 @@ def test_truths_are_categories_whatever_else_their_column_holds():
     assert numbers.encode(pandas.Series(["True", None, "False"]))[0].tolist() == [1.0, 0.0, -1.0]
 
 
-def test_words_where_numbers_were_learnt_are_refused():
+def test_words_where_numbers_were_learned_are_refused():
     write(people())
     preprocessing = load("inputs=[age, job]").preprocessing
     told = r"column 'age' must hold a number, but 1 of 2 cells do not, such as 'forty'"

@@ -1,4 +1,4 @@
-"""One small run, trained once for all tests of this folder; its data is gone afterwards."""
+"""One small run, trained once for all tests of this folder; its data is gone afterward."""
 
 from __future__ import annotations
 

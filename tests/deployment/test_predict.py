@@ -115,7 +115,7 @@ def test_without_a_header_all_columns_must_be_there(tmp_path):
     data = f"table(file='{table}', header=False, targets={{rich: binary(column=1)}})"
     run = train(tmp_path / "run", table, data=data, method="sum", steps=3, epochs=None)
     frame[["age", "job"]].to_csv(tmp_path / "new.csv", index=False, header=False)
-    with pytest.raises(DataError, match=r"has 2 columns, and the table that was learnt from 3\."):
+    with pytest.raises(DataError, match=r"has 2 columns, and the table that was learned from 3\."):
         predict(run, tmp_path / "new.csv", tmp_path / "out.csv")
     frame.assign(rich="").to_csv(tmp_path / "new.csv", index=False, header=False)
     assert predict(run, tmp_path / "new.csv", tmp_path / "out.csv") == 240

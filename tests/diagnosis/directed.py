@@ -44,17 +44,17 @@ def directed_tasks(**directions) -> list[Task]:
     ]
 
 
-def batches(tasks, count=5, labelled=None):
-    """Batches; ``labelled`` gives the rows that have a label, by task name."""
+def batches(tasks, count=5, labeled=None):
+    """Batches; ``labeled`` gives the rows that have a label, by task name."""
     generator = torch.Generator().manual_seed(0)
     made = []
     for _ in range(count):
         targets = {}
         for task in tasks:
             target = torch.zeros(BATCH)
-            if labelled is not None:
+            if labeled is not None:
                 target[:] = torch.nan
-                target[labelled[task.name]] = 0.0
+                target[labeled[task.name]] = 0.0
             targets[task.name] = target
         made.append((torch.randn(BATCH, 4, generator=generator), targets))
     return made

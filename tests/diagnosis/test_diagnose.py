@@ -93,12 +93,12 @@ def test_dead_features_are_counted():
 
 def test_tasks_of_different_samples_are_measured_at_the_parameters():
     tasks = directed_tasks(a=[1, 0, 0, 0], b=[1, 0, 0, 0])
-    data = batches(tasks, labelled={"a": [0, 1], "b": [2, 3]})
+    data = batches(tasks, labeled={"a": [0, 1], "b": [2, 3]})
     found = diagnose(Directed(tasks), tasks, data)
     assert found.figures.wrt == "parameters"
     # the bias alone gives them a common gradient of 1, whatever the inputs are
     assert found.figures.cosine[0, 1] > 0
-    assert "0 samples are labelled for both of a and b" in finding(found, "different samples").figure
+    assert "0 samples are labeled for both of a and b" in finding(found, "different samples").figure
     at_features = diagnose(Directed(tasks), tasks, data, wrt="features")
     assert math.isnan(at_features.figures.affinity[0, 1])
     assert "different samples" in rules(at_features)
@@ -106,8 +106,8 @@ def test_tasks_of_different_samples_are_measured_at_the_parameters():
 
 def test_batches_of_one_task_each_are_told_and_not_taken_for_orthogonal():
     tasks = directed_tasks(a=[1, 0, 0, 0], b=[1, 0, 0, 0])
-    data = batches(tasks, count=4, labelled={"a": [0, 1, 2, 3], "b": []})
-    data += batches(tasks, count=4, labelled={"a": [], "b": [0, 1, 2, 3]})
+    data = batches(tasks, count=4, labeled={"a": [0, 1, 2, 3], "b": []})
+    data += batches(tasks, count=4, labeled={"a": [], "b": [0, 1, 2, 3]})
     found = diagnose(Directed(tasks), tasks, data, steps=8)
     assert "each of the 8 batches" in finding(found, "one task per batch").figure
     assert "different samples" not in rules(found)
@@ -116,7 +116,7 @@ def test_batches_of_one_task_each_are_told_and_not_taken_for_orthogonal():
 
 def test_tasks_without_or_with_few_labels_are_named():
     tasks = directed_tasks(all=[1, 0, 0, 0], few=[1, 1, 0, 0], none=[0, 1, 0, 0])
-    data = batches(tasks, count=12, labelled={"all": [0, 1, 2, 3], "few": [], "none": []})
+    data = batches(tasks, count=12, labeled={"all": [0, 1, 2, 3], "few": [], "none": []})
     data[0][1]["few"][0] = 0.0
     found = diagnose(Directed(tasks), tasks, data, steps=12)
     assert finding(found, "no labels").figure.endswith("none")
@@ -217,8 +217,8 @@ def test_a_model_without_a_fork_is_measured_at_the_parameters():
 
 def test_batches_of_one_task_each_do_not_make_the_tasks_of_an_unforked_model_unreached():
     tasks = directed_tasks(a=[1, 0, 0, 0], b=[0, 1, 0, 0])
-    data = batches(tasks, count=4, labelled={"a": [0, 1, 2, 3], "b": []})
-    data += batches(tasks, count=4, labelled={"a": [], "b": [0, 1, 2, 3]})
+    data = batches(tasks, count=4, labeled={"a": [0, 1, 2, 3], "b": []})
+    data += batches(tasks, count=4, labeled={"a": [], "b": [0, 1, 2, 3]})
     found = diagnose(Plain(), tasks, data, steps=8)
     assert "unreached" not in rules(found)
     assert "one task per batch" in rules(found)

@@ -132,7 +132,7 @@ def train(rank: int, spec: str, how: str) -> torch.Tensor:
     return next(net.parameters()).detach()
 
 
-class Labelled(nn.Module):
+class Labeled(nn.Module):
     """A mean over labels that differ in number between the processes."""
 
     def __init__(self) -> None:
@@ -147,8 +147,8 @@ class Labelled(nn.Module):
         return sum((loss for loss in weighed.values() if loss is not None), self.layer.bias.sum() * 0)
 
 
-def labelled_gradient(rank: int) -> torch.Tensor:
-    module = DistributedDataParallel(Labelled())
+def labeled_gradient(rank: int) -> torch.Tensor:
+    module = DistributedDataParallel(Labeled())
     x = torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
     share, counts = ((x[:5], {"a": 5, "b": 0}), (x[5:], {"a": 1, "b": 3}))[rank]
     module(share, counts).backward()
@@ -160,7 +160,7 @@ SITUATIONS = {
     "stops": (a_process_that_stops, ()),
     "join": (uneven_steps, ()),
     "strict": (outside, ([(0, 1, 2), (0, 1)], False)),
-    "unlabelled": (outside, ([(0, 1, 2), ()], True)),
+    "unlabeled": (outside, ([(0, 1, 2), ()], True)),
     "unused": (outside, ([(0, 1, 2), (0, 1)], True)),
     "inside": (absent_labels_inside, ()),
     "strict inside": (absent_labels_inside, (False,)),
@@ -175,7 +175,7 @@ SITUATIONS = {
     "averaged": (train, ("pcgrad", "averaged")),
     "experts": (train, ("pcgrad", "experts")),
     "wrapped": (train, ("pcgrad", "wrapped")),
-    "labels": (labelled_gradient, ()),
+    "labels": (labeled_gradient, ()),
 }
 
 
@@ -239,7 +239,7 @@ def test_uneven_steps_under_join_are_refused_at_once(outcomes, situation):
     ("situation", "advice"),
     [
         ("strict", "task(s) 2 have no labels on this process.*find_unused_parameters=True"),
-        ("unlabelled", "task(s) 0, 1, 2 have no labels.*inside the wrapped forward"),
+        ("unlabeled", "task(s) 0, 1, 2 have no labels.*inside the wrapped forward"),
     ],
 )
 def test_a_total_outside_of_ddp_that_lacks_labels_is_refused_at_once(outcomes, situation, advice):
@@ -308,7 +308,7 @@ def test_processes_that_train_together_in_whatever_way_are_not_warned(outcomes, 
 
 
 def test_losses_weighed_by_labels_have_the_gradient_of_all_labels(outcomes):
-    whole = Labelled()
+    whole = Labeled()
     x = torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
     scores = whole.layer(x)
     (scores[:6, 0].square().mean() + scores[5:, 1].square().mean()).backward()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mtlkit.cli import catalogue
+from mtlkit.cli import catalog
 
 PAGE = """
 .. autofunction:: mtlkit.create_method
@@ -33,6 +33,6 @@ def test_options_are_left_out_of_the_pages_of_methods_alone(tmp_path, monkeypatc
     assert "**seed**" not in method
 
 
-@pytest.mark.parametrize("facts", catalogue.all_facts(), ids=lambda facts: facts.name)
+@pytest.mark.parametrize("facts", catalog.all_facts(), ids=lambda facts: facts.name)
 def test_a_method_has_a_displayed_equation(facts):
     assert ".. math::" in facts.docstring

@@ -141,7 +141,7 @@ def test_heads_that_bypass_the_fork_are_noticed():
 
 
 def test_a_step_without_any_loss_and_fork_says_there_is_nothing_to_do():
-    with pytest.raises(UsageError, match="nothing to minimise"):
+    with pytest.raises(UsageError, match="nothing to minimize"):
         mtlkit.create_method("sum", 2).total([None, None])
 
 

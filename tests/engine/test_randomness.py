@@ -20,7 +20,7 @@ def test_numbers_are_uniform_over_positions_counters_and_seeds():
         assert sample.max() < 1
 
 
-def test_neighbouring_positions_counters_seeds_and_streams_are_uncorrelated():
+def test_neighboring_positions_counters_seeds_and_streams_are_uncorrelated():
     first = uniform(0, FIRST, 20_000)
     others = [uniform(0, FIRST, 20_000, stream=1), uniform(0, SECOND, 20_000), uniform(1, FIRST, 20_000)]
     for left, right in ((first[:-1], first[1:]), *((first, other) for other in others)):

@@ -1,4 +1,4 @@
-"""The counter of synchronisations counts what it should; methods and Trainer do not wait for a GPU."""
+"""The counter of synchronizations counts what it should; methods and Trainer do not wait for a GPU."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from accelerate import Accelerator
 from torch import nn
 
 import mtlkit
-from mtlkit.cli.catalogue import method_facts
-from tests.synchronization import DEVICE, DeviceTensor, count_synchronisations, step_of, to_device
+from mtlkit.cli.catalog import method_facts
+from tests.synchronization import DEVICE, DeviceTensor, count_synchronizations, step_of, to_device
 from tests.training.small_problem import TASKS, PlainNet, SmallNet, make_loader
 
 CLOSED_FORMS = (
@@ -45,7 +45,7 @@ def fill(tensor: torch.Tensor, index, value) -> torch.Tensor:
     return tensor
 
 
-SYNCHRONISING = {
+SYNCHRONIZING = {
     "item": lambda x: x[0, 0].item(),
     "float": lambda x: float(x.sum()),
     "int": lambda x: int(x.sum()),
@@ -115,14 +115,14 @@ WITHOUT = {
 
 
 def counts(function, *args) -> tuple[int, int, int]:
-    with count_synchronisations() as counted:
+    with count_synchronizations() as counted:
         function(*args)
-    return counted.synchronisations, counted.uploads, counted.decompositions
+    return counted.synchronizations, counted.uploads, counted.decompositions
 
 
-@pytest.mark.parametrize("name", SYNCHRONISING)
-def test_a_synchronisation_is_counted_once(name):
-    assert counts(SYNCHRONISING[name], matrix()) == (1, 0, 0)
+@pytest.mark.parametrize("name", SYNCHRONIZING)
+def test_a_synchronization_is_counted_once(name):
+    assert counts(SYNCHRONIZING[name], matrix()) == (1, 0, 0)
 
 
 @pytest.mark.parametrize("name", UPLOADING)
@@ -140,11 +140,11 @@ def test_a_decomposition_is_counted_apart(decompose):
     assert counts(decompose, matrix()) == (0, 0, 1)
 
 
-@pytest.mark.parametrize("cases", [SYNCHRONISING, UPLOADING, WITHOUT])
+@pytest.mark.parametrize("cases", [SYNCHRONIZING, UPLOADING, WITHOUT])
 def test_the_numbers_are_those_of_the_cpu(cases):
     """Every snippet gives on the device what it gives on the CPU, where no random number is in it."""
     for name in cases.keys() - {"multinomial", "random numbers", "list of numbers", "where"}:
-        with count_synchronisations():
+        with count_synchronizations():
             found = cases[name](matrix())
             found = found.cpu() if isinstance(found, torch.Tensor) else found
         with mock.patch(f"{__name__}.to_device", lambda tensor: tensor):
@@ -156,12 +156,12 @@ def test_the_numbers_are_those_of_the_cpu(cases):
 
 
 def test_tensors_of_two_devices_do_not_mix():
-    with count_synchronisations(), pytest.raises(RuntimeError, match="two devices"):
+    with count_synchronizations(), pytest.raises(RuntimeError, match="two devices"):
         matrix() + torch.ones(2, 2)
 
 
 def test_a_device_tensor_is_not_read_by_accident():
-    with count_synchronisations():
+    with count_synchronizations():
         assert not matrix().is_cpu
         with pytest.raises(TypeError, match="host"):
             matrix().numpy()
@@ -169,27 +169,27 @@ def test_a_device_tensor_is_not_read_by_accident():
 
 def test_a_tensor_that_was_made_outside_is_refused():
     outside = torch.zeros(2, device=DEVICE)
-    with count_synchronisations(), pytest.raises(RuntimeError, match="outside"):
+    with count_synchronizations(), pytest.raises(RuntimeError, match="outside"):
         outside + 1
 
 
 def test_a_place_names_the_line_of_mtlkit():
-    with count_synchronisations() as counted:
+    with count_synchronizations() as counted:
         mtlkit.create_method("mgda", 2).weights(matrix())
-    assert counted.synchronisations
+    assert counted.synchronizations
     assert all("mtlkit/weighting/mgda.py:" in place for place in counted.places)
 
 
 def test_a_place_outside_of_mtlkit_names_the_caller():
-    with count_synchronisations() as counted:
+    with count_synchronizations() as counted:
         matrix().sum().item()
     (place,) = counted.places
-    assert place.startswith("synchronisation (_local_scalar_dense) at test_synchronisation.py:")
+    assert place.startswith("synchronization (_local_scalar_dense) at test_synchronization.py:")
     assert place in str(counted)
 
 
 class Doubled(torch.autograd.Function):
-    """Counts one synchronisation in its backward."""
+    """Counts one synchronization in its backward."""
 
     @staticmethod
     def forward(ctx, tensor):
@@ -202,12 +202,12 @@ class Doubled(torch.autograd.Function):
 
 def test_the_backward_of_an_autograd_function_is_counted():
     x = to_device(torch.ones(3, requires_grad=True))
-    with count_synchronisations() as counted:
+    with count_synchronizations() as counted:
         Doubled.apply(x).sum().backward()
         (again,) = torch.autograd.grad(Doubled.apply(x).sum(), x)
         assert x.grad.tolist() == again.tolist() == [2.0, 2.0, 2.0]
     assert counted.uploads == 2
-    assert counted.synchronisations == 2 + 2  # two backwards, two lists
+    assert counted.synchronizations == 2 + 2  # two backwards, two lists
 
 
 @pytest.mark.parametrize("foreach", [False, True])
@@ -221,7 +221,7 @@ def test_training_on_the_device_is_training_on_the_cpu(optimizer, foreach):
     on_device = to_device(copy.deepcopy(network))
     assert all(isinstance(parameter, nn.Parameter) for parameter in on_device.parameters())
     assert all(isinstance(tensor, DeviceTensor) for tensor in on_device.state_dict().values())
-    with count_synchronisations() as counted:
+    with count_synchronizations() as counted:
         for model, inputs in ((network, images), (on_device, to_device(images))):
             stepper = optimizer(model.parameters(), lr=0.1, foreach=foreach)
             for _ in range(3):
@@ -229,8 +229,8 @@ def test_training_on_the_device_is_training_on_the_cpu(optimizer, foreach):
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 stepper.step()
                 stepper.zero_grad()
-    assert (counted.synchronisations, counted.uploads) == (0, 0), str(counted)
-    with count_synchronisations():
+    assert (counted.synchronizations, counted.uploads) == (0, 0), str(counted)
+    with count_synchronizations():
         for here, there in zip(
             network.state_dict().values(), on_device.state_dict().values(), strict=True
         ):
@@ -251,29 +251,29 @@ def test_a_closed_form_is_declared_as_such(name):
 def test_a_step_of_a_closed_form_waits_nowhere_and_of_a_solver_once(spec):
     counted = step_of(spec)
     if is_closed_form(spec):
-        assert (counted.synchronisations, counted.uploads) == (0, 0), str(counted)
+        assert (counted.synchronizations, counted.uploads) == (0, 0), str(counted)
         assert counted.decompositions <= 1, str(counted)
     else:
-        assert counted.synchronisations == 1, str(counted)
+        assert counted.synchronizations == 1, str(counted)
         assert counted.uploads <= 1, str(counted)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_catalogue_says_which_methods_wait_for_a_gpu(name):
+def test_the_catalog_says_which_methods_wait_for_a_gpu(name):
     counted, cost = step_of(name), method_facts(name).cost
-    assert counted.synchronisations == cost.count("solver")
+    assert counted.synchronizations == cost.count("solver")
     assert counted.decompositions == cost.count("eigenvalues")
 
 
 @pytest.mark.parametrize("spec", [*NAMES, *CHAINS])
-def test_an_absent_task_costs_no_synchronisation(spec):
+def test_an_absent_task_costs_no_synchronization(spec):
     counted = step_of(spec, absent=True)
-    assert counted.synchronisations == (0 if is_closed_form(spec) else 1), str(counted)
+    assert counted.synchronizations == (0 if is_closed_form(spec) else 1), str(counted)
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("spec", ["sum", "pcgrad", "rotograd", None])
-def test_the_trainer_adds_no_synchronisation_to_steps_that_do_not_log(spec, missing):
+def test_the_trainer_adds_no_synchronization_to_steps_that_do_not_log(spec, missing):
     """A longer run waits as often as a short one: where it starts and in the last line of its log.
 
     None is a network without a method.
@@ -283,15 +283,15 @@ def test_the_trainer_adds_no_synchronisation_to_steps_that_do_not_log(spec, miss
         model = to_device(SmallNet(spec) if spec else PlainNet())
         optimizer = torch.optim.Adam(mtlkit.param_groups(model, lr=0.01))
         loader = make_loader(size=80, batch=8, missing=missing)
-        with count_synchronisations():
+        with count_synchronizations():
             trainer = mtlkit.Trainer(
                 model, TASKS, optimizer, Accelerator(), log_every=1000, monitor_every=0, progress=False
             )
             trainer.fit(loader, steps=2)
-        with count_synchronisations() as short:
+        with count_synchronizations() as short:
             trainer.fit(loader, steps=4)
-        with count_synchronisations() as long:
+        with count_synchronizations() as long:
             trainer.fit(loader, steps=9)
-    assert long.synchronisations == short.synchronisations, str(long)
+    assert long.synchronizations == short.synchronizations, str(long)
     if not missing:  # inputs and two targets of three more batches
         assert long.uploads == short.uploads + 3 * 3, str(long)

@@ -502,14 +502,14 @@ def test_methods_are_split_at_the_top_level_only(text, pieces):
     assert split_specs(text) == pieces
 
 
-def test_the_demo_compares_the_same_in_raw_units_and_normalised():
-    raw, normalised = (part.config({}) for part in PARTS)
+def test_the_demo_compares_the_same_in_raw_units_and_normalized():
+    raw, normalized = (part.config({}) for part in PARTS)
     labels = [entry.label for entry in raw.entries]
     assert labels == ["sum", "imtl_g", "scale", "rotograd"]
-    assert [entry.label for entry in normalised.entries] == labels
+    assert [entry.label for entry in normalized.entries] == labels
     assert "pixels=count" in raw.train["data"]
     assert not raw.normalize
-    assert normalised.normalize
-    for config in (raw, normalised):
+    assert normalized.normalize
+    for config in (raw, normalized):
         assert (len(config.seeds), config.single_task) == (5, True)
     assert PARTS[0].config({"seeds": 1}).seeds == (0,)

@@ -311,8 +311,8 @@ def test_tasks_with_inputs_of_their_own_are_merged_as_one_batch():
 def test_libmtls_trainer_trains(name, spec, capsys):
     case = CASES[name]
     trainer = case.trainer(libmtl.weighting(spec), lr=1e-3 if name == "MTAN" else 1e-2)
-    optimised = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
-    assert {id(p) for p in trainer.model.method.parameters()} <= optimised
+    optimized = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
+    assert {id(p) for p in trainer.model.method.parameters()} <= optimized
     epochs = 3 if name == "MTAN" else 20
     loader = case.loader(32 if name == "MTAN" else 64)
     weights = trainer.train(loader, loader, epochs, return_weight=True)

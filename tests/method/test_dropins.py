@@ -186,17 +186,17 @@ def test_a_loss_may_reach_the_backbone_past_the_features(net):
     twin = copy.deepcopy(net)
     x = torch.randn(7, 4, dtype=torch.float64)
 
-    def penalised(losses, module):
+    def penalized(losses, module):
         return [losses[0] + module.backbone[0].weight.square().sum(), *losses[1:]]
 
     z, predictions = net(x)
     mtlkit.mtl_backward(
-        penalised(losses_of(predictions, x), net), z, mtlkit.create_method("mgda", TASKS)
+        penalized(losses_of(predictions, x), net), z, mtlkit.create_method("mgda", TASKS)
     )
     method = mtlkit.create_method("mgda", TASKS)
     views = method(twin.backbone(x))
     predictions = [head(view) for head, view in zip(twin.heads, views, strict=True)]
-    method.total(penalised(losses_of(predictions, x), twin)).backward()
+    method.total(penalized(losses_of(predictions, x), twin)).backward()
     assert_same_gradients(net, twin)
 
 

@@ -241,7 +241,7 @@ def test_the_page_of_the_demo_shows_both_parts_with_their_verdicts(tmp_path):
     assert parser.wrong == []
     ids = [attributes["id"] for _, attributes in parser.seen if "id" in attributes]
     assert len(ids) == len(set(ids))
-    assert {"raw", "normalised", "table-raw", "table-normalised"} <= set(ids)
+    assert {"raw", "normalized", "table-raw", "table-normalized"} <= set(ids)
     for part in PARTS:
         assert f"<p>{part.units}: " in text
 
@@ -262,7 +262,7 @@ LOOK = """
   seen.background = getComputedStyle(document.body).backgroundColor;
   const curve = c => c.querySelector(".scatterlayer path.js-line, .scatterlayer path.point");
   const chart = charts.find(c => c.closest("#learning"));
-  seen.colour = chart && getComputedStyle(curve(chart)).stroke;
+  seen.color = chart && getComputedStyle(curve(chart)).stroke;
   seen.verdict = document.getElementById("verdict").innerText;
   seen.names = column(0);
   const buttons = document.querySelectorAll("#table thead tr:nth-child(2) button");
@@ -327,7 +327,7 @@ def test_in_a_browser_charts_are_drawn_sorting_and_hiding_work_and_nothing_is_lo
 THEME = """
   for (const name of ["beforeprint", "afterprint"]) { window.dispatchEvent(new Event(name)); await wait(); }
   seen.background = getComputedStyle(document.body).backgroundColor;
-  seen.colour = getComputedStyle(document.querySelector("#learning .scatterlayer path.js-line")).stroke;
+  seen.color = getComputedStyle(document.querySelector("#learning .scatterlayer path.js-line")).stroke;
   seen.swatch = getComputedStyle(document.querySelector(".swatch.s1")).backgroundColor;
 """
 
@@ -341,7 +341,7 @@ def test_in_a_browser_the_theme_follows_the_system(tmp_path):
     assert light["background"] == "rgb(255, 255, 255)"
     brightness = sum(map(int, re.findall(r"\d+", dark["background"]))) / 3
     assert brightness < 60
-    assert light["colour"] != dark["colour"]
+    assert light["color"] != dark["color"]
     assert light["swatch"] != dark["swatch"]
 
 

@@ -377,7 +377,7 @@ def test_state_is_two_matrices_per_task() -> None:
 
 
 def run(module: Rotations | GeotorchRotations, steps: int, rate: float, move_base: bool) -> Tensor:
-    """Turn fixed vectors towards others by gradient descent with the module's own gradients."""
+    """Turn fixed vectors toward others by gradient descent with the module's own gradients."""
     generator = torch.Generator().manual_seed(4)
     given = torch.randn(2, 1, 9, 6, generator=generator).to(torch.float64)
     target = torch.randn(1, 9, 6, generator=generator).to(torch.float64)

@@ -1,4 +1,4 @@
-"""Tasks that are labelled on different samples are noticed, and nothing else is."""
+"""Tasks that are labeled on different samples are noticed, and nothing else is."""
 
 import pytest
 import torch

@@ -33,7 +33,7 @@ def test_importing_mtlkit_and_making_tasks_does_not_import_torchmetrics_or_accel
     assert shown.stdout.strip() == "[]"
 
 
-def test_unlabelled_samples_count_neither_in_loss_nor_in_accuracy():
+def test_unlabeled_samples_count_neither_in_loss_nor_in_accuracy():
     task = Task.classification("c", 3)
     prediction = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
     target = torch.tensor([0, -1, 2, NO_LABEL, 1, 0])

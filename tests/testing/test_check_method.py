@@ -71,7 +71,7 @@ def test_a_waived_law_is_not_checked():
 
 def test_unknown_laws_options_and_methods_are_errors():
     class Waives(BROKEN["single_task"]):
-        waived_laws = {"singel_task": "misspelt"}
+        waived_laws = {"singel_task": "misspelled"}
 
     class GivesNoReason(BROKEN["single_task"]):
         waived_laws = {"single_task": " "}

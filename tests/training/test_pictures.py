@@ -36,7 +36,7 @@ def write_pictures(folder: Path, count: int = 27) -> None:
 
 
 def order(folder: Path, name: str) -> list[str]:
-    """The arguments that train into the folder ``name``; the network has no batch normalisation."""
+    """The arguments that train into the folder ``name``; the network has no batch normalization."""
     data = (
         f"images(folder='{folder}/photos', labels='{folder}/labels.csv', file=name, size=[32, 48], "
         "targets={kind: classification, age: regression}, augment=crop+flip+color, split_seed=1)"

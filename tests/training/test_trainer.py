@@ -211,7 +211,7 @@ class Normed(nn.Module):
         return {"value": self.layer(self.norm(x))}
 
 
-def test_a_skipped_step_leaves_no_trace_in_batch_normalisation():
+def test_a_skipped_step_leaves_no_trace_in_batch_normalization():
     x = torch.randn(12, 2)
     x[5, 0] = math.nan
     samples = [(row, {"value": torch.zeros(1)}) for row in x]
@@ -430,7 +430,7 @@ def test_an_optimizer_of_another_model_is_refused():
         mtlkit.Trainer(SmallNet(), TASKS, optimizer)
 
 
-def test_a_misspelt_target_is_told_after_an_epoch():
+def test_a_misspelled_target_is_told_after_an_epoch():
     model = SmallNet()
     batches = [(x, {"label": y["label"], "valeu": y["value"]}) for x, y in make_loader()]
     trainer = mtlkit.Trainer(model, TASKS, torch.optim.SGD(model.parameters(), lr=0.1))

@@ -1,7 +1,7 @@
 """The rotations' training in the authors' package, rotograd 0.1.6, from its formulas.
 
 It differs from Algorithm 1 of the paper in the scale of the loss: with the gradients G_k of the shared
-features, M their mean and W = |M| mean_k G_k / |G_k|, a rotation minimises sum_n |R_k w_n - g_{n,k}|^2,
+features, M their mean and W = |M| mean_k G_k / |G_k|, a rotation minimizes sum_n |R_k w_n - g_{n,k}|^2,
 where g_k = R_k G_k is held constant. On rotations this is a constant less 2 |M| <R_k v, g_k>. The base
 point of geotorch's exponential stays where it began, and burn-in is one step later.
 """

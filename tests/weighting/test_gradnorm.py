@@ -56,7 +56,7 @@ def test_its_gradient_is_autograds_on_the_papers_loss(seed, alpha):
     torch.testing.assert_close(gradient, weights.grad, rtol=1e-4, atol=1e-5)
 
 
-def test_weights_sum_to_the_number_of_tasks_and_move_towards_balance():
+def test_weights_sum_to_the_number_of_tasks_and_move_toward_balance():
     net = SmallNet("gradnorm(alpha=0.0)")
     network = [*net.backbone.parameters(), *net.heads.parameters()]
     optimizer = torch.optim.Adam(
@@ -76,7 +76,7 @@ def test_weights_sum_to_the_number_of_tasks_and_move_towards_balance():
 
 
 def textbook_step(net: SmallNet, weights, first, x, optimizers, alpha) -> list[float]:
-    """One step as the paper has it: the weights are renormalised in place after the optimizer."""
+    """One step as the paper has it: the weights are renormalized in place after the optimizer."""
     features = net.backbone(x)
     views = [features.detach().requires_grad_() for _ in net.heads]
     losses = [
@@ -112,7 +112,7 @@ def textbook_step(net: SmallNet, weights, first, x, optimizers, alpha) -> list[f
     ],
     ids=["sgd", "momentum", "adam"],
 )
-def test_training_is_the_textbooks_with_weights_renormalised_after_each_step(make):
+def test_training_is_the_textbooks_with_weights_renormalized_after_each_step(make):
     alpha = 1.5
     net = SmallNet(f"gradnorm(alpha={alpha})").double()
     twin = copy.deepcopy(net)

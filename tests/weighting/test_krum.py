@@ -41,7 +41,7 @@ def test_agrees_with_torchjd_where_squares_make_no_difference():
 
     for seed in range(200):
         rows = torch.randn(6, 8, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        # one neighbour: the score is one distance, and the order is that of its square; of the
+        # one neighbor: the score is one distance, and the order is that of its square; of the
         # pair that ties, TorchJD takes the first, unless both are wanted
         ours = mtlkit.create_method("krum(n_byzantine=3, n_selected=2)", 6)
         torch.testing.assert_close(ours.combine(rows), Krum(n_byzantine=3, n_selected=2)(rows))

@@ -139,7 +139,7 @@ def test_derivatives_of_a_scalarization_are_those_of_its_value(spec):
         assert weights == pytest.approx(slopes.tolist())
 
 
-# the weights of uw and imtl_l are learnt, which combine does not do
+# the weights of uw and imtl_l are learned, which combine does not do
 @pytest.mark.parametrize("spec", [spec for spec in SPECS if "uw" not in spec and spec != "imtl_l"])
 def test_combine_weighs_the_gradients_as_training_weighs_the_losses(spec):
     trained, combined = (mtlkit.create_method(spec, 3) for _ in range(2))

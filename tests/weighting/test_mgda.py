@@ -32,7 +32,7 @@ def test_the_conditions_of_karush_kuhn_and_tucker_hold(seed, tasks, size):
 
 @pytest.mark.parametrize(
     ("normalize", "expected"),
-    # gradients of norm 1 and 2, losses 1 and 4: weights are inverse squares of the normalised norms
+    # gradients of norm 1 and 2, losses 1 and 4: weights are inverse squares of the normalized norms
     [("none", [0.8, 0.2]), ("l2", [0.5, 0.5]), ("loss", [0.2, 0.8]), ("loss+", [1 / 17, 16 / 17])],
 )
 def test_gradients_are_divided_by_norm_and_loss_to_find_the_weights(normalize, expected):
@@ -85,7 +85,7 @@ def test_a_task_whose_loss_is_zero_gets_no_weight():
     torch.testing.assert_close(z.grad, torch.tensor([[0.0, 1.0]]))
 
 
-def test_normalisation_by_losses_needs_them():
+def test_normalization_by_losses_needs_them():
     method = mtlkit.create_method("mgda(normalize=loss)", 2)
     with pytest.raises(UsageError, match="needs the losses"):
         method.combine(torch.eye(2))
@@ -93,7 +93,7 @@ def test_normalisation_by_losses_needs_them():
         method.weights(torch.eye(2))
 
 
-def test_unknown_normalisation_is_refused():
+def test_unknown_normalization_is_refused():
     with pytest.raises(SpecError, match="l2"):
         mtlkit.create_method("mgda(normalize=max)", 2)
 

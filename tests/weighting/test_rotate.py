@@ -461,18 +461,18 @@ def test_flat_rotates_the_first_numbers_of_the_flattened_map() -> None:
 def test_between_updates_rotations_rest_and_have_no_gradient() -> None:
     net = SmallNet("rotate(update_every=3)+scale")
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-    moved, learnt, graded = [], [], []
+    moved, learned, graded = [], [], []
     for x in batches(9):
         before, lie = net.method.rotations, copy.deepcopy(list(net.method.parameters()))
         optimizer.zero_grad()
         net(x).backward()
         optimizer.step()
         moved.append(bool((before - net.method.rotations).abs().max() > 1e-5))
-        learnt.append(
+        learned.append(
             not all(torch.equal(*pair) for pair in zip(lie, net.method.parameters(), strict=True))
         )
         graded.append(all(p.grad is not None for p in net.method.parameters()))
-    assert moved == learnt == graded == [True, False, False] * 3
+    assert moved == learned == graded == [True, False, False] * 3
 
 
 def test_burn_in_may_stand_at_either_part() -> None:

@@ -30,7 +30,7 @@ def test_a_loss_of_zero_takes_no_part():
     assert weights == [0.0, 0.5]
 
 
-def test_after_normalize_the_value_is_that_of_the_normalised_losses():
+def test_after_normalize_the_value_is_that_of_the_normalized_losses():
     method = mtlkit.create_method("normalize(burn_in=0)+si", 2)
     step(method, [2.0, 10.0])
     total, weights = step(method, [1.0, 5.0])

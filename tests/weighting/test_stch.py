@@ -44,7 +44,7 @@ def test_worked_example():
     assert weights == pytest.approx([0.25, 0.25])
 
 
-def test_warm_up_minimises_the_mean_logarithm_and_then_divides_by_its_mean_losses():
+def test_warm_up_minimizes_the_mean_logarithm_and_then_divides_by_its_mean_losses():
     method = mtlkit.create_method("stch(mu=0.5, warmup=4)", 2)
     for values in ([9.0, 9.0], [8.0, 1.0], [1.0, 2.0], [3.0, 6.0]):
         total, weights = step(method, values)

@@ -25,9 +25,9 @@ def _figure(columns: int) -> tuple[Any, Any]:
 
 def _grid(points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     low, high = points.min(dim=0).values, points.max(dim=0).values
-    centre, half = (low + high) / 2, float((high - low).max()) * 0.5 + 0.35
-    x = torch.linspace(float(centre[0]) - half, float(centre[0]) + half, 160)
-    y = torch.linspace(float(centre[1]) - half, float(centre[1]) + half, 160)
+    center, half = (low + high) / 2, float((high - low).max()) * 0.5 + 0.35
+    x = torch.linspace(float(center[0]) - half, float(center[0]) + half, 160)
+    y = torch.linspace(float(center[1]) - half, float(center[1]) + half, 160)
     return x, y, torch.cartesian_prod(x, y).reshape(160, 160, 2).transpose(0, 1)
 
 
@@ -37,20 +37,20 @@ def _levels(axes: Any, problem: Regression, rotations: Tensor, points: Tensor) -
         problem.loss(plane @ R.T, shift) for R, shift in zip(rotations, problem.shifts, strict=True)
     )
     assert isinstance(height, Tensor)
-    axes.contourf(x, y, (height - height.min() + 0.05).log(), levels=22, cmap="Greys_r", alpha=0.55)
+    axes.contourf(x, y, (height - height.min() + 0.05).log(), levels=22, cmap="Grays_r", alpha=0.55)
     axes.set_aspect("equal")
 
 
-def _trail(axes: Any, points: Tensor, colour: str, label: str) -> None:
-    axes.plot(points[:, 0], points[:, 1], "-", color=colour, linewidth=1.4, label=label)
-    axes.plot(*points[0], "o", color=colour, markersize=6, markerfacecolor="white")
-    axes.plot(*points[-1], "o", color=colour, markersize=7)
+def _trail(axes: Any, points: Tensor, color: str, label: str) -> None:
+    axes.plot(points[:, 0], points[:, 1], "-", color=color, linewidth=1.4, label=label)
+    axes.plot(*points[0], "o", color=color, markersize=6, markerfacecolor="white")
+    axes.plot(*points[-1], "o", color=color, markersize=7)
 
 
 def _stars(axes: Any, optima: Tensor) -> None:
-    for optimum, colour in zip(optima, (BLUE, ORANGE), strict=True):
+    for optimum, color in zip(optima, (BLUE, ORANGE), strict=True):
         axes.plot(
-            *optimum, "*", color=colour, markersize=15, markeredgecolor="black", markeredgewidth=0.7
+            *optimum, "*", color=color, markersize=15, markeredgecolor="black", markeredgewidth=0.7
         )
 
 
@@ -74,8 +74,8 @@ def regression_figure(problem: Regression, seed: int) -> Any:
 
 def _panel(axes: Any, problem: Regression, rotations: Tensor, optima: Tensor, trails: dict) -> None:
     _levels(axes, problem, rotations, torch.cat([optima, *(points for points, _ in trails.values())]))
-    for label, (points, colour) in trails.items():
-        _trail(axes, points, colour, label)
+    for label, (points, color) in trails.items():
+        _trail(axes, points, color, label)
     _stars(axes, optima)
     axes.legend(loc="upper right", fontsize=9)
 
@@ -104,8 +104,8 @@ def shares_figure(shares: dict[str, dict[str, Any]]) -> Any:
         values = [100 * rows[name]["share"] for name in names]
         low = [value - 100 * rows[name]["low"] for name, value in zip(names, values, strict=True)]
         high = [100 * rows[name]["high"] - value for name, value in zip(names, values, strict=True)]
-        colours = [ORANGE if "rotograd" in name else BLUE for name in names]
-        panel.bar(names, values, yerr=[low, high], color=colours, capsize=4)
+        colors = [ORANGE if "rotograd" in name else BLUE for name in names]
+        panel.bar(names, values, yerr=[low, high], color=colors, capsize=4)
         panel.set_ylim(0, 100)
         panel.set_ylabel("seeds with both tasks solved, %")
         panel.tick_params(axis="x", labelrotation=20)

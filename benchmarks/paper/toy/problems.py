@@ -5,14 +5,14 @@ the two tasks as 0 and 1; taken as the shift s itself, the optima would lie at d
 the origin, and since a rotation keeps lengths, no pair of rotations could take one z to both. Since the
 text calls the tasks symmetric, the two stand here for the shifts -1 and 1.
 
-What the text leaves open is our choice: initialisation (PyTorch's default), and all numbers of the
+What the text leaves open is our choice: initialization (PyTorch's default), and all numbers of the
 logistic problem but the sample size, the flipped labels and the model. The outcome depends on the seed,
 so the claim is a share of seeds: ``python -m benchmarks.paper.toy shares``. Where RotoGrad fails, the
 network, which follows faster than the rotations lead, has come to a point where the two gradients cancel
 before they were turned: there the rotations' gradient vanishes too.
 
 The example in the authors' repository differs from the paper's text: the input is (0, 0), losses are
-normalised, and both learning rates are smaller. Both settings are here.
+normalized, and both learning rates are smaller. Both settings are here.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def avocado(point: Tensor, shift: float) -> Tensor:
 
 def nonconvex(point: Tensor, shift: float) -> Tensor:
     """``- sin(3x + 4.5s)/(x + 1.5s) + |x + 1.5s|`` and the same in y; its optimum is (-1.5s, -1.5s)."""
-    centred = point + 1.5 * shift
+    centered = point + 1.5 * shift
     # sin(3u)/u is 3 at u = 0
-    ratio = 3 * torch.sinc(3 * centred / torch.pi)
-    return (centred.abs() - ratio).sum(dim=-1)
+    ratio = 3 * torch.sinc(3 * centered / torch.pi)
+    return (centered.abs() - ratio).sum(dim=-1)
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Logistic:
 
     1000 samples of two Gaussian clusters; task k asks whether a sample is of cluster k; 5 % of the
     second task's labels are flipped. The model is ``W2 max(W1 x + b1, 0) + b2`` with every parameter
-    shared; its hidden layer is rotated. Our choice: centres (-2, 0) and (2, 0), unit variance, half of
+    shared; its hidden layer is rotated. Our choice: centers (-2, 0) and (2, 0), unit variance, half of
     the samples for training, full batches, SGD at 0.1 for 500 epochs, RAdam at 0.05 for the rotations.
     """
 
@@ -220,8 +220,8 @@ def run_logistic(spec: str, seed: int, problem: Logistic = LOGISTIC) -> Logistic
     """Train both tasks through one shared model."""
     torch.manual_seed(seed)
     cluster = torch.arange(problem.samples) % 2
-    centres = torch.tensor([[-2.0, 0.0], [2.0, 0.0]])
-    x = (centres[cluster] + torch.randn(problem.samples, 2)).double()
+    centers = torch.tensor([[-2.0, 0.0], [2.0, 0.0]])
+    x = (centers[cluster] + torch.randn(problem.samples, 2)).double()
     labels = torch.stack([(cluster == 0).double(), (cluster == 1).double()], dim=1)
     noisy = labels.clone()
     flip = torch.rand(problem.samples) < problem.flipped

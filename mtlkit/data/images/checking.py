@@ -13,8 +13,6 @@ from mtlkit.data.images.maps import MapTarget
 from mtlkit.data.images.transforms import Sizing
 from mtlkit.errors import MissingExtraError
 
-__all__ = ["check_files", "check_packages"]
-
 Part = tuple[Sequence[Path], Mapping[MapTarget, Sequence[Path | None]]]
 _SLOW = 20_000  # files, which take some seconds
 

@@ -31,8 +31,6 @@ from mtlkit.data.table.splitting import Splitting
 from mtlkit.data.table.targets import find_targets, fit_targets
 from mtlkit.errors import SpecError
 
-__all__ = ["Images"]
-
 _say = partial(say, "images")
 
 
@@ -56,12 +54,12 @@ class Images(DataSet):
         targets: ``{task: kind}`` as for the data set ``table``; for maps
             ``segmentation(classes=3, column=mask)`` or ``segmentation(classes=3, folder=masks)``, PNG or
             .npy with the number of a class per pixel, ``missing=255`` where it is not known;
-            ``depth(unit=0.001)`` for PNG in millimetres; ``normals`` as .npy or as colours.
+            ``depth(unit=0.001)`` for PNG in millimeters; ``normals`` as .npy or as colors.
         size: of the inputs: a number, [height, width], or None for the files' own.
         fit: how a picture of other proportions gets there: ``stretch``, ``crop`` or ``pad``.
         augment: of training pictures: ``none``, ``flip``, ``crop``, ``color``, joined by ``+``, or
             transforms of torchvision such as ``RandAugment(num_ops=2)``.
-        channels: 3, or 1 for grey pictures.
+        channels: 3, or 1 for gray pictures.
         mean: of the channels, in the unit interval; None means ImageNet's.
         std: of the channels; None means ImageNet's.
         check: before training, read the first bytes of all files (``headers``), all ``pixels``, or

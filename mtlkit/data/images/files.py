@@ -15,8 +15,6 @@ from torch import Tensor
 from mtlkit.data.base import ENVIRONMENT, DataError
 from mtlkit.errors import MissingExtraError
 
-__all__ = ["PictureFolder", "find_folder", "image_size", "import_pillow", "list_images", "read_image"]
-
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".gif")
 _EIGHT_BITS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
 _ORIENTATION = 0x0112  # EXIF: how the camera was held

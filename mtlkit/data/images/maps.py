@@ -19,8 +19,6 @@ from mtlkit.errors import SpecError
 from mtlkit.tasks import NO_LABEL, Task, create_task
 from mtlkit.tasks.registry import kinds
 
-__all__ = ["MAP_SUFFIXES", "MapTarget", "find_map_target"]
-
 MAP_SUFFIXES = (".png", ".npy", ".tif", ".tiff", ".bmp", ".gif")
 _ONE_CHANNEL = ("1", "L", "P", "I", "F", "I;16", "I;16B", "I;16L")
 
@@ -77,7 +75,7 @@ class MapTarget:
                 f"channel{'s' if outputs > 1 else ''}"
             )
         numbers = values.astype(np.float32)
-        if values.dtype == np.uint8 and outputs == 3:  # normals as colours; black is unknown
+        if values.dtype == np.uint8 and outputs == 3:  # normals as colors; black is unknown
             numbers = np.where(values.any(axis=-1, keepdims=True), numbers / 127.5 - 1, 0)
         numbers = np.nan_to_num(numbers, nan=0.0, posinf=0.0, neginf=0.0) * self.unit
         return torch.from_numpy(np.ascontiguousarray(np.moveaxis(numbers, -1, 0), dtype=np.float32))

@@ -10,8 +10,6 @@ from mtlkit.config.spec import Part, SpecLike, format_spec, parse_call
 from mtlkit.errors import SpecError
 from mtlkit.tasks import Task
 
-__all__ = ["complete_for_images", "default_network"]
-
 _BACKBONE = "timm.resnet18"
 _STRIDE = 32  # of SMP's encoders
 

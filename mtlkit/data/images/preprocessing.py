@@ -18,8 +18,6 @@ from mtlkit.data.images.rows import known_names
 from mtlkit.data.images.transforms import Sizing
 from mtlkit.data.table.reading import Frame, Reading, import_pandas
 
-__all__ = ["Preprocessing"]
-
 _FORMAT = 1
 
 
@@ -29,7 +27,7 @@ class Preprocessing(preprocessing.Preprocessing):
     """How pictures become inputs.
 
     Attributes:
-        sizing: size, fit and normalisation.
+        sizing: size, fit and normalization.
         reading: how a table of files is read.
         file: the column of such a table with the files' names.
     """

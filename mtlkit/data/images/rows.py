@@ -1,4 +1,4 @@
-"""A row per picture: where its file is named, and what is to be learnt of it."""
+"""A row per picture: where its file is named, and what is to be learned of it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,6 @@ from mtlkit.data.images.files import SUFFIXES, list_images
 from mtlkit.data.table.reading import Frame, import_pandas
 from mtlkit.data.table.splitting import SPLIT_NAMES
 from mtlkit.errors import SpecError
-
-__all__ = [
-    "frame_of_folder",
-    "guess_file_column",
-    "known_names",
-    "rows_of_folder",
-    "wanted_targets",
-]
 
 
 def rows_of_folder(folder: Path) -> dict[str, Sequence[str]]:

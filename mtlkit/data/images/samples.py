@@ -12,8 +12,6 @@ from mtlkit.data.images.files import read_image
 from mtlkit.data.images.maps import MapTarget
 from mtlkit.data.images.transforms import Augmentation, Sizing
 
-__all__ = ["PictureSplit"]
-
 
 class PictureSplit(Split):
     """Pictures with their labels, and with the maps that belong to them.

@@ -1,4 +1,4 @@
-"""From pixels to inputs: size, augmentation and normalisation, of a picture and its maps together."""
+"""From pixels to inputs: size, augmentation and normalization, of a picture and its maps together."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from torch import Tensor
 
 from mtlkit.config.spec import Part, parse_call, parse_spec
 from mtlkit.errors import MissingExtraError, SpecError, unknown_name
-
-__all__ = ["Augmentation", "Fit", "Sizing", "check_size"]
 
 Fit: TypeAlias = Literal["stretch", "crop", "pad"]
 Maps: TypeAlias = Mapping[str, Tensor]
@@ -56,7 +54,7 @@ class Sizing:
         size: (height, width) of the inputs; None keeps that of the files.
         fit: ``stretch`` changes the proportions, ``crop`` cuts off what is too long at both ends, and
             ``pad`` adds borders.
-        channels: 3 for colours, 1 for grey.
+        channels: 3 for colors, 1 for gray.
         mean: of every channel, subtracted from values in the unit interval.
         std: of every channel, to divide by.
     """
@@ -92,9 +90,9 @@ class Sizing:
             return {key: functional.center_crop(part, [height, width]) for key, part in changed.items()}
         left, top = (width - scaled[1]) // 2, (height - scaled[0]) // 2
         border = [left, top, width - scaled[1] - left, height - scaled[0] - top]
-        grey = [round(255 * value) for value in self.mean]  # 0 after normalisation
+        gray = [round(255 * value) for value in self.mean]  # 0 after normalization
         return {
-            key: functional.pad(part, border, fill=grey if key == _PICTURE else 0)
+            key: functional.pad(part, border, fill=gray if key == _PICTURE else 0)
             for key, part in changed.items()
         }
 

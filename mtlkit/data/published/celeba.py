@@ -24,8 +24,6 @@ from mtlkit.data.randomness import generator
 from mtlkit.errors import MissingExtraError, SpecError
 from mtlkit.tasks import Task
 
-__all__ = ["CelebA"]
-
 _IMAGES = "img_align_celeba"
 _ATTRIBUTES = "list_attr_celeba.txt"
 _PARTITION = "list_eval_partition.txt"

@@ -24,8 +24,6 @@ from mtlkit.data.base import (
 from mtlkit.data.randomness import generator
 from mtlkit.tasks import Task
 
-__all__ = ["Cifar10", "crop_and_flip"]
-
 CLASSES = (
     "airplane",
     "automobile",
@@ -48,7 +46,7 @@ class Cifar10(DataSet):
     """Each class is a task, "is it a cat?", with binary cross-entropy and F1, as in the paper.
 
     A training image is padded by 4, cropped to 32 x 32 at random and flipped at random; all images are
-    standardised per channel by the training images' mean and standard deviation.
+    standardized per channel by the training images' mean and standard deviation.
 
     Args:
         data_dir: see :class:`DataSet`.
@@ -110,18 +108,18 @@ class Cifar10(DataSet):
             self._mean = pixels.mean((0, 2, 3)).float()[:, None, None]
             self._std = pixels.std((0, 2, 3), correction=0).clamp_min(1e-6).float()[:, None, None]
         else:
-            _ = self.train  # computes the statistics that standardise every split
+            _ = self.train  # computes the statistics that standardize every split
         augmented = split == "train" and self._augment
         return TensorSplit(
             inputs,
             targets,
             augment=crop_and_flip if augmented else None,
             draws=3 if augmented else 0,
-            transform=self._standardise,
+            transform=self._standardize,
             seed=self.seed,
         )
 
-    def _standardise(self, images: Tensor) -> Tensor:
+    def _standardize(self, images: Tensor) -> Tensor:
         assert self._mean is not None
         assert self._std is not None
         return (images - self._mean) / self._std

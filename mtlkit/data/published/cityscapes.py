@@ -9,8 +9,6 @@ from mtlkit.data.base import register_dataset
 from mtlkit.data.published.mtan import MtanDataSet
 from mtlkit.tasks import Task
 
-__all__ = ["Cityscapes"]
-
 STREET_CLASSES = ("flat", "construction", "object", "nature", "sky", "human", "vehicle")
 
 

@@ -1,8 +1,8 @@
-"""Two digits in one image, five tasks: the paper's multi-MNIST on any source of labelled images.
+"""Two digits in one image, five tasks: the paper's multi-MNIST on any source of labeled images.
 
 Tasks (appendix C.1.2 of Javaloy and Valera, 2022): class of the left and of the right digit, whether the
 product of both is odd, their sum, and the number of pixels above 0.5. The paper's errors on the last
-task (0.01 to 0.16) fit a target of unit variance, so the count is standardised by the mean and standard
+task (0.01 to 0.16) fit a target of unit variance, so the count is standardized by the mean and standard
 deviation of the training images; ``pixels=count`` keeps the plain number.
 """
 
@@ -24,10 +24,8 @@ from mtlkit.data.base import DataSet, SplitName, TensorSplit
 from mtlkit.data.randomness import generator
 from mtlkit.tasks import Task
 
-__all__ = ["DigitPairs", "PublishedDigits", "overlap"]
-
 Source: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int64]]
-Pixels: TypeAlias = Literal["standardised", "count"]
+Pixels: TypeAlias = Literal["standardized", "count"]
 
 DIGITS = tuple("0123456789")
 
@@ -44,7 +42,7 @@ class DigitPairs(DataSet):
         seed: decides which digits go to which split, and the pairs.
         train, val, test: numbers of pairs.
         val_share: share of the training digits that are kept for validation.
-        pixels: ``standardised`` or ``count``.
+        pixels: ``standardized`` or ``count``.
     """
 
     classes: Sequence[str] = DIGITS
@@ -59,7 +57,7 @@ class DigitPairs(DataSet):
         val: int | None = None,
         test: int | None = None,
         val_share: float = 0.1,
-        pixels: Pixels = "standardised",
+        pixels: Pixels = "standardized",
     ) -> None:
         super().__init__(data_dir, seed)
         self.check_counts(train=train, val=val, test=test)
@@ -111,7 +109,7 @@ class DigitPairs(DataSet):
             "pixels": active[:, None],
         }
         made = TensorSplit(inputs, targets, seed=self.seed)
-        if self._pixels == "standardised":
+        if self._pixels == "standardized":
             # the statistics are those of the training images, for every split
             if split == "train":
                 self._pixel_mean = float(active.mean())

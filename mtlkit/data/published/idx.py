@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from mtlkit.data.base import DataError
 
-__all__ = ["read_idx"]
-
 _UNSIGNED_BYTE = 0x08
 
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from mtlkit.data.base import DataError
 
-__all__ = ["read_mat"]
-
 _HEADER = 128
 _MATRIX, _COMPRESSED = 14, 15
 # element types of the format, by number

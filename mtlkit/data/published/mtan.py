@@ -18,8 +18,6 @@ from mtlkit.data.published.mtan_files import PARTS, ArrayFiles, ArraySource
 from mtlkit.data.randomness import generator
 from mtlkit.errors import SpecError
 
-__all__ = ["MtanDataSet", "scale_crop_flip"]
-
 _SCALES = (1.0, 1.2, 1.5)
 _TASKS = {"label": "segmentation", "depth": "depth", "normal": "normals"}
 
@@ -185,7 +183,7 @@ def scale_crop_flip(
 
 
 def _resize(image: Tensor, targets: Targets, size: tuple[int, int]) -> tuple[Tensor, Targets]:
-    """Resize bilinearly for the image, by nearest neighbour for the targets with unknown pixels."""
+    """Resize bilinearly for the image, by nearest neighbor for the targets with unknown pixels."""
     resized = functional.interpolate(image[None], size=size, mode="bilinear", align_corners=True)[0]
     label = targets["segmentation"][None, None].float()
     changed = {

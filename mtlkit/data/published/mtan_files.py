@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from mtlkit.data.base import DataError
 
-__all__ = ["PARTS", "ArrayFiles", "ArraySource", "standard_arrays"]
-
 PARTS = ("train", "val")
 
 

@@ -15,8 +15,6 @@ from mtlkit.data.published.digit_pairs import DigitPairs, Pixels, Source, overla
 from mtlkit.data.randomness import generator, split_indices, split_with_test
 from mtlkit.errors import MissingExtraError, SpecError
 
-__all__ = ["MultiDigits"]
-
 _SIDE = 16  # a digit of 8 x 8, twice as large
 _SHIFT = 6
 
@@ -32,7 +30,7 @@ class MultiDigits(DigitPairs):
         seed: decides which digits go to which split, and the pairs.
         train, val, test: numbers of pairs.
         size: side of the image; 22 keeps the digits' resolution, 28 is the size of MNIST.
-        pixels: ``standardised`` or ``count`` of active pixels.
+        pixels: ``standardized`` or ``count`` of active pixels.
         test_seed: keeps the digits for test that this seed has, whatever ``seed`` is.
     """
 
@@ -47,7 +45,7 @@ class MultiDigits(DigitPairs):
         val: int = 1000,
         test: int = 2000,
         size: int = _SIDE + _SHIFT,
-        pixels: Pixels = "standardised",
+        pixels: Pixels = "standardized",
         test_seed: int | None = None,
     ) -> None:
         if size < 8:
@@ -82,5 +80,5 @@ def _load_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     except ImportError:
         raise MissingExtraError("scikit-learn", "bench", "data set multidigits") from None
     loaded = load_digits()
-    # grey values are 0 to 16
+    # gray values are 0 to 16
     return (loaded.images / 16).astype(np.float32), loaded.target.astype(np.int64)

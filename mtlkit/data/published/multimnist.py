@@ -15,8 +15,6 @@ from mtlkit.data.published.digit_pairs import PublishedDigits, Source, overlap
 from mtlkit.data.published.idx import read_idx
 from mtlkit.errors import unknown_name
 
-__all__ = ["MultiFashion", "MultiMnist"]
-
 # (images, labels) for the files that become train and val, and for those that become test
 _FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),

@@ -14,8 +14,6 @@ from mtlkit.data.base import DataError, register_dataset
 from mtlkit.data.published.digit_pairs import PublishedDigits, Source
 from mtlkit.data.published.mat import read_mat
 
-__all__ = ["MultiSvhn"]
-
 _FILES = {"train": "train_32x32.mat", "test": "test_32x32.mat"}
 # ITU-R BT.601 luma in thousandths: integer arithmetic rounds the same on every machine
 _LUMA = np.array([299, 587, 114], dtype=np.int32)
@@ -23,9 +21,9 @@ _LUMA = np.array([299, 587, 114], dtype=np.int32)
 
 @register_dataset("multisvhn")
 class MultiSvhn(PublishedDigits):
-    """Two SVHN digits in grey, pasted side by side without overlap: 32 x 64."""
+    """Two SVHN digits in gray, pasted side by side without overlap: 32 x 64."""
 
-    summary = "two grey SVHN digits side by side, 32 x 64; five tasks"
+    summary = "two gray SVHN digits side by side, 32 x 64; five tasks"
     folder = "svhn"
     layout = "train_32x32.mat, test_32x32.mat (the cropped digits, format 2)"
     source = "http://ufldl.stanford.edu/housenumbers/"
@@ -59,8 +57,8 @@ def _read_mat(path: Path) -> Source:
         )
     if images.dtype != np.uint8 or labels.size == 0 or labels.min() < 0 or labels.max() > 10:
         raise DataError(f"{path}: X must be uint8 and y from 1 to 10 (10 is the digit 0)")
-    grey = np.empty((len(labels), 32, 32), dtype=np.uint8)
+    gray = np.empty((len(labels), 32, 32), dtype=np.uint8)
     for start in range(0, len(labels), 4096):  # in chunks, to bound the memory of the wider integers
         chunk = images[..., start : start + 4096].transpose(3, 0, 1, 2).astype(np.int32)
-        grey[start : start + 4096] = (chunk @ _LUMA + 500) // 1000
-    return grey, labels.astype(np.int64) % 10
+        gray[start : start + 4096] = (chunk @ _LUMA + 500) // 1000
+    return gray, labels.astype(np.int64) % 10

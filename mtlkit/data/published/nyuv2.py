@@ -13,8 +13,6 @@ from mtlkit.data.published.mtan import MtanDataSet
 from mtlkit.data.published.mtan_files import PARTS, ArraySource, standard_arrays
 from mtlkit.tasks import Task
 
-__all__ = ["INDOOR_CLASSES", "NyuV2", "dense_tasks"]
-
 INDOOR_CLASSES = (
     "bed",
     "books",

@@ -24,8 +24,6 @@ from mtlkit.data.table.reading import Reading
 from mtlkit.errors import SpecError, unknown_name
 from mtlkit.tasks import NO_LABEL, Task
 
-__all__ = ["Office31", "OfficeHome"]
-
 _THINGS_31 = (
     "back_pack bike bike_helmet bookcase bottle calculator desk_chair desk_lamp desktop_computer "
     "file_cabinet headphones keyboard laptop_computer letter_tray mobile_phone monitor mouse mug "
@@ -194,7 +192,7 @@ class Office31(_Domains):
     """Office-31 (Saenko et al., 2010): 31 things of an office, in three kinds of pictures.
 
     A picture has the label of its own origin's task; the other tasks' labels are missing. Tasks that
-    are labelled on different samples are orthogonal at the features: methods that look for conflict
+    are labeled on different samples are orthogonal at the features: methods that look for conflict
     need ``wrt=parameters``. With ``domains=amazon`` it is a source for the data set ``sources``, which
     mixes origins evenly. Shares for validation and test are drawn of every class and origin.
 

@@ -16,8 +16,6 @@ from mtlkit.data.scenes.furniture import furnish
 from mtlkit.data.scenes.rooms import Floats, render
 from mtlkit.errors import SpecError
 
-__all__ = ["Scenes"]
-
 
 @register_dataset("scenes")
 class Scenes(DataSet):
@@ -29,7 +27,7 @@ class Scenes(DataSet):
         size: side of the square images, or (height, width).
         train, val, test: numbers of rooms.
         augment: flip half of the training images.
-        noise: standard deviation of the noise on colours.
+        noise: standard deviation of the noise on colors.
     """
 
     summary = "rendered rooms (embedded): segmentation (13 classes), depth, normals; any size"

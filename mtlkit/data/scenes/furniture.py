@@ -6,8 +6,6 @@ import numpy as np
 
 from mtlkit.data.scenes.rooms import Camera, Floats, Room, about_y
 
-__all__ = ["furnish"]
-
 
 def furnish(random: np.random.Generator, height: int, width: int) -> tuple[Room, Camera]:
     """A random room and a camera in it."""
@@ -58,8 +56,8 @@ class _Piece:
         self, x: float, bottom: float, z: float, size: tuple[float, float, float], kind: str = ""
     ) -> None:
         placed = about_y(self._yaw) @ np.array([x, 0.0, z])
-        centre = (self._spot[0] + placed[0], bottom + size[1] / 2, self._spot[1] + placed[2])
-        self._room.add_box(kind or self._kind, centre, size, self._yaw)
+        center = (self._spot[0] + placed[0], bottom + size[1] / 2, self._spot[1] + placed[2])
+        self._room.add_box(kind or self._kind, center, size, self._yaw)
 
 
 def _bed(room: Room, spot: tuple[float, float], random: np.random.Generator) -> None:

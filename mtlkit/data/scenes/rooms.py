@@ -1,9 +1,9 @@
 """Rooms of boxes and spheres, seen through a camera: one ray per pixel.
 
 A room is a box seen from inside. What a pixel's ray meets first gives class, depth and normal exactly,
-and colour by a texture, a point light with shadow, and some noise.
+and color by a texture, a point light with shadow, and some noise.
 
-Axes are NYUv2's: x right, y up, z towards the viewer. The camera looks along -z from the origin of its
+Axes are NYUv2's: x right, y up, z toward the viewer. The camera looks along -z from the origin of its
 own frame, so a pixel's ray is ``(u, v, -1)`` and the depth (distance along the viewing axis) is the
 ray's parameter.
 """
@@ -18,14 +18,12 @@ from numpy.typing import NDArray
 
 from mtlkit.data.published.nyuv2 import INDOOR_CLASSES
 
-__all__ = ["Camera", "Floats", "Rendering", "Room", "about_y", "render"]
-
 Floats = NDArray[np.float64]
 
 _FOCAL = 0.75  # half the horizontal view is arctan(0.75), 37 degrees
 _FAR = 1e9
-# mean colour of each class; every object varies around it
-_COLOURS: dict[str, tuple[float, float, float]] = {
+# mean color of each class; every object varies around it
+_COLORS: dict[str, tuple[float, float, float]] = {
     "bed": (0.75, 0.70, 0.80),
     "books": (0.60, 0.25, 0.25),
     "ceiling": (0.92, 0.92, 0.90),
@@ -74,7 +72,7 @@ class Room:
 
     size: Floats  # (3,)
     light: Floats  # (3,)
-    centres: list[Floats] = field(default_factory=list)  # of the boxes
+    centers: list[Floats] = field(default_factory=list)  # of the boxes
     halves: list[Floats] = field(default_factory=list)
     yaws: list[float] = field(default_factory=list)
     box_classes: list[str] = field(default_factory=list)
@@ -83,17 +81,17 @@ class Room:
     ball_classes: list[str] = field(default_factory=list)
 
     def add_box(
-        self, kind: str, centre: Sequence[float], size: Sequence[float], yaw: float = 0.0
+        self, kind: str, center: Sequence[float], size: Sequence[float], yaw: float = 0.0
     ) -> None:
         """Add a box of these full sizes, turned by ``yaw`` about the vertical."""
-        self.centres.append(np.asarray(centre, dtype=np.float64))
+        self.centers.append(np.asarray(center, dtype=np.float64))
         self.halves.append(np.asarray(size, dtype=np.float64) / 2)
         self.yaws.append(yaw)
         self.box_classes.append(kind)
 
-    def add_ball(self, kind: str, centre: Sequence[float], radius: float) -> None:
+    def add_ball(self, kind: str, center: Sequence[float], radius: float) -> None:
         """Add a sphere."""
-        self.balls.append(np.asarray(centre, dtype=np.float64))
+        self.balls.append(np.asarray(center, dtype=np.float64))
         self.radii.append(radius)
         self.ball_classes.append(kind)
 
@@ -105,8 +103,8 @@ class Rendering:
     Attributes:
         image: (H, W, 3) in the unit interval.
         label: (H, W) index into NYUv2's 13 classes.
-        depth: (H, W) metres along the viewing axis.
-        normal: (H, W, 3) unit vectors in the camera's frame, towards the viewer.
+        depth: (H, W) meters along the viewing axis.
+        normal: (H, W, 3) unit vectors in the camera's frame, toward the viewer.
         primitive: (H, W) number of the primitive that is seen.
     """
 
@@ -124,8 +122,8 @@ def render(room: Room, camera: Camera, random: np.random.Generator, noise: float
     depth, primitive, normal = _cast(room, camera.position, directions)
     points = camera.position + depth[:, None] * directions
     classes = _classes(room, primitive, normal)
-    colour = _texture(room, points, primitive, classes, normal, random)
-    image = colour * _shade(room, points, normal, classes)[:, None]
+    color = _texture(room, points, primitive, classes, normal, random)
+    image = color * _shade(room, points, normal, classes)[:, None]
     image += noise * random.standard_normal(image.shape)
     shape = (camera.height, camera.width)
     return Rendering(
@@ -148,8 +146,8 @@ def _cast(room: Room, origin: Floats, directions: Floats) -> tuple[Floats, NDArr
 
     Returns the ray's parameter (N,), the primitive (N,) and its normal (N, 3) in the room's frame.
     """
-    boxes = len(room.centres)
-    offsets = np.array([*room.centres, *room.balls]).reshape(-1, 3) - origin  # (P, 3)
+    boxes = len(room.centers)
+    offsets = np.array([*room.centers, *room.balls]).reshape(-1, 3) - origin  # (P, 3)
     radii = np.array([*(np.linalg.norm(half) for half in room.halves), *room.radii])
     lengths = np.einsum("ij,ij->i", directions, directions)
     along = directions @ offsets.T  # (N, P)
@@ -216,10 +214,10 @@ def _texture(
     normal: Floats,
     random: np.random.Generator,
 ) -> Floats:
-    """Colour of each point: the class's colour, varied per primitive, with a pattern on it."""
-    means = np.array([_COLOURS[kind] for kind in INDOOR_CLASSES])
-    surfaces = 1 + len(room.centres) + len(room.balls)
-    # drawn for every surface, visible or not, so that colours do not depend on the camera
+    """Color of each point: the class's color, varied per primitive, with a pattern on it."""
+    means = np.array([_COLORS[kind] for kind in INDOOR_CLASSES])
+    surfaces = 1 + len(room.centers) + len(room.balls)
+    # drawn for every surface, visible or not, so that colors do not depend on the camera
     tint = random.normal(0, 0.09, size=(surfaces, len(INDOOR_CLASSES), 3))
     pattern = random.integers(0, 4, size=(surfaces, len(INDOOR_CLASSES)))[primitive, classes]
     pitch = random.uniform(4, 12, size=(surfaces, len(INDOOR_CLASSES)))[primitive, classes]
@@ -238,8 +236,8 @@ def _texture(
         ],
         default=0.0,
     )
-    colour = np.clip(means[classes] + tint[primitive, classes], 0.03, 1.0)
-    shaded: Floats = colour * (1 + strength * values)[:, None]
+    color = np.clip(means[classes] + tint[primitive, classes], 0.03, 1.0)
+    shaded: Floats = color * (1 + strength * values)[:, None]
     return shaded
 
 

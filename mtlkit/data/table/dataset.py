@@ -27,8 +27,6 @@ from mtlkit.data.table.splitting import Splitting
 from mtlkit.data.table.targets import find_targets, fit_targets
 from mtlkit.errors import SpecError
 
-__all__ = ["Table", "fit_columns"]
-
 _say = partial(say, "table")
 _HIDDEN = (128, 64)
 _MANY_WORDS = 50
@@ -40,7 +38,7 @@ class Table(DataSet):
     """A CSV, gzipped CSV or Parquet file; some of its columns are targets, the others inputs.
 
     Columns are named as in the header, or with ``header=False`` by their number, counted from 1.
-    Numbers are standardised and categories encoded by the training rows alone. A missing number is 0
+    Numbers are standardized and categories encoded by the training rows alone. A missing number is 0
     after that, and one more input says so; an unknown or missing category has an index of its own; a
     missing target is a missing label. True and False are categories.
 
@@ -114,8 +112,8 @@ class Table(DataSet):
             test = reading.read_like(find_file(test_file, data_dir), frame)
         wanted = find_targets(targets, frame, find, _say, test)
         frames = splitting.apply(frame, find, test)
-        learnt = frames["train"]
-        fitted = fit_targets(wanted, learnt, str(self.path), _say)
+        learned = frames["train"]
+        fitted = fit_targets(wanted, learned, str(self.path), _say)
         taken = {column for target in fitted for column in target.columns}
         self.input_columns = _input_columns(find, taken, others, inputs, ignore)
         if inputs is None:
@@ -127,10 +125,10 @@ class Table(DataSet):
         self.targets = fitted
         self.reading = reading
         self.width = None if reading.names_columns(self.path) else len(frame.columns)
-        numbers, words = fit_columns(learnt, self.input_columns, self.codes, self.dates, min_count)
+        numbers, words = fit_columns(learned, self.input_columns, self.codes, self.dates, min_count)
         if not numbers and not words:
             raise DataError(f"the table {self.path} has no column to learn from besides its targets")
-        for leak in find_leaks(learnt, fitted, numbers, words):
+        for leak in find_leaks(learned, fitted, numbers, words):
             warn_first(leak)
         self.tasks = tuple(target.make_task() for target in fitted)
         self.encode_by(numbers, words)
@@ -230,7 +228,9 @@ def fit_columns(
             if found is not None:
                 numbers.append(found)
         elif column.nunique() > max(_MANY_WORDS, len(column) / 2):
-            _say(f"column {name!r} is left out: its words differ in most rows, so nothing can be learnt")
+            _say(
+                f"column {name!r} is left out: its words differ in most rows, so nothing can be learned"
+            )
             continue
         else:
             found = CategoryColumn.fit(column, min_count)

@@ -11,8 +11,6 @@ from mtlkit.data.table.preprocessing import CategoryColumn, NumberColumn
 from mtlkit.data.table.reading import Frame
 from mtlkit.data.table.targets import Target
 
-__all__ = ["find_leaks"]
-
 _LEAST_ROWS = 20
 _ROWS_PER_VALUE = 5
 _FIRST_LOOK = 2000

@@ -26,8 +26,6 @@ from mtlkit.data.table.reading import (
 )
 from mtlkit.data.table.targets import Target
 
-__all__ = ["CategoryColumn", "NumberColumn", "Preprocessing"]
-
 _FORMAT = 1
 _UNKNOWN, _MISSING = 0, 1
 _FIRST = 2
@@ -59,7 +57,7 @@ class NumberColumn:
         return cls(column.name, float(known.mean()), deviation or 1.0, missing, date)
 
     def encode(self, column: Any) -> tuple[Any, Any]:
-        """Standardised values, 0 where missing, and where that is.
+        """Standardized values, 0 where missing, and where that is.
 
         Raises:
             DataError: for words that are no numbers.
@@ -118,7 +116,7 @@ def _codes(column: Any) -> Any:
 @preprocessing.register_preprocessing("table")
 @dataclass(frozen=True)
 class Preprocessing(preprocessing.Preprocessing):
-    """What was learnt of the training rows, to be applied to any rows.
+    """What was learned of the training rows, to be applied to any rows.
 
     The inputs of a row are its numbers, then the indicators of missing numbers, then the indices of its
     categories, in one tensor of floats; that is what the backbone ``table`` reads.
@@ -170,7 +168,7 @@ class Preprocessing(preprocessing.Preprocessing):
         frame = self.reading.read(Path(path), text)
         if self.width is not None and len(frame.columns) != self.width:
             raise DataError(
-                f"{path} has {len(frame.columns)} columns, and the table that was learnt from "
+                f"{path} has {len(frame.columns)} columns, and the table that was learned from "
                 f"{self.width}. Without a header, columns are known by their place: keep all of them; "
                 "those of the targets may be empty"
             )

@@ -19,21 +19,6 @@ from numpy.typing import NDArray
 from mtlkit.data.base import ENVIRONMENT, DataError
 from mtlkit.errors import MissingExtraError, SpecError, unknown_name
 
-__all__ = [
-    "MISSING",
-    "ColumnFinder",
-    "Frame",
-    "Reading",
-    "find_file",
-    "import_pandas",
-    "look_up",
-    "needs_text",
-    "numbers",
-    "stray_words",
-    "text_columns",
-    "words",
-]
-
 Frame: TypeAlias = Any
 """A pandas DataFrame; pandas is imported where it is used."""
 

@@ -12,8 +12,6 @@ from mtlkit.data.randomness import generator, split_indices, split_with_test
 from mtlkit.data.table.reading import ColumnFinder, Frame, import_pandas
 from mtlkit.errors import SpecError
 
-__all__ = ["SPLIT_NAMES", "Splitting", "split_by_column", "split_by_share", "split_by_time"]
-
 Parts = dict[SplitName, Indices]
 
 SPLIT_NAMES: dict[str, SplitName] = {

@@ -17,8 +17,6 @@ from mtlkit.errors import SpecError, unknown_name
 from mtlkit.tasks import NO_LABEL, Task, create_task
 from mtlkit.tasks.registry import kinds, task_options
 
-__all__ = ["Target", "find_targets", "fit_targets"]
-
 _MOST_CLASSES = 100
 _MOST_WHOLE_NUMBERS = 10
 _RARE = 0.1
@@ -36,7 +34,7 @@ class Target:
         columns: of the table.
         classes: of a classification, the words in the order of the classes.
         yes: of yes-or-no columns, the words that mean yes, column by column.
-        means: of numbers that are standardised; else empty.
+        means: of numbers that are standardized; else empty.
         deviations: of the same numbers.
     """
 
@@ -70,7 +68,7 @@ class Target:
             values = (values - np.array(self.means)) / np.array(self.deviations)
         return torch.from_numpy(values.astype(np.float32))
 
-    def standardised(self, frame: Frame) -> Target:
+    def standardized(self, frame: Frame) -> Target:
         """The same target in units of the standard deviation of these rows."""
         values = np.stack([numbers(frame[c]) for c in self.columns], axis=1)
         means, deviations = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
@@ -102,7 +100,7 @@ class Target:
 def find_targets(
     targets: Any, frame: Frame, find: FindColumn, say: Say, test: Frame | None = None
 ) -> list[tuple[Target, bool]]:
-    """The targets that the option ``targets`` asks for, and whether each is to be standardised.
+    """The targets that the option ``targets`` asks for, and whether each is to be standardized.
 
     Args:
         targets: ``{task: kind}``, a list of columns, or one column.
@@ -128,19 +126,19 @@ def find_targets(
 
 
 def fit_targets(
-    wanted: Sequence[tuple[Target, bool]], learnt: Frame, source: str, say: Say
+    wanted: Sequence[tuple[Target, bool]], learned: Frame, source: str, say: Say
 ) -> tuple[Target, ...]:
     """The targets, checked against the training rows and where asked for in their deviations."""
     for target, _ in wanted:
-        target.check(learnt, source)
-    fitted = tuple(target.standardised(learnt) if scaled else target for target, scaled in wanted)
+        target.check(learned, source)
+    fitted = tuple(target.standardized(learned) if scaled else target for target, scaled in wanted)
     for target in fitted:
         if target.means:
             units = zip(target.columns, target.means, target.deviations, strict=True)
             shown = "; ".join(f"{c!r} has mean {m:.6g}, deviation {d:.6g}" for c, m, d in units)
             say(f"target {target.task!r} is in standard deviations: {shown}")
         elif target.make_task().main_metric == "f1" and target.kind.startswith("binary"):
-            answers = target.labels(learnt)
+            answers = target.labels(learned)
             share = float((answers == 1).sum() / (answers >= 0).sum())
             if share < _RARE:
                 say(

@@ -8,13 +8,11 @@ from mtlkit.data.base import DataError
 from mtlkit.data.table.dataset import Table, fit_columns
 from mtlkit.data.table.reading import import_pandas
 
-__all__ = ["encode_together"]
-
 
 def encode_together(tables: Sequence[Table]) -> None:
     """Encode the inputs of tables, of which no split has been made yet, in one way.
 
-    Numbers are standardised and words numbered by the training rows of all of them. A column that a
+    Numbers are standardized and words numbered by the training rows of all of them. A column that a
     table lacks, or has to predict, is missing in its rows.
     """
     pandas = import_pandas()

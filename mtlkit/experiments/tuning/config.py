@@ -14,8 +14,6 @@ from mtlkit.errors import ConfigError, unknown_key, unknown_name
 from mtlkit.experiments.compare_config import Entry, MethodsConfig
 from mtlkit.experiments.tuning.spaces import PRESETS, SETTINGS
 
-__all__ = ["TUNED_SUM", "TuneConfig"]
-
 TUNED_SUM = "tuned sum"
 TUNING = "Search"
 _FIRST_SEED = 100_000

@@ -24,8 +24,6 @@ import optuna
 from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import FrozenTrial, TrialState
 
-__all__ = ["Ledger", "Trial"]
-
 JOURNAL = "journal.log"
 
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["JournalLock", "Worker", "locked"]
-
 try:
     import fcntl as _fcntl
 except ImportError:  # Windows: one process at a time

@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from mtlkit.errors import UsageError
 from mtlkit.report.results import TaskRecord
 
-__all__ = ["WORST", "improvement"]
-
 WORST = -200.0
 """Value of a trial that failed or whose metrics are not finite."""
 

@@ -16,8 +16,6 @@ from mtlkit.experiments.tuning.winners import Winners
 from mtlkit.report.charts import Chart, Line, line_chart, plain
 from mtlkit.report.page import Cell, Charts, Head, Listing, Note, Section, render_page
 
-__all__ = ["PAGE", "write_page"]
-
 PAGE = "tune.html"
 _LABEL = "improvement on validation in %"
 

@@ -25,8 +25,6 @@ from mtlkit.report.results import TaskRecord, run_folder
 from mtlkit.tasks import Task
 from mtlkit.training.config import TrainConfig
 
-__all__ = ["CONFIG", "Plan"]
-
 CONFIG = "tune.yaml"
 HEADER = "tune.json"
 

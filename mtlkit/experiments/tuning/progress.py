@@ -12,8 +12,6 @@ from mtlkit.experiments.live_table import clock, progress_of
 from mtlkit.experiments.tuning.ledger import Ledger, Trial
 from mtlkit.experiments.tuning.spaces import MethodSpace
 
-__all__ = ["TuneProgress", "winners_table"]
-
 
 class TuneProgress(LiveDisplay):
     """Shows how far a search is.

@@ -26,8 +26,6 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-__all__ = ["SAMPLERS", "distributions", "grid_of", "sampler_for"]
-
 SAMPLERS = ("tpe", "random", "grid")
 GRID_POINTS = 5
 """Points of a range in a grid."""

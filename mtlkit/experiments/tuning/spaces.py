@@ -11,8 +11,6 @@ from mtlkit.config.search import LR_RATIO, Choice, FeatureShare, LogUniform, Sea
 from mtlkit.config.spec import Part, format_spec
 from mtlkit.errors import ConfigError, unknown_name
 
-__all__ = ["PRESETS", "SETTINGS", "Axis", "MethodSpace", "make_space"]
-
 Axis = Uniform | LogUniform | Choice
 """What a sampler draws one number or word from."""
 

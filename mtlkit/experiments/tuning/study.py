@@ -27,8 +27,6 @@ from mtlkit.experiments.tuning.progress import TuneProgress
 from mtlkit.experiments.tuning.spaces import MethodSpace
 from mtlkit.experiments.tuning.winners import Winner, Winners
 
-__all__ = ["Tuning", "tune"]
-
 _PAUSE = 0.5
 _LEAST_TO_PRUNE = 4
 """Trials of a method that must have reached a step before any is ended there."""

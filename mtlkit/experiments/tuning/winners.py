@@ -18,8 +18,6 @@ from mtlkit.data.base import datasets
 from mtlkit.errors import ConfigError
 from mtlkit.training.config import read_yaml
 
-__all__ = ["WINNERS", "Winner", "Winners", "hold_out_test"]
-
 WINNERS = "winners.yaml"
 
 
@@ -29,7 +27,7 @@ class Winner:
 
     Attributes:
         label: of the method.
-        method: config string, without the normalisation that all share.
+        method: config string, without the normalization that all share.
         settings: of the training that differ from the shared ones.
         value: improvement over the reference run on validation, in percent.
         trial: its index.

@@ -52,44 +52,44 @@
       night: night,
       text: night ? "#c3ccd4" : "#3d4750",
       line: night ? "#333c44" : "#e1e5e9",
-      grey: night ? "#77838e" : "#9aa4ad",
+      gray: night ? "#77838e" : "#9aa4ad",
       panel: night ? "#1b2126" : "#ffffff",
     };
   }
 
-  function faint(colour, share) {
-    const parts = [1, 3, 5].map(i => parseInt(colour.slice(i, i + 2), 16));
+  function faint(color, share) {
+    const parts = [1, 3, 5].map(i => parseInt(color.slice(i, i + 2), 16));
     return "rgba(" + parts.join(",") + "," + share + ")";
   }
 
   function paint(trace, look) {
     const place = trace.meta ? trace.meta.series : undefined;
     const own = place === undefined ? null : series[place];
-    const colour = own ? (look.night ? own.dark : own.light) : look.grey;
+    const color = own ? (look.night ? own.dark : own.light) : look.gray;
     const made = Object.assign({}, trace);
     if (own) made.visible = !hidden.has(place);
     if (trace.type === "heatmap") return made;
     made.showlegend = false;
     if (trace.type === "box") {
-      made.line = {color: colour, width: 1.4};
-      made.fillcolor = faint(colour, 0.25);
-      made.marker = {color: colour, size: 5, line: {color: look.panel, width: 0.5}};
+      made.line = {color: color, width: 1.4};
+      made.fillcolor = faint(color, 0.25);
+      made.marker = {color: color, size: 5, line: {color: look.panel, width: 0.5}};
     } else if (trace.type === "bar") {
-      made.marker = {color: colour};
+      made.marker = {color: color};
       made.textfont = {color: look.text};
     } else {
-      made.line = Object.assign({width: 1.8, dash: own ? own.dash : "solid"}, trace.line, {color: colour});
-      made.marker = Object.assign({size: 6, symbol: own ? own.symbol : "circle"}, trace.marker, {color: colour});
-      made.textfont = {color: own ? colour : look.text, size: 11};
-      if (trace.fill) made.fillcolor = faint(colour, 0.15);
-      if (trace.error_x) made.error_x = Object.assign({color: colour, thickness: 2, width: 5}, trace.error_x);
+      made.line = Object.assign({width: 1.8, dash: own ? own.dash : "solid"}, trace.line, {color: color});
+      made.marker = Object.assign({size: 6, symbol: own ? own.symbol : "circle"}, trace.marker, {color: color});
+      made.textfont = {color: own ? color : look.text, size: 11};
+      if (trace.fill) made.fillcolor = faint(color, 0.15);
+      if (trace.error_x) made.error_x = Object.assign({color: color, thickness: 2, width: 5}, trace.error_x);
     }
     return made;
   }
 
   function axis(given, look) {
     const base = {
-      gridcolor: look.line, zerolinecolor: look.grey, linecolor: look.grey, automargin: true,
+      gridcolor: look.line, zerolinecolor: look.gray, linecolor: look.gray, automargin: true,
       tickfont: {size: 11}, title: {font: {size: 12}, standoff: 8}, zeroline: false,
     };
     const made = Object.assign(base, given);
@@ -105,7 +105,7 @@
       plot_bgcolor: "rgba(0,0,0,0)",
       margin: {l: 48, r: 14, t: 8, b: 40},
       font: {color: look.text, family: "inherit", size: 12},
-      modebar: {bgcolor: "rgba(0,0,0,0)", color: look.grey, activecolor: look.text},
+      modebar: {bgcolor: "rgba(0,0,0,0)", color: look.gray, activecolor: look.text},
       hoverlabel: {bgcolor: look.panel, font: {color: look.text}, namelength: 30},
       xaxis: axis(figure.layout.xaxis, look),
       yaxis: axis(figure.layout.yaxis, look),
@@ -115,7 +115,7 @@
     });
     if (printing) layout.width = chart.closest(".wide") ? 680 : 335;
     layout.shapes = (figure.layout.shapes || []).map(
-      shape => Object.assign({line: {color: look.grey, width: 1.2, dash: "dash"}, layer: "below"}, shape));
+      shape => Object.assign({line: {color: look.gray, width: 1.2, dash: "dash"}, layer: "below"}, shape));
     layout.annotations = (figure.layout.annotations || []).map(note => {
       const place = note.series;
       const own = place === undefined ? null : series[place];
@@ -180,7 +180,7 @@
     });
   }
 
-  // paper: everything is opened and drawn in light colours
+  // paper: everything is opened and drawn in light colors
 
   window.addEventListener("beforeprint", function () {
     printing = true;

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from mtlkit.errors import SpecError, unknown_name
 
-__all__ = ["Numbers", "per_task"]
-
 Numbers = Sequence[float] | Mapping[str, float]
 """One number per task, in task order or by name."""
 

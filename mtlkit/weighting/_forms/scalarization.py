@@ -1,4 +1,4 @@
-"""Methods that minimise one function of the losses."""
+"""Methods that minimize one function of the losses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 from mtlkit.weighting._forms.numbers import Numbers, per_task
 
-__all__ = ["PreferredScalarization", "Scalarization", "log_losses"]
-
 
 class Scalarization(GradientAggregator):
-    """Minimise a function of the losses, f(L_1 .. L_K).
+    """Minimize a function of the losses, f(L_1 .. L_K).
 
     The weights are its partial derivatives, held constant, so the gradient of the total is that of f;
     a constant is added so that the total's value is that of f as well.

@@ -10,8 +10,6 @@ from torch import Tensor
 from mtlkit.engine.gram import safe_divide
 from mtlkit.method.aggregator import GradientAggregator, State, Tasks
 
-__all__ = ["SimplexWeights", "project_onto_simplex"]
-
 
 class SimplexWeights(GradientAggregator):
     """Base of such methods: keeps the point, and rescales it when a task is absent.

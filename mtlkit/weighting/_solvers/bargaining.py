@@ -7,8 +7,6 @@ import numpy as np
 from mtlkit.weighting._solvers.geometry import EPS, Matrix, norms_and_cosines
 from mtlkit.weighting._solvers.min_norm import is_stationary
 
-__all__ = ["bargaining_weights"]
-
 
 def bargaining_weights(gram: Matrix, power: float, rounding: float = EPS) -> Matrix:
     """The a > 0 with ``G a = a ** -power``: the minimum of ``a'Ga / 2 - sum_k phi(a_k)``.

@@ -8,8 +8,6 @@ from mtlkit.weighting._solvers.dual_cone import dual_cone_weights
 from mtlkit.weighting._solvers.geometry import EPS, Matrix, matrix_root, nonzero, norms_and_cosines
 from mtlkit.weighting._solvers.min_norm import min_norm_of_columns
 
-__all__ = ["conflict_averse_weights"]
-
 
 def conflict_averse_weights(gram: Matrix, c: float, rounding: float = EPS) -> Matrix:
     """Weights of the d within ``c |g_0|`` of the mean ``g_0`` with the largest ``min <g_k, d>``.

@@ -21,8 +21,6 @@ from mtlkit.weighting._solvers.geometry import (
     norms_and_cosines,
 )
 
-__all__ = ["dual_cone_corrections", "dual_cone_projections", "dual_cone_weights"]
-
 
 def dual_cone_projections(gram: Matrix, rounding: float = EPS) -> Matrix:
     """(K, K) weights: row i gives the projection of gradient i onto the dual cone (UPGrad).

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EPS", "Matrix", "matrix_root", "nonnegative_least_squares", "nonzero", "norms_and_cosines"]
-
 Matrix = NDArray[Any]
 EPS = float(np.finfo(np.float64).eps)
 

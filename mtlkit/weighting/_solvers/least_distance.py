@@ -13,8 +13,6 @@ from mtlkit.weighting._solvers.geometry import (
     norms_and_cosines,
 )
 
-__all__ = ["constrained_descent_weights"]
-
 
 def constrained_descent_weights(gram: Matrix, progress: float) -> Matrix:
     """Weights of the vector nearest to gradient 0 with ``<g_j, d> >= progress |g_j|^2`` for j >= 1.

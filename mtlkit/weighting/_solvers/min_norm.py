@@ -11,8 +11,6 @@ from mtlkit.weighting._solvers.geometry import (
     norms_and_cosines,
 )
 
-__all__ = ["is_stationary", "min_norm_of_columns", "min_norm_point"]
-
 
 def min_norm_point(gram: Matrix) -> Matrix:
     """Barycentric weights of the shortest vector in the convex hull of the gradients (MGDA).

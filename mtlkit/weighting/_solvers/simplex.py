@@ -6,8 +6,6 @@ import numpy as np
 
 from mtlkit.weighting._solvers.geometry import Matrix
 
-__all__ = ["project_onto_simplex"]
-
 
 def project_onto_simplex(point: Matrix) -> Matrix:
     """The nearest vector with non-negative entries of sum one.

@@ -30,7 +30,7 @@ def test_weights_satisfy_the_power_law(rows, power):
 
 
 @given(seeds, st.integers(1, 4), powers)
-def test_minimum_is_that_of_a_general_minimiser(seed, count, power):
+def test_minimum_is_that_of_a_general_minimizer(seed, count, power):
     rows = draw(seed, count, "plain")
     gram = rows @ rows.T
 

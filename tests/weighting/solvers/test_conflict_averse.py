@@ -34,7 +34,7 @@ def test_no_duality_gap_is_left(rows, c):
 
 
 @given(seeds, st.integers(2, 4), st.sampled_from([0.2, 0.5, 0.9]))
-def test_optimum_is_that_of_a_general_minimiser(seed, count, c):
+def test_optimum_is_that_of_a_general_minimizer(seed, count, c):
     rows = draw(seed, count, "plain")
     gram = rows @ rows.T
     mean = np.full(count, 1 / count)

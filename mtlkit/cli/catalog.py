@@ -8,22 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mtlkit.cli.costs import kept_costs, measure_cost
+from mtlkit.cli.costs import kept_costs
 from mtlkit.cli.papers import paper_link
 from mtlkit.config.registry import methods, option_defaults
 from mtlkit.config.spec import Part, format_spec
 from mtlkit.errors import MtlkitError, SpecError, UnknownNameError
-
-__all__ = [
-    "OMITTED",
-    "MethodFacts",
-    "Option",
-    "all_facts",
-    "find_options",
-    "measure_cost",
-    "method_facts",
-    "method_page",
-]
 
 _BILEVEL = (
     "a bilevel method: it needs a validation batch and a second backward inside the step, which the "

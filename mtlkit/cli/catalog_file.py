@@ -1,6 +1,6 @@
 """The facts about mtlkit's own methods, kept with the package: listing them takes no torch.
 
-``python -m mtlkit.cli.catalogue_file`` renews the file. One that is older than the methods is not used.
+``python -m mtlkit.cli.catalog_file`` renews the file. One that is older than the methods is not used.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from mtlkit.cli.catalogue import MethodFacts, Option, all_facts, method_facts
+from mtlkit.cli.catalog import MethodFacts, Option, all_facts, method_facts
 from mtlkit.cli.costs import COSTS, built_in_methods
 from mtlkit.config.files import write_text
 from mtlkit.config.registry import methods
 from mtlkit.config.spec import parse_spec
 
-__all__ = ["CATALOGUE", "find_facts", "list_facts", "read_catalogue", "write_catalogue"]
-
-CATALOGUE = Path(__file__).with_name("catalogue.json")
+CATALOG = Path(__file__).with_name("catalog.json")
 _WEIGHTING = Path(__file__).parent.parent / "weighting"
 
 
@@ -41,10 +39,10 @@ def _current() -> list[MethodFacts] | None:
     is_loaded = "mtlkit.weighting" in sys.modules  # then asking costs nothing
     if is_loaded or entry_points(group=methods.group):
         return None
-    return read_catalogue()
+    return read_catalog()
 
 
-def read_catalogue(path: Path = CATALOGUE) -> list[MethodFacts] | None:
+def read_catalog(path: Path = CATALOG) -> list[MethodFacts] | None:
     """What the file says; None where it is absent or older than the methods."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -55,7 +53,7 @@ def read_catalogue(path: Path = CATALOGUE) -> list[MethodFacts] | None:
     return [_from_plain(entry) for entry in content["methods"]]
 
 
-def write_catalogue(path: Path = CATALOGUE) -> None:
+def write_catalog(path: Path = CATALOG) -> None:
     """Write the facts of the built-in methods."""
     entries = [_to_plain(method_facts(name)) for name in built_in_methods()]
     content = {"fingerprint": _fingerprint(), "methods": entries}
@@ -64,7 +62,7 @@ def write_catalogue(path: Path = CATALOGUE) -> None:
 
 def _fingerprint() -> str:
     """Changes with every file that the facts come from."""
-    sources = [*sorted(_WEIGHTING.rglob("*.py")), Path(__file__).with_name("catalogue.py"), COSTS]
+    sources = [*sorted(_WEIGHTING.rglob("*.py")), Path(__file__).with_name("catalog.py"), COSTS]
     digest = hashlib.sha256()
     for source in sources:
         digest.update(source.name.encode() + source.read_bytes().replace(b"\r\n", b"\n"))
@@ -98,4 +96,4 @@ def _default(option: dict[str, Any]) -> Any:
 
 
 if __name__ == "__main__":
-    write_catalogue()
+    write_catalog()

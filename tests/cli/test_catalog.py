@@ -2,7 +2,7 @@ import pytest
 
 import mtlkit
 from mtlkit.cli import costs
-from mtlkit.cli.catalogue import (
+from mtlkit.cli.catalog import (
     all_facts,
     measure_cost,
     method_facts,
