@@ -16,7 +16,8 @@ from settings_table import settings_table  # noqa: E402
 
 from benchmarks.draw_results import write_page  # noqa: E402
 from mtlkit import __version__  # noqa: E402
-from mtlkit.experiments.compare_config import CompareConfig, MethodsConfig, MethodSettings  # noqa: E402
+from mtlkit.experiments.compare_config import CompareConfig, MethodsConfig  # noqa: E402
+from mtlkit.experiments.entries import MethodSettings  # noqa: E402
 from mtlkit.experiments.tuning import TuneConfig  # noqa: E402
 from mtlkit.testing import LAWS  # noqa: E402
 from mtlkit.training.config import TrainConfig, TrainingSettings  # noqa: E402

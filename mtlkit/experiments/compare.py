@@ -26,23 +26,23 @@ from mtlkit.config.files import write_text
 from mtlkit.config.launching import refuse_launcher
 from mtlkit.config.logs import plain_values
 from mtlkit.errors import ConfigError, MtlkitError, UsageError, unknown_name
-from mtlkit.experiments.compare_config import CONFIG, SINGLE_TASK, CompareConfig
+from mtlkit.experiments.compare_config import CONFIG, CompareConfig
+from mtlkit.experiments.entries import SINGLE_TASK
 from mtlkit.experiments.jobs import FREE, Job, Outcome, read_outcome, write_json
 from mtlkit.experiments.launchers import choose_launcher, cores, number_of_jobs
 from mtlkit.experiments.live_table import LiveTable
 from mtlkit.experiments.preflight import check_first_step
 from mtlkit.experiments.timing import time_steps
 from mtlkit.experiments.weightings import front_entries
+from mtlkit.report.histories import HistoryRow, read_history
 from mtlkit.report.report import write_report
 from mtlkit.report.results import (
     ONE_EACH,
     Comparison,
-    HistoryRow,
     Run,
     TaskRecord,
     append_result,
     read_header,
-    read_history,
     run_folder,
     write_history,
 )

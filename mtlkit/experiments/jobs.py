@@ -22,7 +22,7 @@ from mtlkit.config.files import write_text
 from mtlkit.config.plugins import users_line
 from mtlkit.errors import ConfigError, MtlkitError
 from mtlkit.experiments.sittings import Sitting
-from mtlkit.report.results import read_history
+from mtlkit.report.histories import read_history
 from mtlkit.tasks import Task
 from mtlkit.training.config import TrainConfig
 

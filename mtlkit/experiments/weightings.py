@@ -8,7 +8,8 @@ import numpy as np
 
 from mtlkit.config.search import Simplex
 from mtlkit.config.spec import Part, format_spec
-from mtlkit.experiments.compare_config import CompareConfig, Entry
+from mtlkit.experiments.compare_config import CompareConfig
+from mtlkit.experiments.entries import Entry
 from mtlkit.report.results import FRONT
 
 _SEED = 20_221

@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mtlkit.report.histories import HistoryRow, MonitorRow
     from mtlkit.report.report import render_report, write_report
-    from mtlkit.report.results import Comparison, HistoryRow, MonitorRow, Run, TaskRecord
+    from mtlkit.report.results import Comparison, Run, TaskRecord
     from mtlkit.report.statistics import (
         confidence_band,
         paired_t_test,

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mtlkit.config.logs import Log, read_log
+    from mtlkit.data.collate import collate
     from mtlkit.training.checkpoints import (
         CheckpointError,
         Checkpoints,
@@ -11,9 +12,10 @@ if TYPE_CHECKING:
         save_checkpoint,
     )
     from mtlkit.training.groups import param_groups, rotation_schedule
-    from mtlkit.training.loaders import collate
+    from mtlkit.training.interrupts import Interrupted
     from mtlkit.training.monitor import Monitor
-    from mtlkit.training.trainer import FitResult, Interrupted, Trainer
+    from mtlkit.training.position import FitResult
+    from mtlkit.training.trainer import Trainer
 
 __all__ = [
     "CheckpointError",

@@ -15,17 +15,19 @@ from torch.utils.data import DataLoader
 
 from mtlkit.config.files import write_text
 from mtlkit.config.registry import methods
+from mtlkit.config.yaml_files import parse_yaml, read_yaml
+from mtlkit.data.collate import collate
 from mtlkit.errors import ConfigError, SpecError, shorten
 from mtlkit.tasks import Task
 from mtlkit.training.accelerators import end_trackers
 from mtlkit.training.checkpoints import Checkpoints, seed_rng
-from mtlkit.training.config import RESUMABLE, TrainConfig, parse_yaml, read_yaml
+from mtlkit.training.config import RESUMABLE, TrainConfig
 from mtlkit.training.groups import METHOD_GROUP, paper_decay, param_groups
-from mtlkit.training.loaders import collate
 from mtlkit.training.optimizers import build_optimizer
+from mtlkit.training.position import FitResult
 from mtlkit.training.run_state import refuse_old_run
 from mtlkit.training.schedules import make_schedule
-from mtlkit.training.trainer import FitResult, Trainer
+from mtlkit.training.trainer import Trainer
 
 
 @dataclass

@@ -9,9 +9,12 @@ from torch import Tensor
 
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Uniform
+from mtlkit.engine.step import Step
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator, State, Step, Tasks
+from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.create import create_method
+from mtlkit.method.method import Tasks
+from mtlkit.method.state import State
 
 
 @register_method("cr_mogm")

@@ -11,7 +11,9 @@ from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice
 from mtlkit.engine.gram import norms_of, safe_divide
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator, State, Tasks
+from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.method import Tasks
+from mtlkit.method.state import State
 
 
 @register_method("db_mtl")

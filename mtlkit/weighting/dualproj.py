@@ -8,8 +8,9 @@ from torch import Tensor
 from mtlkit.config.registry import register_method
 from mtlkit.engine.gram import precision
 from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.host import Matrix, on_host
+from mtlkit.method.host import on_host
 from mtlkit.weighting._solvers import dual_cone_weights
+from mtlkit.weighting._solvers.geometry import Matrix
 
 
 @register_method("dualproj")

@@ -12,8 +12,9 @@ from mtlkit.config.registry import register_method
 from mtlkit.config.search import Uniform
 from mtlkit.engine.gram import precision
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator, Tasks
+from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.host import on_host
+from mtlkit.method.method import Tasks
 from mtlkit.weighting._solvers import bargaining_weights
 
 _LEAST = 0.05

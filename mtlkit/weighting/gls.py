@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mtlkit.config.registry import methods, register_method
-from mtlkit.method.aggregator import State
+from mtlkit.method.state import State
 from mtlkit.weighting._forms.scalarization import Scalarization, log_losses
 
 

@@ -11,7 +11,9 @@ from mtlkit.config.registry import register_method
 from mtlkit.config.search import Uniform
 from mtlkit.engine.randomness import uniform
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator, State, Tasks
+from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.method import Tasks
+from mtlkit.method.state import State
 from mtlkit.weighting._forms.numbers import Numbers, per_task
 
 

@@ -12,7 +12,9 @@ from mtlkit.config.search import LogUniform
 from mtlkit.engine.gram import cosine_matrix, norms_of, precision, safe_divide
 from mtlkit.engine.randomness import random_orders
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator, State, Tasks
+from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.method import Tasks
+from mtlkit.method.state import State
 
 
 @register_method("gradvac")

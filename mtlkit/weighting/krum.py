@@ -10,7 +10,8 @@ from torch import Tensor
 from mtlkit.config.registry import register_method
 from mtlkit.engine.gram import precision
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator, Tasks
+from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.method import Tasks
 
 
 @register_method("krum")

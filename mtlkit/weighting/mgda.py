@@ -11,9 +11,12 @@ from torch import Tensor
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice
 from mtlkit.engine.gram import norms_of
-from mtlkit.method.aggregator import GradientAggregator, State, Tasks
-from mtlkit.method.host import Matrix, on_host
+from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.host import on_host
+from mtlkit.method.method import Tasks
+from mtlkit.method.state import State
 from mtlkit.weighting._solvers import min_norm_point
+from mtlkit.weighting._solvers.geometry import Matrix
 
 
 @register_method("mgda")

@@ -11,9 +11,12 @@ from torch import Tensor
 from mtlkit.config.registry import register_method
 from mtlkit.engine.gram import precision
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator, State, Tasks
-from mtlkit.method.host import Matrix, on_host
+from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.host import on_host
+from mtlkit.method.method import Tasks
+from mtlkit.method.state import State
 from mtlkit.weighting._solvers import bargaining_weights
+from mtlkit.weighting._solvers.geometry import Matrix
 
 
 @register_method("nash_mtl")

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from mtlkit.config.registry import register_method
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator, State, Tasks
+from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.method import Tasks
+from mtlkit.method.state import State
 
 
 @register_method("normalize")

@@ -11,9 +11,12 @@ from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform
 from mtlkit.engine.gram import precision, safe_divide
 from mtlkit.errors import SpecError, unknown_name
-from mtlkit.method.aggregator import GradientAggregator, State, Tasks
-from mtlkit.method.host import Matrix, on_host
+from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.host import on_host
+from mtlkit.method.method import Tasks
+from mtlkit.method.state import State
 from mtlkit.weighting._solvers import constrained_descent_weights
+from mtlkit.weighting._solvers.geometry import Matrix
 
 
 @register_method("pcd")

@@ -10,7 +10,9 @@ from torch import Tensor
 from mtlkit.config.registry import register_method
 from mtlkit.engine.gram import safe_divide
 from mtlkit.engine.randomness import random_orders
-from mtlkit.method.aggregator import GradientAggregator, State, Tasks
+from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.method import Tasks
+from mtlkit.method.state import State
 
 
 @register_method("pcgrad")

@@ -13,8 +13,10 @@ from mtlkit.config.search import LR_RATIO, FeatureShare, LogUniform
 from mtlkit.engine.gram import norms_of, safe_divide
 from mtlkit.engine.merger import Leaves
 from mtlkit.engine.processes import leave_without_gradient
+from mtlkit.engine.step import Step
 from mtlkit.errors import SpecError, UsageError
-from mtlkit.method.aggregator import GradientAggregator, Step, Tasks
+from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.method import Tasks
 from mtlkit.rotations import Axis, GeotorchRotations, Rotations
 
 

@@ -12,10 +12,12 @@ from mtlkit.config.registry import register_method
 from mtlkit.config.search import Uniform
 from mtlkit.engine.gram import norms_of, safe_divide
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import State, Tasks
-from mtlkit.method.host import Matrix, on_host
+from mtlkit.method.host import on_host
+from mtlkit.method.method import Tasks
+from mtlkit.method.state import State
 from mtlkit.weighting._forms.simplex import SimplexWeights
 from mtlkit.weighting._solvers import project_onto_simplex
+from mtlkit.weighting._solvers.geometry import Matrix
 
 
 @register_method("sdmgrad")

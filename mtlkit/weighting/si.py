@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mtlkit.config.registry import register_method
 from mtlkit.engine.gram import safe_divide
-from mtlkit.method.aggregator import State
+from mtlkit.method.state import State
 from mtlkit.weighting._forms.scalarization import Scalarization, log_losses
 
 

@@ -11,7 +11,9 @@ from torch import Tensor
 from mtlkit.config.registry import option_defaults, register_method
 from mtlkit.config.spec import Part
 from mtlkit.errors import MissingExtraError, SpecError, unknown_name
-from mtlkit.method.aggregator import GradientAggregator, State, Tasks
+from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.method import Tasks
+from mtlkit.method.state import State
 
 
 @register_method("torchjd")

@@ -2,13 +2,8 @@ import pytest
 
 import mtlkit
 from mtlkit.cli import costs
-from mtlkit.cli.catalog import (
-    all_facts,
-    measure_cost,
-    method_facts,
-    method_page,
-)
-from mtlkit.cli.costs import built_in_methods, kept_costs
+from mtlkit.cli.catalog import all_facts, method_facts, method_page
+from mtlkit.cli.costs import built_in_methods, kept_costs, measure_cost
 from mtlkit.cli.papers import IDEAS, paper_link
 from mtlkit.config.registry import methods, option_names
 from mtlkit.errors import SpecError, UnknownNameError

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import mtlkit
+from mtlkit.config.yaml_files import read_yaml
 from mtlkit.data.table.splitting import split_by_share
 from mtlkit.deployment.loading import LoadedModel
 from mtlkit.errors import MtlkitError, SpecError, UsageError
 from mtlkit.tasks import create_task, list_tasks
-from mtlkit.training.config import TrainConfig, read_yaml
+from mtlkit.training.config import TrainConfig
 from mtlkit.training.experiment import run as run_training
 from mtlkit.training.record import describe_task, restore_task
 from tests.deployment.people import people, train, write_people

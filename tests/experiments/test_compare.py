@@ -18,11 +18,13 @@ from mtlkit.errors import ConfigError, SpecError, UsageError
 from mtlkit.experiments import compare as compare_module
 from mtlkit.experiments import jobs as jobs_module
 from mtlkit.experiments.compare import Stopped, compare, plan_jobs
-from mtlkit.experiments.compare_config import CompareConfig, split_specs
+from mtlkit.experiments.compare_config import CompareConfig
 from mtlkit.experiments.demo import PARTS
+from mtlkit.experiments.entries import split_specs
 from mtlkit.experiments.jobs import Job, Outcome, read_outcome, run_job
 from mtlkit.report import build_table
-from mtlkit.report.results import Comparison, Run, read_history, run_folder
+from mtlkit.report.histories import read_history
+from mtlkit.report.results import Comparison, Run, run_folder
 from mtlkit.training import experiment
 from tests.background import started, wait_for
 

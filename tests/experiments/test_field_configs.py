@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import mtlkit
+from mtlkit.config.yaml_files import read_yaml
 from mtlkit.data import load_dataset
 from mtlkit.experiments.compare import plan_jobs
 from mtlkit.experiments.compare_config import CompareConfig
 from mtlkit.experiments.jobs import run_job
-from mtlkit.training.config import read_yaml
 from tests.data.test_digit_pairs import write_mnist
 from tests.data.test_field import SETS, write_cityscapes, write_office
 

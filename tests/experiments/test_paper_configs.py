@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from mtlkit.config.yaml_files import read_yaml
 from mtlkit.data import load_dataset
 from mtlkit.experiments.compare import plan_jobs
 from mtlkit.experiments.compare_config import CompareConfig
 from mtlkit.experiments.jobs import run_job
-from mtlkit.training.config import read_yaml
 from tests.data.test_dense import write_mtan
 from tests.data.test_digit_pairs import write_mnist, write_svhn
 from tests.data.test_images import write_batches, write_celeba

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 import mtlkit
 from mtlkit.config.spec import format_spec, parse_spec
+from mtlkit.config.yaml_files import parse_yaml
 from mtlkit.errors import MtlkitError
-from mtlkit.training.config import TrainConfig, parse_yaml
+from mtlkit.training.config import TrainConfig
 
 WORDS = st.sampled_from(
     [

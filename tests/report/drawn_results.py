@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from mtlkit.report.results import Comparison, HistoryRow, MonitorRow, Run, TaskRecord
+from mtlkit.report.histories import HistoryRow, MonitorRow
+from mtlkit.report.results import Comparison, Run, TaskRecord
 
 METHODS = ("single-task", "sum", "pcgrad", "mgda", "gradnorm", "imtl_g", "graddrop", "rotograd")
 TASKS = [

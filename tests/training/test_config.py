@@ -9,7 +9,8 @@ from pydantic import ValidationError
 from mtlkit.cli.schema import json_schema, settings_of
 from mtlkit.config.settings import display, setting
 from mtlkit.errors import ConfigError
-from mtlkit.experiments.compare_config import CompareConfig, MethodSettings
+from mtlkit.experiments.compare_config import CompareConfig
+from mtlkit.experiments.entries import MethodSettings
 from mtlkit.training.config import TrainConfig, TrainingSettings
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
+from mtlkit.config.yaml_files import parse_yaml
 from mtlkit.errors import ConfigError
-from mtlkit.training.config import TrainConfig, parse_yaml
+from mtlkit.training.config import TrainConfig
 
 SOURCES = {"mood": "table(file='a.csv', targets={x: binary})", "topic": {"name": "multidigits"}}
 

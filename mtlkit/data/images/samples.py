@@ -7,7 +7,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from mtlkit.data.base import Split, Targets
+from mtlkit.data.base import Split
+from mtlkit.data.collate import Targets
 from mtlkit.data.images.files import read_image
 from mtlkit.data.images.maps import MapTarget
 from mtlkit.data.images.transforms import Augmentation, Sizing

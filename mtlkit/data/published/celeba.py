@@ -11,15 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mtlkit.data.base import (
-    DataError,
-    DataSet,
-    Split,
-    SplitName,
-    Targets,
-    TensorSplit,
-    register_dataset,
-)
+from mtlkit.data.base import DataError, DataSet, Split, SplitName, TensorSplit, register_dataset
+from mtlkit.data.collate import Targets
 from mtlkit.data.randomness import generator
 from mtlkit.errors import MissingExtraError, SpecError
 from mtlkit.tasks import Task

@@ -13,14 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from mtlkit.data.base import (
-    DataError,
-    DataSet,
-    SplitName,
-    Targets,
-    TensorSplit,
-    register_dataset,
-)
+from mtlkit.data.base import DataError, DataSet, SplitName, TensorSplit, register_dataset
+from mtlkit.data.collate import Targets
 from mtlkit.data.randomness import generator
 from mtlkit.tasks import Task
 

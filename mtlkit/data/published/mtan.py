@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from mtlkit.data.base import DataSet, Split, SplitName, Targets
+from mtlkit.data.base import DataSet, Split, SplitName
+from mtlkit.data.collate import Targets
 from mtlkit.data.published.mtan_files import PARTS, ArrayFiles, ArraySource
 from mtlkit.data.randomness import generator
 from mtlkit.errors import SpecError

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtlkit.data.base import DataSet, SplitName, Targets, TensorSplit, register_dataset
+from mtlkit.data.base import DataSet, SplitName, TensorSplit, register_dataset
+from mtlkit.data.collate import Targets
 from mtlkit.data.published.nyuv2 import dense_tasks
 from mtlkit.data.randomness import generator
 from mtlkit.data.scenes.furniture import furnish

@@ -11,7 +11,8 @@ from mtlkit.config.registry import methods as known_methods
 from mtlkit.config.search import LR_RATIO, LogUniform, Search, parse_search
 from mtlkit.config.settings import setting
 from mtlkit.errors import ConfigError, unknown_key, unknown_name
-from mtlkit.experiments.compare_config import Entry, MethodsConfig
+from mtlkit.experiments.compare_config import MethodsConfig
+from mtlkit.experiments.entries import Entry
 from mtlkit.experiments.tuning.spaces import PRESETS, SETTINGS
 
 TUNED_SUM = "tuned sum"

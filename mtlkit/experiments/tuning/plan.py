@@ -13,7 +13,7 @@ from mtlkit.config.files import write_text
 from mtlkit.config.logs import plain_values
 from mtlkit.config.search import Choice, FeatureShare
 from mtlkit.errors import ConfigError, unknown_name
-from mtlkit.experiments.compare_config import Entry
+from mtlkit.experiments.entries import Entry
 from mtlkit.experiments.jobs import Job, write_json
 from mtlkit.experiments.launchers import cores, number_of_jobs
 from mtlkit.experiments.tuning.config import TuneConfig

@@ -14,9 +14,9 @@ from mtlkit.config.files import write_text
 from mtlkit.config.logs import plain_values
 from mtlkit.config.registry import option_names
 from mtlkit.config.spec import Part, format_spec, parse_spec
+from mtlkit.config.yaml_files import read_yaml
 from mtlkit.data.base import datasets
 from mtlkit.errors import ConfigError
-from mtlkit.training.config import read_yaml
 
 WINNERS = "winners.yaml"
 

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator, State, Tasks
+from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.method import Tasks
+from mtlkit.method.state import State
 from mtlkit.weighting._forms.numbers import Numbers, per_task
 
 

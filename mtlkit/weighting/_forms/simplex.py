@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from mtlkit.engine.gram import safe_divide
-from mtlkit.method.aggregator import GradientAggregator, State, Tasks
+from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.method import Tasks
+from mtlkit.method.state import State
 
 
 class SimplexWeights(GradientAggregator):

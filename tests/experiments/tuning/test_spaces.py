@@ -16,12 +16,12 @@ from mtlkit.config.search import (
     Uniform,
     parse_search,
 )
+from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import ConfigError, SpecError
 from mtlkit.experiments.compare_config import CompareConfig
 from mtlkit.experiments.tuning import TuneConfig
 from mtlkit.experiments.tuning.samplers import distributions, grid_of
 from mtlkit.experiments.tuning.spaces import make_space
-from mtlkit.training.config import read_yaml
 
 TASKS = ("left", "right", "sum")
 TRAIN = {"lr": 1e-3, "method_lr": None, "weight_decay": 0.0}
