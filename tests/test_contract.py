@@ -14,7 +14,7 @@ from mtlkit.errors import SpecError, UnknownNameError, UsageError
 
 def test_integrations_are_reached_from_the_package():
     method = mtlkit.integrations.libmtl
-    assert callable(method.weighting)
+    assert callable(method.parts[0].weighting)
     assert {"libmtl", "lightning"} <= set(dir(mtlkit.integrations))
     with pytest.raises(AttributeError, match="keras"):
         mtlkit.integrations.keras  # noqa: B018

@@ -48,6 +48,7 @@ class CAGrad(GradientAggregator):
 
     paper = "Liu et al., Conflict-Averse Gradient Descent for Multi-task Learning, NeurIPS 2021"
     year = 2021
+    solves_on_host = True
     waived_laws = {
         "single_task": "the best vector in the ball around a single gradient g is (1 + c) g",
     }

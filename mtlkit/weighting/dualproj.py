@@ -35,6 +35,7 @@ class DualProj(GradientAggregator):
 
     paper = "Lopez-Paz and Ranzato, Gradient Episodic Memory for Continual Learning, NeurIPS 2017"
     year = 2017
+    solves_on_host = True
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """The mean's weights and the correction's."""

@@ -50,6 +50,7 @@ class FairGrad(GradientAggregator):
 
     paper = "Ban and Ji, Fair Resource Allocation in Multi-Task Learning, ICML 2024"
     year = 2024
+    solves_on_host = True
     waived_laws = {
         "single_task": "the equation gives a single gradient g the length |g|^((1-alpha)/(1+alpha))",
     }

@@ -46,6 +46,7 @@ class MGDA(GradientAggregator):
 
     paper = "Sener and Koltun, Multi-Task Learning as Multi-Objective Optimization, NeurIPS 2018"
     year = 2018
+    solves_on_host = True
     search_space = {"normalize": Choice("none", "l2", "loss", "loss+")}
 
     def __init__(

@@ -48,6 +48,7 @@ class NashMTL(GradientAggregator):
 
     paper = "Navon et al., Multi-Task Learning as a Bargaining Game, ICML 2022"
     year = 2022
+    solves_on_host = True
     waived_laws = {
         "single_task": "a single task bargains alone and gets the unit vector along its gradient",
     }

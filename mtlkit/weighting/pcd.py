@@ -48,6 +48,7 @@ class PCD(GradientAggregator):
         "Hierarchical Multi-Objective Optimization, TMLR 2026"
     )
     year = 2026
+    solves_on_host = True
     waived_laws = {"permutation": "the first task is the primary one, unless another is named"}
     search_space = {"tau": LogUniform(0.005, 0.5)}
 

@@ -58,6 +58,7 @@ class SDMGrad(SimplexWeights):
         "Algorithms, NeurIPS 2023"
     )
     year = 2023
+    solves_on_host = True
     waived_laws = {
         "junction": "the features' gradients are compared between samples; combine is given no samples",
     }

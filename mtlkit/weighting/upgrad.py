@@ -35,6 +35,7 @@ class UPGrad(GradientAggregator):
 
     paper = "Quinton and Rey, Jacobian Descent for Multi-Objective Optimization, arXiv 2406.16232, 2024"
     year = 2024
+    solves_on_host = True
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Mean of the projections' weights."""

@@ -125,13 +125,13 @@ def test_derivatives_of_a_scalarization_are_those_of_its_value(spec):
     method = mtlkit.create_method(spec, 4)
     for row in sequence(4):
         losses = torch.tensor(row, dtype=torch.float64)
-        state = method.read_state((0, 1, 2, 3))
-        value, slopes = method.scalarize(losses, state)
+        state = method.parts[0].read((0, 1, 2, 3))
+        value, slopes = method.parts[0].scalarize(losses, state)
         for k in range(4):
             nudge = torch.zeros(4, dtype=torch.float64)
             nudge[k] = 1e-6 * losses[k]
-            above, _ = method.scalarize(losses + nudge, state)
-            below, _ = method.scalarize(losses - nudge, state)
+            above, _ = method.parts[0].scalarize(losses + nudge, state)
+            below, _ = method.parts[0].scalarize(losses - nudge, state)
             slope = ((above - below) / (2 * nudge[k])).item()
             assert slopes[k].item() == pytest.approx(slope, rel=1e-5, abs=1e-6)
         total, weights = step(method, row)
@@ -163,7 +163,7 @@ def test_it_goes_before_a_merge(spec, merge):
     losses = [(view * s).sum().exp() for view, s in zip(method(features), slopes / 9, strict=True)]
     values = [loss.item() for loss in losses]
     weigher = mtlkit.create_method(spec, 3)
-    weights, _ = weigher.weigh_losses(torch.tensor(values), weigher.read_state((0, 1, 2)))
+    weights, _ = weigher.weigh_losses(torch.tensor(values), weigher.read((0, 1, 2)))
     weights = weights.detach().float()
     method.total(losses).backward()
     rows = torch.stack([w * v * s / 9 for w, v, s in zip(weights, values, slopes, strict=True)])
