@@ -86,4 +86,5 @@ def test_equal_losses_have_the_factor_that_is_said(spec, tasks, loss):
 @pytest.mark.parametrize("name", mtlkit.list_methods())
 def test_the_docstring_has_a_line_on_it(name):
     for part in methods.expand(name):
-        assert "Length:" in (methods.get(part.name).__doc__ or ""), part.name
+        text = methods.get(part.name).__doc__ or ""
+        assert "Update scale:" in text or "Length:" in text, part.name
