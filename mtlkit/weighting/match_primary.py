@@ -45,7 +45,7 @@ class MatchPrimary(GradientAggregator):
             VQGAN's configurations.
         relax: r, from 0 (plain sum) to 1 (equal norms). MetaBalance has 0.7 in its code.
         beta: decay of the moving averages; 0 takes each step as it is. MetaBalance has 0.9.
-        max_ratio: :math:`w_{max}`; 10,000 in VQGAN's code.
+        max_ratio: :math:`w_{max}`; 10,000 in VQGAN's code, no limit in MetaBalance's.
 
     Example:
         >>> import mtlkit, torch

@@ -32,9 +32,11 @@ class SoftAdapt(GradientAggregator):
     Update scale: at equal losses every loss has the factor 1/K; the factors always sum to 1.
 
     Differences: the authors' package leaves it to the caller how often the weights are renewed (its
-    examples do so every five epochs); here it is every step. To normalize, the package divides by the
-    sum of the rates, whose sign may change and which may vanish; the sum of their absolute values
-    cannot. It adds 1e-8 to the denominators. LibMTL and TorchJD do not have the method.
+    examples do so every five epochs); here it is every step. With more than two points the package takes
+    the rate at the oldest of them (a forward difference), here it is that at the newest. To normalize,
+    it divides by the sum of the rates, whose sign may change and which may vanish; the sum of their
+    absolute values does so only if all rates are zero. It adds 1e-8 to the denominators. LibMTL and
+    TorchJD do not have the method.
 
     Args:
         beta: how strongly the rates count; negative values favor losses that fall faster.
