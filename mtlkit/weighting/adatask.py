@@ -29,7 +29,7 @@ class AdaTask(GradientAggregator):
     no task decides another one's learning rates. The state is 2K copies of the shared parameters, which
     have to be the same in every step.
 
-    The merged gradient **is** the step of Adam, up to the learning rate: give the shared parameters to
+    The merged gradient is the step of Adam, up to the learning rate: give the shared parameters to
     plain ``SGD`` (no momentum) with the learning rate that Adam would have, and the heads to ``Adam``.
     A feature's gradient belongs to one sample of one batch and has no moments, so this is a method for
     ``wrt=parameters`` alone, which is its default.

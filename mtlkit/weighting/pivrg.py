@@ -35,21 +35,18 @@ class PIVRG(GradientAggregator):
 
     with the Gram matrix :math:`\mathbf{G}` and the scores s: by how many percent a task is worse than
     its single-task model, :math:`\Delta m_k` of the field, negative if it is better. T limits the
-    quotient of any two :math:`w_k` to b. Set the scores once per epoch, from validation::
-
-        method.parts[-1].set_scores({"seg": 4.1, "depth": -0.7})
-
-    They are saved with the method. Before the first call all :math:`w_k` are 1 and the method is
-    ``fairgrad``, as it is with equal scores. The unique solution is found by Newton's method on a convex
-    problem. A task whose gradient is zero gets weight zero; at a Pareto stationary point the merged
-    gradient is zero.
+    quotient of any two :math:`w_k` to b. Set the scores once per epoch, from validation, by
+    ``method.parts[-1].set_scores(...)``; they are saved with the method. Before the first call all
+    :math:`w_k` are 1 and the method is ``fairgrad``, as it is with equal scores. The unique solution is
+    found by Newton's method on a convex problem. A task whose gradient is zero gets weight zero; at a
+    Pareto stationary point the merged gradient is zero.
 
     Update scale: at equal scores K identical gradients g merge to
     :math:`K^{1/(1+\alpha)}\, \|g\|^{-2\alpha/(1+\alpha)}\, g`.
 
     Differences: none in the equation. The authors minimize the squared residual, which is not convex, to
     a tolerance; their code then multiplies the merged gradient by K and clips its norm to 1. Their
-    scores are those of the **test** set (of the validation set for QM9). LibMTL and TorchJD do not have
+    scores are those of the test set (of the validation set for QM9). LibMTL and TorchJD do not have
     the method.
 
     Args:
