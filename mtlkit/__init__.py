@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mtlkit.experiments.tuning.study import tune
     from mtlkit.method.aggregator import GradientAggregator
     from mtlkit.method.create import create_method
+    from mtlkit.method.method import Method
     from mtlkit.method.dropins import backward, mtl_backward
     from mtlkit.method.losses import weigh_by_labels
     from mtlkit.tasks import Task, register_task
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Architecture",
     "GradientAggregator",
+    "Method",
     "MtlkitError",
     "Step",
     "Task",
@@ -61,6 +63,7 @@ __all__ = [
 _LAZY: dict[str, str] = {
     "Architecture": "mtlkit.architectures.base",
     "GradientAggregator": "mtlkit.method.aggregator",
+    "Method": "mtlkit.method.method",
     "Step": "mtlkit.engine.step",
     "Task": "mtlkit.tasks",
     "Trainer": "mtlkit.training.trainer",

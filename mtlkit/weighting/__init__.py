@@ -8,7 +8,7 @@ import pkgutil
 
 from mtlkit.config.registry import methods as _methods
 from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.create import Chain, create_method
+from mtlkit.method.create import create_method
 from mtlkit.method.stats import Stats
 
 for _module in pkgutil.iter_modules(__path__):
@@ -19,4 +19,4 @@ _methods.alias("scale_only", "scale")
 _methods.alias("rotograd", "rotate+scale")
 _methods.alias("rotate_only", "rotate+sum")
 
-__all__ = ["Chain", "GradientAggregator", "Stats", "create_method"]
+__all__ = ["GradientAggregator", "Stats", "create_method"]

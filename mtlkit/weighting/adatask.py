@@ -11,8 +11,7 @@ from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice
 from mtlkit.engine.gram import safe_divide
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Tasks
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
 
@@ -96,7 +95,7 @@ class AdaTask(GradientAggregator):
         self.add_state("second_moments", per="coordinate")
         self.add_state("seen", 0)
 
-    def merge_rows(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
+    def merge(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
         """The sum of the tasks' steps."""
         seen = state.seen + 1
         m = torch.lerp(grads, state.first_moments, self.beta1)

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice
-from mtlkit.engine.gram import precision
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Tasks
+from mtlkit.engine.gram import eps_of
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.numbers import PREFERENCE_WAIVES, Numbers, preference_of
 
@@ -64,7 +63,7 @@ class AlignedMTL(GradientAggregator):
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """The balance transformation of the preference, by default its row sums."""
         values, vectors = torch.linalg.eigh(gram.double())
-        kept = values > values[-1] * len(gram) * precision(gram)
+        kept = values > values[-1] * len(gram) * eps_of(gram)
         inverse = torch.where(kept, values.rsqrt(), 0.0)
         weights = (vectors * inverse) @ (state.preferred @ vectors) * self._scale(values, kept)
         return torch.where(values[-1] > 0, weights, state.preferred).to(gram.dtype), state

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from mtlkit.config.registry import register_method
-from mtlkit.engine.gram import cosine_matrix, norms_of, precision, safe_divide
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Tasks
+from mtlkit.engine.gram import cosine_matrix, eps_of, norms_of, safe_divide
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.numbers import PREFERENCE_WAIVES, Numbers, preference_of
 
@@ -64,7 +63,7 @@ class ConFIG(GradientAggregator):
         count = len(gram)
         norms = norms_of(gram)
         values, vectors = torch.linalg.eigh(cosine_matrix(gram))
-        resolved = values > values[-1] * (8 * count * precision(gram))
+        resolved = values > values[-1] * (8 * count * eps_of(gram))
         p = state.preferred
         products = torch.where(resolved, p @ vectors, 0.0)  # of p with the eigenvectors
         solution = vectors @ torch.where(resolved, products / values, 0.0)  # a

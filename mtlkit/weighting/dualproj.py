@@ -7,10 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from mtlkit.config.registry import register_method
-from mtlkit.engine.gram import precision
-from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.engine.gram import eps_of
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.host import on_host
-from mtlkit.method.method import Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.numbers import PREFERENCE_WAIVES, Numbers, preference_of
 from mtlkit.weighting._solvers import dual_cone_weights
@@ -42,7 +41,6 @@ class DualProj(GradientAggregator):
 
     paper = "Lopez-Paz and Ranzato, Gradient Episodic Memory for Continual Learning, NeurIPS 2017"
     year = 2017
-    traceable = False
 
     def __init__(self, tasks: Tasks, *, preference: Numbers | None = None, **common: Any) -> None:
         super().__init__(tasks, **common)
@@ -54,5 +52,5 @@ class DualProj(GradientAggregator):
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """The weights of the mean, or of the preferred sum, and the correction's."""
         preferred = state.preferred if self.preference is not None else state.preferred / len(gram)
-        weights = on_host(dual_cone_weights, gram, preferred, rounding=precision(gram))
+        weights = on_host(dual_cone_weights, gram, preferred, rounding=eps_of(gram))
         return weights.to(gram.dtype), state

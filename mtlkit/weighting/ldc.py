@@ -12,8 +12,7 @@ from torch.nn.functional import pad
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LR_RATIO, LogUniform
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Tasks
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
 

@@ -11,8 +11,7 @@ from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice, LogUniform
 from mtlkit.engine.gram import norms_of, safe_divide
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Tasks
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.primary import primary_flags
 
@@ -99,7 +98,7 @@ class LRAnnealing(GradientAggregator):
         norms = norms_of(gram)
         return self._average(norms, norms, state)
 
-    def merge_rows(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
+    def merge(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
         """The paper's own rule: the ratios of maximum and mean."""
         sizes = grads.abs()
         means = sizes.mean(dim=1).double()

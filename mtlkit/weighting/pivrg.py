@@ -10,11 +10,10 @@ from torch import Tensor
 
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Uniform
-from mtlkit.engine.gram import precision
+from mtlkit.engine.gram import eps_of
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.host import on_host
-from mtlkit.method.method import Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.numbers import Numbers, per_task
 from mtlkit.weighting._solvers import bargaining_weights
@@ -77,7 +76,6 @@ class PIVRG(GradientAggregator):
     waived_laws = {
         "single_task": "the equation gives a single gradient g the length |g|^((1-alpha)/(1+alpha))",
     }
-    traceable = False
     search_space = {"alpha": Uniform(0.5, 3.0), "bound": Uniform(1.1, 4.0)}
 
     scores: Tensor
@@ -123,7 +121,7 @@ class PIVRG(GradientAggregator):
         s = state.scores
         temperature = ((s.max() - s.min()) / math.log(self.bound)).clamp(min=self.min_temperature)
         w = len(s) * (s / temperature).softmax(dim=0)
-        rounding = precision(gram)
+        rounding = eps_of(gram)
 
         def bargain(gram: Matrix, shares: Matrix) -> Matrix:
             return bargaining_weights(gram, 1 / self.alpha, rounding, shares)

@@ -11,8 +11,7 @@ from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice
 from mtlkit.engine.randomness import normal, uniform
 from mtlkit.errors import unknown_name
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Tasks
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
 _DISTRIBUTIONS = ("normal", "uniform", "dirichlet", "bernoulli", "constrained_bernoulli")

@@ -12,8 +12,7 @@ from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice, LogUniform
 from mtlkit.engine.gram import safe_divide
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Tasks
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from mtlkit.config.registry import register_method
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Tasks
+from mtlkit.method.aggregator import GradientAggregator, Tasks
+from mtlkit.method.state import State
 
 
 @register_method("trimmed_mean")
@@ -44,12 +44,12 @@ class TrimmedMean(GradientAggregator):
             raise SpecError(f"trim of trimmed_mean must be 0 or more, not {trim}")
         self.trim = trim
 
-    def merge(self, grads: Tensor) -> Tensor:
+    def merge(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
         """The mean of the (P, N) gradients, without the extremes of each coordinate."""
         rows = list(grads)
         for _ in range(min(self.trim, (len(rows) - 1) // 2)):
             rows = _without_extremes(rows)
-        return torch.stack(rows).mean(dim=0)
+        return torch.stack(rows).mean(dim=0), state
 
 
 def _without_extremes(rows: list[Tensor]) -> list[Tensor]:

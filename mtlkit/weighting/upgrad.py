@@ -7,10 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from mtlkit.config.registry import register_method
-from mtlkit.engine.gram import precision
-from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.engine.gram import eps_of
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.host import on_host
-from mtlkit.method.method import Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.numbers import PREFERENCE_WAIVES, Numbers, preference_of
 from mtlkit.weighting._solvers import dual_cone_projections
@@ -44,7 +43,6 @@ class UPGrad(GradientAggregator):
 
     paper = "Quinton and Rey, Jacobian Descent for Multi-Objective Optimization, arXiv 2406.16232, 2024"
     year = 2024
-    traceable = False
 
     def __init__(self, tasks: Tasks, *, preference: Numbers | None = None, **common: Any) -> None:
         super().__init__(tasks, **common)
@@ -56,7 +54,7 @@ class UPGrad(GradientAggregator):
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """The preferred sum of the projections' weights, by default their mean."""
         preferred = state.preferred if self.preference is not None else state.preferred / len(gram)
-        weights = on_host(_projections, gram, preferred, rounding=precision(gram))
+        weights = on_host(_projections, gram, preferred, rounding=eps_of(gram))
         return weights.to(gram.dtype), state
 
 

@@ -3,6 +3,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 import mtlkit
 from mtlkit.errors import SpecError, UnknownNameError
@@ -77,3 +78,26 @@ def test_wrong_options_are_refused():
             mtlkit.create_method(f"match_primary({option})", 2)
     with pytest.raises(UnknownNameError, match="depht"):
         mtlkit.create_method("match_primary(primary=depht)", ("seg", "depth"))
+
+
+def test_with_a_group_per_tensor_every_tensor_has_its_own_weights():
+    torch.manual_seed(0)
+    backbone = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4)).double()
+    heads = [nn.Linear(4, 1).double() for _ in range(3)]
+    method = mtlkit.create_method("match_primary(wrt=parameters, groups=tensor)", 3, shared=backbone)
+
+    def losses(views, x):
+        return [(10**k * head(v) - x.sum()).square().mean() for k, (head, v) in enumerate(views)]
+
+    x = torch.randn(8, 3, dtype=torch.float64)
+    parameters = list(backbone.parameters())
+    features = backbone(x)
+    rows = [
+        torch.autograd.grad(loss, parameters, retain_graph=True)
+        for loss in losses([(head, features) for head in heads], x)
+    ]
+    method.total(losses(list(zip(heads, method(backbone(x)), strict=True)), x)).backward()
+    for parameter, *tensors in zip(parameters, *rows, strict=True):
+        main, *others = tensors
+        expected = main + sum(main.norm() / other.norm() * other for other in others)
+        torch.testing.assert_close(parameter.grad, expected)
