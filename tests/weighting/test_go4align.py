@@ -63,7 +63,7 @@ def test_with_a_group_per_task_every_weighted_loss_is_the_share_of_the_sum():
 def test_an_absent_task_keeps_its_share():
     method = mtlkit.create_method("go4align(eta=1.0)", 3)
     step(method, [1.0, None, 2.0])
-    shares = method.state_dict()["log_shares"].exp().tolist()
+    shares = method.parts[0].state_dict()["log_shares"].exp().tolist()
     assert shares[1] == pytest.approx(1 / 3)
     assert sum(shares) == pytest.approx(1)
 

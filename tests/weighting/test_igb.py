@@ -48,7 +48,7 @@ def test_the_trainer_says_how_long_an_epoch_is():
     method.parts[0].set_epoch_length(3)
     for t in range(7):
         step(method, [float(t + 1), 1.0])
-    assert method.state_dict()["base_losses"].tolist() == [5.0, 1.0]
+    assert method.parts[0].state_dict()["base_losses"].tolist() == [5.0, 1.0]
 
 
 def test_a_loss_of_zero_takes_no_part_and_one_below_makes_the_total_nan():

@@ -37,7 +37,7 @@ def test_thirty_steps_equal_autograd_through_the_objective():
         ours.step()
         assert total == pytest.approx(objective.item())
         assert weights == pytest.approx(given.grad.tolist())
-        torch.testing.assert_close(method.state_dict()["logits"], theta.detach())
+        torch.testing.assert_close(method.parts[0].state_dict()["logits"], theta.detach())
 
 
 def test_a_penalty_alone_brings_the_weighted_losses_together():
@@ -48,7 +48,7 @@ def test_a_penalty_alone_brings_the_weighted_losses_together():
         optimizer.zero_grad()
         step(method, [1.0, 0.5, 0.25])
         optimizer.step()
-    weighted = method.state_dict()["logits"].softmax(dim=0) * torch.tensor([1.0, 0.5, 0.25])
+    weighted = method.parts[0].state_dict()["logits"].softmax(dim=0) * torch.tensor([1.0, 0.5, 0.25])
     assert (weighted.max() - weighted.min()) < 0.03  # 0.25 at first
 
 

@@ -46,10 +46,10 @@ def test_a_gradient_of_zero_leaves_the_weights(zero):
     method = mtlkit.create_method(PAPER, 2)
     rows = torch.tensor([[4.0, -8.0], [1.0, 3.0]])
     method.combine(rows)
-    before = method.state_dict()["lambdas"].tolist()
+    before = method.parts[0].state_dict()["lambdas"].tolist()
     rows[zero] = 0
     method.combine(rows)
-    assert method.state_dict()["lambdas"].tolist() == before == [1.0, 2.5]
+    assert method.parts[0].state_dict()["lambdas"].tolist() == before == [1.0, 2.5]
 
 
 def test_without_the_reference_task_the_weights_stay():

@@ -60,7 +60,7 @@ def test_scores_are_saved_and_a_step_leaves_them():
     other.load_state_dict(copy.deepcopy(method.state_dict()), strict=True)
     rows = drawn(1, 3, 6)
     assert torch.equal(method.combine(rows), other.combine(rows))
-    assert other.state_dict()["scores"].tolist() == [1.0, -2.0, 3.0]
+    assert other.parts[0].state_dict()["scores"].tolist() == [1.0, -2.0, 3.0]
 
 
 def test_wrong_options_and_scores_are_refused():
