@@ -29,8 +29,15 @@ SPECS = [
     "normalize(burn_in=2)",
     "constant",
     "normalize(burn_in=2)+uw",
+    "go4align",
+    "recap(window=1)",
+    "relobralo(rho=0.5)",
+    "softadapt",
+    "igb(window=2)",
+    "uw_so",
+    "ldc",
 ]
-WITH_STATE = [spec for spec in SPECS if spec not in ("gls", "si", "constant")]
+WITH_STATE = [spec for spec in SPECS if spec not in ("gls", "si", "constant", "uw_so")]
 
 
 def sequence(tasks, steps=6, seed=0):
@@ -139,8 +146,8 @@ def test_derivatives_of_a_scalarization_are_those_of_its_value(spec):
         assert weights == pytest.approx(slopes.tolist())
 
 
-# the weights of uw and imtl_l are learned, which combine does not do
-@pytest.mark.parametrize("spec", [spec for spec in SPECS if "uw" not in spec and spec != "imtl_l"])
+# the weights of uw, imtl_l and ldc are learned, which combine does not do
+@pytest.mark.parametrize("spec", [s for s in SPECS if not s.endswith(("uw", "imtl_l", "ldc"))])
 def test_combine_weighs_the_gradients_as_training_weighs_the_losses(spec):
     trained, combined = (mtlkit.create_method(spec, 3) for _ in range(2))
     rows = torch.eye(3, dtype=torch.float64)
@@ -187,7 +194,7 @@ def test_a_step_with_a_bad_loss_leaves_no_trace(spec):
         torch.testing.assert_close(method.state_dict()[name], value)
 
 
-@pytest.mark.parametrize("spec", ["famo", "stch", "si", "gls"])
+@pytest.mark.parametrize("spec", ["famo", "stch", "si", "gls", "go4align", "igb", "uw_so"])
 def test_a_negative_loss_takes_no_step(spec):
     method = mtlkit.create_method(spec, 2)
     before = {name: value.clone() for name, value in method.state_dict().items()}
