@@ -148,8 +148,8 @@ def test_an_option_that_is_not_kept_is_named():
         def __init__(self, tasks, *, alpha: float = 1.0, **common):
             super().__init__(tasks, **common)
 
-        def weights(self, gram):
-            return torch.ones_like(gram[0])
+        def weigh(self, gram, state):
+            return torch.ones_like(gram[0]), state
 
     with pytest.raises(UsageError, match="keep every option in __init__"):
         str(Loses(2))

@@ -45,7 +45,7 @@ def fork(features: Any, hooks: Hooks, record: Fork) -> tuple[list[Any], Tensor |
     # parameters that a fork applies to the features need the node, also below a frozen backbone
     inputs = leaves if forking is None else [*leaves, *owned]
     if not any(tensor.requires_grad for tensor in inputs):
-        return fork_unrecorded(features, forking), None
+        return fork_unrecorded(features, forking, hooks.tasks), None
     shared, direct = parameters_below(leaves, hooks.shared) if hooks.over_parameters else ([], False)
     frozen = tuple(not leaf.requires_grad for leaf in leaves)
     layout = _Layout(len(leaves), len(held), len(owned), len(shared), direct, frozen)

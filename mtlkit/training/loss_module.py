@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from mtlkit.errors import SpecError, UsageError, unknown_name
 from mtlkit.tasks import LabelCount, Task, task_names
-from mtlkit.weighting import GradientAggregator, create_method
+from mtlkit.method.create import create_method
+from mtlkit.method.method import Method
 
 
 class LossModule(nn.Module):
@@ -25,7 +26,7 @@ class LossModule(nn.Module):
         self.accelerator = accelerator
         self.half_precision = accelerator.mixed_precision != "no"
         method = getattr(model, "method", None)
-        if method is not None and not isinstance(method, GradientAggregator):
+        if method is not None and not isinstance(method, Method):
             raise SpecError(f"model.method must come from mtlkit.create_method, not {method!r}")
         names = task_names(tasks)
         if method is not None and set(method.tasks) != set(names):
@@ -36,7 +37,7 @@ class LossModule(nn.Module):
         self._auxiliary: Callable[[], Tensor | None] | None = getattr(model, "auxiliary_loss", None)
 
     @property
-    def method(self) -> GradientAggregator:
+    def method(self) -> Method:
         """The model's method, or a plain sum."""
         own = self.own_method
         return self.model.method if own is None else own  # type: ignore[return-value]

@@ -89,10 +89,10 @@ def test_a_method_can_be_registered_in_one_line_and_is_used_by_its_name():
     class FirstOnly(mtlkit.GradientAggregator):
         """Follow the first task."""
 
-        def weights(self, gram):
+        def weigh(self, gram, state):
             weights = torch.zeros_like(gram[0])
             weights[0] = 1
-            return weights
+            return weights, state
 
     try:
         assert "first_only_for_test" in mtlkit.list_methods()

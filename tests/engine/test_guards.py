@@ -390,8 +390,8 @@ def test_an_option_that_is_not_finite_is_refused_unless_its_default_is_not(value
             super().__init__(tasks, **common)
             self.strength, self.limit = strength, limit
 
-        def weights(self, gram):
-            return torch.ones_like(gram[0])
+        def weigh(self, gram, state):
+            return torch.ones_like(gram[0]), state
 
     try:
         with pytest.raises(SpecError, match="strength of lenient_test_method must be finite"):

@@ -215,7 +215,7 @@ def test_a_single_present_task_gets_the_gradient_of_its_weighed_loss(spec):
     method = mtlkit.create_method(spec, TASKS)
     method.total(targets_of(net, first)).backward()
     losses = targets_of(net, second)
-    factors = method.loss_factors(torch.stack(losses).detach(), torch.ones(TASKS))
+    factors = method.loss_factors(torch.stack(losses).detach())
     expected = rows_of([factors[2] * losses[2]], trainable(net))[0]
     net.zero_grad()
     method.total([None, None, losses[2]]).backward()
@@ -528,7 +528,7 @@ def test_eval_mode_gives_the_plain_sum_of_the_weighed_losses(spec):
     before = copy.deepcopy(method.state_dict())
     losses = targets_of(net, x)
     total = method.total(losses)
-    factors = method.loss_factors(torch.stack(losses).detach(), torch.ones(TASKS))
+    factors = method.loss_factors(torch.stack(losses).detach())
     expected = sum(f * loss for f, loss in zip(factors, losses, strict=True))
     added = rows_of([expected], trainable(net))[0]
     total.backward()

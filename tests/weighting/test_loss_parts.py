@@ -245,8 +245,8 @@ def test_a_hook_may_return_its_state_and_replace_it(kind, dtype):
 
 
 class MergingSI(SI):
-    def weights(self, gram):
-        return torch.ones_like(gram[0])
+    def weigh(self, gram, state):
+        return torch.ones_like(gram[0]), state
 
 
 def test_a_merge_made_of_a_loss_part_has_the_options_of_a_merge():
