@@ -220,7 +220,7 @@ def _cost(parts: Iterable[Any]) -> str:
         if "merge" in roles and not part.is_plain_sum:
             if part.needs_whole_gradients:
                 costs.append("all gradients, element by element")
-            elif part.traceable:
+            elif not part.solves_on_host:
                 decomposes = getattr(part, "name", "") in _DECOMPOSING
                 costs.append("Gram matrix + eigenvalues" if decomposes else "Gram matrix")
             else:

@@ -602,10 +602,10 @@ class _Mirror(GradientAggregator):
 
     name = "mirror"
 
-    def fork(self, features: list[Tensor]) -> list[list[Tensor]]:
+    def fork(self, features: list[Tensor], *held: Tensor) -> list[list[Tensor]]:
         return [[z * (-1) ** k for z in features] for k in range(len(self.tasks))]
 
-    def pull_back(self, grads):
+    def pull_back(self, grads, *held):
         return {k: [g * (-1) ** k for g in rows] for k, rows in grads.items()}
 
 
@@ -616,7 +616,7 @@ def test_a_merge_of_feature_gradients_without_a_fork_says_what_to_write():
 
 
 def test_a_part_that_forks_without_a_fork_says_what_to_write():
-    method = _Mirror(TASKS)
+    method = mtlkit.Method(_Mirror(TASKS))
     with pytest.raises(UsageError, match=r"mirror forks the features.*leave mirror out.*wrt=parameters"):
         method.total(targets_of(OneHead(), torch.randn(4, 2)))
 

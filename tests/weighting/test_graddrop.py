@@ -82,8 +82,8 @@ def test_a_process_draws_for_its_own_columns_what_one_process_would():
     rows = torch.randn(2, 60, generator=torch.Generator().manual_seed(0))
     method = mtlkit.create_method("graddrop", 2)
     halves = [
-        method.merge(rows[:, offset : offset + 30], method.parts[0].read((0, 1), offset=offset))[0]
-        for offset in (0, 30)
+        method.parts[0].merge(half, method.parts[0].read((0, 1), rank=rank))[0]
+        for rank, half in enumerate(rows.split(30, dim=1))
     ]
     torch.testing.assert_close(torch.cat(halves), method.combine(rows))
 

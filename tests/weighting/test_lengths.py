@@ -15,7 +15,7 @@ SUMS = [
 ]  # fmt: skip
 MEANS = [
     "cr_mogm", "dualproj", "excess_mtl", "imtl_g", "imtl", "krum", "krum(n_selected=2)", "mean", "mgda", "mgda(normalize=l2)", "moco", "modo",
-    "pcd", "random", "sdmgrad", "torchjd", "trimmed_mean", "upgrad",
+    "pcd", "random", "sdmgrad", "trimmed_mean", "upgrad",
 ]  # fmt: skip
 
 

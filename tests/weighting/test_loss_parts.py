@@ -169,7 +169,7 @@ def test_it_goes_before_a_merge(spec, merge):
     features = torch.ones(4, 5, requires_grad=True)
     losses = [(view * s).sum().exp() for view, s in zip(method(features), slopes / 9, strict=True)]
     values = [loss.item() for loss in losses]
-    weigher = mtlkit.create_method(spec, 3)
+    (weigher,) = mtlkit.create_method(spec, 3).parts
     weights, _ = weigher.weigh_losses(torch.tensor(values), weigher.read((0, 1, 2)))
     weights = weights.detach().float()
     method.total(losses).backward()
@@ -251,7 +251,7 @@ class MergingSI(SI):
 
 def test_a_merge_made_of_a_loss_part_has_the_options_of_a_merge():
     assert {"wrt", "sync"} <= SI.hidden_options
-    assert MergingSI(2, wrt="parameters").wrt_parameters
+    assert mtlkit.Method(MergingSI(2, wrt="parameters")).wrt_parameters
     assert not {"wrt", "sync"} & MergingSI.hidden_options
 
 

@@ -69,7 +69,7 @@ def test_values_and_gradients_equal_torchjd():
         ours = mtlkit.create_method("uw", count).double()
         with torch.no_grad():
             theirs.log_var.copy_(torch.randn(count, generator=generator))
-            ours.log_variances.copy_(theirs.log_var)
+            ours.parts[0].log_variances.copy_(theirs.log_var)
         values = torch.rand(count, generator=generator, dtype=torch.float64) * 10
         stacked = values.clone().requires_grad_()
         expected = theirs(stacked)
@@ -79,7 +79,7 @@ def test_values_and_gradients_equal_torchjd():
         total.backward()
         torch.testing.assert_close(total, expected)
         torch.testing.assert_close(torch.stack([loss.grad for loss in losses]), stacked.grad)
-        torch.testing.assert_close(ours.log_variances.grad, theirs.log_var.grad)
+        torch.testing.assert_close(ours.parts[0].log_variances.grad, theirs.log_var.grad)
 
 
 def test_a_wrong_task_name_is_an_error():
