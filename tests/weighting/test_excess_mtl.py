@@ -25,7 +25,9 @@ def test_warmup_averages_the_baseline_with_equal_weights():
     for _ in range(2):
         torch.testing.assert_close(method.combine(diagonal(1, 2)), torch.tensor([0.5, 1.0]).double())
     # excess risks 1 and 1 / sqrt(2) of the first task, twice that of the second
-    torch.testing.assert_close(method.parts[0].baseline, (1 + 0.5**0.5) * torch.tensor([1.0, 2.0]).double())
+    torch.testing.assert_close(
+        method.parts[0].baseline, (1 + 0.5**0.5) * torch.tensor([1.0, 2.0]).double()
+    )
     # a task that is as far as ever against one that has converged
     weights = method.combine(diagonal(1, 0.01))
     assert weights[0] > 0.5

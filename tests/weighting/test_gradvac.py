@@ -27,7 +27,9 @@ def test_later_steps_restore_the_average_cosine():
     orthogonal_to_conflict = torch.tensor([[1.0, 0.0], [0.6, 0.8]], dtype=torch.float64)
     method.combine(orthogonal_to_conflict)
     # both averages moved half of the way from 0 to the cosine 0.6
-    torch.testing.assert_close(method.parts[0].goals, torch.tensor([[0, 0.3], [0.3, 0]], dtype=torch.float64))
+    torch.testing.assert_close(
+        method.parts[0].goals, torch.tensor([[0, 0.3], [0.3, 0]], dtype=torch.float64)
+    )
     rows = torch.tensor([[1.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
     merged = method.combine(rows)
     # each is given so much of the other that their cosine is 0.3: tan = 0.3 / sqrt(1 - 0.09)
