@@ -61,7 +61,7 @@ class NonFinitePolicy:
             where = f"{reason} at step {reading.step}, batch {reading.batch} of the epoch"
             if self.action == "raise":
                 raise NonFiniteError(
-                    f"{where}; lower the learning rate, clip the gradient (clip_norm), look at the "
+                    f"{where}; lower the learning rate, clip the gradient (max_grad_norm), look at the "
                     "data, or leave such steps out with on_nonfinite='skip'"
                 )
             self._skips += 1
@@ -138,7 +138,7 @@ def check_parameters(module: nn.Module, step: int) -> None:
     wrong = [name for name, p in learned.items() if not math.isfinite(_total_norm([p], math.inf))]
     raise NonFiniteError(
         f"the parameters {', '.join(wrong)} are not finite after step {step}, so no checkpoint is "
-        "written; lower the learning rate, clip the gradient (clip_norm), or look at the data"
+        "written; lower the learning rate, clip the gradient (max_grad_norm), or look at the data"
     )
 
 

@@ -52,14 +52,18 @@ class Position:
             return steps
         return whole if steps is None else min(whole, steps)
 
-    def judge(self, score: float, early_stop: int | None) -> bool:
+    def judge(self, score: float, patience: int | None) -> bool:
         """Record the score of a validation; True if it is the best so far."""
         if self.best is None or score > self.best:
             self.best, self.best_step, self.without_progress = score, self.step, 0
             return True
         self.without_progress += 1
-        self.done = early_stop is not None and self.without_progress >= early_stop
+        self.done = self.gave_up(patience)
         return False
+
+    def gave_up(self, patience: int | None) -> bool:
+        """Whether this many validations brought no progress; False for None."""
+        return patience is not None and self.without_progress >= patience
 
 
 @dataclass
@@ -72,7 +76,7 @@ class FitResult:
         validation: figures of the last validation, by task; empty without one.
         best_step: step of the best validation; None without one.
         best_checkpoint: file with the weights to use; None for a run without an output folder.
-        stopped_early: whether ``early_stop`` ended it.
+        stopped_early: whether ``early_stopping_patience`` ended it.
     """
 
     step: int

@@ -50,29 +50,29 @@ class Trainer:
             ``model.method`` (see :func:`mtlkit.create_architecture`); without one, losses are summed.
         tasks: what to learn, one :class:`~mtlkit.Task` for each task of the method.
         optimizer: over the parameters of ``model``; see :func:`mtlkit.param_groups`.
-        accelerator: an ``accelerate.Accelerator``; None makes one from ``precision`` and
-            ``accumulate``.
+        accelerator: an ``accelerate.Accelerator``; None makes one from ``mixed_precision`` and
+            ``gradient_accumulation_steps``.
         scheduler: of the learning rate, or a list of them, stepped by ``scheduler_every``;
             ``ReduceLROnPlateau`` is given the validation's score and must have ``mode="max"``.
         scheduler_every: ``"step"`` or ``"epoch"``.
         output: folder for the log and the checkpoints; None writes nothing.
-        precision: ``"no"``, ``"bf16"`` or ``"fp16"``.
-        accumulate: batches per optimizer step.
-        clip_norm: largest norm of the gradient.
+        mixed_precision: ``"no"``, ``"bf16"`` or ``"fp16"``.
+        gradient_accumulation_steps: batches per optimizer step.
+        max_grad_norm: largest norm of the gradient.
         on_nonfinite: what to do about a loss or gradient that is not finite. ``"raise"`` stops with
             the names of task and step; it notices in the next step that logs, and before anything is
             validated or saved. ``"skip"`` leaves the step out, for which every step has to wait for
             the device once.
-        validate_every: steps between validations; None validates after every epoch.
-        checkpoint_every: steps between checkpoints; None saves with every validation or epoch.
-        keep_checkpoints: how many of the last checkpoints stay, besides the best.
+        eval_steps: steps between validations; None validates after every epoch.
+        save_steps: steps between checkpoints; None saves with every validation or epoch.
+        save_total_limit: how many of the last checkpoints stay, besides the best.
         best_by: which validation is best: ``"improvement"``, the tasks' mean relative gain over the
             first validation in their main metrics; ``"loss"``, the sum of the tasks' losses; or
             ``"task/metric"``.
-        early_stop: number of validations without improvement after which training stops.
-        log_every: steps between lines of the log.
-        monitor_every: steps between samples of the method's statistics; 0 turns it off.
-        trackers: Accelerate's trackers, such as ``("tensorboard",)``.
+        early_stopping_patience: number of validations without improvement after which training stops.
+        logging_steps: steps between lines of the log.
+        monitor_steps: steps between samples of the method's statistics; 0 turns it off.
+        log_with: Accelerate's trackers, such as ``("tensorboard",)``.
         seed: of the order of the samples.
         progress: show a progress bar; None shows it on a terminal, and a line per epoch elsewhere.
     """
@@ -87,46 +87,48 @@ class Trainer:
         scheduler: Any = None,
         scheduler_every: Literal["step", "epoch"] = "step",
         output: str | os.PathLike[str] | None = None,
-        precision: Literal["no", "bf16", "fp16"] = "no",
-        accumulate: int = 1,
-        clip_norm: float | None = None,
+        mixed_precision: Literal["no", "bf16", "fp16"] = "no",
+        gradient_accumulation_steps: int = 1,
+        max_grad_norm: float | None = None,
         on_nonfinite: Literal["raise", "skip"] = "raise",
-        validate_every: int | None = None,
-        checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2,
+        eval_steps: int | None = None,
+        save_steps: int | None = None,
+        save_total_limit: int = 2,
         best_by: str = "improvement",
-        early_stop: int | None = None,
-        log_every: int = 50,
-        monitor_every: int = 10,
-        trackers: Sequence[str] = (),
+        early_stopping_patience: int | None = None,
+        logging_steps: int = 50,
+        monitor_steps: int = 10,
+        log_with: Sequence[str] = (),
         seed: int = 0,
         progress: bool | None = None,
     ) -> None:
         check_choice("on_nonfinite", on_nonfinite, ("raise", "skip"))
-        check_choice("precision", precision, ("no", "bf16", "fp16"))
+        check_choice("mixed_precision", mixed_precision, ("no", "bf16", "fp16"))
         numbers = {
-            "accumulate": accumulate,
-            "validate_every": validate_every,
-            "checkpoint_every": checkpoint_every,
-            "keep_checkpoints": keep_checkpoints,
-            "early_stop": early_stop,
-            "log_every": log_every,
+            "gradient_accumulation_steps": gradient_accumulation_steps,
+            "eval_steps": eval_steps,
+            "save_steps": save_steps,
+            "save_total_limit": save_total_limit,
+            "early_stopping_patience": early_stopping_patience,
+            "logging_steps": logging_steps,
         }
         check_at_least(1, numbers)
-        if clip_norm is not None and not clip_norm > 0:
-            raise SpecError(f"clip_norm must be above 0, not {clip_norm}")
+        if max_grad_norm is not None and not max_grad_norm > 0:
+            raise SpecError(f"max_grad_norm must be above 0, not {max_grad_norm}")
         self.tasks = check_tasks(tasks)
         self.output = None if output is None else Path(output)
-        self.accelerator = accelerator or make_accelerator(precision, accumulate, trackers, self.output)
-        adapt_accelerator(self.accelerator, accumulate)
+        self.accelerator = accelerator or make_accelerator(
+            mixed_precision, gradient_accumulation_steps, log_with, self.output
+        )
+        adapt_accelerator(self.accelerator, gradient_accumulation_steps)
         self._schedulers = Schedulers(scheduler, scheduler_every)
-        self.clip_norm = clip_norm
+        self.max_grad_norm = max_grad_norm
         self.on_nonfinite = on_nonfinite
-        self.validate_every = validate_every
-        self.checkpoint_every = checkpoint_every
+        self.eval_steps = eval_steps
+        self.save_steps = save_steps
         self.best_by = check_best_by(best_by, self.tasks)
-        self.early_stop = early_stop
-        self.log_every = log_every
+        self.early_stopping_patience = early_stopping_patience
+        self.logging_steps = logging_steps
         self.seed = seed
         self.show_progress = progress
 
@@ -137,10 +139,10 @@ class Trainer:
         self._accumulate = int(self.accelerator.gradient_accumulation_steps)
         self._prepared, self.optimizer = self.accelerator.prepare(module, optimizer)
         self._module: LossModule = self.accelerator.unwrap_model(self._prepared)
-        self.monitor = Monitor(self.method, monitor_every) if monitor_every else None
+        self.monitor = Monitor(self.method, monitor_steps) if monitor_steps else None
         state = RunState(self._module, self.optimizer, self._schedulers.all, seed, self.accelerator)
-        self._saver = Saver(self.output, keep_checkpoints, state)
-        own_trackers = accelerator is None and bool(trackers)
+        self._saver = Saver(self.output, save_total_limit, state)
+        own_trackers = accelerator is None and bool(log_with)
         self._log = RunLog(self.output, self.accelerator, start_trackers=own_trackers)
         names = [task.name for task in self.tasks]
         self._readings = Readings(len(names), self.accelerator)
@@ -199,7 +201,7 @@ class Trainer:
             until=self.step if resumed else None,
             method=str(self.method),
             processes=self._shares.processes,
-            precision=str(self.accelerator.mixed_precision),
+            mixed_precision=str(self.accelerator.mixed_precision),
             parameters=sum(p.numel() for p in self._module.parameters()),
         )
         if validating is None and self.output is not None and not resumed:
@@ -267,7 +269,7 @@ class Trainer:
                 here.step += 1
                 self._after_step(progress)
                 last = steps is not None and here.step >= steps
-                validates, saves = here.is_due(self.validate_every), here.is_due(self.checkpoint_every)
+                validates, saves = here.is_due(self.eval_steps), here.is_due(self.save_steps)
                 stops = self._shares.should_stop
                 if not (last or validates or saves or stops):
                     continue
@@ -287,12 +289,12 @@ class Trainer:
             raise UsageError("the training loader gave no batch; is the data set empty?")
         here.epoch, here.batch = here.epoch + 1, 0
         self._schedulers.after("epoch")
-        if self.validate_every is None or here.is_due(self.validate_every):
+        if self.eval_steps is None or here.is_due(self.eval_steps):
             self._validate(validating)
         self._read()
         progress.end_epoch(here.step, here.epoch, self._epoch_losses.means(), here.figures)
         self._epoch_losses.reset()
-        every = self.checkpoint_every
+        every = self.save_steps
         if every is None or here.is_due(every) or validating is not None:
             self._save()
 
@@ -332,8 +334,8 @@ class Trainer:
             for parameter in self._prepared.parameters():
                 if parameter.grad is not None:
                     parameter.grad.mul_(self._accumulate / batches)
-        if self.clip_norm is not None:
-            self.accelerator.clip_grad_norm_(self._prepared.parameters(), self.clip_norm)
+        if self.max_grad_norm is not None:
+            self.accelerator.clip_grad_norm_(self._prepared.parameters(), self.max_grad_norm)
         self.optimizer.step()
         if not self.accelerator.optimizer_step_was_skipped:
             self._schedulers.after("step")
@@ -348,7 +350,7 @@ class Trainer:
     def _after_step(self, progress: Progress) -> None:
         if self.monitor is not None:
             self.monitor.observe(self.step)
-        if self._position.is_due(self.log_every):
+        if self._position.is_due(self.logging_steps):
             self._log_training()
         elif len(self._readings) >= _MOST_UNREAD:
             self._read()
@@ -373,7 +375,7 @@ class Trainer:
         figures = self.evaluate(validating)
         here.validated, here.figures = here.step, figures
         reached = score(figures, self.tasks, self.best_by, here.first)
-        is_best = here.judge(reached, self.early_stop)
+        is_best = here.judge(reached, self.early_stopping_patience)
         self._schedulers.after_validation(reached)
         self._log.validation(here.step, here.epoch, reached, is_best, figures)
 
@@ -400,7 +402,10 @@ class Trainer:
             return resume is None and self.step > 0
         self._position, self._saved_rng, origin = found
         here = self._position
-        here.done = self.early_stop is not None and here.without_progress >= self.early_stop
+        here.done = (
+            self.early_stopping_patience is not None
+            and here.without_progress >= self.early_stopping_patience
+        )
         if self._saved_rng is None:
             self._log.note(f"{origin}: random generators are not restored here", self.step)
         return True
