@@ -36,7 +36,7 @@ def train(
 
     On several GPUs: [bold]accelerate launch --multi_gpu -m mtlkit train --config run.yaml[/bold]
     """
-    from mtlkit.training.interrupts import Interrupted
+    from mtlkit.training.accelerators import Interrupted
 
     settings: dict[str, Any] = {} if config is None else read_yaml(config)
     chosen = TrainConfig.make({**settings, **flags}, str(config) if config and not flags else "train")

@@ -22,11 +22,14 @@ from mtlkit.tasks import Task
 from mtlkit.training.accelerators import end_trackers
 from mtlkit.training.checkpoints import Checkpoints, seed_rng
 from mtlkit.training.config import RESUMABLE, TrainConfig
-from mtlkit.training.groups import METHOD_GROUP, paper_decay, param_groups
-from mtlkit.training.optimizers import build_optimizer
-from mtlkit.training.position import FitResult
-from mtlkit.training.run_state import refuse_old_run
-from mtlkit.training.schedules import make_schedule
+from mtlkit.training.optimizers import (
+    METHOD_GROUP,
+    build_optimizer,
+    make_schedule,
+    paper_decay,
+    param_groups,
+)
+from mtlkit.training.state import FitResult, refuse_old_run
 from mtlkit.training.trainer import Trainer
 
 
