@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mtlkit.method.dropins import backward, mtl_backward
     from mtlkit.method.losses import weigh_by_labels
     from mtlkit.tasks import Task, register_task
+    from mtlkit.training.experiment import train
     from mtlkit.training.optimizers import param_groups, rotation_schedule
     from mtlkit.training.trainer import Trainer
 
@@ -53,6 +54,7 @@ __all__ = [
     "register_method",
     "register_task",
     "rotation_schedule",
+    "train",
     "tune",
     "weigh_by_labels",
 ]
@@ -76,6 +78,7 @@ _LAZY: dict[str, str] = {
     "param_groups": "mtlkit.training.optimizers",
     "register_task": "mtlkit.tasks",
     "rotation_schedule": "mtlkit.training.optimizers",
+    "train": "mtlkit.training.experiment",
     "tune": "mtlkit.experiments.tuning.study",
     "weigh_by_labels": "mtlkit.method.losses",
 }
