@@ -47,7 +47,7 @@ class RunResult:
         fit: how training ended.
         test: metrics of the best checkpoint on the test set, by task; None without a test.
         folder: where the run is.
-        model: the network, with the weights of the best checkpoint.
+        model: the network with the weights of the best checkpoint, in evaluation mode.
     """
 
     fit: FitResult
@@ -126,7 +126,7 @@ def train(
     >>> result.fit.step
     1
     >>> sorted(result.metrics)
-    ['left', 'right']
+    ['left', 'parity', 'pixels', 'right', 'sum']
     """
     source = "train"
     if isinstance(config, str | os.PathLike):
@@ -189,7 +189,7 @@ def run(
     finally:
         metrics = {f"test/{t}/{m}": v for t, row in (test or {}).items() for m, v in row.items()}
         end_trackers(trainer.accelerator, config.model_dump(), metrics, trainer.step)
-    return RunResult(fit, test, config.folder, trainer.model)
+    return RunResult(fit, test, config.folder, trainer.model.eval())
 
 
 def describe_plan(config: TrainConfig) -> str:

@@ -46,7 +46,7 @@ def test_training_from_python_returns_the_network_its_metrics_and_its_folder(tmp
     settings = {"data": "multidigits(train=64, val=32, test=32)", "batch_size": 16}
     result = mtlkit.train(settings, method="rotograd", epochs=3, output=tmp_path / "run", progress=False)
     assert result.folder == tmp_path / "run"
-    assert set(result.metrics) == {"left", "right"}
+    assert {"left", "right"} < set(result.metrics)
     assert result.metrics == json.loads((tmp_path / "run" / "test.json").read_text())
     facts = json.loads((tmp_path / "run" / "model.json").read_text())["trained"]
     assert facts["still_improving"] == result.fit.still_improving
