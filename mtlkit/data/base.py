@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
 
-from mtlkit.config.plugins import load_location
+from mtlkit.config.plugins import load_location, on_load
 from mtlkit.config.registry import Registry, option_defaults
 from mtlkit.config.spec import Part, SpecLike, format_spec, parse_spec
 from mtlkit.data.collate import Batch, Targets, collate
@@ -334,6 +335,16 @@ datasets: Registry[Any] = Registry("data set", "mtlkit.data", "mtlkit.data")
 def register_dataset(name: str, *, replace: bool = False) -> Callable[[Any], Any]:
     """Register a :class:`DataSet` subclass; packages use entry points in the group ``mtlkit.data``."""
     return datasets.register(name, replace=replace)
+
+
+@on_load
+def _register_plugin(module: ModuleType) -> None:
+    """Make the data sets of a plugin known by their classes' names, so that ``my.py:Cars`` is found."""
+    for name, found in list(vars(module).items()):
+        is_dataset = inspect.isclass(found) and issubclass(found, DataSet)
+        is_own = is_dataset and found.__module__ == module.__name__ and not inspect.isabstract(found)
+        if is_own and datasets.canonical(name) not in datasets.names():
+            datasets.register(name)(found)
 
 
 def list_datasets() -> list[str]:
