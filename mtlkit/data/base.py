@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Literal, TypeAlias
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -215,6 +216,26 @@ class DataSet(ABC):
         """Samples to report on."""
         return self.make_split("test")
 
+    @cached_property
+    def checksum(self) -> int:
+        """A number that changes with the samples of the data set, their inputs or targets.
+
+        Of splits in memory all samples count, of others sixteen of each, evenly spaced.
+        """
+        value = 0
+        for name in SPLITS:
+            split = self.split(name)
+            value = crc32(str(len(split)).encode(), value)
+            if isinstance(split, TensorSplit):
+                samples: Any = [(split.inputs, split.targets)]
+            else:
+                places = np.linspace(0, len(split) - 1, min(len(split), 16)).astype(int)
+                with split.at_epoch(0):
+                    samples = [split[int(place)] for place in places]
+            for tensor in _tensors(samples):
+                value = crc32(memoryview(tensor.detach().cpu().contiguous().numpy()), value)
+        return value
+
     def split(self, name: str) -> Split:
         """The split of this name."""
         if name not in SPLITS:
@@ -265,6 +286,11 @@ class DataSet(ABC):
     def only(self, tasks: Sequence[str]) -> DataSet:
         """The data that these tasks need; all of it, unless tasks have data of their own."""
         return self
+
+    @property
+    def title(self) -> str:
+        """What a heading calls the data set."""
+        return self.spec
 
     @property
     def task_names(self) -> tuple[str, ...]:
@@ -329,6 +355,18 @@ class DataSet(ABC):
         return f"<data set {self.spec}: {len(self.tasks)} tasks, seed {self.seed}>"
 
 
+def _tensors(nested: Any) -> Iterator[Tensor]:
+    """Yield the tensors in lists, tuples and mappings."""
+    if isinstance(nested, Tensor):
+        yield nested
+    elif isinstance(nested, Mapping):
+        for value in nested.values():
+            yield from _tensors(value)
+    elif isinstance(nested, list | tuple):
+        for value in nested:
+            yield from _tensors(value)
+
+
 datasets: Registry[Any] = Registry("data set", "mtlkit.data", "mtlkit.data")
 
 
@@ -357,6 +395,12 @@ def missing_options(part: Part) -> list[str]:
     defaults = option_defaults(datasets.get(part.name))
     empty = inspect.Parameter.empty
     return [name for name, value in defaults.items() if value is empty and name not in part.options]
+
+
+def _without_frames(part: Part) -> Part:
+    """Return the part with a word in the place of each DataFrame."""
+    options = {k: "DataFrame" if hasattr(v, "columns") else v for k, v in part.options.items()}
+    return Part(part.name, options, part.arguments)
 
 
 def load_dataset(
@@ -398,5 +442,5 @@ def load_dataset(
     made = factory(data_dir, seed, **part.options)
     if not isinstance(made, DataSet):
         raise SpecError(f"data set {part.name!r} is {type(made).__name__}; it must be a DataSet")
-    made.spec = format_spec([part])
+    made.spec = format_spec([_without_frames(part)])
     return made

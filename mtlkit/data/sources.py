@@ -73,7 +73,7 @@ class Sources(DataSet):
         self.describe()
         if together:
             self.preprocessing = self._joint_preprocessing(tables)
-        elif len({_as_text(source) for source in self.sources.values()}) == 1:  # pictures alike
+        elif len({_as_text(source) for source in self.sources.values()}) == 1:  # images alike
             self.preprocessing = next(iter(self.sources.values())).preprocessing
 
     def describe(self) -> None:

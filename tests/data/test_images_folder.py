@@ -85,7 +85,7 @@ def test_the_column_of_names_is_found_and_endings_may_lack(capsys):
     frame = write_pictures(10)
     spec = f"images(folder=photos, labels=labels.csv, targets={TARGETS}, size=32)"
     load_dataset(spec)
-    assert "column 'name' names the pictures" in capsys.readouterr().err
+    assert "column 'name' names the images" in capsys.readouterr().err
     frame["name"] = [name.removesuffix(".png") for name in frame["name"]]
     frame.to_csv("labels.csv", index=False)
     with pytest.raises(DataError, match="file="):
@@ -93,7 +93,7 @@ def test_the_column_of_names_is_found_and_endings_may_lack(capsys):
     assert len(load("size=32").train) == 6
     frame["name"] = frame["name"].replace("3", "33")
     frame.to_csv("labels.csv", index=False)
-    with pytest.raises(DataError, match=r"pictures are not in the folder .*photos or .*: '33'"):
+    with pytest.raises(DataError, match=r"images are not in the folder .*photos or .*: '33'"):
         load("size=32")
 
 
@@ -147,7 +147,7 @@ def test_pictures_without_labels_or_in_a_mess_are_refused():
     with pytest.raises(DataError, match="some are not"):
         load_dataset("images(folder=photos)")
     Path("none").mkdir()
-    with pytest.raises(DataError, match="has no pictures"):
+    with pytest.raises(DataError, match="has no images"):
         load_dataset("images(folder=none)")
     with pytest.raises(DataError, match="there is no folder"):
         load_dataset("images(folder=nowhere)")
@@ -303,7 +303,7 @@ def test_what_is_wrong_with_a_file_is_known_before_training():
     path = Path("photos/3.png")
     good = path.read_bytes()
     path.write_bytes(b"no picture")
-    with pytest.raises(DataError, match=r"3\.png: it is not a picture"):
+    with pytest.raises(DataError, match=r"3\.png: it is not an image"):
         load()
     path.write_bytes(good[:70])
     with pytest.raises(DataError, match=r"3\.png"):
@@ -441,11 +441,11 @@ def test_rows_name_pictures_as_the_training_table_did():
     with pytest.raises(DataError, match=r"no column 'name', 'path' or 'file'.*given are: age"):
         preprocessing.inputs(frame[["age"]])
     # the table of training lies beside the folder, not in it
-    with pytest.raises(DataError, match=r"10 of 10 pictures are not in the folder .*as seen from there"):
+    with pytest.raises(DataError, match=r"10 of 10 images are not in the folder .*as seen from there"):
         preprocessing.read("labels.csv")
     frame.loc[2, "name"] = None
     frame.to_csv("photos/again.csv", index=False)
-    with pytest.raises(DataError, match="column 'name' is to name the pictures, but 1 cells are empty"):
+    with pytest.raises(DataError, match="column 'name' is to name the images, but 1 cells are empty"):
         preprocessing.read("photos/again.csv")
 
 
