@@ -233,7 +233,8 @@ class DataSet(ABC):
                 with split.at_epoch(0):
                     samples = [split[int(place)] for place in places]
             for tensor in _tensors(samples):
-                value = crc32(memoryview(tensor.detach().cpu().contiguous().numpy()), value)
+                held: Any = tensor.detach().cpu().contiguous().numpy()
+                value = crc32(held, value)
         return value
 
     def split(self, name: str) -> Split:

@@ -273,6 +273,11 @@ def load_data(config: TrainConfig) -> Any:
 _datasets: dict[Any, Any] = {}
 
 
+def forget_data() -> None:
+    """Read the data anew for the next run: files may have changed since the last comparison."""
+    _datasets.clear()
+
+
 def _train(job: Job, sitting: Sitting) -> Outcome:
     from mtlkit.training.experiment import run
 

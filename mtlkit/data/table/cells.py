@@ -127,15 +127,15 @@ def dates(column: Any, formats: Sequence[str] = ()) -> Any:
         found = _parse_dates(held.cat.categories, [*formats, ISO])
         # the code of what is missing, -1, is in no index
         return found.reindex(held.cat.codes).set_axis(column.index).rename(column.name)
-    return column if column.dt.tz is None else column.dt.tz_convert("UTC").dt.tz_localize(None)
+    plain = column if column.dt.tz is None else column.dt.tz_convert("UTC").dt.tz_localize(None)
+    return plain.astype("datetime64[us]")  # nanoseconds end in the year 2262
 
 
 def days(column: Any, formats: Sequence[str] = ()) -> NDArray[np.float64]:
     """Return a column's :func:`dates` as days since 1970; NaN where they are none."""
-    pandas = import_pandas()
-    passed = (dates(column, formats) - pandas.Timestamp(0)) / pandas.Timedelta(days=1)
-    found: NDArray[np.float64] = passed.to_numpy(dtype=np.float64, na_value=np.nan)
-    return found
+    moments = dates(column, formats)
+    passed = moments.astype("int64").to_numpy() / 86_400e6  # microseconds of a day
+    return np.where(moments.isna().to_numpy(), np.nan, passed)
 
 
 def needs_text(values: Iterable[str]) -> bool:

@@ -47,10 +47,12 @@ class NumberColumn:
         values = numbers(column, how.decimal)
         known = values[~np.isnan(values)]
         missing = len(known) < len(values)
-        deviation = float(known.std()) if len(known) else 0.0
-        if not np.isfinite(deviation) or (deviation == 0 and (not missing or not len(known))):
+        constant = not len(known) or known.min() == known.max()
+        if constant and (not missing or not len(known)):
             return None
-        return cls(str(column.name), float(known.mean()), deviation or 1.0, missing, how.decimal)
+        size = float(np.abs(known).max()) or 1.0  # squares of large numbers are infinite
+        mean, deviation = size * float((known / size).mean()), size * float((known / size).std())
+        return cls(str(column.name), mean, 1.0 if constant else deviation, missing, how.decimal)
 
     @property
     def size(self) -> int:
@@ -82,7 +84,7 @@ class NumberColumn:
         return np.where(missing[:, None], 0.0, self._features(values)), missing
 
     def _features(self, values: Floats) -> Floats:
-        return ((values - self.mean) / self.deviation)[:, None]
+        return (values / self.deviation - self.mean / self.deviation)[:, None]
 
 
 @dataclass(frozen=True)

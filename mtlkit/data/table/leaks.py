@@ -91,9 +91,9 @@ def _separates(number: Any, answer: Any) -> bool:
 
 def _is_multiple(number: Any, labels: Any) -> bool:
     """Return whether a target is this number, up to scale and shift."""
-    if len(number) < _LEAST_ROWS or number.std() == 0:
+    if len(number) < _LEAST_ROWS or number.min() == number.max():
         return False
-    for label in labels.T:
-        if label.std() > 0 and abs(np.corrcoef(number, label)[0, 1]) > _CORRELATION:
-            return True
-    return False
+    scaled = number / np.abs(number).max()  # squares of large numbers are infinite
+    return any(
+        label.std() > 0 and abs(np.corrcoef(scaled, label)[0, 1]) > _CORRELATION for label in labels.T
+    )

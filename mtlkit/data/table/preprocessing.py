@@ -113,7 +113,8 @@ class Preprocessing(preprocessing.Preprocessing):
                 indicators.append(missing[:, None])
         codes = [c.encode(frame[c.name], self.reading.missing)[:, None] for c in self.categories]
         joined = np.concatenate([*amounts, *indicators, *codes], axis=1)
-        return torch.from_numpy(joined.astype(np.float32))
+        most = np.finfo(np.float32).max
+        return torch.from_numpy(joined.clip(-most, most).astype(np.float32))
 
     def example(self, size: int) -> Tensor:
         """Return (size, d) inputs: normal numbers, and categories that occur."""
