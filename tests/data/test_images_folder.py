@@ -489,3 +489,33 @@ def test_training_on_the_command_line_resumes_bit_for_bit_and_predicts():
     pandas.DataFrame({"name": paths, "k": range(14)}).to_csv("new.csv", index=False)
     run("predict", "whole", "--input", "new.csv", "--output", "out.csv", "--keep", "k")
     assert list(pandas.read_csv("out.csv")["k"]) == list(range(14))
+
+
+def test_heat_maps_are_targets_in_which_zero_is_a_number_and_what_is_outside_is_not_known():
+    write_pictures(10)
+    Path("heat").mkdir()
+    for number in range(10):
+        heat = np.full(SIZE, 255 * (number % 2), dtype=np.uint8)
+        if number != 3:  # without a map
+            Image.fromarray(heat).save(f"heat/{number}.png")
+    data = load_dataset(
+        "images(folder=photos, targets={heat: dense_regression(folder=heat)}, size=[32, 64], fit=pad)"
+    )
+    assert data.default_architecture.startswith("smp(")
+    seen = 0
+    for split in (data.train, data.val, data.test):
+        for index, path in enumerate(split.paths):
+            target = split[index][1]["heat"]
+            assert target.shape == (1, 32, 64)
+            known = target[~torch.isnan(target)]
+            number = int(path.stem)
+            if number == 3:
+                assert len(known) == 0
+                continue
+            assert len(known) == 32 * 48  # the borders of the padding are not known
+            assert (known == number % 2).all()
+            seen += 1
+    assert seen == 9
+    loss, count = data.tasks[0].measure(torch.zeros_like(target)[None], target[None])
+    assert count == 32 * 48
+    assert float(loss) == number % 2

@@ -239,7 +239,7 @@ def test_the_backbone_table_is_completed_by_the_data_set():
     assert data.complete_architecture(spec) == spec
     with pytest.raises(SpecError, match=r"this table has categories=\[5\]"):
         data.complete_architecture("hard_sharing(backbone=table(8, numbers=1, categories=[7]))")
-    with pytest.raises(SpecError, match="option of backbone table 'depth'.*dropout"):
+    with pytest.raises(SpecError, match=r"option of backbone table 'depth'.*dropout"):
         mtlkit.create_architecture(
             data.complete_architecture("hard_sharing(backbone=table(8, depth=3))"), data.tasks
         )
@@ -272,7 +272,7 @@ def test_baselines_have_the_metrics_of_a_run_and_learn_what_can_be_learned():
         assert scores[name]["old"]["auc"] > 0.9
         assert scores[name]["kind"]["accuracy"] > scores["constant"]["kind"]["accuracy"]
     for task in data.tasks:
-        assert list(scores["ridge"][task.name])[0] == "loss"
+        assert next(iter(scores["ridge"][task.name])) == "loss"
         assert set(task.higher_is_better) <= set(scores["ridge"][task.name])
         assert all(math.isfinite(value) for value in scores["forest"][task.name].values())
 

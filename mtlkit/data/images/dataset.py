@@ -38,16 +38,16 @@ class Images(DataSet):
 
     With ``labels``, a table names the images and holds the targets. Without, each class has a folder
     of its own, below ``train``, ``val`` and ``test`` or not, and the task is called ``label``. A target
-    of kind ``segmentation``, ``depth`` or ``normals`` is a file per image, which a column of the table
-    names, or which has the image's name in the ``folder`` of the target. What is missing is a missing
-    label. Images are read when they are needed; their sizes are checked before.
+    of kind ``segmentation``, ``depth``, ``normals`` or ``dense_regression`` is a file per image, which a
+    column of the table names, or which has the image's name in the ``folder`` of the target. What is
+    missing is a missing label. Images are read when they are needed; their sizes are checked before.
 
     Args:
         data_dir: folder that ``folder`` and ``labels`` may also be given from; None means
             ``$MTLKIT_DATA``.
         seed: decides which images go where, and the augmentations.
         folder: with the images, in folders below it or not.
-        labels: CSV or Parquet file with a row per image.
+        labels: CSV or Parquet file with a row per image; in Python also a pandas DataFrame.
         file: its column with the images' names; None looks for it.
         targets: ``{task: kind}`` as for the data set ``table``; for maps
             ``segmentation(classes=3, column=mask)`` or ``segmentation(classes=3, folder=masks)``, PNG or
@@ -74,6 +74,18 @@ class Images(DataSet):
         split_seed: decides which images go where, instead of the seed of the run.
         test_seed: keeps the images for test that this seed has, where they are drawn.
         train: at most this many training images.
+
+    Example:
+        >>> import mtlkit, tempfile
+        >>> from pathlib import Path
+        >>> from PIL import Image
+        >>> photos = Path(tempfile.mkdtemp())
+        >>> for number, color in enumerate(["red", "blue"] * 10):
+        ...     (photos / color).mkdir(exist_ok=True)
+        ...     Image.new("RGB", (40, 30), color).save(photos / color / f"{number}.png")
+        >>> data = mtlkit.load_dataset("images(size=32)", folder=photos)
+        >>> data.task_names, data.tasks[0].classes, data.train[0][0].shape
+        (('label',), ('blue', 'red'), torch.Size([3, 32, 32]))
     """
 
     summary = "your own images"

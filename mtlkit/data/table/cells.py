@@ -300,4 +300,4 @@ def _stray_note(counts: Any) -> str:
 def _nothing_note(held: Any) -> str:
     if NOTHING not in held.cat.categories:
         return ""
-    return f"{NOTHING!r} is one of its words; if it means that a value is missing, say missing=[{NOTHING}, '']"
+    return f"{NOTHING!r} is one of its words; if it means missing, say missing=[{NOTHING}, '']"
