@@ -41,6 +41,8 @@ class Notices:
 
     def add(self, what: str, name: str, message: str) -> None:
         """Note a message about ``name``, a ``what`` such as a column: a sentence, or ``is left out``."""
+        if not message:
+            return
         self._groups.setdefault((what, message), []).append(name)
 
     def note(self, message: str) -> None:

@@ -23,7 +23,7 @@ _UNIT = "[%$€£¥]"
 _GROUPING = {".": r"[,'’ \u00a0\u202f]", ",": r"[.'’ \u00a0\u202f]"}
 _NUMBER = {
     decimal: re.compile(
-        rf"(?P<sign>[-+−]?)\s*(?P<before>{_UNIT}?)\s*"
+        rf"(?P<sign>[-+−]?)(?:\s*(?P<before>{_UNIT})\s*)?"
         rf"(?P<whole>\d{{1,3}}(?:{grouping}\d{{3}})+|\d*)(?:{re.escape(decimal)}(?P<rest>\d*))?"
         rf"(?P<power>[eE][-+]?\d+)?\s*(?P<after>{_UNIT}?)"
     )
@@ -31,6 +31,7 @@ _NUMBER = {
 }
 _LEADING_ZERO = re.compile(r"0\d+")
 _ISO_DATE = re.compile(r"\d{4}-\d{1,2}(-\d{1,2}([T ]\d.*)?)?|\d{4}/\d{1,2}/\d{1,2}([T ]\d.*)?")
+_SHORT_DATE = re.compile(r"\d{1,2}[/.-]\d{1,2}[/.-]\d{2}( .*)?")
 # pandas guesses a format with a year of four digits only
 _SHORT_YEARS = [f"%{a}{s}%{b}{s}%y{t}" for s in "/.-" for a, b in ("md", "dm") for t in ("", " %H:%M")]
 # words that stay what they are if they are read as a number or a bool
@@ -200,7 +201,8 @@ def find_formats(values: Sequence[str], dayfirst: bool | None = None) -> tuple[s
         return (ISO,) if _parse_dates(values, [ISO]).notna().all() else ()
     candidates = dict.fromkeys([*_guess_formats(values[0]), *_guess_formats(values[-1])])
     some, fitting = values[:20], []
-    for found in [*candidates, *_SHORT_YEARS]:
+    short = _SHORT_YEARS if _SHORT_DATE.fullmatch(values[0]) else []
+    for found in [*candidates, *short]:
         if _parse_dates(some, [found]).notna().all() and _parse_dates(values, [found]).notna().all():
             fitting.append(found)
     if len(fitting) > 1:
@@ -240,7 +242,7 @@ def _parse_number(word: str, decimal: str) -> tuple[float, str]:
     whole = re.sub(r"\D", "", found["whole"])
     sign = "-" if found["sign"] in ("-", "−") else ""
     return float(f"{sign}{whole or 0}.{found['rest'] or 0}{found['power'] or ''}"), (
-        found["before"] or found["after"]
+        found["before"] or found["after"] or ""
     )
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from mtlkit.config.spec import Part, parse_call
 from mtlkit.data.base import DataError
 from mtlkit.data.notes import Notices, listed
-from mtlkit.data.table.cells import import_pandas, is_date, is_number, look_up, numbers, words
+from mtlkit.data.table.cells import NOTHING, import_pandas, is_date, is_number, look_up, numbers, words
 from mtlkit.data.table.reading import Frame
 from mtlkit.errors import SpecError, unknown_name
 from mtlkit.tasks import NO_LABEL, Task, create_task
@@ -228,7 +228,8 @@ def _find_target(
     signs = {taken[column].decimal for column in columns if column in taken}
     target = Target(name, part.name, columns, decimal="," if signs == {","} else ".")
     for column in columns:
-        if column in taken and taken[column].note:
+        # that classes are words among numbers is no news
+        if column in taken and (taken[column].kind == "number" or NOTHING in taken[column].note):
             notices.add("target", name, taken[column].note)
     guessed = kind is None or parse_call(kind).name == "auto"
     if part.name in ("binary", "multilabel"):
