@@ -39,6 +39,25 @@ class DataError(MtlkitError, OSError):
     """Files of a data set that are missing, damaged or in another layout than expected."""
 
 
+def find_path(
+    name: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None, *, folder: bool = False
+) -> Path:
+    """Return a file or folder, given from here or from the folder of the data sets.
+
+    Raises:
+        DataError: where it is in neither.
+    """
+    root = data_dir if data_dir is not None else os.environ.get(ENVIRONMENT) or None
+    places = [Path(name).expanduser()]
+    if root is not None:
+        places.append(Path(root).expanduser() / name)
+    for place in places:
+        if place.is_dir() if folder else place.is_file():
+            return place
+    tried = " or ".join(str(place.absolute()) for place in places)
+    raise DataError(f"there is no {'folder' if folder else 'file'} {tried}")
+
+
 class Split(Dataset[tuple[Tensor, Targets]], ABC):
     """Samples ``(input, {task: target})``; augmentation depends on seed, epoch and sample only."""
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mtlkit.config.spec import SpecLike
-from mtlkit.data.base import DataError, DataSet, SplitName, register_dataset
+from mtlkit.data.base import DataError, DataSet, SplitName, find_path, register_dataset
 from mtlkit.data.images.checking import check_files, check_packages
-from mtlkit.data.images.files import ImageFiles, find_folder
+from mtlkit.data.images.files import ImageFiles
 from mtlkit.data.images.maps import MAP_SUFFIXES, MapTarget, find_map_target
 from mtlkit.data.images.networks import complete_for_images, default_network
 from mtlkit.data.images.preprocessing import Preprocessing
@@ -133,7 +133,7 @@ class Images(DataSet):
             tuple(default_mean if mean is None else mean),
             tuple(default_std if std is None else std),
         )
-        self.images = find_folder(folder, data_dir)
+        self.images = find_path(folder, data_dir, folder=True)
         notices = Notices(self.name)
         reading = Reading(header, separator, tuple(missing), encoding)
         if labels is None:
@@ -163,7 +163,9 @@ class Images(DataSet):
         self._columns = {
             m: find(m.column) for m in self._maps if m.folder is None and m.column is not None
         }
-        self._folders = {m: find_folder(m.folder, data_dir) for m in self._maps if m.folder is not None}
+        self._folders = {
+            m: find_path(m.folder, data_dir, folder=True) for m in self._maps if m.folder is not None
+        }
         frames = splitting.apply(frame, find, test)
         self._targets = fit_targets(found, frames["train"], name_of(source), notices)
         self._parts = {part: self._files(rows, places) for part, rows in frames.items()}

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtlkit.data.base import ENVIRONMENT, DataError
+from mtlkit.data.base import DataError
 from mtlkit.errors import MissingExtraError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".gif")
@@ -28,18 +28,6 @@ def import_pillow() -> Any:
     except ImportError:
         raise MissingExtraError("pillow", "vision", "reading images") from None
     return Image
-
-
-def find_folder(folder: str, data_dir: str | os.PathLike[str] | None) -> Path:
-    """A folder that is given from here, or from the folder of the data sets."""
-    root = data_dir if data_dir is not None else os.environ.get(ENVIRONMENT) or None
-    places = [Path(folder).expanduser()]
-    if root is not None:
-        places.append(Path(root).expanduser() / folder)
-    for place in places:
-        if place.is_dir():
-            return place
-    raise DataError(f"there is no folder {' or '.join(str(place.absolute()) for place in places)}")
 
 
 def list_images(folder: Path) -> list[str]:

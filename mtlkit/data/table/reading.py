@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mtlkit.data.base import ENVIRONMENT, DataError
+from mtlkit.data.base import DataError, find_path
 from mtlkit.data.table.cells import (
     Taken,
     dates,
@@ -53,16 +53,12 @@ def find_file(file: Any, data_dir: str | os.PathLike[str] | None) -> Source:
         return file
     if not isinstance(file, str | os.PathLike):
         raise SpecError(f"a table is a path or a pandas DataFrame, not {type(file).__name__}")
-    root = data_dir if data_dir is not None else os.environ.get(ENVIRONMENT) or None
-    places = [Path(file).expanduser()]
-    if root is not None:
-        places.append(Path(root).expanduser() / file)
-    for place in places:
-        if place.is_file():
-            return place
-    tried = " or ".join(str(place.absolute()) for place in places)
-    hint = "; it was a DataFrame: pass it again, file=..." if str(file) == "DataFrame" else ""
-    raise DataError(f"there is no file {tried}{hint}")
+    try:
+        return find_path(file, data_dir)
+    except DataError as error:
+        if str(file) == "DataFrame":
+            raise DataError(f"{error}; it was a DataFrame: pass it again, file=...") from None
+        raise
 
 
 def name_of(source: Source) -> str:
