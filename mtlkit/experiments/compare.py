@@ -28,7 +28,7 @@ from mtlkit.config.logs import plain_values
 from mtlkit.errors import ConfigError, MtlkitError, UsageError, unknown_name
 from mtlkit.experiments.compare_config import CONFIG, CompareConfig
 from mtlkit.experiments.entries import SINGLE_TASK
-from mtlkit.experiments.jobs import FREE, Job, Outcome, read_outcome, write_json
+from mtlkit.experiments.jobs import FREE, Job, Outcome, forget_data, read_outcome, write_json
 from mtlkit.experiments.launchers import choose_launcher, cores, number_of_jobs
 from mtlkit.experiments.live_table import LiveTable
 from mtlkit.experiments.preflight import check_first_step
@@ -165,6 +165,7 @@ def write_tables(comparison: Comparison, folder: str | os.PathLike[str]) -> Path
 def _task_records(config: CompareConfig) -> list[TaskRecord]:
     from mtlkit.data import load_dataset
 
+    forget_data()
     train = config.train
     dataset = load_dataset(train["data"], data_dir=train["data_dir"], seed=config.seeds[0])
     tasks = [Task.of(task) for task in dataset.tasks]
@@ -378,13 +379,19 @@ def _join_histories(folder: Path, run: Run, parts: Sequence[Job]) -> None:
 
 
 def _check_equal_starts(plan: _Plan) -> None:
-    """Check that all runs of a seed had the same initial weights and the same first batch."""
+    """Check that all runs of a seed had the same data, initial weights and first batch."""
     for seed in dict.fromkeys(job.seed for job in plan.jobs):
         outcomes = {job.name: read_outcome(job) for job in plan.jobs if job.seed == seed}
-        for what in ("weights", "batch"):
+        for what in ("data", "weights", "batch"):
             sums = {name: getattr(o, what) for name, o in outcomes.items() if o is not None}
             found = {name: value for name, value in sums.items() if value is not None}
             if len(set(found.values())) > 1:
+                if what == "data":
+                    raise UsageError(
+                        f"the data have changed since the first runs of seed {seed}: inputs or labels "
+                        "are not those of all runs, and a comparison of them means nothing. Take "
+                        "another output folder, or restore the data"
+                    )
                 raise UsageError(
                     f"runs of seed {seed} did not start alike ({what}: {found}); a comparison of them "
                     "means nothing. Does a method or the network draw random numbers when it is built?"

@@ -134,8 +134,8 @@ def test_it_needs_neither_pytest_nor_hypothesis():
     ("name", "laws"), [("moco", {"scale", "single_task"}), ("db_mtl", {"single_task"})]
 )
 def test_a_method_may_waive_a_law_for_some_of_its_options(name, laws):
-    assert not mtlkit.create_method(name, 3).waived_laws
-    assert mtlkit.create_method(name, 3, wrt="parameters").waived_laws.keys() == laws
+    assert not mtlkit.create_method(name, 3).merging.waived_laws
+    assert mtlkit.create_method(name, 3, wrt="parameters").merging.waived_laws.keys() == laws
     for law in laws:
         check_method(name, laws=[law])
     check_method(name, laws=["single_task", "scale", "nonfinite"], wrt="parameters")
