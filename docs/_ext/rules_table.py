@@ -38,13 +38,13 @@ EVIDENCE: dict[str, tuple[tuple[str, str], ...]] = {
             "correction",
         ),
     ),
-    "costly others": (
+    "canceled progress": (
         (
             "multidigits_tuned",
             "no gain: `cagrad` -2.5 and `nash_mtl` -5.9 points against a tuned sum, not significant",
         ),
     ),
-    "chance conflicts": (
+    "small conflicts": (
         ("census", "orthogonal tasks: over ten seeds the only significant gain of a method is +.07 %"),
     ),
     "nothing": (
@@ -56,7 +56,7 @@ EVIDENCE: dict[str, tuple[tuple[str, str], ...]] = {
 ELSEWHERE = {
     "no fork": "[Speed](speed.md): `upgrad(wrt=parameters)` takes 2.6 and 7.9 × a plain step at K = 3 and 10",
 }
-NONE = "none of our own"
+NONE = "not tested by us"
 
 
 def rules_table() -> str:
