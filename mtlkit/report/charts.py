@@ -231,7 +231,7 @@ def heat_chart(
         texts: what the cells show instead of the values.
         reach: absolute value with the strongest color.
     """
-    shown = "z:.2g" if texts is None else "text"
+    shown = "z:.2f" if texts is None else "text"
     data: dict[str, Any] = {
         "type": "heatmap",
         "z": values,
