@@ -71,10 +71,13 @@ def _better(findings: Sequence[Finding], against: str, endpoint: Endpoint) -> st
     total = len(endpoint.directions) + len(endpoint.left_out)
     over = f" over {len(endpoint.directions)} of {total} tasks" if endpoint.left_out else ""
     text = f"Better than {against}{over}: {_methods(better)}"
-    worst = max(better, key=lambda each: each.interval.mean)
-    losses = [f"{task}, not counted, is {change}" for task, change in _changes(worst.uncounted)]
-    if losses:
-        text += f"; {join(losses)}" + ("" if len(better) == 1 else f" with {worst.method}")
+    for task in endpoint.left_out:
+        known = [each for each in better if task in (each.uncounted or {})]
+        if known:
+            worst = min(known, key=lambda each: (each.uncounted or {})[task])
+            change = dict(_changes(worst.uncounted))[task]
+            text += f"; {task}, not counted, is {change}"
+            text += f" with {worst.method}, the worst of them" if len(better) > 1 else ""
     on_tasks = [f"{each.method} on {join(each.worse_on)}" for each in better if each.worse_on]
     return text + (f". Worse on single tasks: {'; '.join(on_tasks)}." if on_tasks else ".")
 
@@ -100,7 +103,9 @@ def _alone(findings: Sequence[Finding]) -> list[str]:
     parts = []
     for status in ("better", "worse", "level", "not decided"):
         found = [each for each in tested if each.status == status]
-        if found and len(found) == len(tested):
+        if found and status == "not decided" and len(found) == len(tested):
+            parts.append("nothing is decided")
+        elif found and len(found) == len(tested):
             name = tested[0].method if len(tested) == 1 else "every method"
             parts.append(f"{name} is {status}{_range(found) if status in ('better', 'worse') else ''}")
         elif found:
@@ -129,9 +134,9 @@ def _changes(uncounted: Mapping[str, float] | None) -> list[tuple[str, str]]:
     for task, gain in (uncounted or {}).items():
         word = "better" if gain > 0 else "worse"
         size = math.exp(abs(gain) / 100)
-        found.append(
-            (task, f"{size:.1f} times {word}" if size >= 2 else f"{100 * (size - 1):.2g} % {word}")
-        )
+        percent = 100 * (size - 1)
+        shown = f"{percent:.0f}" if percent >= 10 else f"{percent:.1g}"
+        found.append((task, f"{size:.1f} times {word}" if size >= 1.995 else f"{shown} % {word}"))
     return found
 
 

@@ -156,7 +156,7 @@ def test_a_page_of_a_large_comparison_is_small():
     names = ["single-task", "sum", *(f"method{k}" for k in range(18))]
     made = Comparison("large", tasks, baseline="single-task", reference="sum")
     source = draw_comparison(
-        METHODS[:2], 1, 60, [TaskRecord(n, {"mse": False}) for n in ("sum", "pixels")], 200
+        METHODS[:2], 1, 60, [TaskRecord(n, {"mse": False}) for n in ("digit_sum", "pixels")], 200
     )
     random = np.random.default_rng(0)
     for label in names:
