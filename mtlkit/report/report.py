@@ -112,38 +112,31 @@ def _plural(number: int, word: str) -> str:
 def verdict_blocks(comparison: Comparison, table: Table) -> list[Block]:
     """Return the verdict: a status per method against the reference, and the sentences behind it."""
     verdict = table.verdict
-    found = {
-        "better": verdict.winners,
-        "worse": verdict.worse,
-        "level": verdict.level,
-        "not decided": verdict.undecided,
-        "not tested": verdict.untested,
-    }
-    rows = {row.label: row for row in table.rows}
-    overall = next((c for c in table.columns if c.key in ("delta/mean", "over/mean")), None)
-    items = []
-    for status, labels in found.items():
-        for label in labels:
-            claim = None if overall is None else rows[label].cells[overall.key].claim
-            text = ""
-            if claim is not None and math.isfinite(claim.difference.mean):
-                unit = " points" if overall is not None and overall.kind == "gain" else ""
-                text = f"{_limits(*_of(claim.difference))}{unit} in the mean over tasks"
-            items.append(Status(label, status, text, comparison.labels.index(label)))
-    sentences = [Note(sentence, important=not items) for sentence in verdict.sentences]
+    items = [
+        Status(
+            each.method,
+            each.status,
+            each.sentence.removeprefix(f"{each.method}: ").removeprefix(f"{each.status}, "),
+            comparison.labels.index(each.method),
+        )
+        for status in ("better", "worse", "level", "not decided", "not tested")
+        for each in verdict.findings
+        if each.status == status
+    ]
     if not items:
-        return list(sentences)
-    return [Note(f"Against {table.reference}:", important=True), StatusList(items), *sentences]
+        return [Note(sentence, important=True) for sentence in verdict.sentences]
+    return [StatusList(items), *(Note(sentence) for sentence in verdict.sentences)]
 
 
 def _next_command(comparison: Comparison, table: Table, folder: Path | None) -> list[Block]:
     """Return the command that answers the most with the next runs."""
-    verdict, seeds, data = table.verdict, comparison.seeds, comparison.config.get("data")
+    seeds, data = comparison.seeds, comparison.config.get("data")
+    undecided, better = (table.verdict.labels(status) for status in ("not decided", "better"))
     if len(comparison.labels) < 2:
         return []
     settings = None if folder is None else folder / "compare.yaml"
     more = list(range(max(seeds) + 1, max(seeds) + 1 + len(seeds)))
-    if settings is not None and settings.is_file() and verdict.undecided and len(seeds) < _MOST_SEEDS:
+    if settings is not None and settings.is_file() and undecided and len(seeds) < _MOST_SEEDS:
         command = [
             "-c",
             str(settings),
@@ -152,25 +145,16 @@ def _next_command(comparison: Comparison, table: Table, folder: Path | None) -> 
             "--seeds",
             ",".join(map(str, [*seeds, *more])),
         ]
-        why = f"Next: double the seeds to decide on {', '.join(verdict.undecided[:3])}."
+        why = f"Next: double the seeds to decide on {', '.join(undecided[:3])}."
         return [Command(shlex.join(["mtlkit", "compare", *command]), why)]
     if data is not None and not comparison.tuning:
         methods = {run.label: run.method for run in comparison.runs if run.kind == ""}
-        chosen = [label for label in (comparison.reference, *verdict.winners[:3]) if label in methods]
+        chosen = [label for label in (comparison.reference, *better[:3]) if label in methods]
         names = ",".join(methods[str(label)] for label in chosen) or "sum"
         command = ["--data", str(data), "--methods", names, "-o", "runs/tune"]
         why = "Next: give every method, and the weights of the sum, the same search for settings."
         return [Command(shlex.join(["mtlkit", "tune", *command]), why)]
     return []
-
-
-def _of(difference: object) -> tuple[float, float, float]:
-    return tuple(float(getattr(difference, name)) for name in ("mean", "low", "high"))  # type: ignore[return-value]
-
-
-def _limits(mean: float, low: float, high: float) -> str:
-    limits = f" ({low:+.3g} to {high:+.3g})" if math.isfinite(low) and math.isfinite(high) else ""
-    return f"{mean:+.3g}{limits}"
 
 
 def result_blocks(comparison: Comparison, table: Table, name: str = "table") -> list[Block]:
@@ -208,8 +192,9 @@ def _cell(cell: TableCell, column: Column) -> Cell:
     if cell.test is not None and not math.isnan(cell.test.p_value):
         hints.append(f"one-sided p = {cell.test.p_value:.3g}")
     if cell.claim is not None and not math.isnan(cell.claim.p_value):
-        hints.append(f"difference to the reference {_limits(*_of(cell.claim.difference))}")
-        hints.append(f"corrected p = {cell.claim.p_value:.3g}")
+        found = cell.claim
+        hints.append(f"better by {found.mean:.3g} (corrected: {found.low:.3g} to {found.high:.3g})")
+        hints.append(f"two-sided p = {found.p_value:.3g} after correction")
     return Cell(
         format_number(median, column.decimals),
         median if math.isfinite(median) else None,
@@ -225,14 +210,14 @@ def difference_charts(table: Table, *, tasks: bool = False) -> Charts:
     charts = []
     for column in table.columns:
         rows = [
-            Row(index, row.label, *_of(claim.difference))
+            Row(index, row.label, claim.mean, claim.low, claim.high)
             for index, row in enumerate(table.rows)
             if (claim := row.cells[column.key].claim) is not None
         ]
         summary = column.kind in ("gain", "summary")
         if summary == tasks:
             continue
-        unit = "percentage points" if column.kind == "gain" else column.title
+        unit = "points of log-ratio" if column.kind == "gain" else column.title
         label = f"better by, {unit}" if summary else f"{column.title}: better by"
         title = f"Mean over tasks, against {table.reference}" if summary else column.group
         charts.append(row_chart(rows, title, label, marker=0.0))
@@ -244,8 +229,8 @@ def _differences(table: Table) -> Section:
     if not any(group.kept for group in groups):
         return Section("differences", "", [])
     note = Note(
-        f"Mean of the differences to {table.reference} on the same seeds, with 95 % intervals; to the "
-        "right is better."
+        f"Mean of the differences to {table.reference} on the same seeds, to the right is better, with "
+        "95 % intervals that hold for all methods together."
     )
     return Section("differences", f"Against {table.reference}", [note, *groups])
 

@@ -111,3 +111,4 @@ def test_tied_methods_have_the_same_rank():
         run.metrics = made.find("sum", run.seed).metrics
     (figure,) = figures(rank_section(made))
     assert [trace["x"] for trace in figure["data"]] == [[2.5]] * 4
+    assert "p = 1," in blocks(rank_section(made), Note)[0].text
