@@ -20,7 +20,7 @@ Kind = Literal["repair", "note"]
 
 NORM_RATIO = 10.0
 NORM_DRIFT = 5.0
-CONFLICT_SHARE, CONFLICT_COSINE = 0.6, -0.1
+CONFLICT_SHARE, CONFLICT_COSINE, _LEAST_COSINE = 0.6, -0.1, -0.01
 CANCELED = -0.25
 HELP = 0.25
 FEW_LABELS = 0.1
@@ -155,6 +155,7 @@ def _conflicts(s: Summary, *, large: bool) -> list[Pair]:
         if s.conflict_share[p] >= CONFLICT_SHARE
         and s.cosine[p] < -STANDARD_ERRORS * np.nan_to_num(s.cosine_error[p])
         and (s.cosine[p] <= CONFLICT_COSINE) == large
+        and s.cosine[p] <= _LEAST_COSINE
     ]
     return sorted(found, key=lambda p: s.cosine[p])
 

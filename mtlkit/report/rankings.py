@@ -23,15 +23,16 @@ def rank_section(comparison: Comparison) -> Section:
     found = "differ" if ranking.p_value < LEVEL else "are not told apart"
     note = Note(
         f"Mean rank over {len(comparison.tasks)} tasks and {len(seeds)} seeds, 1 is best. The ranks "
-        f"{found} (p = {ranking.p_value:.2g}, permutation of methods within seeds). In 95 % of the "
-        "permutations, the best and the worst mean rank are at most "
-        f"{ranking.critical:.2f} apart.{incomplete(comparison, 'of the ranking')}"
+        f"{found} (p = {ranking.p_value:.2g}, permutation of methods within seeds). Methods left of the "
+        f"dashed line are not told apart from the best.{incomplete(comparison, 'of the ranking')}"
     )
     rows = [
         Row(labels.index(label), label, rank)
         for label, rank in zip(ranking.labels, ranking.ranks, strict=True)
     ]
-    chart = row_chart(rows, "Mean rank", "mean rank, 1 is best", bounds=(0.5, len(rows) + 0.5))
+    limit = min(ranking.ranks[0] + ranking.critical, len(rows) + 0.4)
+    bounds = (0.5, len(rows) + 0.5)
+    chart = row_chart(rows, "Mean rank", "mean rank, 1 is best", marker=limit, bounds=bounds)
     return Section("ranks", "Ranks over tasks", [note, Charts([chart])])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,6 +40,7 @@ from mtlkit.report.tables import Table, build_table, describe_marks, format_numb
 from mtlkit.report.trade_offs import front_section
 
 _MOST_SEEDS = 30
+_REPEATED = re.compile(r"^(better than|worse than|level with|not decided)[^;]*?, (?=[+-])")
 
 
 def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
@@ -116,7 +118,7 @@ def verdict_blocks(comparison: Comparison, table: Table) -> list[Block]:
         Status(
             each.method,
             each.status,
-            each.sentence.removeprefix(f"{each.method}: ").removeprefix(f"{each.status}, "),
+            re.sub(_REPEATED, "", each.sentence.removeprefix(f"{each.method}: ")),
             comparison.labels.index(each.method),
         )
         for status in ("better", "worse", "level", "not decided", "not tested")
@@ -125,7 +127,10 @@ def verdict_blocks(comparison: Comparison, table: Table) -> list[Block]:
     ]
     if not items:
         return [Note(sentence, important=True) for sentence in verdict.sentences]
-    return [StatusList(items), *(Note(sentence) for sentence in verdict.sentences)]
+    listed = ("Better than", "Worse than", "Level with", "Not tested")
+    sentences = [Note(each) for each in verdict.sentences if not each.startswith(listed)]
+    heading = Note(f"Against {table.reference}, by the primary endpoint:", important=True)
+    return [heading, StatusList(items), *sentences]
 
 
 def _next_command(comparison: Comparison, table: Table, folder: Path | None) -> list[Block]:
