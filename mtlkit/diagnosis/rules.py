@@ -153,7 +153,7 @@ def _conflicts(s: Summary, *, large: bool) -> list[Pair]:
         p
         for p in s.judged
         if s.conflict_share[p] >= CONFLICT_SHARE
-        and s.cosine[p] < -STANDARD_ERRORS * np.nan_to_num(s.cosine_error[p])
+        and s.cosine[p] < -s.beyond_chance * np.nan_to_num(s.cosine_error[p])
         and (s.cosine[p] <= CONFLICT_COSINE) == large
         and s.cosine[p] <= _LEAST_COSINE
     ]
@@ -182,7 +182,8 @@ def _conflicting(s: Summary, pairs: list[Pair]) -> str:
 
 def _canceled(s: Summary) -> str | None:
     judged = {task for pair in s.judged for task in pair}
-    tasks = [k for k in np.argsort(s.help) if s.help[k] <= CANCELED and k in judged]
+    line = np.minimum(CANCELED, -s.beyond_chance * s.help_error)
+    tasks = [k for k in np.argsort(s.help) if s.help[k] <= line[k] and k in judged]
     if not tasks:
         return None
     return "at equal gradient norms, the other tasks cancel " + _some(

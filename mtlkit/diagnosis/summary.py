@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import cached_property
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ Pair = tuple[int, int]
 
 ENOUGH_STEPS = 20
 """Fewer steps do not tell a trend from chance."""
+_LEVEL = 0.01
+"""Chance that a run of unrelated tasks has any conflict that counts."""
 ENOUGH_SAMPLES = 50
 """Pairs with fewer labels than this in common, over the whole run, are not judged."""
 
@@ -105,6 +108,11 @@ class Summary:
         return np.sqrt(_over_steps(_squared_error, self.cosines))
 
     @cached_property
+    def beyond_chance(self) -> float:
+        """How many standard errors a mean must differ from 0, corrected for the number of pairs."""
+        return NormalDist().inv_cdf(1 - _LEVEL / max(len(self.judged), 1))
+
+    @cached_property
     def conflict_share(self) -> Array:
         """(K, K) share of the steps in which the gradients of a pair have a negative cosine."""
         known = np.isfinite(self.cosines)
@@ -122,6 +130,12 @@ class Summary:
         others = ~np.eye(len(self.tasks), dtype=bool) & np.isfinite(self.cosine)
         sums = np.where(others, self.cosine, 0.0).sum(axis=1)
         return np.where(others.any(axis=1), sums, np.nan)
+
+    @cached_property
+    def help_error(self) -> Array:
+        """(K,) standard errors of :attr:`help`."""
+        off_diagonal = self.cosine_error * ~np.eye(len(self.tasks), dtype=bool)
+        return np.sqrt(np.nansum(off_diagonal**2, axis=1))
 
     @cached_property
     def similarity(self) -> Array:

@@ -120,6 +120,12 @@ def test_conflicts_are_judged_by_persistence_and_size_together():
     assert finding(found, "small conflicts").kind == "note"
 
 
+def test_among_ten_thousand_pairs_of_unrelated_tasks_there_is_no_conflict():
+    rows = np.random.default_rng(0).normal(size=(60, 139, 30))
+    found = rules(Diagnosis.of(measurement(rows)))
+    assert found == {"nothing"}
+
+
 def test_large_conflicts_of_a_few_steps_or_by_chance_are_none():
     assert "lasting conflicts" not in rules(with_cosines(-0.11, noise=2.0, steps=25))
 
