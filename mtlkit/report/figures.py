@@ -120,7 +120,7 @@ def collect_metrics(comparison: Comparison, *, all_metrics: bool = False) -> Met
 
 
 def task_gains(comparison: Comparison, run: Run) -> dict[str, float]:
-    """Relative improvement of each task over the baseline's run of the same seed, in percent."""
+    """Give the relative improvement of each task over the baseline of the same seed, in percent."""
     single = None
     if comparison.baseline is not None:
         single = comparison.find(comparison.baseline, run.seed)

@@ -217,7 +217,11 @@ def table_files(table: Table) -> dict[str, str]:
 
 
 def to_markdown(table: Table) -> str:
-    """Write the verdict, a table in GitHub's Markdown, and a line on what its marks mean."""
+    """Write the verdict, a table in GitHub's Markdown, and a line on what its marks mean.
+
+    >>> print(to_markdown(Table([], [Row("sum", {}, "", 1, 0)], None)).splitlines()[2])
+    | sum | 1 |
+    """
 
     def escape(text: str) -> str:
         return text.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*")
@@ -239,7 +243,11 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """Write a ``tabular`` for the package booktabs."""
+    """Write a ``tabular`` for the package booktabs.
+
+    >>> to_latex(Table([], [Row("sum", {}, "", 1, 0)], None)).splitlines()[1]
+    '\\\\begin{tabular}{l}'
+    """
     heads = ["Method", *(_latex(_head(column)) for column in table.columns)]
     lines = [
         r"\begin{tabular}{l" + "r" * len(table.columns) + "}",
@@ -269,6 +277,9 @@ def to_csv(table: Table) -> str:
 
     ``difference``, ``low`` and ``high`` are the mean of the paired differences to the reference and its
     corrected interval; ``p`` is the one-sided test's, ``p corrected`` two-sided.
+
+    >>> to_csv(Table([], [Row("sum", {}, "", 1, 0)], None))
+    'method,role,runs,failed\\nsum,,1,0\\n'
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
