@@ -34,6 +34,7 @@ from mtlkit.experiments.live_table import LiveTable
 from mtlkit.experiments.preflight import check_first_step
 from mtlkit.experiments.timing import time_steps
 from mtlkit.experiments.weightings import front_entries
+from mtlkit.report.endpoint import Endpoint
 from mtlkit.report.histories import HistoryRow, read_history
 from mtlkit.report.report import write_report
 from mtlkit.report.results import (
@@ -173,7 +174,9 @@ def _task_records(config: CompareConfig) -> list[TaskRecord]:
     for name in config.improvement_over or ():
         if name not in names:
             raise unknown_name("task in improvement_over", name, names)
-    return [TaskRecord(task.name, dict(task.higher_is_better), task.compared) for task in tasks]
+    records = [TaskRecord(task.name, dict(task.higher_is_better), task.compared) for task in tasks]
+    Endpoint.parse(config.primary, records, config.improvement_over)
+    return records
 
 
 def _threads(folder: Path, config: CompareConfig) -> int:
@@ -209,6 +212,10 @@ def _write_header(config: CompareConfig, folder: Path, tasks: list[TaskRecord], 
     }
     if config.improvement_over is not None:
         described["improvement_over"] = list(config.improvement_over)
+    if config.primary is not None:
+        described["primary"] = config.primary
+    if config.single_task_row is not None:
+        described["single_task_row"] = dict(config.single_task_row)
     _check_settings(folder, before, plain_values(described))
     Comparison(
         title=config.title or f"{config.data}: {len(config.entries)} methods",
