@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from mtlkit.diagnosis.probe import Probe, find_method, install
 from mtlkit.errors import SpecError, UsageError
+from mtlkit.method.method import Method
 from mtlkit.tasks import Task, task_names
 from mtlkit.tasks.overlap import labeled_samples
 from mtlkit.training.accelerators import make_accelerator
@@ -24,7 +25,6 @@ from mtlkit.training.loaders import Batch, Batches, prepare_loader
 from mtlkit.training.optimizers import build_optimizer, param_groups
 from mtlkit.training.run_log import Progress
 from mtlkit.training.step import LossModule, check_at_least, check_choice, check_tasks
-from mtlkit.weighting import GradientAggregator
 
 Array = NDArray[np.float64]
 Wrt = Literal["features", "parameters"]
@@ -105,7 +105,7 @@ def measure(
         return run.take(batches, steps, Progress(Progress.wanted(progress), steps))
 
 
-def _in_order(tasks: Sequence[Task], method: GradientAggregator | None) -> tuple[Task, ...]:
+def _in_order(tasks: Sequence[Task], method: Method | None) -> tuple[Task, ...]:
     """Return the tasks in the order of the model's method."""
     by_name = {task.name: task for task in tasks}
     if method is None:
@@ -218,7 +218,6 @@ class _Run:
         cosines = torch.full((count, count), torch.nan, device=device)
         similarity = torch.full((count, count), torch.nan)
         if any(labels.number for labels in batch.labels.values()):
-            self.probe.last_step.forget()
             self.probe.start_step()
             self.optimizer.zero_grad()
             total, reported = self.module(*batch)

@@ -9,30 +9,35 @@ from torch import Tensor, nn
 
 from mtlkit.engine.features import flatten_features
 from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.method import Method
+from mtlkit.method.state import State
 
 _MOST_ROWS = 128
 """Samples of a batch that the similarity of two tasks is measured on."""
 
 
-class Probe(GradientAggregator):
-    """Weigh every task by one. Unlike ``sum`` it also works at the losses of a model without a fork.
+class _Ones(GradientAggregator):
+    """Weigh every task by one. Unlike ``sum`` it also works at the losses of a model without a fork."""
+
+    name = "sum"
+
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
+        """Return ones."""
+        return torch.ones_like(gram[0]), state
+
+
+class Probe(Method):
+    """The plain sum, with the features that it forks and the gradients that arrive at them.
 
     Attributes:
         forked: whether the model passed features to it.
     """
 
-    name = "sum"
-    reads_gram = False
-
     def __init__(self, tasks: tuple[str, ...], wrt: Literal["features", "parameters"]) -> None:
-        super().__init__(tasks, wrt=wrt)
+        super().__init__([_Ones(tasks, wrt=wrt)])
         self.forked = False
         self.start_watching()
         self.start_step()
-
-    def weights(self, gram: Tensor) -> Tensor:
-        """Return ones."""
-        return torch.ones_like(gram[0])
 
     def forward(self, features: Any) -> list[Any]:
         """Return K features like any method, and keep the gradients that arrive at each."""
@@ -49,6 +54,7 @@ class Probe(GradientAggregator):
     def start_step(self) -> None:
         """Forget the gradients of the last step."""
         self._gradients: dict[tuple[int, int], Tensor] = {}
+        self._stats = None
 
     def similarity(self) -> Tensor:
         """Return the (K, K) similarity of the tasks' gradients over the samples; NaN where unknown.
@@ -109,7 +115,7 @@ class Probe(GradientAggregator):
         self._lowest, self._highest = lowest, highest
 
 
-def find_method(model: nn.Module) -> GradientAggregator | None:
+def find_method(model: nn.Module) -> Method | None:
     """Return the model's method, or None."""
     own = getattr(model, "method", None)
     if isinstance(own, Method):
