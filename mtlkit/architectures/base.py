@@ -16,11 +16,11 @@ from mtlkit.config.registry import methods
 from mtlkit.config.spec import Part, format_spec
 from mtlkit.engine.features import flatten_features
 from mtlkit.errors import SpecError, UsageError, unknown_name
-from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.create import create_method
+from mtlkit.method.method import Method
 
 Tasks = int | Sequence[Any] | Mapping[str, Any]
-MethodLike = str | Mapping[str, Any] | Sequence[Any] | Part | GradientAggregator
+MethodLike = str | Mapping[str, Any] | Sequence[Any] | Part | Method
 
 
 def task_outputs(
@@ -88,7 +88,7 @@ class Architecture(Pretrained, nn.Module, ABC):
     waived_laws: ClassVar[Mapping[str, str]] = {}
     """Laws of :func:`mtlkit.testing.check_architecture` that do not apply, with the reason."""
 
-    method: GradientAggregator
+    method: Method
     """How the tasks' gradients are merged."""
     forks: bool = True
     """Whether all tasks read one set of shared features, which the method forks."""
@@ -163,7 +163,7 @@ class Architecture(Pretrained, nn.Module, ABC):
             SpecError: if the method needs shared features and this network has none.
         """
         dim = None if self.features is None else self.features.dim
-        if not isinstance(method, GradientAggregator):
+        if not isinstance(method, Method):
             parts = methods.expand(method)
             if not self.forks and any(map(_needs_fork, parts)):
                 raise SpecError(self._no_fork_message(parts))
