@@ -9,19 +9,17 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
-import math
 import re
-import types
 import typing
 import warnings
-from collections import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
+from mtlkit.config.annotations import describe, fits
 from mtlkit.config.spec import Part, SpecLike, format_spec, is_word, parse_spec
-from mtlkit.errors import SpecError, unknown_name
+from mtlkit.errors import SpecError, shorten, unknown_name
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -69,6 +67,24 @@ class Registry(Generic[T]):
             return factory
 
         return decorate
+
+    @contextlib.contextmanager
+    def temporary(self) -> Iterator[None]:
+        """Forget afterward what is registered inside a ``with`` block, aliases included.
+
+        >>> with methods.temporary():
+        ...     methods.alias("plain", "sum")
+        ...     "plain" in methods.names()
+        True
+        >>> "plain" in methods.names()
+        False
+        """
+        self._load()  # what is registered when a name is first looked up stays
+        kept = dict(self._factories), dict(self._aliases)
+        try:
+            yield
+        finally:
+            self._factories, self._aliases = kept
 
     def alias(self, name: str, spec: str) -> None:
         """Make ``name`` mean the parts of ``spec``."""
@@ -144,24 +160,11 @@ class Registry(Generic[T]):
         """The factory of ``part``, after its options have been checked by name."""
         factory = self.get(part.name)
         accepted = option_names(factory)
-        annotations = _option_types(factory)
-        for key, value in part.options.items():
+        for key in part.options:
             if key not in accepted:
                 raise unknown_name(f"option of {part.name}", key, accepted)
-            if key in annotations and not fits_type(value, annotations[key]):
-                wanted = describe_type(annotations[key])
-                raise SpecError(f"option {key!r} of {part.name} must be {wanted}, not {value!r}")
+        check_options(factory, part.options, of=part.name)
         return factory
-
-    def check_finite(self, part: Part) -> None:
-        """Refuse options that are not finite, unless the default is not finite either.
-
-        Call it after the factory, whose own errors are clearer.
-        """
-        defaults = option_defaults(self.get(part.name))
-        for key, value in part.options.items():
-            if not _is_finite(value) and _is_finite(defaults[key]):
-                raise SpecError(f"{key} of {part.name} must be finite, not {value!r}")
 
     def _load(self) -> None:
         if self._loaded:
@@ -197,60 +200,37 @@ def takes_feature_dim(factory: Callable[..., Any]) -> bool:
     return "feature_dim" in inspect.signature(factory).parameters
 
 
+def check_options(factory: Callable[..., Any], options: Mapping[str, Any], of: str = "") -> None:
+    """Check each option against its annotated type and range; see :mod:`mtlkit.config.annotations`.
+
+    Args:
+        factory: the class or function that takes the options.
+        options: values by name; a name that the factory does not take is ignored here.
+        of: what the options belong to, for the error; the registered name by default.
+
+    Raises:
+        SpecError: for a value of another type or outside the range.
+    """
+    defaults, annotations = option_defaults(factory), option_types(factory)
+    for key in options.keys() & defaults.keys():
+        value, annotation = options[key], annotations.get(key, Any)
+        if value is not defaults[key] and not fits(value, annotation):
+            of = of or getattr(factory, "name", "") or factory.__name__
+            wanted = "finite" if annotation is Any else describe(annotation)
+            raise SpecError(f"{key} of {of} must be {wanted}, not {shorten(value)}")
+
+
 @cache
-def _option_types(factory: Callable[..., Any]) -> Mapping[str, Any]:
-    """Annotations of the options, where they can be resolved."""
+def option_types(factory: Callable[..., Any]) -> Mapping[str, Any]:
+    """Annotations of the options with their ranges, where they can be resolved."""
     hints: dict[str, Any] = {}
     for current in reversed(inspect.getmro(factory)) if inspect.isclass(factory) else [factory]:
         function = vars(current).get("__init__") if inspect.isclass(current) else current
         if inspect.isfunction(function):
             # names that only a type checker imports cannot be resolved; they are not checked
             with contextlib.suppress(NameError, TypeError):
-                hints |= typing.get_type_hints(function)
+                hints |= typing.get_type_hints(function, include_extras=True)
     return hints
-
-
-def fits_type(value: Any, annotation: Any) -> bool:
-    """Whether ``value`` is of the annotated type; a type that is not known here always fits."""
-    origin = typing.get_origin(annotation)
-    if origin is typing.Literal:
-        return value in typing.get_args(annotation)
-    if origin in (typing.Union, types.UnionType):
-        return any(fits_type(value, choice) for choice in typing.get_args(annotation))
-    if annotation is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if annotation is int:
-        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
-    if annotation in (bool, str, type(None)):
-        return isinstance(value, annotation)
-    if origin in (abc.Sequence, abc.Mapping, list, tuple, dict):
-        wanted: Any = abc.Sequence if origin in (list, tuple) else origin
-        return isinstance(value, wanted) and not isinstance(value, str)
-    return True
-
-
-def _is_finite(value: Any) -> bool:
-    """Whether no number in ``value`` is infinite or NaN."""
-    if isinstance(value, abc.Mapping):
-        return all(map(_is_finite, value.values()))
-    if isinstance(value, list | tuple):
-        return all(map(_is_finite, value))
-    return not isinstance(value, float) or math.isfinite(value)
-
-
-def describe_type(annotation: Any) -> str:
-    """An annotated type in the words of an error message."""
-    names = {float: "a number", int: "a whole number", bool: "True or False", str: "a word"}
-    origin = typing.get_origin(annotation)
-    if origin is typing.Literal:
-        return "one of " + ", ".join(map(repr, typing.get_args(annotation)))
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(describe_type(choice) for choice in typing.get_args(annotation))
-    if annotation is type(None):
-        return "None"
-    if origin in (abc.Sequence, list, tuple):
-        return "a list"
-    return "a mapping" if origin in (abc.Mapping, dict) else names.get(annotation, str(annotation))
 
 
 @cache

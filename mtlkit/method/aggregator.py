@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import option_defaults
+from mtlkit.config.registry import check_options, option_defaults
 from mtlkit.config.search import Search
 from mtlkit.config.spec import Part
 from mtlkit.engine.merger import Leaves
@@ -95,6 +95,11 @@ class GradientAggregator(Method, ABC):
         common = {"wrt", "sync"}
         merges = "merge" in cls.roles
         cls.hidden_options = cls.hidden_options - common if merges else cls.hidden_options | common
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Check the options, so that a class refuses what its config string does."""
+        check_options(cls, options)
+        return super().__new__(cls)
 
     def __init__(
         self, tasks: Tasks, *, wrt: Literal["features", "parameters"] = "features", sync: bool = True
