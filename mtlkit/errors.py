@@ -36,7 +36,7 @@ class MissingExtraError(MtlkitError, ImportError):
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
             f"{purpose} needs the package {package!r}, which is not installed; "
-            f"in a clone of mtlkit, install it with: pip install '.[{extra}]'"
+            f"pip install 'mtlkit[{extra}]'"
         )
 
 
