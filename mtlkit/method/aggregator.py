@@ -71,6 +71,10 @@ class GradientAggregator(Method, ABC):
     paper: ClassVar[str] = ""
     """Authors, title and venue."""
     year: ClassVar[int | None] = None
+    url: ClassVar[str] = ""
+    """Address of the paper."""
+    idea: ClassVar[str] = ""
+    """What the method is listed under, as a heading."""
     reads_gram: ClassVar[bool] = True
     """Whether the weights depend on the Gram matrix, and not on the number of tasks alone."""
     reads_angles: ClassVar[bool] = True

@@ -39,6 +39,8 @@ class AlignedMTL(GradientAggregator):
 
     paper = "Senushkin et al., Independent Component Alignment for Multi-Task Learning, CVPR 2023"
     year = 2023
+    url = "https://arxiv.org/abs/2305.19000"
+    idea = "Remove conflicts: project or turn gradients"
     search_space = {"scale_mode": Choice("min", "median", "rmse")}
 
     def __init__(

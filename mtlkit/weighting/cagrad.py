@@ -48,6 +48,8 @@ class CAGrad(GradientAggregator):
 
     paper = "Liu et al., Conflict-Averse Gradient Descent for Multi-task Learning, NeurIPS 2021"
     year = 2021
+    url = "https://arxiv.org/abs/2110.14048"
+    idea = "A common descent direction, or a fair bargain"
     waived_laws = {
         "single_task": "the best vector in the ball around a single gradient g is (1 + c) g",
     }

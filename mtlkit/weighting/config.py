@@ -37,10 +37,12 @@ class ConFIG(GradientAggregator):
     """
 
     paper = (
-        "Liu et al., ConFIG: Toward Conflict-free Training of Physics Informed Neural Networks, "
+        "Liu et al., ConFIG: Towards Conflict-free Training of Physics Informed Neural Networks, "
         "ICLR 2025"
     )
     year = 2025
+    url = "https://arxiv.org/abs/2408.11104"
+    idea = "Remove conflicts: project or turn gradients"
 
     def weights(self, gram: Tensor) -> Tensor:
         """Coefficients of the task gradients in the conflict-free one."""

@@ -32,6 +32,7 @@ class Constant(GradientAggregator):
             ``Constant`` has no default.
     """
 
+    idea = "No intervention: the baseline of every comparison"
     search_space = {"weights": Simplex()}
 
     def __init__(self, tasks: Tasks, *, weights: Numbers | None = None, **common: Any) -> None:

@@ -45,6 +45,8 @@ class COSMOS(PreferredScalarization):
         "ICDM 2021"
     )
     year = 2021
+    url = "https://arxiv.org/abs/2103.12880"
+    idea = "A chosen point of the Pareto front"
     waived_laws = {
         "scale": "the penalty has no units and the losses have: their balance changes with the scale"
     }

@@ -42,6 +42,8 @@ class CRMOGM(GradientAggregator):
         "Beyond, NeurIPS 2022"
     )
     year = 2022
+    url = "https://proceedings.neurips.cc/paper_files/paper/2022/hash/f91bd64a3620aad8e70a27ad9cb3ca57-Abstract-Conference.html"
+    idea = "A common descent direction, or a fair bargain"
     search_space = {"alpha": Uniform(0.5, 0.99)}
 
     def __init__(self, tasks: Tasks, *, inner: str = "mgda", alpha: float = 0.9, **common: Any) -> None:

@@ -34,6 +34,8 @@ class DualProj(GradientAggregator):
 
     paper = "Lopez-Paz and Ranzato, Gradient Episodic Memory for Continual Learning, NeurIPS 2017"
     year = 2017
+    url = "https://arxiv.org/abs/1706.08840"
+    idea = "Remove conflicts: project or turn gradients"
     traceable = False
 
     def weights(self, gram: Tensor) -> Tensor:

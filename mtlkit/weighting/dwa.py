@@ -42,6 +42,8 @@ class DWA(GradientAggregator):
 
     paper = "Liu et al., End-to-End Multi-Task Learning with Attention, CVPR 2019"
     year = 2019
+    url = "https://arxiv.org/abs/1803.10704"
+    idea = "Weigh losses: by uncertainty, progress or chance"
     uses_losses = True
     search_space = {"temperature": LogUniform(0.5, 5.0)}
 

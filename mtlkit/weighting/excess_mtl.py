@@ -47,6 +47,8 @@ class ExcessMTL(SimplexWeights):
 
     paper = "He et al., Robust Multi-Task Learning with Excess Risks, ICML 2024"
     year = 2024
+    url = "https://arxiv.org/abs/2402.02009"
+    idea = "A chosen point of the Pareto front"
     search_space = {"eta": LogUniform(0.01, 2.0)}
     reads_angles = False
 

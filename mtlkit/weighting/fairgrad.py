@@ -50,6 +50,8 @@ class FairGrad(GradientAggregator):
 
     paper = "Ban and Ji, Fair Resource Allocation in Multi-Task Learning, ICML 2024"
     year = 2024
+    url = "https://arxiv.org/abs/2402.15638"
+    idea = "A common descent direction, or a fair bargain"
     waived_laws = {
         "single_task": "the equation gives a single gradient g the length |g|^((1-alpha)/(1+alpha))",
     }

@@ -60,6 +60,8 @@ class FAMO(GradientAggregator):
 
     paper = "Liu et al., FAMO: Fast Adaptive Multitask Optimization, NeurIPS 2023"
     year = 2023
+    url = "https://arxiv.org/abs/2306.03792"
+    idea = "Weigh losses: by uncertainty, progress or chance"
     uses_losses = True
     search_space = {"lr": LogUniform(0.005, 0.1), "gamma": LogUniform(1e-4, 1e-2)}
 

@@ -33,6 +33,8 @@ class GLS(Scalarization):
         "for Multi-Task Learning, CVPR Workshops 2019"
     )
     year = 2019
+    url = "https://arxiv.org/abs/1904.08492"
+    idea = "Weigh losses: by uncertainty, progress or chance"
 
     def scalarize(self, losses: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """Geometric mean, and its quotient by each loss and their number."""

@@ -48,6 +48,8 @@ class GradDrop(GradientAggregator):
         "NeurIPS 2020"
     )
     year = 2020
+    url = "https://arxiv.org/abs/2010.06808"
+    idea = "Remove conflicts: project or turn gradients"
     search_space = {"leak": Uniform(0.0, 0.9)}
 
     def __init__(

@@ -53,6 +53,8 @@ class GradVac(GradientAggregator):
         "Massively Multilingual Models, ICLR 2021"
     )
     year = 2021
+    url = "https://arxiv.org/abs/2010.05874"
+    idea = "Remove conflicts: project or turn gradients"
     waived_laws = {
         "permutation": "the order of the others is drawn per position (exact for two tasks)",
     }

@@ -30,8 +30,10 @@ class IMTLG(GradientAggregator):
     to less than 1e-12.
     """
 
-    paper = "Liu et al., Toward Impartial Multi-task Learning, ICLR 2021"
+    paper = "Liu et al., Towards Impartial Multi-task Learning, ICLR 2021"
     year = 2021
+    url = "https://openreview.net/forum?id=IMPnRXEWpvr"
+    idea = "Equal parts: no task dominates by its size"
 
     def weights(self, gram: Tensor) -> Tensor:
         """Solution of the equal-projection system, with sum one."""

@@ -30,8 +30,10 @@ class IMTLL(GradientAggregator):
     too. It is twice ``uw`` with :math:`s_k` negated, so both have the same optima, on different paths.
     """
 
-    paper = "Liu et al., Toward Impartial Multi-task Learning, ICLR 2021"
+    paper = "Liu et al., Towards Impartial Multi-task Learning, ICLR 2021"
     year = 2021
+    url = "https://openreview.net/forum?id=IMPnRXEWpvr"
+    idea = "Equal parts: no task dominates by its size"
 
     def __init__(self, tasks: Tasks, **common: Any) -> None:
         super().__init__(tasks, **common)

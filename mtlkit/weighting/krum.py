@@ -43,6 +43,8 @@ class Krum(GradientAggregator):
         "NeurIPS 2017"
     )
     year = 2017
+    url = "https://arxiv.org/abs/1703.02757"
+    idea = "Robust against outliers, and references"
 
     def __init__(
         self, tasks: Tasks, *, n_byzantine: int = 0, n_selected: int = 1, **common: Any

@@ -21,6 +21,7 @@ class Mean(GradientAggregator):
     Length: K equal gradients g give g. LibMTL's EW is not the mean but the sum.
     """
 
+    idea = "No intervention: the baseline of every comparison"
     reads_gram = False
 
     def weights(self, gram: Tensor) -> Tensor:

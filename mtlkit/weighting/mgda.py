@@ -47,6 +47,8 @@ class MGDA(GradientAggregator):
 
     paper = "Sener and Koltun, Multi-Task Learning as Multi-Objective Optimization, NeurIPS 2018"
     year = 2018
+    url = "https://arxiv.org/abs/1810.04650"
+    idea = "A common descent direction, or a fair bargain"
     traceable = False
     search_space = {"normalize": Choice("none", "l2", "loss", "loss+")}
 

@@ -67,6 +67,8 @@ class MoCo(SimplexWeights):
         "Approach, ICLR 2023"
     )
     year = 2023
+    url = "https://arxiv.org/abs/2210.12624"
+    idea = "A common descent direction, or a fair bargain"
     search_space = {"beta": Uniform(0.05, 0.99), "gamma": LogUniform(0.01, 1.0)}
 
     def __init__(

@@ -49,6 +49,8 @@ class MoDo(SimplexWeights):
         "and Conflict-Avoidance, NeurIPS 2023"
     )
     year = 2023
+    url = "https://arxiv.org/abs/2305.20057"
+    idea = "A common descent direction, or a fair bargain"
     waived_laws = {
         "junction": "the features' gradients are compared between samples; combine is given no samples",
     }

@@ -49,6 +49,8 @@ class NashMTL(GradientAggregator):
 
     paper = "Navon et al., Multi-Task Learning as a Bargaining Game, ICML 2022"
     year = 2022
+    url = "https://arxiv.org/abs/2202.01017"
+    idea = "A common descent direction, or a fair bargain"
     waived_laws = {
         "single_task": "a single task bargains alone and gets the unit vector along its gradient",
     }

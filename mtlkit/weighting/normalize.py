@@ -36,6 +36,8 @@ class Normalize(GradientAggregator):
 
     paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"
     year = 2022
+    url = "https://arxiv.org/abs/2103.02631"
+    idea = "Homogenize sizes and directions (RotoGrad)"
     uses_losses = True
 
     def __init__(self, tasks: Tasks, *, burn_in: int = 20, **common: Any) -> None:

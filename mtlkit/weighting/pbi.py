@@ -46,6 +46,8 @@ class PBI(PreferredScalarization):
         "Transactions on Evolutionary Computation 2007"
     )
     year = 2007
+    url = "https://doi.org/10.1109/TEVC.2007.892759"
+    idea = "A chosen point of the Pareto front"
     search_space = {"theta": LogUniform(0.1, 10.0)}
 
     def __init__(

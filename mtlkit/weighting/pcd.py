@@ -49,6 +49,8 @@ class PCD(GradientAggregator):
         "Hierarchical Multi-Objective Optimization, TMLR 2026"
     )
     year = 2026
+    url = "https://arxiv.org/abs/2606.29521"
+    idea = "A chosen point of the Pareto front"
     waived_laws = {"permutation": "the first task is the primary one, unless another is named"}
     traceable = False
     search_space = {"tau": LogUniform(0.005, 0.5)}

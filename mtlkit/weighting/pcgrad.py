@@ -37,6 +37,8 @@ class PCGrad(GradientAggregator):
 
     paper = "Yu et al., Gradient Surgery for Multi-Task Learning, NeurIPS 2020"
     year = 2020
+    url = "https://arxiv.org/abs/2001.06782"
+    idea = "Remove conflicts: project or turn gradients"
     waived_laws = {
         "permutation": "the projection order is drawn per position (exact for two tasks)",
     }

@@ -35,6 +35,8 @@ class Random(GradientAggregator):
         "Learning, TMLR 2022"
     )
     year = 2022
+    url = "https://arxiv.org/abs/2111.10603"
+    idea = "Robust against outliers, and references"
     waived_laws = {"permutation": "the weights are drawn per position"}
     reads_gram = False
 

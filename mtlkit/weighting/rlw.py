@@ -52,6 +52,8 @@ class RLW(GradientAggregator):
         "Learning, TMLR 2022"
     )
     year = 2022
+    url = "https://arxiv.org/abs/2111.10603"
+    idea = "Weigh losses: by uncertainty, progress or chance"
     waived_laws = {"permutation": "the weights are drawn per position"}
     search_space = {"dist": Choice("normal", "uniform", "dirichlet", "bernoulli")}
 

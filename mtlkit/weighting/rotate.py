@@ -58,6 +58,8 @@ class Rotate(GradientAggregator):
 
     paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"
     year = 2022
+    url = "https://arxiv.org/abs/2103.02631"
+    idea = "Homogenize sizes and directions (RotoGrad)"
     search_space = {"size": FeatureShare(0.25, 0.5, 0.75, 1.0), LR_RATIO: LogUniform(0.05, 1.0)}
 
     def __init__(

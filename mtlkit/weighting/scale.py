@@ -39,6 +39,8 @@ class Scale(GradientAggregator):
 
     paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"
     year = 2022
+    url = "https://arxiv.org/abs/2103.02631"
+    idea = "Homogenize sizes and directions (RotoGrad)"
     reads_angles = False
 
     def __init__(self, tasks: Tasks, *, burn_in: int = 0, **common: Any) -> None:

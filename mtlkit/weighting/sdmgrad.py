@@ -58,6 +58,8 @@ class SDMGrad(SimplexWeights):
         "Algorithms, NeurIPS 2023"
     )
     year = 2023
+    url = "https://arxiv.org/abs/2305.18409"
+    idea = "A common descent direction, or a fair bargain"
     waived_laws = {
         "junction": "the features' gradients are compared between samples; combine is given no samples",
     }

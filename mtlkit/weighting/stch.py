@@ -56,6 +56,8 @@ class STCH(PreferredScalarization):
 
     paper = "Lin et al., Smooth Tchebycheff Scalarization for Multi-Objective Optimization, ICML 2024"
     year = 2024
+    url = "https://arxiv.org/abs/2402.19078"
+    idea = "A chosen point of the Pareto front"
     search_space = {"mu": LogUniform(0.1, 5.0)}
 
     def __init__(

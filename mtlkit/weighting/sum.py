@@ -20,6 +20,7 @@ class Sum(GradientAggregator):
     Length: K equal gradients g give K g. LibMTL's EW is this sum.
     """
 
+    idea = "No intervention: the baseline of every comparison"
     is_plain_sum = True
     reads_gram = False
 

@@ -43,6 +43,8 @@ class TorchJD(GradientAggregator):
 
     paper = "Quinton and Rey, Jacobian Descent for Multi-Objective Optimization, arXiv 2406.16232, 2024"
     year = 2024
+    url = "https://arxiv.org/abs/2406.16232"
+    idea = "Robust against outliers, and references"
     traceable = False
     exact_if = "for aggregators of the Gram matrix"
 

@@ -34,9 +34,11 @@ class TrimmedMean(GradientAggregator):
     """
 
     paper = (
-        "Yin et al., Byzantine-Robust Distributed Learning: Toward Optimal Statistical Rates, ICML 2018"
+        "Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, ICML 2018"
     )
     year = 2018
+    url = "https://arxiv.org/abs/1803.01498"
+    idea = "Robust against outliers, and references"
 
     def __init__(self, tasks: Tasks, *, trim: int = 1, **common: Any) -> None:
         super().__init__(tasks, **common)

@@ -34,6 +34,8 @@ class UPGrad(GradientAggregator):
 
     paper = "Quinton and Rey, Jacobian Descent for Multi-Objective Optimization, arXiv 2406.16232, 2024"
     year = 2024
+    url = "https://arxiv.org/abs/2406.16232"
+    idea = "Remove conflicts: project or turn gradients"
     traceable = False
 
     def weights(self, gram: Tensor) -> Tensor:

@@ -42,6 +42,8 @@ class UW(GradientAggregator):
         "Semantics, CVPR 2018"
     )
     year = 2018
+    url = "https://arxiv.org/abs/1705.07115"
+    idea = "Weigh losses: by uncertainty, progress or chance"
     waived_laws = {"single_task": "a loss is weighed by half its inverse variance, also if it is alone"}
 
     def __init__(self, tasks: Tasks, *, classification: Sequence[str] = (), **common: Any) -> None:
