@@ -110,8 +110,6 @@ class GradientAggregator(Method, ABC):
     ) -> None:
         if not self.roles:
             raise TypeError(f"{type(self).__name__} is abstract: override the hooks of a role")
-        if wrt not in ("features", "parameters"):
-            raise SpecError(f"wrt must be 'features' or 'parameters', not {wrt!r}")
         super().__init__(tasks)
         self.wrt = wrt
         self.sync = sync

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Uniform
 from mtlkit.engine.gram import precision
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.host import on_host
 from mtlkit.method.method import Tasks
@@ -56,10 +55,8 @@ class CAGrad(GradientAggregator):
     traceable = False
     search_space = {"c": Uniform(0.1, 1.0)}
 
-    def __init__(self, tasks: Tasks, *, c: float = 0.4, **common: Any) -> None:
+    def __init__(self, tasks: Tasks, *, c: Annotated[float, Ge(0)] = 0.4, **common: Any) -> None:
         super().__init__(tasks, **common)
-        if not 0 <= c < math.inf:
-            raise SpecError(f"c of cagrad must be 0 or more and finite, not {c}")
         self.c = c
 
     def weights(self, gram: Tensor) -> Tensor:

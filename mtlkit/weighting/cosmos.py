@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform
 from mtlkit.engine.gram import safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.method import Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.scalarization import PreferredScalarization
@@ -52,10 +51,8 @@ class COSMOS(PreferredScalarization):
     }
     search_space = {"penalty": LogUniform(0.01, 8.0)}
 
-    def __init__(self, tasks: Tasks, *, penalty: float = 2.0, **common: Any) -> None:
+    def __init__(self, tasks: Tasks, *, penalty: Annotated[float, Ge(0)] = 2.0, **common: Any) -> None:
         super().__init__(tasks, **common)
-        if not 0 <= penalty < math.inf:
-            raise SpecError(f"penalty of cosmos must be 0 or more and finite, not {penalty}")
         self.penalty = penalty
 
     def scalarize(self, losses: Tensor, state: State) -> tuple[Tensor, Tensor]:

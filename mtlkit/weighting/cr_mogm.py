@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Le
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Uniform
 from mtlkit.engine.step import Step
@@ -46,10 +47,15 @@ class CRMOGM(GradientAggregator):
     idea = "A common descent direction, or a fair bargain"
     search_space = {"alpha": Uniform(0.5, 0.99)}
 
-    def __init__(self, tasks: Tasks, *, inner: str = "mgda", alpha: float = 0.9, **common: Any) -> None:
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        inner: str = "mgda",
+        alpha: Annotated[float, Ge(0), Le(1)] = 0.9,
+        **common: Any,
+    ) -> None:
         super().__init__(tasks, **common)
-        if not 0 <= alpha <= 1:
-            raise SpecError(f"alpha of cr_mogm must be in [0, 1], not {alpha}")
         self.inner = inner
         self.alpha = alpha
         self.method = _create(inner, self.tasks)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Lt
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice
 from mtlkit.engine.gram import norms_of, safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.method import Tasks
 from mtlkit.method.state import State
@@ -67,13 +67,14 @@ class DBMTL(GradientAggregator):
     search_space = {"beta": Choice(0.1, 0.5, 0.9), "beta_sigma": Choice(0.0, 0.5)}
 
     def __init__(
-        self, tasks: Tasks, *, beta: float = 0.9, beta_sigma: float = 0.0, **common: Any
+        self,
+        tasks: Tasks,
+        *,
+        beta: Annotated[float, Ge(0), Lt(1)] = 0.9,
+        beta_sigma: Annotated[float, Ge(0)] = 0.0,
+        **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not 0 <= beta < 1:
-            raise SpecError(f"beta of db_mtl must be in [0, 1), not {beta}")
-        if not 0 <= beta_sigma < torch.inf:
-            raise SpecError(f"beta_sigma of db_mtl must be 0 or more and finite, not {beta_sigma}")
         self.beta = beta
         self.beta_sigma = beta_sigma
         self.needs_whole_gradients = self.wrt == "parameters"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Gt
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform
 from mtlkit.engine.gram import safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.method import Tasks
 from mtlkit.method.state import State
@@ -48,13 +47,14 @@ class DWA(GradientAggregator):
     search_space = {"temperature": LogUniform(0.5, 5.0)}
 
     def __init__(
-        self, tasks: Tasks, *, temperature: float = 2.0, window: int | None = None, **common: Any
+        self,
+        tasks: Tasks,
+        *,
+        temperature: Annotated[float, Gt(0)] = 2.0,
+        window: Annotated[int, Ge(1)] | None = None,
+        **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not 0 < temperature < math.inf:
-            raise SpecError(f"temperature of dwa must be positive and finite, not {temperature}")
-        if window is not None and not 1 <= window < math.inf:
-            raise SpecError(f"window of dwa must be 1 step or more and finite, not {window}")
         self.temperature = temperature
         self.window = window
         self.epoch_batches = 1

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Uniform
 from mtlkit.engine.gram import precision
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.host import on_host
 from mtlkit.method.method import Tasks
@@ -58,13 +57,10 @@ class FairGrad(GradientAggregator):
     traceable = False
     search_space = {"alpha": Uniform(0.5, 3.0)}
 
-    def __init__(self, tasks: Tasks, *, alpha: float = 1.0, **common: Any) -> None:
+    def __init__(
+        self, tasks: Tasks, *, alpha: Literal[0] | Annotated[float, Ge(_LEAST)] = 1.0, **common: Any
+    ) -> None:
         super().__init__(tasks, **common)
-        if alpha != 0 and not _LEAST <= alpha < math.inf:
-            raise SpecError(
-                f"alpha of fairgrad must be 0, or at least {_LEAST} and finite, not {alpha}: powers of "
-                "1/alpha would underflow"
-            )
         self.alpha = alpha
 
     def weights(self, gram: Tensor) -> Tensor:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform
 from mtlkit.engine.gram import safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.method import Tasks
 from mtlkit.method.state import State
@@ -69,15 +68,12 @@ class FAMO(GradientAggregator):
         self,
         tasks: Tasks,
         *,
-        lr: float = 0.025,
-        gamma: float = 1e-3,
+        lr: Annotated[float, Ge(0)] = 0.025,
+        gamma: Annotated[float, Ge(0)] = 1e-3,
         min_losses: Numbers | None = None,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        for option, value in (("lr", lr), ("gamma", gamma)):
-            if not 0 <= value < math.inf:
-                raise SpecError(f"{option} of famo must be 0 or more and finite, not {value}")
         self.lr = lr
         self.gamma = gamma
         self.min_losses = min_losses

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Le
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Uniform
 from mtlkit.engine.randomness import uniform
@@ -53,7 +54,12 @@ class GradDrop(GradientAggregator):
     search_space = {"leak": Uniform(0.0, 0.9)}
 
     def __init__(
-        self, tasks: Tasks, *, leak: float | Numbers = 0.0, seed: int = 0, **common: Any
+        self,
+        tasks: Tasks,
+        *,
+        leak: Annotated[float, Ge(0), Le(1)] | Numbers = 0.0,
+        seed: int = 0,
+        **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
         given = [leak] * len(self.tasks) if isinstance(leak, int | float) else leak

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Le
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform
 from mtlkit.engine.gram import cosine_matrix, norms_of, precision, safe_divide
 from mtlkit.engine.randomness import random_orders
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.method import Tasks
 from mtlkit.method.state import State
@@ -60,10 +60,10 @@ class GradVac(GradientAggregator):
     }
     search_space = {"beta": LogUniform(0.005, 0.5)}
 
-    def __init__(self, tasks: Tasks, *, beta: float = 0.01, seed: int = 0, **common: Any) -> None:
+    def __init__(
+        self, tasks: Tasks, *, beta: Annotated[float, Ge(0), Le(1)] = 0.01, seed: int = 0, **common: Any
+    ) -> None:
         super().__init__(tasks, **common)
-        if not 0 <= beta <= 1:
-            raise SpecError(f"beta of gradvac must be in [0, 1], not {beta}")
         self.beta = beta
         self.seed = seed
         self.add_state("goals", 0.0, per="pair")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Gt
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice, LogUniform
 from mtlkit.engine.gram import safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.method import Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.simplex import SimplexWeights, project_onto_simplex
@@ -61,16 +60,12 @@ class MoDo(SimplexWeights):
         self,
         tasks: Tasks,
         *,
-        gamma: float = 0.1,
-        rho: float = 0.1,
+        gamma: Annotated[float, Gt(0)] = 0.1,
+        rho: Annotated[float, Ge(0)] = 0.1,
         normalize: bool = True,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not 0 < gamma < math.inf:
-            raise SpecError(f"gamma of modo must be positive and finite, not {gamma}")
-        if not 0 <= rho < math.inf:
-            raise SpecError(f"rho of modo must be 0 or more and finite, not {rho}")
         self.gamma = gamma
         self.rho = rho
         self.normalize = normalize

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.engine.gram import precision
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.host import on_host
 from mtlkit.method.method import Tasks
@@ -60,15 +60,11 @@ class NashMTL(GradientAggregator):
         self,
         tasks: Tasks,
         *,
-        update_every: int = 1,
-        max_norm: float | None = None,
+        update_every: Annotated[int, Ge(1)] = 1,
+        max_norm: Annotated[float, Ge(0)] | None = None,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if update_every < 1:
-            raise SpecError(f"update_every of nash_mtl must be 1 or more, not {update_every}")
-        if max_norm is not None and not 0 <= max_norm < math.inf:
-            raise SpecError(f"max_norm of nash_mtl must be None or finite and 0 or more, not {max_norm}")
         self.update_every = update_every
         self.max_norm = max_norm
         self.add_state("kept", -1.0)  # negative: not solved yet

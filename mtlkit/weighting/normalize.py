@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.method import Tasks
 from mtlkit.method.state import State
@@ -40,10 +40,8 @@ class Normalize(GradientAggregator):
     idea = "Homogenize sizes and directions (RotoGrad)"
     uses_losses = True
 
-    def __init__(self, tasks: Tasks, *, burn_in: int = 20, **common: Any) -> None:
+    def __init__(self, tasks: Tasks, *, burn_in: Annotated[int, Ge(0)] = 20, **common: Any) -> None:
         super().__init__(tasks, **common)
-        if burn_in < 0:
-            raise SpecError(f"burn_in of normalize must be 0 or more, not {burn_in}")
         self.burn_in = burn_in
         self.add_state("reference", 0.0)
         self.add_state("seen", 0)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform
 from mtlkit.engine.gram import safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.method import Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.numbers import Numbers, per_task
@@ -54,13 +53,11 @@ class PBI(PreferredScalarization):
         self,
         tasks: Tasks,
         *,
-        theta: float = 5.0,
+        theta: Annotated[float, Ge(0)] = 5.0,
         ideal: Numbers | None = None,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not 0 <= theta < math.inf:
-            raise SpecError(f"theta of pbi must be 0 or more and finite, not {theta}")
         self.theta = theta
         self.ideal = ideal
         self.add_constant("ideal_point", per_task("ideal of pbi", ideal, self.tasks, 0.0))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Le, Lt
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform
 from mtlkit.engine.gram import precision, safe_divide
-from mtlkit.errors import SpecError, unknown_name
+from mtlkit.errors import unknown_name
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.host import on_host
 from mtlkit.method.method import Tasks
@@ -60,17 +61,13 @@ class PCD(GradientAggregator):
         tasks: Tasks,
         *,
         primary: str | int | None = None,
-        tau: float = 0.02,
-        beta: float = 0.999,
+        tau: Annotated[float, Ge(0), Le(1)] = 0.02,
+        beta: Annotated[float, Ge(0), Lt(1)] = 0.999,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
         if primary is not None and str(primary) not in self.tasks:
             raise unknown_name("task", str(primary), self.tasks)
-        if not 0 <= tau <= 1:
-            raise SpecError(f"tau of pcd must be in [0, 1], not {tau}")
-        if not 0 <= beta < 1:
-            raise SpecError(f"beta of pcd must be in [0, 1), not {beta}")
         self.primary = primary
         if primary is not None:
             self.waived_laws = {

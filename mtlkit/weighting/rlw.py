@@ -10,12 +10,9 @@ from torch import Tensor
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice
 from mtlkit.engine.randomness import normal, uniform
-from mtlkit.errors import unknown_name
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.method import Tasks
 from mtlkit.method.state import State
-
-_DISTRIBUTIONS = ("normal", "uniform", "dirichlet", "bernoulli", "constrained_bernoulli")
 
 
 @register_method("rlw")
@@ -66,8 +63,6 @@ class RLW(GradientAggregator):
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if dist not in _DISTRIBUTIONS:
-            raise unknown_name("dist of rlw", str(dist), _DISTRIBUTIONS)
         self.dist = dist
         self.seed = seed
         self.add_state("draws", 0, per="all")

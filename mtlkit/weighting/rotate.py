@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LR_RATIO, FeatureShare, LogUniform
 from mtlkit.engine.gram import norms_of, safe_divide
@@ -67,13 +68,13 @@ class Rotate(GradientAggregator):
         tasks: Tasks,
         *,
         feature_dim: int | None = None,
-        size: int | None = None,
-        blocks: int = 1,
+        size: Annotated[int, Ge(1)] | None = None,
+        blocks: Annotated[int, Ge(1)] = 1,
         dim: int | Literal["channel", "flat"] = -1,
         start: Literal["identity", "random"] = "identity",
         seed: int = 0,
-        update_every: int = 1,
-        burn_in: int = 0,
+        update_every: Annotated[int, Ge(1)] = 1,
+        burn_in: Annotated[int, Ge(0)] = 0,
         param: Literal["lie", "geotorch"] = "lie",
         leaf: int = -1,
         **common: Any,
@@ -81,9 +82,6 @@ class Rotate(GradientAggregator):
         super().__init__(tasks, **common)
         self.size, self.blocks, self.dim, self.start, self.seed = size, blocks, dim, start, seed
         self.update_every, self.burn_in, self.param, self.leaf = update_every, burn_in, param, leaf
-        for option, given, least in (("update_every", update_every, 1), ("burn_in", burn_in, 0)):
-            if given < least:
-                raise SpecError(f"{option} of rotate must be {least} or more, not {given}")
         self.side = _checked_size(size, feature_dim, blocks)
         self.axis = Axis(dim, self.side, whole=size is None)
         kind = Rotations if param == "lie" else GeotorchRotations

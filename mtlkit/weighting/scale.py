@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.engine.gram import norms_of, safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.method import Tasks
 from mtlkit.method.state import State
@@ -43,10 +43,8 @@ class Scale(GradientAggregator):
     idea = "Homogenize sizes and directions (RotoGrad)"
     reads_angles = False
 
-    def __init__(self, tasks: Tasks, *, burn_in: int = 0, **common: Any) -> None:
+    def __init__(self, tasks: Tasks, *, burn_in: Annotated[int, Ge(0)] = 0, **common: Any) -> None:
         super().__init__(tasks, **common)
-        if burn_in < 0:
-            raise SpecError(f"burn_in of scale must be 0 or more, not {burn_in}")
         self.burn_in = burn_in
         self.add_state("initial_norms", 0.0)
         self.add_state("seen", 0)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Gt
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform
 from mtlkit.engine.gram import safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.method import Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.scalarization import PreferredScalarization, log_losses
@@ -64,18 +63,12 @@ class STCH(PreferredScalarization):
         self,
         tasks: Tasks,
         *,
-        mu: float = 1.0,
-        warmup: int = 100,
+        mu: Annotated[float, Gt(0)] = 1.0,
+        warmup: Annotated[int, Ge(0)] = 100,
         transform: Literal["log", "none"] = "log",
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not 0 < mu < math.inf:
-            raise SpecError(f"mu of stch must be positive and finite, not {mu}")
-        if warmup < 0:
-            raise SpecError(f"warmup of stch must be 0 steps or more, not {warmup}")
-        if transform not in ("log", "none"):
-            raise SpecError(f"transform of stch must be 'log' or 'none', not {transform!r}")
         self.mu = mu
         self.warmup = warmup
         self.transform = transform

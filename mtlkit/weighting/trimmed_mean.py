@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.method import Tasks
 
@@ -40,10 +40,8 @@ class TrimmedMean(GradientAggregator):
     url = "https://arxiv.org/abs/1803.01498"
     idea = "Robust against outliers, and references"
 
-    def __init__(self, tasks: Tasks, *, trim: int = 1, **common: Any) -> None:
+    def __init__(self, tasks: Tasks, *, trim: Annotated[int, Ge(0)] = 1, **common: Any) -> None:
         super().__init__(tasks, **common)
-        if trim < 0:
-            raise SpecError(f"trim of trimmed_mean must be 0 or more, not {trim}")
         self.trim = trim
 
     def merge(self, grads: Tensor) -> Tensor:

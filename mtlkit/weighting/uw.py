@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mtlkit.config.registry import register_method
-from mtlkit.errors import SpecError, unknown_name
+from mtlkit.errors import unknown_name
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.method import Tasks
 from mtlkit.method.state import State
@@ -49,11 +49,6 @@ class UW(GradientAggregator):
     def __init__(self, tasks: Tasks, *, classification: Sequence[str] = (), **common: Any) -> None:
         super().__init__(tasks, **common)
         self.classification = classification
-        if isinstance(classification, str):
-            raise SpecError(
-                f"classification of uw must be a list of task names, not the word {classification!r}; "
-                f"write [{classification}]"
-            )
         names = [str(name) for name in classification]
         for name in names:
             if name not in self.tasks:

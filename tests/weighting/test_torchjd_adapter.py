@@ -70,5 +70,5 @@ def test_wrong_names_and_options_are_named():
 
 def test_without_torchjd_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchjd", None)
-    with pytest.raises(MissingExtraError, match=r"pip install '\.\[dev\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'mtlkit\[dev\]'"):
         mtlkit.create_method("torchjd", 2)
