@@ -33,9 +33,7 @@ the numbers of tasks and seeds. Budgets and networks differ, so that columns are
 another, and most differences within a column are not significant: see each section. The mean place is
 over the data sets that a method was run on, 0 for always first, 1 for always last. Left out are
 comparisons of fewer than four of these methods: {left_out}. On cifar10 the area under the ROC curve
-counts, as some single-task networks have an F1 of zero, and all but the sum have R_k. The cost is what a
-method adds to a step with ten tasks and 512 features, all rotated where a method rotates, on one thread;
-that of the tuned sum is its search."""
+counts, as some single-task networks have an F1 of zero, and all but the sum have R_k."""
 FRONTS = """\
 Beside the front of weighted sums: constant weights of the losses, drawn evenly from the simplex and
 trained like the methods. In brackets after a data set: the numbers of weightings and of seeds that they

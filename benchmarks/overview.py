@@ -12,7 +12,6 @@ from dataclasses import replace
 import numpy as np
 from scipy.stats import rankdata
 
-from mtlkit.cli.costs import kept_costs
 from mtlkit.report.results import FRONT, Comparison, TaskRecord
 from mtlkit.report.significance import rank_methods
 from mtlkit.report.trade_offs import mean_gains
@@ -62,8 +61,7 @@ def overview(comparisons: Mapping[str, Comparison]) -> str:
     A cell is the mean improvement over single-task networks in percent, over tasks and seeds, and the
     place by the mean of the tasks' ranks; equal ranks share their places. As not every method was run
     everywhere, the mean place is one of shares: 0 for always first, 1 for always last. A head has the
-    numbers of tasks and seeds. The cost is what a method adds to a step, as ``mtlkit methods`` shows it;
-    that of the tuned sum is its search. Comparisons that are :func:`left_out` have no column.
+    numbers of tasks and seeds. Comparisons that are :func:`left_out` have no column.
     """
     gone = left_out(comparisons)
     comparisons = {name: each for name, each in comparisons.items() if name not in gone}
@@ -83,13 +81,11 @@ def overview(comparisons: Mapping[str, Comparison]) -> str:
             shares.setdefault(method, []).append(share)
     order = sorted((m for m in METHODS if m in cells), key=lambda m: float(np.mean(shares[m])))
     names = list(comparisons)
-    heads = ["method", "mean place", "cost", *(_head(name, comparisons[name]) for name in names)]
-    lines = [f"| {' | '.join(heads)} |", "|:--|" + "--:|" * (len(names) + 2)]
-    costs = {name: f"+{added:g}\N{NO-BREAK SPACE}ms" for name, added in kept_costs().added.items()}
-    costs["tuned sum"] = "20 trainings"
+    heads = ["method", "mean place", *(_head(name, comparisons[name]) for name in names)]
+    lines = [f"| {' | '.join(heads)} |", "|:--|" + "--:|" * (len(names) + 1)]
     for method in order:
         found = [cells[method].get(name, "–") for name in names]
-        row = [method, f"{np.mean(shares[method]):.2f}", costs[method], *found]
+        row = [method, f"{np.mean(shares[method]):.2f}", *found]
         lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines) + "\n"
 

@@ -6,7 +6,7 @@
 >>> seg, depth = method(features)  # fork the features
 >>> method.total({"seg": seg.sum(), "depth": -depth[:, 0].sum()}).backward()  # one ordinary backward
 >>> features.grad  # the conflict is removed
-tensor([[-0.5000,  1.0000]])
+tensor([[-0.5000,  1.5000]])
 """
 
 import importlib as _importlib

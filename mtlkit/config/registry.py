@@ -12,12 +12,12 @@ import inspect
 import re
 import typing
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from importlib.metadata import entry_points
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache, cached_property
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
-from mtlkit.config.annotations import describe, fits
+from mtlkit.config.annotations import describe, fits, is_finite
 from mtlkit.config.spec import Part, SpecLike, format_spec, is_word, parse_spec
 from mtlkit.errors import SpecError, shorten, unknown_name
 
@@ -40,7 +40,7 @@ class Registry(Generic[T]):
         self, kind: str, group: str, builtin: str, spellings: Mapping[str, str] | None = None
     ) -> None:
         self.kind = kind
-        self._spellings = {_fold(name): known for name, known in (spellings or {}).items()}
+        self.spellings = {_fold(name): known for name, known in (spellings or {}).items()}
         self.group = group
         self._builtin = builtin
         self._factories: dict[str, T] = {}
@@ -102,12 +102,15 @@ class Registry(Generic[T]):
 
     def canonical(self, name: str) -> str:
         """The registered name that ``name`` is a spelling of; itself if there is none."""
-        self._load()
-        if name in self._factories or name in self._aliases:
-            return name
-        folded = _fold(name)
-        found = [known for known in self.names() if _fold(known) == folded]
-        return found[0] if len(found) == 1 else self._spellings.get(folded, name)
+        return match_name(name, self.names(), self.spellings)
+
+    def has_plugins(self) -> bool:
+        """Whether there may be more than the built-in ones, or all have been imported anyway."""
+        return bool(self._factories or self._aliases or self._entries)
+
+    @cached_property
+    def _entries(self) -> list[EntryPoint]:
+        return list(entry_points(group=self.group))
 
     def get(self, name: str) -> T:
         """The factory of this name, or an error with the nearest names."""
@@ -171,7 +174,7 @@ class Registry(Generic[T]):
             return
         self._loaded = True
         importlib.import_module(self._builtin)
-        for entry in entry_points(group=self.group):
+        for entry in self._entries:
             try:
                 found = entry.load()
                 if callable(found) and _origin(found) != _origin(self._factories.get(entry.name)):
@@ -183,6 +186,19 @@ class Registry(Generic[T]):
                     RuntimeWarning,
                     stacklevel=3,
                 )
+
+
+def match_name(name: str, known: Collection[str], spellings: Mapping[str, str]) -> str:
+    """The known name that ``name`` is a spelling of; itself if there is none, or more than one.
+
+    >>> match_name("Nash-MTL", ["mgda", "nash_mtl"], {})
+    'nash_mtl'
+    """
+    if name in known:
+        return name
+    folded = _fold(name)
+    found = [each for each in known if _fold(each) == folded]
+    return found[0] if len(found) == 1 else spellings.get(folded, name)
 
 
 def _fold(name: str) -> str:
@@ -216,7 +232,8 @@ def check_options(factory: Callable[..., Any], options: Mapping[str, Any], of: s
         value, annotation = options[key], annotations.get(key, Any)
         if value is not defaults[key] and not fits(value, annotation):
             of = of or getattr(factory, "name", "") or factory.__name__
-            wanted = "finite" if annotation is Any else describe(annotation)
+            is_typed = is_finite(value) or (annotation is not Any and isinstance(value, float))
+            wanted = describe(annotation) if is_typed else "finite"
             raise SpecError(f"{key} of {of} must be {wanted}, not {shorten(value)}")
 
 

@@ -249,7 +249,7 @@ def test_networks_data_sets_and_tasks_are_found_by_other_spellings_too():
 
 def test_every_other_spelling_leads_to_a_registered_name():
     for registry in (methods, mtlkit.config.registry.architectures):
-        for spelling, name in registry._spellings.items():
+        for spelling, name in registry.spellings.items():
             assert name in registry.names(), spelling
             assert registry.canonical(spelling) == name
 
