@@ -15,7 +15,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from mtlkit.config import annotations, search
+from mtlkit.config import search
+from mtlkit.config.annotations import Ge, Gt, Le, Lt
 
 _PACKAGE = Path(__file__).parent.parent
 _BASE = "GradientAggregator"
@@ -23,7 +24,7 @@ _BASE = "GradientAggregator"
 _KNOWN: dict[str, Any] = {
     **{name: getattr(typing, name) for name in ("Annotated", "Any", "Literal")},
     **{name: getattr(abc, name) for name in ("Mapping", "Sequence")},
-    **{name: getattr(annotations, name) for name in ("Ge", "Gt", "Le", "Lt")},
+    **{kind.__name__: kind for kind in (Ge, Gt, Le, Lt)},
     **{name: kind for name, kind in vars(search).items() if not name.startswith("_")},
     **{kind.__name__: kind for kind in (bool, dict, float, frozenset, int, list, str, tuple)},
     "math": math,
