@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mtlkit.method.create import create_method
     from mtlkit.method.dropins import backward, mtl_backward
     from mtlkit.method.losses import weigh_by_labels
+    from mtlkit.method.method import Method
     from mtlkit.tasks import Task, register_task
     from mtlkit.training.groups import param_groups, rotation_schedule
     from mtlkit.training.trainer import Trainer
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Architecture",
     "GradientAggregator",
+    "Method",
     "MtlkitError",
     "Step",
     "Task",
@@ -73,6 +75,7 @@ __all__ = [
 _LAZY = {
     "Architecture": "mtlkit.architectures.base",
     "GradientAggregator": "mtlkit.method.aggregator",
+    "Method": "mtlkit.method.method",
     "Step": "mtlkit.engine.step",
     "Task": "mtlkit.tasks",
     "Trainer": "mtlkit.training.trainer",

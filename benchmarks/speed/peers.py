@@ -26,7 +26,7 @@ OURS = {
     "mtlkit upgrad": "upgrad",
     "mtlkit rotograd": "rotograd",
     "mtlkit upgrad(wrt=parameters)": "upgrad(wrt=parameters)",
-    "geotorch's rotations in rotograd": "rotograd(param=geotorch)",
+    "geotorch's rotations in rotograd": "rotograd(backend=geotorch)",
 }
 
 

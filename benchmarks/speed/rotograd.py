@@ -94,14 +94,14 @@ def run(rounds: int = 15) -> list[Row]:
         )
     )
     for width, tasks, limit in ((512, 10, 4.0), (1024, 3, 8.0)):
-        specs = {"lie": "rotograd", "geotorch": "rotate(param=geotorch)+scale"}
+        specs = {"lie": "rotograd", "geotorch": "rotate(backend=geotorch)+scale"}
         # geotorch pays more once its rotations have left the identity, and RAdam starts after step 5
         seconds = interleave(_candidates(width, tasks, specs), max(3, rounds // 4), warmup=8)
         group = f"RotoGrad step, m={width}, K={tasks}"
         rows.append(
             Row(
                 group,
-                "param=geotorch / param=lie",
+                "backend=geotorch / backend=lie",
                 ratio(seconds, "geotorch", "lie"),
                 limit=limit,
                 at_least=True,

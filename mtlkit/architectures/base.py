@@ -14,7 +14,7 @@ from mtlkit.architectures.saving import Pretrained
 from mtlkit.config.names import task_names
 from mtlkit.config.registry import methods
 from mtlkit.config.spec import Part, format_spec
-from mtlkit.engine.nesting import flatten_features
+from mtlkit.engine.features import flatten_features
 from mtlkit.errors import SpecError, UsageError, unknown_name
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.create import create_method

@@ -26,11 +26,11 @@ OMITTED = {
 """Published methods that are left out on purpose, with the reason."""
 
 _HOOKS = {
-    "weigh losses": {"weigh_losses", "loss_weights"},
+    "weigh losses": {"weigh_losses"},
     "fork features": {"fork"},
-    "merge gradients": {"weigh", "weights", "merge", "merge_rows"},
+    "merge gradients": {"weigh", "merge"},
 }
-_OF_MERGES = ("wrt", "sync")
+_OF_MERGES = ("wrt", "groups", "sync")
 """Options that only a part which merges gradients has."""
 
 
@@ -188,7 +188,7 @@ _NEEDS = ("features", "losses", "Gram matrix", "whole gradients", "own parameter
 def _needs(source: ClassSource, roles: tuple[str, ...]) -> tuple[str, ...]:
     hooks = source.functions.keys()
     merges = "merge gradients" in roles and not source.attribute("is_plain_sum", False)
-    whole = merges and not {"weigh", "weights"} & hooks
+    whole = merges and "weigh" not in hooks
     needs = (
         "fork features" in roles or merges,
         "weigh losses" in roles or source.attribute("uses_losses", False),
@@ -216,7 +216,7 @@ def _waits(source: ClassSource) -> str:
     """What a CUDA device is waited for: a solver on the host, or PyTorch's eigenvalues."""
     if source.mentions("eigh"):
         return " + eigenvalues"
-    return " + solver" if source.attribute("traceable", True) is False else ""
+    return " + solver" if source.mentions("on_host") else ""
 
 
 def _options(source: ClassSource, merges: bool) -> tuple[Option, ...]:

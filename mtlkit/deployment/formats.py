@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mtlkit.deployment.loading import LoadedModel, build
-from mtlkit.engine.nesting import flatten_features
+from mtlkit.engine.features import flatten_features
 from mtlkit.errors import MissingExtraError, MtlkitError
 from mtlkit.training.record import Record
 

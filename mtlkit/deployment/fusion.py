@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
 from mtlkit.deployment.tracing import is_own_class, traced, uncompiled_copy
-from mtlkit.engine.nesting import flatten_features
+from mtlkit.engine.features import flatten_features
 from mtlkit.errors import UsageError
 from mtlkit.method.aggregator import GradientAggregator
 

@@ -13,7 +13,7 @@ import torch
 from mtlkit.config.files import replacing
 from mtlkit.data.table.reading import Frame, import_pandas
 from mtlkit.deployment.loading import LoadedModel, load
-from mtlkit.engine.nesting import flatten_features
+from mtlkit.engine.features import flatten_features
 from mtlkit.errors import MtlkitError, SpecError, unknown_name
 
 KEEP_ALL = "all"

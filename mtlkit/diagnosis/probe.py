@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from mtlkit.engine.nesting import flatten_features
+from mtlkit.engine.features import flatten_features
 from mtlkit.method.aggregator import GradientAggregator
 
 

@@ -13,6 +13,8 @@ _CHUNK = 2**16
 _PIECE = 2**12
 
 Column = Sequence[Tensor | None]
+TensorList = list[Tensor | None]
+"""Gradients of a list of tensors; None where there is none."""
 
 
 class Gradients:
@@ -35,8 +37,11 @@ class Gradients:
         self.tasks = tuple(rows)
         self.dtype = dtype
         self.rows = rows
-        self._tensors = tensors
-        self._columns: list[Column] = list(zip(*rows.values(), strict=True))
+        self.tensors = tensors
+        self._columns: list[Column] = [
+            [None if g is None else _real(g) for g in column]
+            for column in zip(*rows.values(), strict=True)
+        ]
 
     @property
     def size(self) -> int:
@@ -46,40 +51,46 @@ class Gradients:
     @property
     def reached(self) -> list[Tensor]:
         """The tensors that :meth:`matrix` has columns of; empty if they are not known."""
-        pairs = zip(self._tensors, self._columns, strict=bool(self._tensors))
+        pairs = zip(self.tensors, self._columns, strict=bool(self.tensors))
         return [tensor for tensor, column in pairs if _example(column) is not None]
 
+    def pick(self, columns: Sequence[int]) -> Gradients:
+        """The gradients of some of the tensors, of the tasks that reach any of these."""
+        rows = {task: [row[i] for i in columns] for task, row in self.rows.items()}
+        reaching = {task: row for task, row in rows.items() if any(g is not None for g in row)}
+        return Gradients(reaching, self.dtype, [self.tensors[i] for i in columns])
+
     def gram(self) -> Tensor:
-        """(P, P) inner products, accumulated in ``dtype``."""
+        """(P, P) inner products, accumulated in ``dtype``; of complex numbers their real parts."""
         gram: Tensor | None = None
         for column in self._columns:
             for matrix in self._matrices(column):
                 product = _products(matrix)
                 gram = product if gram is None else gram + product
-        assert gram is not None
-        return gram
+        return torch.zeros(0, 0, dtype=self.dtype) if gram is None else gram
 
-    def cross_gram(self) -> tuple[Tensor | None, int]:
-        """(P, P) products of the even samples' gradients with the odd ones', and how many such pairs.
+    def cross_gram(self) -> Tensor:
+        """(P + 1, P) products of the even samples' gradients with the odd ones'; last, how many pairs.
 
         The square of a noisy gradient is too large on average, as it holds the square of the noise.
         Products of gradients from different samples are not. The first axis of a feature's gradient
         is that of the samples, and a contiguous split of an even-sized batch has the same pairs. The
-        products are scaled so that without noise they are the Gram matrix; None if there is no pair.
+        products are scaled so that without noise they are the Gram matrix.
         """
-        products: Tensor | None = None
-        pairs = 0
+        count = len(self.tasks)
+        example = next((g for column in self._columns for g in column if g is not None), torch.zeros(0))
+        result = torch.zeros(count + 1, count, dtype=self.dtype, device=example.device)
         for column in self._columns:
-            example = _example(column)
-            count = 0 if example is None or example.dim() < 2 else len(example) // 2
-            if example is not None and count:
-                zero = torch.zeros_like(example)
-                rows = torch.stack([zero if g is None else g for g in column]).to(self.dtype)
-                even, odd = rows[:, 0 : 2 * count : 2].flatten(1), rows[:, 1 : 2 * count : 2].flatten(1)
-                product = even @ odd.T * (rows.shape[1] / count)
-                products = product if products is None else products + product
-                pairs += count
-        return products, pairs
+            first = _example(column)
+            if first is None or first.dim() < 2 or len(first) < 2:
+                continue
+            pairs = len(first) // 2
+            zero = torch.zeros_like(first)
+            rows = torch.stack([zero if g is None else g for g in column]).to(self.dtype)
+            even, odd = rows[:, 0 : 2 * pairs : 2].flatten(1), rows[:, 1 : 2 * pairs : 2].flatten(1)
+            result[:count] += even @ odd.T * (rows.shape[1] / pairs)
+            result[count] += pairs
+        return result
 
     def weighted(self, weights: Tensor) -> list[Tensor | None]:
         """``sum_k w_k g_k`` for every tensor of the list; None where no task reaches it."""
@@ -92,7 +103,7 @@ class Gradients:
                     term = gradient.to(self.dtype)
                     total = term * weight if total is None else total.addcmul_(term, weight)
             merged.append(total)
-        return merged
+        return self._as_delivered(merged)
 
     def matrix(self) -> Tensor:
         """(P, N), copied together; tensors that no task reaches are left out."""
@@ -108,7 +119,15 @@ class Gradients:
             else:
                 pieces.append(vector[start : start + example.numel()].reshape(example.shape))
                 start += example.numel()
-        return pieces
+        return self._as_delivered(pieces)
+
+    def _as_delivered(self, merged: list[Tensor | None]) -> list[Tensor | None]:
+        """The list with complex tensors where the gradients are complex."""
+        originals = [_example(column) for column in zip(*self.rows.values(), strict=True)]
+        return [
+            torch.view_as_complex(g) if g is not None and own is not None and own.is_complex() else g
+            for g, own in zip(merged, originals, strict=True)
+        ]
 
     def _matrices(self, column: Column) -> Iterator[Tensor]:
         """The (P, n) matrix of one tensor, in chunks of columns; nothing if no task reaches it."""
@@ -118,36 +137,6 @@ class Gradients:
             flat = [torch.split((zero if g is None else g).reshape(-1), _CHUNK) for g in column]
             for chunk in zip(*flat, strict=True):
                 yield torch.stack(chunk).to(self.dtype)
-
-
-class MatrixGradients(Gradients):
-    """Gradients that are one matrix already, as in ``combine``."""
-
-    def __init__(self, matrix: Tensor) -> None:
-        super().__init__({}, matrix.dtype)
-        self.tasks = tuple(range(len(matrix)))
-        self._matrix = matrix
-
-    @property
-    def size(self) -> int:
-        """N."""
-        return self._matrix.shape[1]
-
-    def gram(self) -> Tensor:
-        """(P, P) inner products."""
-        return self._matrix @ self._matrix.T
-
-    def weighted(self, weights: Tensor) -> list[Tensor | None]:
-        """``sum_k w_k g_k``."""
-        return [weights.to(self.dtype) @ self._matrix]
-
-    def matrix(self) -> Tensor:
-        """(P, N)."""
-        return self._matrix
-
-    def split(self, vector: Tensor) -> list[Tensor | None]:
-        """The vector itself."""
-        return [vector]
 
 
 def _products(matrix: Tensor) -> Tensor:
@@ -163,6 +152,12 @@ def _products(matrix: Tensor) -> Tensor:
         pieces = matrix[:, :whole].reshape(len(matrix), -1, _PIECE).transpose(0, 1)
         products = products + torch.bmm(pieces, pieces.mT).sum(dim=0)
     return products
+
+
+def _real(gradient: Tensor) -> Tensor:
+    """A dense real tensor with the same inner products."""
+    dense = gradient.to_dense() if gradient.is_sparse else gradient
+    return torch.view_as_real(dense) if dense.is_complex() else dense
 
 
 def _example(column: Column) -> Tensor | None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Quotient, and zero where the denominator is zero."""
+    """Divide, with zero where the denominator is zero."""
     return torch.where(denominator.bool(), numerator / denominator, 0.0)
 
 
@@ -22,6 +22,6 @@ def cosine_matrix(gram: Tensor) -> Tensor:
     return safe_divide(gram, torch.outer(norms, norms))
 
 
-def precision(gram: Tensor) -> float:
+def eps_of(gram: Tensor) -> float:
     """Relative rounding error of the Gram matrix: that of the type it was computed in."""
     return float(torch.finfo(gram.dtype).eps)

@@ -1,4 +1,4 @@
-"""Walks through autograd's graph."""
+"""Searches in autograd's graph."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def _nodes(stack: list[Any]) -> Iterator[Any]:
 def leaves_below(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Leaf tensors that require a gradient and that ``tensors`` were computed from.
 
-    They come in the order of their first use, wherever the walk starts: some methods remember values
-    per coordinate, and the next step may lack a task.
+    They come in the order of their first use, whatever the search starts from: some methods remember
+    values per coordinate, and the next step may lack a task.
     """
     tensors = list(tensors)
     found = {id(t): t for t in tensors if t.grad_fn is None and t.requires_grad}
@@ -52,6 +52,13 @@ def _leaves(nodes: Iterable[Any]) -> dict[int, Tensor]:
     return found
 
 
+def in_backward() -> bool:
+    """Whether a backward pass is running, as when a checkpoint recomputes its forward."""
+    if torch.compiler.is_compiling():
+        return False
+    return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001  there is no public name
+
+
 def retains_graph() -> bool:
     """Whether the running backward was called with ``retain_graph=True``."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())  # noqa: SLF001  no public name
@@ -69,16 +76,16 @@ def needed_again(tensors: Sequence[Tensor]) -> list[bool]:
     backward.
     """
     needed = [retains_graph()] * len(tensors)
-    last_walk: dict[Any, int] = {}
-    for walk, tensor in reversed(list(enumerate(tensors))):
+    last_pass: dict[Any, int] = {}
+    for index, tensor in reversed(list(enumerate(tensors))):
         stack = [tensor.grad_fn]
         while stack:
             node = stack.pop()
             if node is None or not node.next_functions:  # a leaf has nothing to free
                 continue
-            if node not in last_walk and not visits(node):
-                last_walk[node] = walk
+            if node not in last_pass and not visits(node):
+                last_pass[node] = index
                 stack.extend(following for following, _ in node.next_functions)
-            elif last_walk.get(node) != walk:
-                needed[walk] = True
+            elif last_pass.get(node) != index:
+                needed[index] = True
     return needed

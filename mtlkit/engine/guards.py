@@ -1,19 +1,23 @@
-"""Detects calls that do not form a training step, and says what to do."""
+"""Everything that only raises or warns: calls that do not form a training step, and what to do.
+
+A method calls its :class:`Guards` at the edges of a step. Nothing here changes a gradient.
+"""
 
 from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from mtlkit.config.launching import warn_first
-from mtlkit.engine.graph import nodes_below
-from mtlkit.engine.merger import Merger
+from mtlkit.config.launching import launched_processes, warn_first
+from mtlkit.engine.graph import in_backward, leaves_of, nodes_below
 from mtlkit.engine.processes import ALONE, Processes, inside_wrapper, wrapper_waits
 from mtlkit.errors import UsageError
 
@@ -21,6 +25,11 @@ _NO_FORK = (
     "for a loss that contains derivatives of the prediction, or a model without features to fork, "
     "leave method(features) out: create the method with wrt=parameters and call total(losses) alone"
 )
+_COMPARED_STEPS = (10, 100)
+"""Steps at which processes are compared: late enough for their weights to have diverged."""
+_COMPARED_MATRICES = 64
+_TOLERANCE = 1e-9
+_ADVICE = "wrap the model and its method in DistributedDataParallel, or let Accelerate prepare them"
 
 
 @dataclass
@@ -29,8 +38,10 @@ class Fork:
 
     processes: Processes
     """The processes that share the step."""
-    given: tuple[int, ...] = ()
-    """Tasks whose loss needs a gradient on this process, once ``total`` has been called."""
+    given: tuple[int, ...] | None = None
+    """Tasks whose loss needs a gradient on this process; None before ``total`` was called."""
+    merge: bool = True
+    """Whether this backward merges, or only keeps its gradients for a later one."""
     wrapped: bool = False
     """Whether it was made in the forward of DDP."""
     strict: bool = False
@@ -39,25 +50,23 @@ class Fork:
     """Whether a checkpoint made it while computing the forward again."""
 
 
-def in_backward() -> bool:
-    """Whether a backward pass is running, as when a checkpoint recomputes its forward."""
-    if torch.compiler.is_compiling():
-        return False
-    return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001  there is no public name
+class Guards:
+    """Watches the calls of one method."""
 
-
-class Forks:
-    """The forks that have not met their ``total`` yet. They are not copied or saved with a method."""
-
-    def __init__(self) -> None:
-        self.anchor: Tensor | None = None
-        self.latest = Fork(ALONE)
-        self._nodes: list[weakref.ref[Any]] = []
-        self._closed: weakref.ref[Any] | None = None  # junction of the last fork that met its total
+    def __init__(self, tasks: Sequence[str]) -> None:
+        self._tasks = tasks
+        self._anchor: Tensor | None = None
+        self._latest = Fork(ALONE)
+        self._open: list[weakref.ref[Any]] = []  # nodes of forks that have not met their total
+        self._closed: weakref.ref[Any] | None = None  # node of the last fork that met its total
         self._unrecorded = ""
         self._recomputed: Tensor | None = None
+        self._steps = 0
+        self._backwards = 0
 
-    def open(self, fork: Fork, anchor: Tensor | None) -> None:
+    # At the edges of a step
+
+    def after_fork(self, fork: Fork, anchor: Tensor | None) -> None:
         """Note a fork. It counts as long as something still refers to its graph."""
         fork.recomputed = in_backward()
         self._recomputed = None
@@ -66,44 +75,48 @@ class Forks:
             return
         if not fork.processes.alone:
             fork.wrapped, fork.strict = wrapper_waits()
-        self.anchor, self.latest = anchor, fork
+        self._anchor, self._latest = anchor, fork
         self._unrecorded = "frozen" if anchor is None else ""
         if anchor is not None and not torch.compiler.is_compiling():
-            self._nodes = [node for node in self._nodes if node() is not None]
-            self._nodes.append(weakref.ref(anchor.grad_fn))
+            self._open = [node for node in self._open if node() is not None]
+            self._open.append(weakref.ref(anchor.grad_fn))
 
-    def skip(self) -> None:
+    def without_gradients(self) -> None:
         """Note a fork without gradients while training."""
         if not torch.compiler.is_compiling():
             self._unrecorded = "no_grad"
 
-    def close(self, losses: dict[int, Tensor], tasks: tuple[str, ...]) -> Tensor | None:
+    def anchor_of(self, losses: dict[int, Tensor], merge: bool) -> Tensor | None:
         """The anchor of the fork that these losses belong to; None if there is none."""
         if in_backward():
             anchor, self._recomputed = self._recomputed, None
             return anchor
-        anchor, self.anchor = self.anchor, None
+        anchor, self._anchor = self._anchor, None
+        fork, self._latest = self._latest, Fork(ALONE)
+        fork.given = tuple(task for task, loss in losses.items() if loss.requires_grad)
+        fork.merge = merge
         if torch.compiler.is_compiling():
             return anchor
-        self._closed = self._nodes[-1] if self._nodes else self._closed
-        older = [node() for node in self._nodes[:-1]]
-        self._nodes = []
-        alive = {node for node in older if node is not None}
-        if alive and not alive.isdisjoint(nodes_below(losses.values())):
+        self._warn_if_unsynced()
+        self._closed = self._open[-1] if self._open else self._closed
+        older = {node() for node in self._open[:-1]} - {None}
+        self._open = []
+        if older and not older.isdisjoint(nodes_below(losses.values())):
             raise UsageError(
                 "the features were forked twice before total(losses); call method(features) once "
                 "per step (put several tensors into one list or dict), or run the extra pass under "
                 "torch.no_grad()"
             )
-        fork, self.latest = self.latest, Fork(ALONE)
-        fork.given = tuple(k for k, loss in losses.items() if loss.requires_grad)
-        # DDP finds unused heads by itself, but only if some output of its forward has a gradient
+        # DDP finds unused heads itself, but only if some output of its forward has a gradient
         if fork.strict or (fork.wrapped and not losses and inside_wrapper() is None):
-            _refuse_missing(losses, tasks)
+            self._refuse_missing(losses)
         return anchor
 
-    def refuse_without_fork(self, method: Any, losses: dict[int, Tensor]) -> None:
-        """Raise for a total without the fork that it needs, or with one that merges nothing."""
+    def before_unforked(
+        self, method: Any, losses: dict[int, Tensor], processes: Processes, *, needs_fork: bool
+    ) -> None:
+        """Raise for a total without the fork that it needs, or one that DDP would wait for."""
+        self._check_missing(losses, processes)
         closed = None if self._closed is None else self._closed()
         if closed is not None and closed in set(nodes_below(losses.values())):
             raise UsageError(
@@ -116,99 +129,172 @@ class Forks:
                 "method(features) ran without gradients, so nothing can be merged; with activation "
                 "checkpointing around it, pass use_reentrant=False"
             )
-        if reason == "frozen" or not method.needs_fork:
+        if reason == "frozen" or not needs_fork:
             return
         called = f"total(losses) before method(features): {method}"
         todo = "so give the heads what method(features) returns, once per step"
-        part = method.fork_part
-        if part is not None:
+        if method.forking is not None:
             raise UsageError(
                 f"{called} forks the features, {todo}; for a model without features to fork, leave "
-                f"{part.name} out and merge with wrt=parameters"
+                f"{method.forking.name} out and merge with wrt=parameters"
             )
         raise UsageError(f"{called} merges gradients at the features, {todo}; {_NO_FORK}")
 
-    def __deepcopy__(self, memo: Any) -> Forks:
-        return Forks()
+    def check_plain_sum(self, losses: dict[int, Tensor], processes: Processes) -> None:
+        """Check that DDP gets what it waits for from a plain sum of losses."""
+        self._unrecorded = ""
+        self._check_missing(losses, processes)
 
-    def __reduce__(self) -> Any:
-        return Forks, ()
+    def compare_replicas(self, node: Any, processes: Processes, owned: Sequence[Tensor]) -> None:
+        """Warn if all weight matrices below the node of a backward differ between the processes.
 
+        Every process must call this in the same backward passes. Equal weights are fine however they
+        were made equal, and so are weights of which only some differ, such as those of experts.
+        """
+        self._backwards += 1
+        if self._backwards not in _COMPARED_STEPS:
+            return
+        own = {id(parameter) for parameter in owned}
+        below = [p for p in leaves_of(node) if p.dim() > 1 and id(p) not in own]
+        matrices = [p.detach() for p in below if _is_readable(p)][:_COMPARED_MATRICES]
+        message = torch.zeros(3, _COMPARED_MATRICES + 1, dtype=torch.float64)
+        message[0, 0] = crc32(repr([tuple(matrix.shape) for matrix in matrices]).encode())
+        for place, matrix in enumerate(matrices, start=1):
+            wide = matrix.abs().double() if matrix.is_complex() else matrix.double()
+            message[0, place], message[2, place] = wide.sum(), wide.abs().sum()
+        message[1] = -message[0]
+        message = message.to(matrices[0].device if matrices else processes.device)
+        dist.all_reduce(message, op=dist.ReduceOp.MAX, group=processes.group)
+        largest, smallest, size = message[0], -message[1], message[2]
+        differs = (largest - smallest > _TOLERANCE * size).tolist()
+        if matrices and not differs[0] and all(differs[1 : len(matrices) + 1]):
+            warn_first(
+                f"all weights differ between the {processes.world} processes: nothing averages their "
+                f"gradients, so each trains alone; {_ADVICE}, or set sync=False if they are meant to",
+                stacklevel=2,
+            )
 
-def check_unforked(losses: dict[int, Tensor], tasks: tuple[str, ...], processes: Processes) -> None:
-    """Check that DDP gets what it waits for from a total without a fork."""
-    if processes.alone or in_backward():
-        return
-    _, strict = wrapper_waits()
-    if strict:
-        _refuse_missing(losses, tasks)
-    missing = _missing(losses, tasks)
-    if not missing or inside_wrapper() is not None:
-        return
-    # a DDP that finds unused parameters leaves a node in the graph, any other DDP no trace
-    if "_DDPSinkBackward" not in {type(node).__name__ for node in nodes_below(losses.values())}:
-        warnings.warn(
-            f"task(s) {', '.join(missing)} have no labels on this process; if the model is wrapped in "
-            "DistributedDataParallel, that waits for the gradients of their heads until its timeout: "
-            "wrap with find_unused_parameters=True",
-            UserWarning,
-            stacklevel=3,
-        )
+    def _warn_if_unsynced(self) -> None:
+        """Warn if a launcher started several processes and torch.distributed is not initialized."""
+        self._steps += 1
+        if self._steps != _COMPARED_STEPS[0] or (dist.is_available() and dist.is_initialized()):
+            return
+        started = launched_processes()
+        if started > 1:
+            warn_first(
+                f"{started} processes were started, but torch.distributed is not initialized: each "
+                f"trains alone; call torch.distributed.init_process_group and {_ADVICE}",
+                stacklevel=4,
+            )
 
+    def _check_missing(self, losses: dict[int, Tensor], processes: Processes) -> None:
+        if processes.alone or in_backward():
+            return
+        _, strict = wrapper_waits()
+        if strict:
+            self._refuse_missing(losses)
+        missing = self._missing(losses)
+        if not missing or inside_wrapper() is not None:
+            return
+        # a DDP that finds unused parameters leaves a node in the graph, any other DDP no trace
+        if "_DDPSinkBackward" not in {type(node).__name__ for node in nodes_below(losses.values())}:
+            warnings.warn(
+                f"task(s) {', '.join(missing)} have no labels on this process; if the model is wrapped "
+                "in DistributedDataParallel, that waits for the gradients of their heads until its "
+                "timeout: wrap with find_unused_parameters=True",
+                UserWarning,
+                stacklevel=4,
+            )
 
-def _missing(losses: dict[int, Tensor], tasks: tuple[str, ...]) -> list[str]:
-    return [name for k, name in enumerate(tasks) if k not in losses]
+    def _missing(self, losses: Collection[int]) -> list[str]:
+        return [name for task, name in enumerate(self._tasks) if task not in losses]
 
-
-def _refuse_missing(losses: dict[int, Tensor], tasks: tuple[str, ...]) -> None:
-    missing = _missing(losses, tasks)
-    if missing:
-        raise UsageError(
-            f"task(s) {', '.join(missing)} have no labels on this process, and DDP waits for the "
-            "gradients of their heads: wrap with find_unused_parameters=True"
-            + ("" if losses else " and call method.total(losses) inside the wrapped forward")
-        )
-
-
-def check_arrivals(method: Merger, fork: Fork, through_total: bool, arrived: Iterable[int]) -> None:
-    """Check which tasks' gradients reached the junction of ``fork``."""
-    if torch.compiler.is_compiling():
-        return
-    if torch.is_grad_enabled():
-        todo = "leave method(features) out" if method.is_sum else _NO_FORK
-        raise UsageError(f"create_graph=True: a merge of gradients has no derivative; {todo}")
-    arrived = set(arrived)
-    if fork.recomputed and method.is_sum:  # total raised for all others
-        return
-    if not through_total:
-        missing = [name for k, name in enumerate(method.tasks) if k not in arrived]
+    def _refuse_missing(self, losses: dict[int, Tensor]) -> None:
+        missing = self._missing(losses)
         if missing:
             raise UsageError(
-                f"a backward reached the junction without task(s) {', '.join(missing)} and not "
-                f"through total(losses); call backward() once, on method.total(losses); {_NO_FORK}"
+                f"task(s) {', '.join(missing)} have no labels on this process, and DDP waits for the "
+                "gradients of their heads: wrap with find_unused_parameters=True"
+                + ("" if losses else " and call method.total(losses) inside the wrapped forward")
             )
-        if "loss" in method.roles:
+
+    # In the backward
+
+    def check_arrivals(
+        self, method: Any, fork: Fork, through_total: bool, arrived: Iterable[int]
+    ) -> None:
+        """Check which tasks' gradients reached the node of ``fork``."""
+        if torch.compiler.is_compiling():
+            return
+        if torch.is_grad_enabled():
+            todo = "leave method(features) out" if method.is_sum else _NO_FORK
+            raise UsageError(f"create_graph=True: a merge of gradients has no derivative; {todo}")
+        arrived = set(arrived)
+        if fork.recomputed and method.is_sum:  # total raised for all others
+            return
+        if not through_total:
+            missing = self._missing(arrived)
+            if missing:
+                raise UsageError(
+                    f"a backward reached the junction without task(s) {', '.join(missing)} and not "
+                    f"through total(losses); call backward() once, on method.total(losses); {_NO_FORK}"
+                )
+            if method.weighs_losses:
+                raise UsageError(
+                    f"{method} weighs the losses of {', '.join(self._tasks)}, but backward() was called "
+                    "on losses that did not pass it; call backward() on method.total(losses)"
+                )
+            return
+        bypassed = [self._tasks[task] for task in fork.given or () if task not in arrived]
+        # without labels on any process, an anchor brings no gradient: that is fine
+        if bypassed and not arrived:
             raise UsageError(
-                f"{method} weighs the losses of {', '.join(method.tasks)}, but backward() was called "
-                "on losses that did not pass it; call backward() on method.total(losses)"
+                "no task's gradient reached the junction: the heads were not given what "
+                "method(features) returned"
             )
-        return
-    bypassed = [method.tasks[k] for k in fork.given if k not in arrived]
-    # without labels on any process, an anchor brings no gradient: that is fine
-    if bypassed and not arrived:
+        if bypassed:
+            warn_first(
+                f"the gradient of task(s) {', '.join(bypassed)} did not pass the junction, so it is not "
+                "merged: give every head its own view of method(features), in task order"
+            )
+
+
+def check_features(leaves: Sequence[Tensor]) -> None:
+    """Check the tensors that are to be forked."""
+    if not leaves:
+        raise UsageError("the features hold no tensor; give the backbone's output")
+    if len({id(leaf) for leaf in leaves}) < len(leaves):
         raise UsageError(
-            "no task's gradient reached the junction: the heads were not given what "
-            "method(features) returned"
-        )
-    if bypassed:
-        warn_first(
-            f"the gradient of task(s) {', '.join(bypassed)} did not pass the junction, so it is not "
-            "merged: give every head its own view of method(features), in task order"
+            "the features hold the same tensor twice, so its gradient would count twice; give it once, "
+            "and let the heads that need it share its view"
         )
 
 
-def check_walk(losses: Any) -> None:
-    """Check that the backward of a junction at ``losses``, None once they are walked, can run."""
+def check_indirect(hooks: Any, merges: bool, groups: int) -> None:
+    """Check what goes with ``shared`` that is only a part of what lies below the features."""
+    needed = (
+        "so with wrt=parameters every parameter below the features must be in `shared`; pass the whole "
+        "backbone as shared, or use wrt=features"
+    )
+    if hooks.merge is not None:
+        raise UsageError(f"{hooks.method} merges whole gradients, {needed}")
+    if not merges:
+        raise UsageError(f"total(losses, merge=False) keeps gradients of parameters, {needed}")
+    if groups > 1:
+        raise UsageError(f"{hooks.method} merges every group of parameters by itself, {needed}")
+
+
+def check_kept(kept: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
+    """Check that the parameters of earlier micro-batches are among those of this one."""
+    if not {id(tensor) for tensor in kept} <= {id(tensor) for tensor in parameters}:
+        raise UsageError(
+            "earlier micro-batches (merge=False) reached parameters that this one does not; pass the "
+            "shared parameters to create_method as shared="
+        )
+
+
+def check_graphs(losses: Any) -> None:
+    """Check that the graphs of the losses, None once they are freed, can be differentiated."""
     if losses is None:
         raise UsageError(
             "this total has been differentiated before, which freed the graphs of its losses; compute "
@@ -219,3 +305,27 @@ def check_walk(losses: Any) -> None:
             "create_graph=True on total(losses): a merge of gradients has no derivative; derivatives "
             "of the prediction belong inside the losses"
         )
+
+
+def refuse_single_pass_graphs(tensors: Iterable[Tensor], shared: Iterable[Tensor] | None) -> None:
+    """Raise for graphs that allow one backward pass only."""
+    names = {type(node).__name__ for node in nodes_below(tensors)}
+    if "CheckpointFunctionBackward" in names:
+        raise UsageError(
+            "wrt=parameters takes one backward pass per task, which reentrant activation checkpointing "
+            "does not allow; pass use_reentrant=False to checkpoint, or use wrt=features"
+        )
+    sharded = any(type(tensor).__name__ == "DTensor" for tensor in shared or ())
+    if sharded or names & {"RegisterPostBackwardFunctionBackward", "_PostBackwardBackward"}:
+        raise UsageError(
+            "the model is sharded by FSDP, whose hooks do not allow one gradient per task inside a "
+            "backward; call mtlkit.backward(losses, method, parameters=model) instead of "
+            "method.total(losses).backward(), or use wrt=features with method(features)"
+        )
+
+
+def _is_readable(parameter: Tensor) -> bool:
+    """Whether the weights can be read: FSDP frees the storage of gathered ones between uses."""
+    if type(parameter) not in (Tensor, torch.nn.Parameter):
+        return False
+    return parameter.untyped_storage().nbytes() >= parameter.numel() * parameter.element_size()

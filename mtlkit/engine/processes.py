@@ -11,40 +11,74 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from mtlkit.engine.compiled import define
 from mtlkit.errors import UsageError
 
 
 class Processes:
-    """Processes whose batches together make one step; a single one by default."""
+    """Processes whose batches together make one step; a single one by default.
 
-    def __init__(self, group: Any = None) -> None:
-        self.group = group
-        self.world = 1 if group is None else dist.get_world_size(group)
-        self.rank = 0 if group is None else dist.get_rank(group)
-        self.alone = group is None
+    Args:
+        world: how many there are.
+        rank: which of them this is.
+        chosen: their group; None stands for all processes.
+    """
 
-    def __deepcopy__(self, memo: Any) -> Processes:
-        return self
+    def __init__(self, world: int = 1, rank: int = 0, chosen: Any = None) -> None:
+        self.world, self.rank, self._chosen = world, rank, chosen
+        self.alone = world == 1 and chosen is None
+
+    @property
+    def group(self) -> Any:
+        """The group that reduces."""
+        return _own_group() if self._chosen is None else self._chosen
 
     @property
     def device(self) -> torch.device:
         """A device that the group's back end reduces on."""
-        if self.group is None or "gloo" in str(dist.get_backend(self.group)):
+        if self.alone or "gloo" in str(dist.get_backend(self.group)):
             return torch.device("cpu")
         return torch.device("cuda", torch.cuda.current_device())
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Sum over the processes, in place."""
-        if self.group is not None:
-            dist.all_reduce(tensor, group=self.group)
+        """Sum over the processes, in place where that is not compiled."""
+        if self.alone:
+            return tensor
+        if torch.compiler.is_compiling():
+            name = "" if self._chosen is None else self._chosen.group_name
+            summed: Tensor = _sum_operator(tensor, name)
+            return summed
+        dist.all_reduce(tensor, group=self.group)
         return tensor
 
     def mean(self, tensor: Tensor) -> Tensor:
-        """Mean over the processes, in place."""
-        return tensor if self.group is None else self.sum(tensor).div_(self.world)
+        """Mean over the processes, in place where that is not compiled."""
+        return tensor if self.alone else self.sum(tensor) / self.world
 
 
 ALONE = Processes()
+
+
+def processes_of(chosen: Any = None) -> Processes:
+    """The processes of the group ``chosen``, or all of them."""
+    if not dist.is_available() or not dist.is_initialized():
+        return ALONE
+    world = dist.get_world_size(chosen)
+    return Processes(world, dist.get_rank(chosen), chosen)
+
+
+def _sum_by_name(tensor: Tensor, name: str) -> Tensor:
+    resolve: Any = dist.distributed_c10d._resolve_process_group  # noqa: SLF001  no public name
+    summed = tensor.clone()
+    dist.all_reduce(summed, group=resolve(name) if name else _own_group())
+    return summed
+
+
+_sum_operator = define(
+    "sum_over_processes(Tensor tensor, str name) -> Tensor",
+    _sum_by_name,
+    lambda tensor, name: torch.empty_like(tensor),
+)
 
 # By the default group, in which they were made. A group that is destroyed with the interpreter while
 # its threads still run ends the process with an error, so nothing else may keep one alive.
@@ -52,23 +86,17 @@ _groups: dict[Any, Any] = {}
 atexit.register(_groups.clear)
 
 
-def processes_of(chosen: Any = None) -> Processes:
-    """The processes of the group ``chosen``, or all of them.
+def _own_group() -> Any:
+    """A group of all processes for the reductions of methods.
 
-    The reductions use a group of their own, not DDP's: with labels missing on some ranks, DDP's
-    buckets become ready in another order there, and reductions of one group must come in one order.
+    It is not DDP's: with labels missing on some ranks, DDP's buckets become ready in another order
+    there, and reductions of one group must come in one order.
     """
-    if not dist.is_available() or not dist.is_initialized():
-        return ALONE
-    if chosen is not None:
-        return Processes(chosen)
     world = dist.group.WORLD
-    if dist.get_world_size(world) == 1:
-        return ALONE
     if world not in _groups:
         _groups.clear()  # those of a default group that has been destroyed
         _groups[world] = dist.new_group(timeout=_timeout_of(world))
-    return Processes(_groups[world])
+    return _groups[world]
 
 
 def _timeout_of(group: Any) -> timedelta | None:

@@ -1,8 +1,8 @@
 """Random numbers that are equal on every process, on every device, and after a restart.
 
 The generator is counter based: a draw is a hash of (seed, counter, position). So it needs no state but
-the counter, costs no communication and no synchronization, can be traced by compilers, and position
-``i`` of a batch that is split over processes gets the number that it would get in one process.
+the counter, costs no communication and no synchronization, and position ``i`` of a batch that is split
+over processes gets the number that it would get in one process. Compilers see one operator.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import math
 
 import torch
 from torch import Tensor
+
+from mtlkit.engine.compiled import define
 
 # Odd numbers of 64 bits, as signed ones: 2**64 divided by the golden ratio, and degski's factor.
 _COUNTER, _FACTOR = 0x9E3779B97F4A7C15 - 2**64, 0xD6E8FEB86659FD93 - 2**64
@@ -22,7 +24,7 @@ def uniform(seed: int, counter: Tensor, *shape: int, stream: int = 0, offset: in
 
     Args:
         seed: chooses the sequence.
-        counter: whole number on the device of the draw; another counter is another draw.
+        counter: integer on the device of the draw; another counter is another draw.
         shape: of the result.
         stream: sequences that are independent of each other at the same counter.
         offset: position of the first number.
@@ -46,14 +48,29 @@ def random_orders(seed: int, counter: Tensor, count: int) -> Tensor:
 
 
 def _bits(seed: int, counter: Tensor, shape: tuple[int, ...], stream: int, offset: int = 0) -> Tensor:
-    """64-bit hashes of all arguments; the upper bits are the most random.
+    """64-bit hashes of all arguments; the upper bits are the most random."""
+    start = (seed * _SEED + stream * _STREAM) % 2**62 + offset
+    if torch.compiler.is_compiling():
+        hashed: Tensor = _hash_operator(counter, start, math.prod(shape))
+        return hashed.reshape(shape)
+    return _hash(counter, start, math.prod(shape)).reshape(shape)
+
+
+def _hash(counter: Tensor, start: int, count: int) -> Tensor:
+    """(count,) hashes of the counter and the positions from ``start`` on.
 
     Products wrap around. Right shifts keep the sign, so two numbers share each hash, which 24 bits do
     not show.
     """
-    start = (seed * _SEED + stream * _STREAM) % 2**62 + offset
-    positions = torch.arange(start, start + math.prod(shape), device=counter.device)
+    positions = torch.arange(start, start + count, device=counter.device)
     x = torch.add(counter.long() * _COUNTER, positions, alpha=_FACTOR)
     for _ in range(2):  # a product carries every bit to the upper half, and the shift brings it down
         x = (x ^ (x >> 32)) * _FACTOR
-    return x.reshape(shape)
+    return x
+
+
+_hash_operator = define(
+    "random_bits(Tensor counter, int start, int count) -> Tensor",
+    _hash,
+    lambda counter, start, count: counter.new_empty(count, dtype=torch.int64),
+)

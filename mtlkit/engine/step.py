@@ -1,39 +1,29 @@
-"""Measurements of one backward pass."""
+"""What one backward pass measured: inner products and losses, equal on every process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from mtlkit.engine.gradients import Gradients
+from mtlkit.engine.gram import norms_of, safe_divide
 from mtlkit.engine.processes import ALONE, Processes
 
 
 @dataclass
 class Step:
-    """Task gradients of one step, and their inner products.
+    """Inner products and losses of the P tasks that are present in a step.
 
-    The gradients are as they arrived: ``unit`` times those of the loss that all processes minimize
-    together. The Gram matrices and the losses are free of that factor and equal on every process.
+    They are free of loss scaling, and equal on every process.
     """
 
     tasks: int
     """K, how many tasks the method has."""
     present: tuple[int, ...]
-    """Numbers of the P tasks that have a gradient on some process."""
-    features: Gradients
-    """With respect to the features; of this process's tasks."""
-    rows: Gradients
-    """The gradients that are measured: those of the features, or of the shared parameters."""
-    delivered: Gradients
-    """The gradients that the merged one is a combination of: ``rows``, or ``features``."""
+    """Indices of the P tasks that have a gradient on some process."""
     gram: Tensor
-    """(P, P) inner products of ``rows``."""
-    feature_gram: Tensor
-    """(P, P) inner products of ``features``."""
+    """(P, P) inner products of the gradients."""
     finite: Tensor
     """Whether all gradients are finite, seen from their squares; state is only kept if they are."""
     scale: Tensor
@@ -41,22 +31,24 @@ class Step:
     losses: Tensor | None = None
     """(P,) losses, averaged over the processes if some part reads them, else of this process; None if
     the backward did not start from ``total``."""
+    cross_gram: Tensor | None = None
+    """(P, P) inner products of gradients from independent samples, where the merge asks for them."""
     processes: Processes = ALONE
-
-    @property
-    def over_parameters(self) -> bool:
-        """Whether ``rows`` are gradients of the shared parameters."""
-        return self.rows is not self.features
+    """Processes that have other columns of the gradients; ALONE where all have the same."""
+    group: str = ""
+    """Name of the group of parameters; empty if there is only one."""
 
     @property
     def unit(self) -> Tensor:
-        """Factor of ``rows``. DDP averages, so a feature's gradient is ``world`` times its share."""
-        return self.scale if self.over_parameters else self.scale * self.processes.world
+        """Factor of the gradients as they arrived. DDP averages, so a feature's gradient is ``world``
+        times its contribution to the gradient of the common loss."""
+        return self.scale if self.processes.alone else self.scale * self.processes.world
 
     @property
-    def offset(self) -> int:
-        """Position of this process's first column in the gradient of the whole batch."""
-        return 0 if self.over_parameters else self.processes.rank * self.rows.size
+    def units(self) -> Tensor:
+        """(P,) factors 1 / (P |G_k|) that give gradients as they arrived the length 1 / P."""
+        norms = norms_of(self.gram) * self.unit.abs() * max(1, len(self.present))
+        return safe_divide(torch.ones_like(norms), norms)
 
     def of(self, values: Tensor, tasks: tuple[int, ...]) -> Tensor:
         """Entries of the (P,) ``values`` that belong to ``tasks``."""
@@ -64,118 +56,52 @@ class Step:
             return values
         return torch.stack([values[self.present.index(task)] for task in tasks])
 
-    def matrix(self) -> Tensor:
-        """(P, N) gradients of the present tasks, free of ``unit``; zeros for tasks that are not here."""
-        if not self.rows.tasks:
-            return self.gram.new_zeros(len(self.present), 0)
-        matrix = self.rows.matrix() / self.unit
-        if self.rows.tasks == self.present:
-            return matrix
-        rows = dict(zip(self.rows.tasks, matrix, strict=True))
-        return torch.stack([rows.get(task, torch.zeros_like(matrix[0])) for task in self.present])
-
-    def cross_gram(self) -> Tensor:
-        """(P, P) products of gradients from independent samples (:meth:`Gradients.cross_gram`).
-
-        The Gram matrix itself where there is no axis of samples: for gradients of parameters or of a
-        single sample.
-        """
-        if self.over_parameters:
-            return self.gram
-        count = len(self.present)
-        message = self.gram.new_zeros(count + 1, count)  # the products, then the number of pairs
-        if self.features.tasks:
-            products, pairs = self.features.cross_gram()
-            if products is not None:
-                message[:count] = _embed(products, self.features.tasks, self.present)
-            message[count] += pairs
-        message = self.processes.sum(message)
-        return torch.where(message[count, 0] > 0, message[:count] / self.unit.square(), self.gram)
-
 
 def measure(
-    features: Gradients,
-    *,
-    tasks: int,
-    scale: Tensor,
-    losses: Tensor | None = None,
-    processes: Processes = ALONE,
-    parameter_rows: Callable[[Gradients, tuple[int, ...]], Gradients] | None = None,
-    direct: bool = True,
-) -> Step:
-    """Measure the gradients of one step.
-
-    Args:
-        features: gradients with respect to the features, of this process's tasks.
-        tasks: number of tasks.
-        scale: factor of the loss.
-        losses: (K,) losses of the step.
-        processes: processes that share the step.
-        parameter_rows: gives the parameters' gradients of the present tasks, for ``wrt=parameters``.
-        direct: whether the merged gradient is one of the parameters, where there are such rows.
-    """
-    scale = torch.where(scale == 0, 1.0, scale).to(features.dtype)
-    gram = features.gram() if features.tasks else scale.new_zeros(0, 0)
-    present = features.tasks
-    if not processes.alone:
-        present, gram = _sum_over_processes(gram, present, tasks, processes)
-    feature_gram = gram = gram / scale.square()
-    finite = gram.trace() < torch.inf
-    rows = features
-    if parameter_rows is not None and present:
-        rows = parameter_rows(features, present)
-        gram = rows.gram() / scale.square()
-        finite = finite & (gram.trace() < torch.inf)
-    return Step(
-        tasks=tasks,
-        present=present,
-        features=features,
-        rows=rows,
-        delivered=rows if direct else features,
-        gram=gram,
-        feature_gram=feature_gram,
-        finite=finite,
-        scale=scale,
-        losses=losses if losses is None or len(present) == tasks else _pick(losses, present),
-        processes=processes,
-    )
-
-
-def measure_rows(
-    rows: Gradients,
+    gram: Tensor,
+    local: tuple[int, ...],
     *,
     tasks: int,
     scale: Tensor | None = None,
     losses: Tensor | None = None,
+    cross: Tensor | None = None,
     processes: Processes = ALONE,
+    group: str = "",
 ) -> Step:
-    """Measure gradients that are merged as they are, equal on every process.
+    """Measure the gradients of one step.
 
     Args:
-        rows: the gradients.
-        tasks: number of tasks.
+        gram: (L, L) inner products of this process's gradients.
+        local: the L tasks that have a gradient on this process.
+        tasks: number of tasks, K.
         scale: factor of the loss; None for none.
-        losses: (K,) losses of the step.
-        processes: processes that share the step.
+        losses: (K,) losses.
+        cross: (L + 1, L) products of independent samples and how many; see ``Gradients.cross_gram``.
+        processes: those that have other samples of the batch; ALONE where the gradients are averaged.
+        group: name of the group of parameters.
     """
-    gram = rows.gram() if rows.tasks else torch.zeros(0, 0)
-    if scale is None:
-        scale = gram.new_ones(())
-    else:
-        scale = torch.where(scale == 0, 1.0, scale).to(rows.dtype)
-        gram = gram.to(scale.device) / scale.square()
+    scale = gram.new_ones(()) if scale is None else torch.where(scale == 0, 1.0, scale).to(gram)
+    present = local
+    if not processes.alone:
+        present, gram = _sum_over_processes(gram, local, tasks, processes)
+        if cross is not None:
+            products = embed(cross[:-1], local, present)
+            pairs = cross[-1, 0] if local else gram.new_zeros(())
+            cross = processes.sum(torch.cat([products, pairs.expand(1, len(present))]))
+    gram = gram / scale.square()
+    if cross is not None:  # the Gram matrix itself where there are no two samples
+        unit = (scale * processes.world).square()
+        cross = torch.where(cross[-1, 0] > 0, cross[:-1] / unit, gram)
     return Step(
         tasks=tasks,
-        present=rows.tasks,
-        features=Gradients({}, rows.dtype),
-        rows=rows,
-        delivered=rows,
+        present=present,
         gram=gram,
-        feature_gram=gram,
         finite=gram.trace() < torch.inf,
         scale=scale,
-        losses=None if losses is None else _pick(losses, rows.tasks),
+        losses=None if losses is None else pick(losses, present),
+        cross_gram=cross,
         processes=processes,
+        group=group,
     )
 
 
@@ -188,16 +114,19 @@ def spread(values: Tensor, present: tuple[int, ...], tasks: int, fill: float = t
     return torch.stack([rows.get(task, empty) for task in range(tasks)])
 
 
-def _pick(values: Tensor, present: tuple[int, ...]) -> Tensor:
+def pick(values: Tensor, present: tuple[int, ...]) -> Tensor:
+    """(P, ...) entries of the present tasks, of (K, ...) values."""
     if len(present) == len(values):
         return values
     return torch.stack([values[task] for task in present]) if present else values[:0]
 
 
-def _embed(matrix: Tensor, tasks: tuple[int, ...], among: tuple[int, ...]) -> Tensor:
+def embed(matrix: Tensor, tasks: tuple[int, ...], among: tuple[int, ...]) -> Tensor:
     """A matrix over ``tasks`` as one over the tasks ``among``, zero elsewhere."""
     if tasks == among:
         return matrix
+    if not tasks:
+        return matrix.new_zeros(len(among), len(among))
     places = tuple(among.index(task) for task in tasks)
     half = spread(matrix, places, len(among), fill=0.0)
     return spread(half.T, places, len(among), fill=0.0).T
@@ -214,7 +143,7 @@ def _sum_over_processes(
     everyone = tuple(range(tasks))
     message = gram.new_zeros(tasks + 1, tasks)
     if local:
-        message[:tasks] = _embed(gram, local, everyone)
+        message[:tasks] = embed(gram, local, everyone)
         for task in local:
             message[tasks, task] = 1
     message = processes.sum(message)
@@ -222,4 +151,4 @@ def _sum_over_processes(
     if local != everyone:
         present = tuple(torch.nonzero(message[tasks]).flatten().tolist())
     gram = message[:tasks] / processes.world**2
-    return present, _pick(_pick(gram, present).T, present).T
+    return present, pick(pick(gram, present).T, present).T

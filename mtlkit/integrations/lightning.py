@@ -11,7 +11,7 @@ from torch import nn
 
 from mtlkit.config.registry import methods
 from mtlkit.config.spec import SpecLike
-from mtlkit.engine.nesting import flatten_features
+from mtlkit.engine.features import flatten_features
 from mtlkit.errors import MtlkitError, UsageError, unknown_name
 from mtlkit.integrations.fitting import fitting_method
 from mtlkit.method.aggregator import GradientAggregator

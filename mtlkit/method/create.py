@@ -1,62 +1,78 @@
-"""From a config string to a method, which may be a chain of parts: ``normalize+rotate+scale``."""
+"""From a config string to a method: ``normalize+rotate+scale``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
-from torch import Tensor, nn
-
 from mtlkit.config.names import task_names
 from mtlkit.config.registry import methods, takes_feature_dim
-from mtlkit.config.spec import Part, SpecLike, format_spec
-from mtlkit.engine.step import Step
+from mtlkit.config.spec import Part, SpecLike
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.aggregator import GradientAggregator, Tasks
+from mtlkit.method.groups import Shared
+from mtlkit.method.method import Method
 
 
 def create_method(
-    spec: SpecLike | GradientAggregator,
-    tasks: int | Sequence[Any] | Mapping[str, Any],
+    spec: SpecLike | Method | GradientAggregator | Sequence[GradientAggregator],
+    tasks: Tasks,
     *,
     feature_dim: int | None = None,
-    shared: nn.Module | Iterable[Tensor] | None = None,
+    shared: Shared = None,
     **overrides: Any,
-) -> GradientAggregator:
+) -> Method:
     """Make a method from its config string.
 
     Args:
         spec: for example ``"rotograd"``, ``"cagrad(c=0.4)"``, ``"normalize+rotate(size=512)+imtl_g"``,
-            or the same as a mapping or list (see :mod:`mtlkit.config.spec`).
+            the same as a mapping or list (see :mod:`mtlkit.config.spec`), or parts.
         tasks: number of tasks, or their names.
         feature_dim: size of the axis that is rotated, for methods that rotate.
         shared: shared module or parameters, for ``wrt=parameters``; without it, these are all
-            parameters that the features are computed from, or that several losses reach.
+            parameters that the features are computed from, or that several losses reach. A mapping from
+            names to such groups gives each group a merge of its own.
         overrides: options that replace those of the string, in every part that takes them.
 
     Raises:
         SpecError: for a string that cannot be read, an unknown name or option, or two merges.
+
+    Example:
+        >>> method = create_method("uw+cagrad(c=0.4)", tasks=("seg", "depth"))
+        >>> method
+        <Method 'uw+cagrad', tasks: seg, depth>
+        >>> create_method("cagrad", 2, c=0.2)
+        <Method 'cagrad(c=0.2)', tasks: 0, 1>
     """
     names = task_names(tasks)
     if feature_dim is not None and not (isinstance(feature_dim, Integral) and feature_dim >= 1):
-        raise SpecError(f"feature_dim must be a whole number, 1 or more, not {feature_dim!r}")
-    if isinstance(spec, GradientAggregator):
-        if overrides or spec.tasks != names:
+        raise SpecError(f"feature_dim must be an integer, 1 or more, not {feature_dim!r}")
+    given = _parts_of(spec)
+    if given is None:
+        parts = methods.override(methods.expand(spec), overrides, of=str(spec))  # type: ignore[arg-type]
+        method = Method([_build(part, names, feature_dim) for part in parts])
+    else:
+        method = spec if isinstance(spec, Method) else Method(given)
+        if overrides or method.tasks != names:
             raise SpecError(
-                f"a method that is made already ({spec}, tasks {', '.join(spec.tasks)}) cannot be "
+                f"a method that is made already ({method}, tasks {', '.join(method.tasks)}) cannot be "
                 f"changed (tasks {', '.join(names)}, options {sorted(overrides)}); give its string"
             )
-        method = spec
-    else:
-        parts = methods.override(methods.expand(spec), overrides, of=str(spec))
-        built = [_build(part, names, feature_dim) for part in parts]
-        method = built[0] if len(built) == 1 else Chain(built)
-        for part in built:
-            part.join(built)
     if shared is not None:
         method.set_shared(shared)
     return method
+
+
+def _parts_of(spec: Any) -> list[GradientAggregator] | None:
+    """The parts, where they are made already."""
+    if isinstance(spec, Method):
+        return [*spec.parts]  # type: ignore[list-item]
+    if isinstance(spec, GradientAggregator):
+        return [spec]
+    if isinstance(spec, list | tuple) and any(isinstance(part, GradientAggregator) for part in spec):
+        return list(spec)
+    return None
 
 
 def _build(part: Part, tasks: tuple[str, ...], feature_dim: int | None) -> GradientAggregator:
@@ -64,46 +80,11 @@ def _build(part: Part, tasks: tuple[str, ...], feature_dim: int | None) -> Gradi
     options = dict(part.options)
     if takes_feature_dim(factory):
         options["feature_dim"] = None if feature_dim is None else int(feature_dim)
-    method = factory(tasks, **options)
-    if not isinstance(method, GradientAggregator):
+    built = factory(tasks, **options)
+    if not isinstance(built, GradientAggregator):
         raise SpecError(
-            f"method {part.name!r} is {type(method).__name__}; a method must be a GradientAggregator"
+            f"method {part.name!r} is {type(built).__name__}; a method must be a GradientAggregator"
         )
-    if not hasattr(type(method), "name"):
-        type(method).name = part.name
-    return method
-
-
-class Chain(GradientAggregator):
-    """Several parts as one method: each hook is that of the part which plays the role."""
-
-    name = "chain"
-
-    def __init__(self, parts: Sequence[GradientAggregator]) -> None:
-        self.roles = frozenset(role for part in parts for role in part.roles)
-        super().__init__(parts[0].tasks)
-        for role, verb in (("fork", "fork the features"), ("merge", "merge the gradients")):
-            rivals = [part.name for part in parts if role in part.roles]
-            if len(rivals) > 1:
-                raise SpecError(
-                    f"{' and '.join(map(repr, rivals))} both {verb}; a method has one part that "
-                    f"does: keep one of them in {format_spec([p.own_spec() for p in parts])!r}"
-                )
-        self.stages = nn.ModuleDict()
-        for part in parts:
-            key = part.name.replace(".", "_")
-            while key in self.stages:
-                key += "_"
-            self.stages[key] = part
-        self.assemble(tuple(parts))
-        self.traceable = all(part.traceable for part in parts)
-        self.uses_losses = any(part.uses_losses for part in parts)
-        self.needs_whole_gradients = any(part.needs_whole_gradients for part in parts)
-
-    def owned(self) -> tuple[Tensor, ...]:
-        """Those of all parts."""
-        return tuple(tensor for part in self.parts for tensor in part.owned())
-
-    def own_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
-        """Those of all parts."""
-        return tuple(gradient for part in self.parts for gradient in part.own_gradients(step))
+    if not hasattr(type(built), "name"):
+        type(built).name = part.name
+    return built

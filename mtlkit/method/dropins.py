@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mtlkit.engine.features import flatten_features
 from mtlkit.engine.graph import nodes_below
-from mtlkit.engine.nesting import flatten_features
 from mtlkit.errors import SpecError, UsageError
-from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.groups import Groups
 from mtlkit.method.losses import align
+from mtlkit.method.method import Method
 
 Losses = Mapping[str, Tensor | None] | Sequence[Tensor | None]
 Edge = tuple[Any, int]
@@ -28,7 +29,7 @@ Edge = tuple[Any, int]
 def mtl_backward(
     losses: Losses,
     features: Any,
-    method: GradientAggregator,
+    method: Method,
     *,
     gradient: Tensor | None = None,
     retain_graph: bool = False,
@@ -50,7 +51,7 @@ def mtl_backward(
         retain_graph: keep the graph for another backward.
     """
     _check_method(method)
-    if method.fork_part is not None:
+    if method.forking is not None:
         raise UsageError(
             f"{method} rotates the features before the heads see them, and here the heads have been "
             "computed: give them what method(features) returns and call method.total(losses).backward()"
@@ -75,9 +76,10 @@ def mtl_backward(
 
 def backward(
     losses: Losses,
-    method: GradientAggregator,
+    method: Method,
     parameters: nn.Module | Iterable[Tensor] | None = None,
     *,
+    merge: bool = True,
     gradient: Tensor | None = None,
     retain_graph: bool = False,
 ) -> None:
@@ -88,6 +90,7 @@ def backward(
         method: made by :func:`mtlkit.create_method`, with ``wrt=parameters``.
         parameters: module or parameters whose gradients are merged; without, those that were given
             to ``create_method`` as ``shared``, or all that several tasks reach.
+        merge: False keeps the gradients of this micro-batch for a later call, as in ``method.total``.
         gradient: factor of the total, as in ``Tensor.backward``; see :func:`mtl_backward`.
         retain_graph: keep the graph for another backward.
     """
@@ -97,26 +100,30 @@ def backward(
             f"{method} does not merge gradients of parameters; create it with wrt=parameters, or leave "
             "`parameters` out"
         )
-    shared = method.shared
     if parameters is not None:
-        method.set_shared(parameters)
-    try:
-        with torch.enable_grad():
-            total = method.total(losses)
-    finally:
-        method.shared = shared
+        _set_shared(method, parameters)
+    with torch.enable_grad():
+        total = method.total(losses, merge)
     torch.autograd.backward(total, gradient, retain_graph=retain_graph)
 
 
+def _set_shared(method: Method, parameters: Any) -> None:
+    """Name the shared parameters, unless they are those of the last call."""
+    given = parameters if isinstance(parameters, nn.Module | Mapping) else list(parameters)
+    tensors = Groups.of(given, "all").tensors or []
+    if method.shared is None or [*map(id, tensors)] != [*map(id, method.shared)]:
+        method.set_shared(given)
+
+
 def _check_method(method: Any) -> None:
-    if not isinstance(method, GradientAggregator):
+    if not isinstance(method, Method):
         raise SpecError(
             f"method must be a method made once by mtlkit.create_method, because it may remember "
             f"earlier steps; got {type(method).__name__}"
         )
 
 
-def _check_labels(method: GradientAggregator, losses: dict[int, Tensor]) -> None:
+def _check_labels(method: Method, losses: dict[int, Tensor]) -> None:
     missing = [name for task, name in enumerate(method.tasks) if task not in losses]
     if missing and not method.processes.alone:
         raise UsageError(

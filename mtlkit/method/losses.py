@@ -4,37 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.engine.guards import in_backward
+from mtlkit.engine.graph import in_backward
 from mtlkit.engine.processes import Processes, processes_of
-from mtlkit.engine.step import spread
+from mtlkit.engine.step import pick
 from mtlkit.errors import SpecError, UsageError, unknown_name
+from mtlkit.method.aggregator import GradientAggregator
 
-if TYPE_CHECKING:
-    from mtlkit.method.aggregator import GradientAggregator
+Losses = Mapping[str, Tensor | None] | Sequence[Tensor | None]
 
 
 def align(losses: Any, tasks: Sequence[str]) -> dict[int, Tensor]:
-    """The losses that are given, by the task's number; each a scalar tensor."""
+    """The losses that are given, by the task's index; each a scalar tensor."""
     if isinstance(losses, Mapping):
         named = {str(key): loss for key, loss in losses.items()}
         for key in named:
             if key not in tasks:
                 raise unknown_name("task", key, tasks)
         given = [named.get(name) for name in tasks]
-    elif isinstance(losses, Tensor):
-        raise SpecError(
-            f"losses must be a sequence or mapping of {len(tasks)} scalars, not one tensor of shape "
-            f"{tuple(losses.shape)}: in one tensor, each task's backward would walk every task's graph"
+    elif isinstance(losses, Tensor) or not isinstance(losses, Iterable):
+        found = (
+            f"one tensor of shape {tuple(losses.shape)}"
+            if isinstance(losses, Tensor)
+            else type(losses).__name__
         )
-    elif not isinstance(losses, Iterable):
         raise SpecError(
-            f"losses must be {len(tasks)} scalars in task order or by name ({', '.join(tasks)}), not "
-            f"{type(losses).__name__}"
+            f"losses must be {len(tasks)} separate scalars in task order or by name "
+            f"({', '.join(tasks)}), not {found}"
         )
     else:
         given = list(losses)
@@ -44,12 +44,14 @@ def align(losses: Any, tasks: Sequence[str]) -> dict[int, Tensor]:
                 "None for a task without labels, or a mapping by name"
             )
     for name, loss in zip(tasks, given, strict=True):
-        if loss is not None and not isinstance(loss, Tensor):
+        if loss is None:
+            continue
+        if not isinstance(loss, Tensor):
             raise SpecError(
                 f"the loss of task {name!r} is {type(loss).__name__}; expected a scalar tensor, or None "
                 "for a task without labels"
             )
-        if loss is not None and loss.dim() != 0:
+        if loss.dim() != 0:
             raise SpecError(
                 f"the loss of task {name!r} has shape {tuple(loss.shape)}; expected a scalar: reduce "
                 "it, for example with .mean()"
@@ -58,75 +60,72 @@ def align(losses: Any, tasks: Sequence[str]) -> dict[int, Tensor]:
 
 
 @dataclass
-class WeighedLosses:
-    """The losses of this process after the parts have weighed them.
+class Weighed:
+    """What the parts made of the losses.
 
     Attributes:
-        terms: by task; without gradients for the weights.
-        extra: what is added to them: the parts' penalties and the gradients of learned weights.
-        values: (K,) losses as they were given, averaged over ``processes``; NaN for absent tasks.
+        factors: (P,) product of the parts' weights, without gradients; None if no part weighs them.
+        extra: what is added to the total: penalties, and the gradients of learned weights.
     """
 
-    terms: dict[int, Tensor]
-    extra: Tensor | None
-    values: Tensor
+    factors: Tensor | None = None
+    extra: Tensor | None = None
 
 
 def weigh(
-    losses: dict[int, Tensor],
-    parts: Sequence[GradientAggregator],
-    processes: Processes,
-    device: torch.device,
+    values: Tensor,
+    present: tuple[int, ...],
+    parts: Iterable[GradientAggregator],
     *,
-    recording: bool,
-) -> WeighedLosses:
-    """Let the parts weigh the losses, left to right, and keep their new state if ``recording``.
+    finite: Tensor | None = None,
+    commit: bool,
+) -> Weighed:
+    """Let the parts weigh the losses, left to right, and keep their new state if ``commit``.
 
-    The weights are functions of the averaged losses. Learned weights get their gradient from these
-    too, so that it is the same on every process, whether or not gradients are averaged later.
+    Learned weights get their gradient from these averaged losses, so that it is the same on every
+    process, whether or not gradients are averaged later.
+
+    Args:
+        values: (P,) losses of the present tasks, averaged over the processes.
+        present: indices of these tasks.
+        parts: those that weigh losses.
+        finite: whether the step may change the state; by default, whether the losses are finite.
+        commit: keep the parts' new state.
     """
-    tasks = len(parts[0].tasks)
-    present, values = _average(losses, tasks, processes, device)
-    current, factors, extra = values, None, None
-    finite = torch.isfinite(values).all()
+    weighed = Weighed()
+    if not present:
+        return weighed
+    finite = torch.isfinite(values).all() if finite is None else finite
     for part in parts:
-        if not present or "loss" not in part.roles:
-            continue
-        state = part.read_state(present)
-        weights, new = part.weigh_losses(current, state)
+        state = part.read(present)
+        weights, new = part.weigh_losses(values, state)
         weights = weights.to(values.dtype, copy=True)  # it may be the state, which changes below
+        penalty = part.loss_penalty(values, state)
         if weights.requires_grad:
-            learned = (weights * current).sum()
-            extra = _add(extra, learned - learned.detach())
-        penalty = part.loss_penalty(current, state)
-        extra = extra if penalty is None else _add(extra, penalty.to(values.dtype))
-        if recording and new is not state:
+            learned = (weights * values).sum()
+            weighed.extra = _add(weighed.extra, learned - learned.detach())
+        if penalty is not None:
+            weighed.extra = _add(weighed.extra, penalty.to(values.dtype))
+        if commit and new is not state:
             if in_backward():
                 raise UsageError(
                     f"a checkpoint computes total(losses) again, and {part} remembers losses: call "
                     "total outside of the checkpoint"
                 )
-            part.commit_state(
-                state, new, present, finite & torch.isfinite(weights).all() & new.is_finite()
-            )
+            usable = finite & torch.isfinite(weights).all() & new.is_finite()
+            part.commit(state, new, present, usable)
         weights = weights.detach()
-        current = current * weights
-        factors = weights if factors is None else factors * weights
-    terms = losses
-    if factors is not None:
-        by_task = dict(zip(present, factors, strict=True))
-        terms = {task: by_task[task] * loss for task, loss in losses.items()}
-    if len(present) < tasks:
-        values = spread(values, present, tasks)
-    return WeighedLosses(terms, extra, values)
+        values = values * weights
+        weighed.factors = weights if weighed.factors is None else weighed.factors * weights
+    return weighed
 
 
 def _add(total: Tensor | None, term: Tensor) -> Tensor:
     return term if total is None else total + term
 
 
-def _average(
-    losses: dict[int, Tensor], tasks: int, processes: Processes, device: torch.device
+def average(
+    losses: Mapping[int, Tensor], tasks: int, processes: Processes, device: torch.device
 ) -> tuple[tuple[int, ...], Tensor]:
     """The tasks that have a loss on some process, and the losses' means over the processes."""
     present = tuple(losses)
@@ -146,9 +145,7 @@ def _average(
     if len(present) < tasks:  # else nothing is read from the device
         present = tuple(torch.nonzero(message[1]).flatten().tolist())
         double = double or bool(message[2].any())
-    means = message[0] / processes.world
-    if len(present) < tasks:
-        means = torch.stack([means[task] for task in present]) if present else means[:0]
+    means = pick(message[0] / processes.world, present)
     return present, means.to(torch.float64 if double else torch.float32)
 
 
@@ -158,17 +155,21 @@ def weigh_by_labels(
     *,
     process_group: Any = None,
 ) -> dict[str, Tensor | None]:
-    """Weigh each task's loss by this process's share of the task's labels.
+    """Weigh each task's loss by this process's fraction of the task's labels.
 
     DDP averages over the processes. The mean of losses that are means over different numbers of labels
-    is not the mean over all labels; with these weights it is. :class:`mtlkit.Trainer` does the same by
-    itself. Every process must call this once per step, in the wrapped forward or before it, also one
-    without labels. One process alone gets its losses back.
+    is not the mean over all labels; with these weights it is. :class:`mtlkit.Trainer` does the same
+    automatically. Every process must call this once per step, in the wrapped forward or before it, also
+    one without labels. One process alone gets its losses back.
 
     Args:
         losses: mean over the labels of this process, by task; None, or absent, without labels.
         labels: number of labels on this process, by task: every task, in the same order everywhere.
         process_group: of the replicas; None means all processes.
+
+    Example:
+        >>> weigh_by_labels({"a": torch.tensor(2.0)}, {"a": 8, "b": 0})
+        {'a': tensor(2.)}
     """
     for name in losses:
         if name not in labels:

@@ -1,121 +1,141 @@
-"""What a user calls: a method forks features, adds up losses, and merges gradients.
-
-:class:`Method` turns the hooks of its parts (:mod:`mtlkit.method.aggregator`) into a training step.
-"""
+"""What a user calls: a method forks features, adds up losses, and merges gradients."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from mtlkit.config.names import task_names
 from mtlkit.config.spec import Part, format_spec
-from mtlkit.engine.feature_node import Report, fork, fork_unrecorded
-from mtlkit.engine.gradients import MatrixGradients
-from mtlkit.engine.guards import Fork, Forks, check_unforked
-from mtlkit.engine.loss_node import join_losses
-from mtlkit.engine.merger import Leaves
+from mtlkit.engine import compiled, features
+from mtlkit.engine import losses as loss_node
+from mtlkit.engine.accumulation import Kept
+from mtlkit.engine.gradients import TensorList
+from mtlkit.engine.guards import Fork, Guards
+from mtlkit.engine.merging import Hooks
 from mtlkit.engine.processes import ALONE, Processes, processes_of
-from mtlkit.engine.replicas import LoneTraining
-from mtlkit.engine.step import Step, measure_rows
+from mtlkit.engine.step import Step, measure, spread
 from mtlkit.errors import SpecError, UsageError
-from mtlkit.method import losses as loss_terms
-from mtlkit.method.state import Stateful
-from mtlkit.method.stats import LastStep, Stats
-
-if TYPE_CHECKING:
-    from mtlkit.method.aggregator import GradientAggregator
-
-Tasks = int | Sequence[str] | Mapping[str, Any]
+from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.groups import Groups, Shared
+from mtlkit.method.losses import Losses, align, average, weigh
+from mtlkit.method.stats import Stats, over_groups
 
 
-class Method(Stateful):
-    """A training step over the parts of a method; see :class:`GradientAggregator`."""
+class Method(nn.Module):
+    """A method of multi-task learning: parts that weigh losses, fork features and merge gradients.
 
-    roles: frozenset[str] = frozenset()
-    """Which of ``loss``, ``fork`` and ``merge`` it plays."""
-    traceable: bool = True
-    """Whether ``torch.compile`` can trace it. A solver on the host cannot be traced."""
-    parts: tuple[GradientAggregator, ...]
-    """The parts of this method, left to right."""
-    merge_part: GradientAggregator | None
-    """The part that merges; None means the plain sum."""
-    fork_part: GradientAggregator | None
-    """The part that forks; None means that every task is given the features as they are."""
-    wrt_parameters: bool
-    """Whether the gradients of the shared parameters are merged."""
+    Made by :func:`mtlkit.create_method`, or from parts.
 
-    def __init__(self, tasks: Tasks) -> None:
-        self.tasks = task_names(tasks)
-        super().__init__(len(self.tasks))
-        self.shared: list[Tensor] | None = None
-        self.last_step = LastStep(len(self.tasks))
-        self._forks = Forks()
-        self.lone = LoneTraining()
-        self._chosen = ALONE
+    Args:
+        parts: instances of :class:`~mtlkit.GradientAggregator`, left to right; at most one that forks
+            and one that merges. Without one that merges, gradients are added.
+        shared: shared module or parameters, for ``wrt=parameters``; a mapping gives each group of
+            parameters a merge of its own.
 
-    def assemble(self, parts: tuple[GradientAggregator, ...]) -> None:
-        """Set the parts, left to right."""
-        by_role = {role: part for part in parts for role in part.roles}
-        # a method may be its own part, so these are no submodules
-        merge = by_role.get("merge")
-        vars(self).update(parts=parts, merge_part=merge, fork_part=by_role.get("fork"))
-        self.wrt_parameters = merge is not None and merge.wrt == "parameters"
+    Example:
+        >>> from mtlkit.weighting import PCGrad, UW
+        >>> method = Method([UW(2), PCGrad(2)])
+        >>> str(method)
+        'uw+pcgrad'
+        >>> method.combine(torch.tensor([[1.0, 0.0], [-1.0, 1.0]]))
+        tensor([0.5000, 1.5000])
+    """
 
-    def own_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
-        """Gradients of the :meth:`owned` parameters."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how its parameters learn")
+    def __init__(
+        self, parts: GradientAggregator | Sequence[GradientAggregator], *, shared: Shared = None
+    ) -> None:
+        super().__init__()
+        listed = [parts] if isinstance(parts, GradientAggregator) else list(parts)
+        _check_parts(listed)
+        self.tasks: tuple[str, ...] = listed[0].tasks
+        self.parts = nn.ModuleList(listed)
+        self.copies = nn.ModuleList()
+        """Copies of the part that merges, for all groups of parameters but the first."""
+        for part in listed:
+            part.join(listed)
+        self._process_group: Any = None
+        self._groups = Groups()
+        self._begin()
+        self.set_shared(shared)
+
+    def _begin(self) -> None:
+        """Make what belongs to this object alone, and is neither copied nor saved."""
+        self._guards = Guards(self.tasks)
+        self._kept = Kept()
+        self._stats: Stats | None = None
+        self._handle = compiled.expose(self._decide_compiled)
 
     # What a user calls
 
-    def forward(self, features: Any) -> list[Any]:
+    def forward(self, shared_features: Any) -> list[Any]:
         """K features in task order, whose gradients will be merged."""
-        if torch.compiler.is_compiling() and (self.wrt_parameters or not self.traceable):
-            return _forward_untraced(self, features)
+        if torch.compiler.is_compiling() and not self._traceable:
+            return _forward_untraced(self, shared_features)
         if not (self.training and torch.is_grad_enabled()):
             if self.training:
-                self._forks.skip()
-            return fork_unrecorded(self, features)
-        if torch.compiler.is_compiling():
-            self.last_step.expect_compiled()
-        if self.fork_part is not None:
-            self.fork_part.prepare()
+                self._guards.without_gradients()
+            return features.fork_unrecorded(shared_features, self.forking, len(self.tasks))
         record = Fork(self.processes)
-        views, anchor = fork(self, features, record)
-        self._forks.open(record, anchor)
+        views, anchor = features.fork(shared_features, self._hooks(), record)
+        self._guards.after_fork(record, anchor)
         return views
 
-    def total(self, losses: Mapping[str, Tensor | None] | Sequence[Tensor | None]) -> Tensor:
+    def total(self, losses: Losses, merge: bool = True) -> Tensor:
         """One scalar to call ``backward()`` on.
 
         Args:
             losses: one scalar per task, in task order or by name; None, or an absent name, is a
                 task without labels in this batch. Without a fork, a parameter that one of them alone
                 reaches gets that task's own gradient, also where the others have no labels.
+            merge: False keeps this micro-batch's gradients of the shared parameters and delivers none;
+                the next call with True merges their sum. For ``wrt=parameters`` only.
+
+        Example:
+            >>> import mtlkit
+            >>> method = mtlkit.create_method("imtl_g", tasks=("seg", "depth"))
+            >>> z = torch.ones(3, requires_grad=True)
+            >>> seg, depth = method(z)
+            >>> method.total({"seg": seg.sum(), "depth": 3 * depth.sum()}).backward()
+            >>> z.grad
+            tensor([3., 3., 3.])
         """
-        given = loss_terms.align(losses, self.tasks)
+        given = align(losses, self.tasks)
         recording = self.training and torch.is_grad_enabled()
-        if recording and not torch.compiler.is_compiling():
-            self.lone.count_step()
-        anchor = self._forks.close(given, self.tasks) if recording else None
-        exchanged = recording and (self.uses_losses or "loss" in self.roles)
+        if not (merge or self.wrt_parameters):
+            raise UsageError(
+                f"merge=False keeps gradients of parameters, and {self} merges those of the features, "
+                "each micro-batch apart: create the method with wrt=parameters, or leave merge out"
+            )
+        anchor = self._guards.anchor_of(given, merge) if recording else None
+        if anchor is None and self.is_sum and not self.weighs_losses and given:
+            if recording:
+                self._guards.check_plain_sum(given, self.processes)
+            terms = list(given.values())
+            return sum(terms[1:], terms[0])
+        exchanged = recording and (self.weighs_losses or self._merge_uses_losses)
         processes = self.processes if exchanged else ALONE
-        if recording and anchor is None and not (self.is_sum and processes.alone):
-            check_unforked(given, self.tasks, self.processes)
-        device = self.last_step.gram.device
-        weighed = loss_terms.weigh(given, self.parts, processes, device, recording=recording)
-        terms = list(weighed.terms.values())
-        if recording and anchor is None and not self.is_sum:
-            self._forks.refuse_without_fork(self, given)
-            if not self.needs_fork and (given or not self.processes.alone):
-                in_order = [weighed.terms.get(task) for task in range(len(self.tasks))]
-                terms = [_join_untraced(self, in_order, weighed.values)]
+        present, values = average(given, len(self.tasks), processes, self._device)
+        weighed = weigh(values, present, self._loss_parts, commit=recording and merge)
+        if weighed.factors is not None:
+            factors = dict(zip(present, weighed.factors, strict=True))
+            given = {task: factors[task] * loss for task, loss in given.items()}
+        values = spread(values, present, len(self.tasks))
+        terms = list(given.values())
         if anchor is not None:
-            terms.append(Report.apply(anchor, weighed.values))
+            terms.append(features.Report.apply(anchor, values, tuple(given)))
+        elif recording and not self.is_sum:
+            self._guards.before_unforked(self, given, self.processes, needs_fork=self.needs_fork)
+            if not self.needs_fork and (given or not self.processes.alone):
+                in_order = [given.get(task) for task in range(len(self.tasks))]
+                terms = [_join(self, in_order, values, merge)]
+        elif recording:
+            self._guards.check_plain_sum(given, self.processes)
         if weighed.extra is not None:
             terms.append(weighed.extra)
         if not terms:
@@ -126,102 +146,156 @@ class Method(Stateful):
         return sum(terms[1:], terms[0])
 
     @torch.no_grad()
+    def update(self, losses: Losses) -> None:
+        """Take in the losses of the same batch after the optimizer's step.
+
+        Only parts with a second pass, such as ``famo(second_pass=True)``, read them; others ignore them.
+        """
+        given = align(losses, self.tasks)
+        for part in self._loss_parts:
+            if part.overrides("update"):
+                present, values = average(given, len(self.tasks), self.processes, self._device)
+                state = part.read(present)
+                part.commit(state, part.update(values, state), present, torch.isfinite(values).all())
+
+    @torch.no_grad()
     def combine(self, grads: Tensor, losses: Tensor | None = None) -> Tensor:
         """Merge (K, N) task gradients into (N,), and keep the new state, as a step does.
 
-        Parts that weigh the losses by their values take part only if ``losses`` (K,) are given. The
-        statistics are kept too, unless the merge, such as ``mean``, has no need for a Gram matrix.
+        Parts that weigh the losses by their values take part only if ``losses`` (K,) are given.
+
+        Example:
+            >>> import mtlkit
+            >>> mtlkit.create_method("mgda", 2).combine(torch.tensor([[2.0, 0.0], [0.0, 1.0]]))
+            tensor([0.4000, 0.8000])
         """
         if not isinstance(grads, Tensor) or grads.dim() != 2 or grads.shape[0] != len(self.tasks):
             found = tuple(grads.shape) if isinstance(grads, Tensor) else type(grads).__name__
             raise SpecError(f"combine takes one row per task, ({len(self.tasks)}, N); got {found}")
         if not grads.is_floating_point():
             raise SpecError(f"gradients must be floating point, not {grads.dtype}")
-        if losses is not None:
-            losses = self._check_losses(losses)
-        with torch.autocast(grads.device.type, enabled=False):
-            return self._combine(grads, losses).to(grads.dtype)
-
-    def _check_losses(self, losses: Tensor) -> Tensor:
-        if not isinstance(losses, Tensor) or losses.shape != (len(self.tasks),):
+        if losses is not None and (not isinstance(losses, Tensor) or losses.shape != grads.shape[:1]):
             found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise SpecError(
                 f"losses must be a tensor of one per task, ({len(self.tasks)},); got {found}"
             )
-        return losses.detach()
+        with torch.autocast(grads.device.type, enabled=False):
+            rows = grads.to(torch.promote_types(grads.dtype, torch.float32))
+            rows = self._loss_factors(losses, rows, commit=True)[:, None] * rows
+            step = measure(rows @ rows.T, tuple(range(len(rows))), tasks=len(rows), losses=losses)
+            if self._whole:
+                return self._merge_whole(rows, step, ()).to(grads.dtype)
+            return (self._weigh(step) @ rows).to(grads.dtype)
 
-    def _combine(self, grads: Tensor, losses: Tensor | None) -> Tensor:
-        matrix = grads.to(torch.promote_types(grads.dtype, torch.float32))
-        if "loss" in self.roles:
-            matrix = self.loss_factors(losses, matrix, commit=True)[:, None] * matrix
-        if self.merge_part is not None and not self.merge_part.reads_gram:
-            return self._combine_unmeasured(self.merge_part, matrix)
-        rows = MatrixGradients(matrix)
-        (merged,) = self.merge_step(measure_rows(rows, tasks=len(matrix), losses=losses))
-        assert merged is not None
-        return merged
+    @torch.no_grad()
+    def weights(self, gram: Tensor) -> Tensor:
+        """(P,) weights of the task gradients, from their (P, P) inner products; no state changes.
+
+        Example:
+            >>> import mtlkit
+            >>> mtlkit.create_method("mgda", 2).weights(torch.tensor([[4.0, 0.0], [0.0, 1.0]]))
+            tensor([0.2000, 0.8000])
+        """
+        is_tensor = isinstance(gram, Tensor)
+        shape = tuple(gram.shape) if is_tensor else ()
+        if not (is_tensor and gram.is_floating_point() and len(shape) == 2 and shape[0] == shape[1]):
+            found = f"{shape} of {gram.dtype}" if is_tensor else type(gram).__name__
+            raise SpecError(f"weights takes the (K, K) matrix rows @ rows.T of floats; got {found}")
+        if shape[0] > len(self.tasks):
+            raise SpecError(f"weights takes one row per task; got {shape} for {len(self.tasks)} tasks")
+        if self._whole:
+            raise UsageError(f"{self} merges whole gradients and has no weight per task; use combine")
+        factors = self._loss_factors(None, gram)
+        if self.merging is None:
+            return factors
+        step = measure(factors[:, None] * gram * factors, tuple(range(len(gram))), tasks=len(gram))
+        weights, _ = self.merging.weigh(step.gram, self.merging.state_of(step))
+        return factors * weights.to(gram.dtype)
 
     @property
     def stats(self) -> Stats | None:
         """The last step, read off its Gram matrix; None before the first, or if nothing was merged."""
-        return self.last_step.stats()
+        return self._stats
 
     @property
     def rotations(self) -> Tensor:
         """(K, m, m) current rotations, where a part rotates."""
-        part = self.fork_part
-        if part is not None and part is not self:
-            return part.rotations
-        # an AttributeError would be taken for a missing attribute by nn.Module, and hidden
-        raise UsageError(f"{self} has no rotations; use 'rotate+...' or 'rotograd'")
+        matrices: Callable[[], Tensor] | None = getattr(self.forking, "matrices", None)
+        if matrices is None:
+            # an AttributeError would be taken for a missing attribute by nn.Module, and hidden
+            raise UsageError(f"{self} has no rotations; use 'rotate+...' or 'rotograd'")
+        return matrices()
+
+    def set_shared(self, shared: Shared) -> None:
+        """Name the shared parameters, for ``wrt=parameters``; without, all that several tasks reach.
+
+        A mapping from names to modules or parameters gives each group a merge of its own.
+        """
+        merging = self.merging
+        self._groups = Groups.of(shared, "all" if merging is None else merging.groups)
+        if len(self._groups.names) > 1 and not self.wrt_parameters:
+            raise SpecError(f"groups of parameters need a merge with wrt=parameters, not {self}")
+        self.copies = nn.ModuleList(copy.deepcopy(merging) for _ in self._groups.names[1:])
+
+    @property
+    def shared(self) -> list[Tensor] | None:
+        """The shared parameters; None if they have not been named."""
+        return self._groups.tensors
 
     @property
     def process_group(self) -> Any:
         """Process group of the data-parallel replicas; None means all processes."""
-        return self._chosen.group
+        return self._process_group
 
     @process_group.setter
     def process_group(self, group: Any) -> None:
-        self._chosen = ALONE if group is None else Processes(group)
+        self._process_group = group
 
-    def set_shared(self, shared: nn.Module | Iterable[Tensor] | None) -> None:
-        """Name the shared parameters, for ``wrt=parameters``; without, all that several tasks reach."""
-        if shared is None:
-            self.shared = None
-            return
-        found: Any = shared.parameters() if isinstance(shared, nn.Module) else shared
-        tensors = list(found) if isinstance(found, Iterable) else [found]
-        wrong = next((item for item in tensors if not isinstance(item, Tensor)), None)
-        if wrong is not None or not tensors:
-            kind = type(shared).__name__
-            if wrong is not shared:
-                kind += f" of {type(wrong).__name__}" if tensors else " without any"
-            raise SpecError(
-                f"shared must be a module or a list of parameters, not {kind}; "
-                "for example shared=net.backbone or shared=net.backbone.parameters()"
-            )
-        self.shared = tensors
+    def set_epoch_length(self, batches: int) -> None:
+        """Tell parts that count epochs, such as ``dwa``, how many batches one has."""
+        for part in self.parts:
+            part.set_epoch_length(batches)
 
     # What it is made of
 
+    @cached_property
+    def forking(self) -> GradientAggregator | None:
+        """The part that forks; None if every task is given the features as they are."""
+        return self._playing("fork")
+
+    @cached_property
+    def merging(self) -> GradientAggregator | None:
+        """The part that merges; None means the plain sum."""
+        return self._playing("merge")
+
     @property
-    def needs_fork(self) -> bool:
-        """Whether the features must be forked by ``method(features)`` in every step."""
-        return not (self.is_sum or (self.wrt_parameters and self.fork_part is None))
+    def wrt_parameters(self) -> bool:
+        """Whether gradients of the shared parameters are merged, not those of the features."""
+        return self.merging is not None and self.merging.wrt == "parameters"
 
     @property
     def is_sum(self) -> bool:
         """Whether autograd's own sum of the gradients is what this method does with them."""
-        plain = self.merge_part is None or self.merge_part.is_plain_sum
-        return plain and self.fork_part is None
+        plain = self.merging is None or self.merging.is_plain_sum
+        return plain and self.forking is None
+
+    @property
+    def needs_fork(self) -> bool:
+        """Whether the features must be forked by ``method(features)`` in every step."""
+        return not (self.is_sum or (self.wrt_parameters and self.forking is None))
+
+    @property
+    def weighs_losses(self) -> bool:
+        """Whether some part weighs the losses."""
+        return bool(self._loss_parts)
 
     @property
     def processes(self) -> Processes:
         """The processes that share a step."""
         alone = not (dist.is_available() and dist.is_initialized())
-        if alone or not (self.merge_part is None or self.merge_part.sync):
+        if alone or not (self.merging is None or self.merging.sync):
             return ALONE
-        return processes_of(self.process_group)
+        return processes_of(self._process_group)
 
     @property
     def spec(self) -> list[Part]:
@@ -232,81 +306,187 @@ class Method(Stateful):
         return format_spec(self.spec)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {str(self)!r}, tasks: {', '.join(self.tasks)}>"
+        return f"<Method {str(self)!r}, tasks: {', '.join(self.tasks)}>"
+
+    def _playing(self, role: str) -> Any:
+        return next((part for part in self.parts if role in part.roles), None)
+
+    @cached_property
+    def _loss_parts(self) -> list[Any]:
+        return [part for part in self.parts if "loss" in part.roles]
+
+    @property
+    def _merge_uses_losses(self) -> bool:
+        return self.merging is not None and self.merging.uses_losses
+
+    @property
+    def _whole(self) -> bool:
+        return self.merging is not None and self.merging.needs_whole_gradients
+
+    @property
+    def _traceable(self) -> bool:
+        return not self.wrt_parameters and all(part.traceable for part in self.parts)
+
+    @property
+    def _device(self) -> torch.device:
+        tensor = next(iter(self.buffers()), None)
+        return torch.device("cpu") if tensor is None else tensor.device
 
     # How a step is merged
 
-    def merge_step(self, step: Step) -> Leaves:
-        """The merged gradient; the new state of the merge is committed."""
-        if not step.present:
-            self.last_step.forget()
-            return []
-        part = self.merge_part
+    def _hooks(self) -> Hooks:
+        """What the engine calls in the backward pass."""
+        merging = self.merging
+        return Hooks(
+            tasks=len(self.tasks),
+            weigh=self._weigh,
+            merge=self._merge_whole if self._whole else None,
+            learn=self._learn,
+            nothing=self._merge_nothing,
+            learned=[p for part in self._merging_parts for p in _learning(part)],
+            groups=self._groups.places,
+            forking=self.forking,
+            shared=self.shared,
+            over_parameters=self.wrt_parameters,
+            cross_gram=merging is not None and merging.uses_cross_gram,
+            guards=self._guards,
+            kept=self._kept,
+            handle=self._handle,
+            method=self,
+        )
+
+    @property
+    def _merging_parts(self) -> list[Any]:
+        """The parts that merge, one per group of parameters."""
+        return [] if self.merging is None else [self.merging, *self.copies]
+
+    def _part_of(self, group: str) -> Any:
+        return self._merging_parts[self._groups.names.index(group)] if group else self.merging
+
+    def _weigh(self, step: Step) -> Tensor:
+        """(P,) weights of the gradients; the new state of the part is committed."""
+        part = self._part_of(step.group)
         if part is None:
-            weights = torch.where(step.finite, torch.ones_like(step.gram[0]), torch.nan)
-        elif part.needs_whole_gradients:
-            return self._merge_whole(part, step)
+            weights = torch.ones_like(step.gram[0])
         else:
             state = part.state_of(step)
             # a part never meets gradients that are not finite: it sees zeros, and the step is discarded
             weights, new = part.weigh(torch.where(step.finite, step.gram, 0.0), state)
-            # a copy, before what may be the state itself changes
-            weights = torch.where(step.finite, weights.to(step.gram.dtype), torch.nan)
+            weights = weights.to(step.gram.dtype, copy=True)  # it may be the state, which changes below
             if new is not state:
-                part.commit_state(state, new, step.present, step.finite)
-        self.last_step.keep(step, weights)
-        tasks = step.delivered.tasks
-        if not tasks:  # other processes have them all
-            return []
-        return step.delivered.weighted(weights if tasks == step.present else step.of(weights, tasks))
+                part.commit(state, new, step.present, step.finite)
+        weights = torch.where(step.finite, weights, torch.nan)
+        self._note(Stats(step, weights, None), step.group)
+        return weights
 
-    def _merge_whole(self, part: GradientAggregator, step: Step) -> Leaves:
-        if step.delivered is not step.rows:
-            raise UsageError(
-                f"{part} merges whole gradients, so with wrt=parameters every parameter below the "
-                "features must be in `shared`; pass the whole backbone as shared, or wrt=features"
-            )
-        matrix = step.matrix()
-        state = part.fit_coordinates(part.state_of(step), matrix, step.rows.reached)
-        merged, new = part.merge_rows(matrix, state)
+    def _merge_whole(self, grads: Tensor, step: Step, tensors: Sequence[Tensor]) -> Tensor:
+        """(N,) merged gradient of (P, N) gradients; the new state of the part is committed."""
+        part = self._part_of(step.group)
+        state = part.fit_coordinates(part.state_of(step), grads, tensors)
+        merged, new = part.merge(grads, state)
         merged = torch.where(step.finite, merged, torch.nan)
-        part.commit_state(state, new, step.present, step.finite)
-        products = torch.cat([matrix @ merged, torch.dot(merged, merged)[None]])
-        if not step.over_parameters:  # this process has the columns of its own samples alone
-            products = step.processes.sum(products)
-        self.last_step.keep(step, None, products)
-        return step.rows.split(merged * step.unit)
-
-    def _combine_unmeasured(self, part: GradientAggregator, matrix: Tensor) -> Tensor:
-        """What :meth:`merge_step` does, for weights that depend on the number of tasks alone."""
-        everyone = tuple(range(len(matrix)))
-        state = part.read_state(everyone)
-        unknown = matrix.new_full(2 * (len(matrix),), torch.nan)
-        weights, new = part.weigh(unknown, state)
-        merged = weights.to(matrix.dtype) @ matrix
-        if new is not state:
-            part.commit_state(state, new, everyone, torch.dot(merged, merged) < torch.inf)
+        part.commit(state, new, step.present, step.finite)
+        products = torch.cat([grads @ merged, torch.dot(merged, merged)[None]])
+        self._note(Stats(step, None, step.processes.sum(products)), step.group)
         return merged
 
-    def loss_factors(self, losses: Tensor | None, like: Tensor, *, commit: bool = False) -> Tensor:
+    def _merge_nothing(self) -> TensorList:
+        """What a step without gradients does."""
+        self._stats = None
+        return []
+
+    def _learn(self, step: Step | None, group: str) -> list[Tensor | None]:
+        """Gradients of the parameters that the merge of a group owns, times the scale of the loss."""
+        part = self._part_of(group)
+        parameters = [] if part is None else _learning(part)
+        if not parameters:
+            return []
+        found: Mapping[str, Tensor] = {}
+        if step is not None and step.present:
+            found = part.learn(step.gram, part.state_of(step))
+        gradients: list[Tensor | None] = []
+        for name, parameter in part.learned.items():
+            gradient = torch.zeros_like(parameter)  # so that DDP has something to average
+            if step is not None and name in found:
+                gradient = spread(found[name] * step.scale, step.present, step.tasks, fill=0.0)
+            gradients.append(gradient.to(parameter.dtype))
+        return gradients
+
+    def _note(self, stats: Stats, group: str) -> None:
+        if not group:
+            self._stats = stats
+            return
+        names = self._groups.names
+        known = {} if self._stats is None or group == names[0] else dict(self._stats.groups)
+        self._stats = over_groups({**known, group: stats})
+
+    def _decide_compiled(self, gram: Tensor, report: Tensor, extra: Tensor) -> Tensor:
+        return features.decide_compiled(self._hooks(), self.processes, gram, report, extra)
+
+    def _loss_factors(self, losses: Tensor | None, like: Tensor, *, commit: bool = False) -> Tensor:
         """(K,) product of the parts' loss weights, as far as these are known without a step."""
-        everyone = tuple(range(len(self.tasks)))
-        factors = torch.ones(len(everyone), dtype=like.dtype, device=like.device)
-        finite = torch.isfinite(like).all()
-        if losses is not None:
-            finite = finite & torch.isfinite(losses).all()
-        for part in self.parts:
-            if "loss" not in part.roles or (part.uses_losses and losses is None):
-                continue
-            state = part.read_state(everyone)
-            weights, new = part.weigh_losses(factors if losses is None else factors * losses, state)
-            factors = factors * weights.detach().to(like)
-            if commit and new is not state:
-                usable = finite & torch.isfinite(weights).all() & new.is_finite()
-                part.commit_state(state, new, everyone, usable)
-        return factors
+        parts = [part for part in self._loss_parts if losses is not None or not part.uses_losses]
+        values = torch.ones_like(like[:, 0]) if losses is None else losses.detach().to(like.dtype)
+        finite = torch.isfinite(like).all() & torch.isfinite(values).all()
+        present = tuple(range(len(values)))
+        factors = weigh(values, present, parts, finite=finite, commit=commit).factors
+        return torch.ones_like(values) if factors is None else factors
+
+    # How it is copied and saved
+
+    def __getstate__(self) -> dict[str, Any]:
+        """State of a copy or pickle, without what belongs to this object's steps."""
+        own = ("_guards", "_kept", "_stats", "_handle")
+        return {key: value for key, value in self.__dict__.items() if key not in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._begin()
+
+    def get_extra_state(self) -> Tensor:
+        """The names of the tasks, as bytes: state is kept by position."""
+        return torch.tensor(list("\n".join(self.tasks).encode()), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Check that the state was saved by a method with the same tasks."""
+        names = tuple(bytes(state.tolist()).decode().split("\n"))
+        if names != self.tasks:
+            raise SpecError(
+                f"this state was saved with the tasks {', '.join(names)}, and the method has "
+                f"{', '.join(self.tasks)}; create it with the same tasks in the same order"
+            )
 
 
-_untraced: Any = torch.compiler.disable  # torch gives it no type
-_forward_untraced: Callable[[Method, Any], list[Any]] = _untraced(Method.forward)
-_join_untraced: Callable[[Method, list[Tensor | None], Tensor], Tensor] = _untraced(join_losses)
+def _learning(part: GradientAggregator) -> list[Tensor]:
+    """Learned parameters whose gradient the merge gives; others get theirs through the total."""
+    return list(part.learned.values()) if part.overrides("learn") else []
+
+
+def _check_parts(parts: Sequence[Any]) -> None:
+    wrong = next((part for part in parts if not isinstance(part, GradientAggregator)), None)
+    if not parts or wrong is not None:
+        found = "none" if not parts else type(wrong).__name__
+        raise SpecError(f"a method is made of one or more GradientAggregator parts; got {found}")
+    names = {part.tasks for part in parts}
+    if len(names) > 1:
+        told = " and ".join(", ".join(tasks) for tasks in sorted(names))
+        raise SpecError(f"all parts of a method must have the same tasks; got {told}")
+    for role, verb in (("fork", "fork the features"), ("merge", "merge the gradients")):
+        rivals = [part for part in parts if role in part.roles]
+        if len(rivals) > 1:
+            raise SpecError(
+                f"{' and '.join(repr(part.name) for part in rivals)} both {verb}; a method has one part "
+                f"that does: keep one of them in {format_spec([p.own_spec() for p in parts])!r}"
+            )
+
+
+def _join(method: Method, losses: Iterable[Tensor | None], values: Tensor, merge: bool) -> Tensor:
+    if torch.compiler.is_compiling():
+        return _join_untraced(method, list(losses), values, merge)
+    return loss_node.join(list(losses), values, method._hooks(), method.processes, merge=merge)  # noqa: SLF001
+
+
+# torch.compiler.disable would import the compiler, which takes seconds, for everybody
+_disable: Any = torch._disable_dynamo  # noqa: SLF001
+_forward_untraced: Callable[[Method, Any], list[Any]] = _disable(Method.forward)
+_join_untraced: Callable[[Method, list[Tensor | None], Tensor, bool], Tensor] = _disable(_join)

@@ -1,8 +1,8 @@
-"""State in, state out: state is declared, read, committed and saved here.
+"""State in, state out: how the memory of a part is declared, read, committed and saved.
 
-A method declares its state with :meth:`Stateful.add_state` and is a pure function of it. It is given
-the state of the tasks that are present and returns the new one; absent tasks, steps that are not
-finite, saving and restoring are taken care of.
+A part declares its state with :meth:`Stateful.add_state` and is a pure function of it. It is given
+the state of the tasks that are present and returns the new one. Absent tasks, steps that are not
+finite, saving and restoring are taken care of here.
 """
 
 from __future__ import annotations
@@ -14,14 +14,19 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from mtlkit.engine.step import Step
 from mtlkit.errors import UsageError
 
 Per = Literal["task", "pair", "all", "coordinate"]
 
 
 class State:
-    """Values by name, as attributes: ``state.norms``. It never changes; see :meth:`replace`."""
+    """Values by name, as attributes: ``state.norms``. It never changes; see :meth:`replace`.
+
+    Example:
+        >>> state = State(norms=torch.ones(2))
+        >>> state.replace(norms=state.norms * 3).norms
+        tensor([3., 3.])
+    """
 
     def __init__(self, **values: Any) -> None:
         vars(self).update(values)
@@ -47,13 +52,6 @@ class State:
 class Stateful(nn.Module):
     """A module with declared state over ``count`` tasks."""
 
-    uses_losses: bool = False
-    """Whether values of the losses enter; a merge finds them in ``state.losses``."""
-    uses_cross_gram: bool = False
-    """Whether a merge needs ``state.cross_gram``, products of gradients from independent samples."""
-    needs_whole_gradients: bool = False
-    """Whether a merge needs more than the Gram matrix."""
-
     def __init__(self, count: int) -> None:
         super().__init__()
         self._count = count
@@ -62,7 +60,7 @@ class Stateful(nn.Module):
         self._constants: list[str] = []
         self._columns = _Columns()
 
-    # What a method declares
+    # What a part declares
 
     def add_state(self, name: str, start: float | Sequence[float] = 0.0, *, per: Per = "task") -> None:
         """Keep ``name`` between steps.
@@ -71,7 +69,7 @@ class Stateful(nn.Module):
             name: attribute, and key of the state dict.
             start: first value; its type (float, int, bool) is that of the state.
             per: one value per ``task``, per ``pair`` of tasks, or for ``all`` of them; or a row of N
-                per task, with one entry per ``coordinate`` of the gradients, empty before a step.
+                numbers per task, one per ``coordinate`` of the gradients, empty before a step.
         """
         shapes: dict[str, tuple[int, ...]] = {
             "task": (self._count,),
@@ -104,58 +102,22 @@ class Stateful(nn.Module):
         """The parameters declared by :meth:`add_learned`."""
         return {name: getattr(self, name) for name in self._learned}
 
-    def owned(self) -> tuple[Tensor, ...]:
-        """Parameters that are inputs of the junction."""
-        return tuple(getattr(self, name) for name in self._learned)
+    # What a step does with it
 
-    # What the step does with it
-
-    def read_state(self, present: tuple[int, ...], **extras: Any) -> State:
+    def read(self, present: tuple[int, ...], **extras: Any) -> State:
         """State of the present tasks, and ``extras``."""
         values: dict[str, Any] = {}
         for name, per in self._declared.items():
             value: Tensor = getattr(self, name)
-            if per != "all" and len(present) < self._count:
+            if per in ("task", "pair", "coordinate") and len(present) < self._count:
                 index = _index(present, value.device)
                 value = value.index_select(0, index)
                 value = value.index_select(1, index) if per == "pair" else value
             values[name] = value
         return State(**values, **extras)
 
-    def state_of(self, step: Step) -> State:
-        """State of the step's tasks, and what else the hooks of this part asked for."""
-        extras: dict[str, Any] = {"offset": step.offset} if self.needs_whole_gradients else {}
-        if self.uses_losses and step.losses is not None:
-            extras["losses"] = step.losses
-        if self.uses_cross_gram:
-            extras["cross_gram"] = torch.where(step.finite, step.cross_gram(), 0.0)
-        return self.read_state(step.present, **extras)
-
-    def fit_coordinates(self, state: State, grads: Tensor, tensors: Sequence[Tensor] = ()) -> State:
-        """The state with what it has per ``coordinate`` as (P, N), as the gradients; zeros at first.
-
-        Args:
-            state: of the present tasks.
-            grads: (P, N) gradients.
-            tensors: that they are the gradients of, if known; the same ones in every step.
-        """
-        fitted: dict[str, Tensor] = {}
-        for name in (name for name, per in self._declared.items() if per == "coordinate"):
-            held = getattr(state, name)
-            if held.shape[1] == 0:
-                self._columns = _Columns()
-            same = self._columns.are(tensors)
-            if held.shape[1] not in (0, grads.shape[1]) or not same:
-                raise UsageError(
-                    f"the gradients have {grads.shape[1]} entries, and {name!r} remembers "
-                    f"{held.shape[1]}{'' if same else ', of other parameters'}: the merged parameters "
-                    "have to be the same in every step; pass as `shared` those that every task reaches"
-                )
-            fitted[name] = held.to(grads.dtype) if held.shape[1] else torch.zeros_like(grads)
-        return state.replace(**fitted)
-
     @torch.no_grad()
-    def commit_state(self, old: State, new: State, present: tuple[int, ...], finite: Tensor) -> None:
+    def commit(self, old: State, new: State, present: tuple[int, ...], finite: Tensor) -> None:
         """Keep the ``new`` state of the present tasks, if the step was finite."""
         for name, per in self._declared.items():
             value = getattr(new, name)
@@ -173,6 +135,29 @@ class Stateful(nn.Module):
                 else:
                     value = buffer.index_copy(0, index, value)
             buffer.copy_(torch.where(finite, value, buffer))
+
+    def fit_coordinates(self, state: State, grads: Tensor, tensors: Sequence[Tensor] = ()) -> State:
+        """The state with what it has per ``coordinate`` as (P, N), as the gradients; zeros at first.
+
+        Args:
+            state: of the present tasks.
+            grads: (P, N) gradients.
+            tensors: that they are the gradients of, if known; the same ones in every step.
+        """
+        fitted: dict[str, Tensor] = {}
+        for name in (name for name, per in self._declared.items() if per == "coordinate"):
+            held = getattr(state, name)
+            if held.shape[1] == 0:
+                self._columns = _Columns()
+            same = self._columns.matches(tensors)
+            if held.shape[1] not in (0, grads.shape[1]) or not same:
+                raise UsageError(
+                    f"the gradients have {grads.shape[1]} entries, and {name!r} remembers "
+                    f"{held.shape[1]}{'' if same else ', of other parameters'}: the merged parameters "
+                    "have to be the same in every step; pass as `shared` those that every task reaches"
+                )
+            fitted[name] = held.to(grads.dtype) if held.shape[1] else torch.zeros_like(grads)
+        return state.replace(**fitted)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         for name, per in self._declared.items():
@@ -201,7 +186,7 @@ class _Columns:
     def __init__(self) -> None:
         self._tensors: list[weakref.ref[Tensor]] = []
 
-    def are(self, tensors: Sequence[Tensor]) -> bool:
+    def matches(self, tensors: Sequence[Tensor]) -> bool:
         """Whether these are the tensors; those that are given first are."""
         if tensors and not self._tensors:
             self._tensors = [weakref.ref(tensor) for tensor in tensors]
@@ -219,7 +204,7 @@ _indices: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
 
 
 def _index(present: tuple[int, ...], device: torch.device) -> Tensor:
-    """The numbers as a tensor, uploaded once."""
+    """The indices as a tensor, uploaded once."""
     if torch.compiler.is_compiling():
         return torch.tensor(present, device=device)
     key = (present, device)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mtlkit.engine.gram import cosine_matrix, norms_of, safe_divide
 from mtlkit.engine.step import Step, spread
@@ -18,30 +17,35 @@ class Stats(Mapping[str, Tensor]):
     """What one step looked like; NaN for a task that was absent.
 
     Norms, cosines and weights are those of the gradients that were merged. What weighed the losses
-    before, such as ``uw``, is part of these gradients; the losses are given as they came.
-    Figures are computed on the device when they are read: what is not read costs nothing.
+    before, such as ``uw``, is part of these gradients; the losses are given as they came. Values are
+    computed on the device when they are read: what is not read costs nothing.
 
     Args:
-        gram: (P, P) inner products of the gradients of the present tasks.
-        losses: (P,) their losses, or None.
-        present: their numbers.
-        tasks: K, how many tasks there are.
+        step: inner products and losses of the present tasks.
         weights: (P,) weights of the gradients; None for a merge that has none.
         products: (P + 1,) inner products of the merged gradient with the task gradients and with
             itself; None if they follow from the weights.
+
+    Example:
+        >>> import mtlkit
+        >>> method = mtlkit.create_method("mgda", tasks=2)
+        >>> update = method.combine(torch.tensor([[2.0, 0.0], [0.0, 1.0]]))
+        >>> method.stats.norms, method.stats.weights
+        (tensor([2., 1.]), tensor([0.2000, 0.8000]))
     """
 
-    def __init__(
-        self,
-        gram: Tensor,
-        losses: Tensor | None,
-        present: tuple[int, ...],
-        tasks: int,
-        weights: Tensor | None,
-        products: Tensor | None,
-    ) -> None:
-        self._gram, self._losses, self._present, self._tasks = gram, losses, present, tasks
+    groups: Mapping[str, Stats] = {}
+    """The statistics of each group of parameters, where a method has several."""
+
+    def __init__(self, step: Step, weights: Tensor | None, products: Tensor | None) -> None:
+        self._gram, self._losses = step.gram, step.losses
+        self._present, self._tasks = step.present, step.tasks
         self._weights, self._products = weights, products
+
+    def spread_gram(self) -> Tensor:
+        """(K, K) inner products; NaN for absent tasks."""
+        half = spread(self._gram.double(), self._present, self._tasks)
+        return spread(half.T, self._present, self._tasks).T
 
     @property
     def losses(self) -> Tensor:
@@ -72,7 +76,7 @@ class Stats(Mapping[str, Tensor]):
 
     @property
     def conflict(self) -> float:
-        """Share of the pairs of tasks whose gradients have a negative cosine."""
+        """Fraction of the pairs of tasks whose gradients have a negative cosine."""
         upper = torch.triu_indices(self._tasks, self._tasks, offset=1)
         cosines = self.cosines[upper[0], upper[1]]
         cosines = cosines[~torch.isnan(cosines)]
@@ -87,6 +91,10 @@ class Stats(Mapping[str, Tensor]):
         inner = self._gram.double() @ weights
         return torch.cat([inner, (weights @ inner).clamp(min=0).reshape(1)])
 
+    def spread_products(self) -> Tensor:
+        """(K,) inner products of the merged gradient with the task gradients."""
+        return spread(self.products()[:-1].double(), self._present, self._tasks)
+
     def _spread(self, values: Tensor | None) -> Tensor:
         if values is None:
             values = torch.full_like(self._gram[0], torch.nan)
@@ -95,8 +103,8 @@ class Stats(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         if name not in _NAMES:
             raise KeyError(f"stats has no {name!r}; it has {', '.join(_NAMES)}")
-        figure: Tensor = getattr(self, name)
-        return figure
+        value: Tensor = getattr(self, name)
+        return value
 
     def __iter__(self) -> Iterator[str]:
         return iter(_NAMES)
@@ -108,59 +116,20 @@ class Stats(Mapping[str, Tensor]):
         return "\n".join(f"{name}: {value}" for name, value in self.items())
 
 
-class LastStep(nn.Module):
-    """The last step of a method. Under torch.compile it is kept in buffers."""
-
-    gram: Tensor
-    weights: Tensor
-    products: Tensor
-    losses: Tensor
-
-    def __init__(self, tasks: int) -> None:
-        super().__init__()
-        self.tasks = tasks
-        shapes = {
-            "gram": (tasks, tasks),
-            "weights": (tasks,),
-            "products": (tasks + 1,),
-            "losses": (tasks,),
-        }
-        for name, shape in shapes.items():
-            self.register_buffer(
-                name, torch.full(shape, torch.nan, dtype=torch.float64), persistent=False
-            )
-        self._eager: tuple[Any, ...] | None = None
-        self._compiled = False
-
-    def keep(self, step: Step, weights: Tensor | None, products: Tensor | None = None) -> None:
-        """Keep a step: its Gram matrix and losses, without the gradients; see :class:`Stats`."""
-        kept = (step.gram, step.losses, step.present, self.tasks, weights, products)
-        if not torch.compiler.is_compiling():
-            self._eager = kept
-            return
-        stats = Stats(*kept)
-        gram = step.gram.double()
-        self.gram.copy_(spread(spread(gram, step.present, self.tasks).T, step.present, self.tasks).T)
-        self.weights.copy_(stats.weights)
-        found = stats.products()
-        self.products.copy_(torch.cat([spread(found[:-1], step.present, self.tasks), found[-1:]]))
-        self.losses.copy_(stats.losses)
-
-    def forget(self) -> None:
-        """Forget the step: the next one merges nothing, or is compiled."""
-        self._eager = None
-
-    def expect_compiled(self) -> None:
-        """Say that a compiled step follows."""
-        self.forget()
-        self._compiled = True
-
-    def stats(self) -> Stats | None:
-        """The last step; None before the first, and after one that merged nothing."""
-        if self._eager is not None:
-            return Stats(*self._eager)
-        if not self._compiled:
-            return None
-        kept = (self.gram.clone(), self.losses.clone(), self.weights.clone(), self.products.clone())
-        gram, losses, weights, products = kept
-        return Stats(gram, losses, tuple(range(self.tasks)), self.tasks, weights, products)
+def over_groups(groups: Mapping[str, Stats]) -> Stats:
+    """Statistics over all parameters: inner products are the sums of those of the groups."""
+    several = list(groups.values())
+    gram = torch.stack([stats.spread_gram() for stats in several])
+    known = ~torch.isnan(gram).all(dim=0)
+    gram = torch.where(known, gram.nansum(dim=0), torch.nan)
+    tasks = len(gram)
+    inner = torch.stack([torch.cat([s.spread_products(), s.products()[-1:]]) for s in several])
+    present = tuple(known.diagonal().nonzero().flatten().tolist())
+    index = list(present)
+    losses = torch.stack([stats.losses for stats in several]).nanmean(dim=0)
+    step = Step(
+        tasks, present, gram[index][:, index], gram.new_ones(()).bool(), gram.new_ones(()), losses[index]
+    )
+    whole = Stats(step, None, inner.nansum(dim=0)[[*index, tasks]])
+    whole.groups = dict(groups)
+    return whole

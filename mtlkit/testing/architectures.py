@@ -12,7 +12,7 @@ from torch import nn
 from torch.autograd import backward
 
 from mtlkit.architectures import Architecture, create_architecture
-from mtlkit.engine.nesting import flatten_features
+from mtlkit.engine.features import flatten_features
 from mtlkit.errors import UnknownNameError, UsageError
 from mtlkit.testing.cases import require
 from mtlkit.testing.networks import (

@@ -15,7 +15,7 @@ from torch.autograd import backward
 from mtlkit.architectures import Architecture, create_architecture
 from mtlkit.config.registry import architectures, option_defaults, option_names
 from mtlkit.config.spec import Part
-from mtlkit.engine.nesting import flatten_features
+from mtlkit.engine.features import flatten_features
 from mtlkit.errors import UsageError
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.testing.cases import require

@@ -4,8 +4,9 @@ Every module of this package is imported, so that a new file is a new method; it
 under the spelling of its paper.
 
 >>> import torch
+>>> from mtlkit import Method
 >>> from mtlkit.weighting import PCGrad
->>> PCGrad(2).combine(torch.tensor([[1.0, 0.0], [-1.0, 1.0]]))
+>>> Method([PCGrad(2)]).combine(torch.tensor([[1.0, 0.0], [-1.0, 1.0]]))
 tensor([0.5000, 1.5000])
 """
 
@@ -14,7 +15,7 @@ import pkgutil
 
 from mtlkit.config.registry import methods as _methods
 from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.create import Chain, create_method
+from mtlkit.method.create import create_method
 from mtlkit.method.stats import Stats
 from mtlkit.weighting.aligned_mtl import AlignedMTL
 from mtlkit.weighting.cagrad import CAGrad
@@ -52,7 +53,6 @@ from mtlkit.weighting.sdmgrad import SDMGrad
 from mtlkit.weighting.si import SI
 from mtlkit.weighting.stch import STCH
 from mtlkit.weighting.sum import Sum
-from mtlkit.weighting.torchjd_adapter import TorchJD
 from mtlkit.weighting.trimmed_mean import TrimmedMean
 from mtlkit.weighting.upgrad import UPGrad
 from mtlkit.weighting.uw import UW
@@ -83,7 +83,6 @@ __all__ = [
     "UW",
     "AlignedMTL",
     "CAGrad",
-    "Chain",
     "ConFIG",
     "Constant",
     "DualProj",
@@ -106,7 +105,6 @@ __all__ = [
     "Scale",
     "Stats",
     "Sum",
-    "TorchJD",
     "TrimmedMean",
     "UPGrad",
     "create_method",

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice
-from mtlkit.engine.gram import precision
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Tasks
+from mtlkit.engine.gram import eps_of
+from mtlkit.method.aggregator import GradientAggregator, Tasks
+from mtlkit.method.state import State
 
 
 @register_method("aligned_mtl")
@@ -53,13 +53,13 @@ class AlignedMTL(GradientAggregator):
         super().__init__(tasks, **common)
         self.scale_mode = scale_mode
 
-    def weights(self, gram: Tensor) -> Tensor:
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Row sums of the balance transformation."""
         values, vectors = torch.linalg.eigh(gram.double())
-        kept = values > values[-1] * len(gram) * precision(gram)
+        kept = values > values[-1] * len(gram) * eps_of(gram)
         inverse = torch.where(kept, values.rsqrt(), 0.0)
         weights = (vectors * inverse) @ vectors.sum(dim=0) * self._scale(values, kept)
-        return torch.where(values[-1] > 0, weights, 1.0).to(gram.dtype)
+        return torch.where(values[-1] > 0, weights, 1.0).to(gram.dtype), state
 
     def _scale(self, values: Tensor, kept: Tensor) -> Tensor:
         """The common length; undefined where no value is kept."""

@@ -9,10 +9,10 @@ from torch import Tensor
 from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Uniform
-from mtlkit.engine.gram import precision
-from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.engine.gram import eps_of
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.host import on_host
-from mtlkit.method.method import Tasks
+from mtlkit.method.state import State
 from mtlkit.weighting._solvers import conflict_averse_weights
 
 
@@ -52,14 +52,13 @@ class CAGrad(GradientAggregator):
     waived_laws = {
         "single_task": "the best vector in the ball around a single gradient g is (1 + c) g",
     }
-    traceable = False
     search_space = {"c": Uniform(0.1, 1.0)}
 
     def __init__(self, tasks: Tasks, *, c: Annotated[float, Ge(0)] = 0.4, **common: Any) -> None:
         super().__init__(tasks, **common)
         self.c = c
 
-    def weights(self, gram: Tensor) -> Tensor:
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """The mean's weights and those of the correction."""
-        weights = on_host(conflict_averse_weights, gram, c=self.c, rounding=precision(gram))
-        return weights.to(gram.dtype)
+        weights = on_host(conflict_averse_weights, gram, c=self.c, rounding=eps_of(gram))
+        return weights.to(gram.dtype), state

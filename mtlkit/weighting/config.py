@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from mtlkit.config.registry import register_method
-from mtlkit.engine.gram import cosine_matrix, norms_of, precision, safe_divide
+from mtlkit.engine.gram import cosine_matrix, eps_of, norms_of, safe_divide
 from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.state import State
 
 
 @register_method("config")
@@ -44,16 +45,16 @@ class ConFIG(GradientAggregator):
     url = "https://arxiv.org/abs/2408.11104"
     idea = "Remove conflicts: project or turn gradients"
 
-    def weights(self, gram: Tensor) -> Tensor:
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Coefficients of the task gradients in the conflict-free one."""
         count = len(gram)
         norms = norms_of(gram)
         values, vectors = torch.linalg.eigh(cosine_matrix(gram))
-        resolved = values > values[-1] * (8 * count * precision(gram))
+        resolved = values > values[-1] * (8 * count * eps_of(gram))
         products = torch.where(resolved, vectors.sum(dim=0), 0.0)  # of 1 with the eigenvectors
         solution = vectors @ torch.where(resolved, products / values, 0.0)  # a
         served = vectors @ products  # C a
         # 1 is orthogonal to all resolved eigenvectors when the gradients cancel
         some = served @ served > (1e-10 * count) ** 2
         length = torch.where(some, norms @ served / (solution @ served), 0.0)
-        return (length * safe_divide(solution, norms)).to(gram.dtype)
+        return (length * safe_divide(solution, norms)).to(gram.dtype), state

@@ -9,8 +9,7 @@ from torch import Tensor
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Simplex
 from mtlkit.config.spec import Part
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Tasks
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.numbers import Numbers, per_task
 

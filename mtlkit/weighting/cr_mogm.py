@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mtlkit.config.annotations import Ge, Le
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Uniform
-from mtlkit.engine.step import Step
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.create import create_method
-from mtlkit.method.method import Tasks
 from mtlkit.method.state import State
 
 
@@ -58,48 +57,48 @@ class CRMOGM(GradientAggregator):
         super().__init__(tasks, **common)
         self.inner = inner
         self.alpha = alpha
-        self.method = _create(inner, self.tasks)
-        self.uses_losses = self.method.uses_losses
-        self.uses_cross_gram = self.method.uses_cross_gram
-        self.traceable = self.method.traceable
-        self.waived_laws = self.method.waived_laws
+        self.smoothed_part = _create(inner, self.tasks)
+        self.uses_losses = self.smoothed_part.uses_losses
+        self.uses_cross_gram = self.smoothed_part.uses_cross_gram
+        self.waived_laws = self.smoothed_part.waived_laws
         self.add_state("smoothed", 0.0)
         self.add_state("seen", 0)
 
-    def read_state(self, present: tuple[int, ...], **extras: Any) -> State:
+    def read(self, present: tuple[int, ...], **extras: Any) -> State:
         """Own state and, in ``state.inner``, that of the inner method."""
-        inner = self.method.read_state(present, **extras)
-        return super().read_state(present, **extras, inner=inner)
+        return super().read(present, **extras, inner=self.smoothed_part.read(present, **extras))
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """The smoothed weights."""
-        found, inner = self.method.weigh(gram, state.inner)
+        found, inner = self.smoothed_part.weigh(gram, state.inner)
         found = found.double()
         average = self.alpha * state.smoothed + (1 - self.alpha) * found
         smoothed = torch.where(state.seen == 0, found, average)
         return smoothed, state.replace(smoothed=smoothed, seen=state.seen + 1, inner=inner)
 
-    def commit_state(self, old: State, new: State, present: tuple[int, ...], finite: Tensor) -> None:
+    def commit(self, old: State, new: State, present: tuple[int, ...], finite: Tensor) -> None:
         """Keep both states."""
-        super().commit_state(old, new, present, finite)
-        self.method.commit_state(old.inner, new.inner, present, finite)
+        super().commit(old, new, present, finite)
+        self.smoothed_part.commit(old.inner, new.inner, present, finite)
 
-    def owned(self) -> tuple[Tensor, ...]:
+    @property
+    def learned(self) -> dict[str, nn.Parameter]:
         """Those of the inner method."""
-        return self.method.owned()
+        return self.smoothed_part.learned
 
-    def own_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
-        """Those of the inner method."""
-        return self.method.own_gradients(step)
+    def learn(self, gram: Tensor, state: State) -> Mapping[str, Tensor]:
+        """Gradients of the inner method's parameters."""
+        return self.smoothed_part.learn(gram, state.inner)
 
 
 def _create(inner: str, tasks: tuple[str, ...]) -> GradientAggregator:
-    method = create_method(inner, tasks)
-    if method.roles != {"merge"} or method.needs_whole_gradients:
+    parts: list[Any] = [*create_method(inner, tasks).parts]
+    part = parts[0]
+    if len(parts) > 1 or part.roles != {"merge"} or part.needs_whole_gradients:
         raise SpecError(
             f"inner of cr_mogm must be one method with a weight per task, such as 'mgda' or "
             f"'cagrad(c=0.4)', not {inner!r}; other parts are joined outside: 'uw+cr_mogm(inner=mgda)'"
         )
-    if method.wrt != "features" or not method.sync:
+    if part.wrt != "features" or not part.sync:
         raise SpecError(f"give wrt and sync to cr_mogm, not to its inner {inner!r}")
-    return method
+    return part

@@ -11,8 +11,7 @@ from mtlkit.config.annotations import Ge, Lt
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice
 from mtlkit.engine.gram import norms_of, safe_divide
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Tasks
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
 
@@ -85,9 +84,9 @@ class DBMTL(GradientAggregator):
             self.add_state("norms", 0.0)
         self.add_state("seen", 0)
 
-    def loss_weights(self, losses: Tensor) -> Tensor:
+    def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
         """One divided by the loss: the derivative of its logarithm."""
-        return torch.where(losses == 0, 1.0, safe_divide(torch.ones_like(losses), losses.abs()))
+        return torch.where(losses == 0, 1.0, safe_divide(torch.ones_like(losses), losses.abs())), state
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """The largest average norm divided by each norm."""
@@ -97,7 +96,7 @@ class DBMTL(GradientAggregator):
         weights = safe_divide(averages.max(), norms)
         return weights, state.replace(norms=averages, seen=state.seen + 1)
 
-    def merge_rows(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
+    def merge(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
         """The averaged gradients, all with the largest of their norms."""
         averages = torch.lerp(grads, state.averages, self._beta(state).to(grads.dtype)[:, None])
         norms = averages.norm(dim=1)

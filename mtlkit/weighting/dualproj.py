@@ -6,9 +6,10 @@ import numpy as np
 from torch import Tensor
 
 from mtlkit.config.registry import register_method
-from mtlkit.engine.gram import precision
+from mtlkit.engine.gram import eps_of
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.host import on_host
+from mtlkit.method.state import State
 from mtlkit.weighting._solvers import dual_cone_weights
 from mtlkit.weighting._solvers.geometry import Matrix
 
@@ -36,12 +37,11 @@ class DualProj(GradientAggregator):
     year = 2017
     url = "https://arxiv.org/abs/1706.08840"
     idea = "Remove conflicts: project or turn gradients"
-    traceable = False
 
-    def weights(self, gram: Tensor) -> Tensor:
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """The mean's weights and the correction's."""
-        weights = on_host(_projected_mean, gram, rounding=precision(gram))
-        return weights.to(gram.dtype)
+        weights = on_host(_projected_mean, gram, rounding=eps_of(gram))
+        return weights.to(gram.dtype), state
 
 
 def _projected_mean(gram: Matrix, rounding: float) -> Matrix:

@@ -10,10 +10,10 @@ from torch import Tensor
 from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Uniform
-from mtlkit.engine.gram import precision
-from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.engine.gram import eps_of
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.host import on_host
-from mtlkit.method.method import Tasks
+from mtlkit.method.state import State
 from mtlkit.weighting._solvers import bargaining_weights
 
 _LEAST = 0.05
@@ -54,7 +54,6 @@ class FairGrad(GradientAggregator):
     waived_laws = {
         "single_task": "the equation gives a single gradient g the length |g|^((1-alpha)/(1+alpha))",
     }
-    traceable = False
     search_space = {"alpha": Uniform(0.5, 3.0)}
 
     def __init__(
@@ -63,9 +62,9 @@ class FairGrad(GradientAggregator):
         super().__init__(tasks, **common)
         self.alpha = alpha
 
-    def weights(self, gram: Tensor) -> Tensor:
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Solution of the power law."""
         if self.alpha == 0:
-            return torch.ones_like(gram[0])
-        weights = on_host(bargaining_weights, gram, power=1 / self.alpha, rounding=precision(gram))
-        return weights.to(gram.dtype)
+            return torch.ones_like(gram[0]), state
+        weights = on_host(bargaining_weights, gram, power=1 / self.alpha, rounding=eps_of(gram))
+        return weights.to(gram.dtype), state

@@ -11,8 +11,7 @@ from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform
 from mtlkit.engine.gram import safe_divide
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Tasks
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.numbers import Numbers, per_task
 from mtlkit.weighting._forms.scalarization import log_losses

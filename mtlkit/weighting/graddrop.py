@@ -12,8 +12,7 @@ from mtlkit.config.registry import register_method
 from mtlkit.config.search import Uniform
 from mtlkit.engine.randomness import uniform
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Tasks
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.numbers import Numbers, per_task
 
@@ -71,11 +70,12 @@ class GradDrop(GradientAggregator):
         self.add_constant("leaks", leaks)
         self.add_state("draws", 0, per="all")
 
-    def merge_rows(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
+    def merge(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
         """Mask the (P, N) gradients by sign and add them."""
         above, below = grads.clamp(min=0), grads.clamp(max=0)
         positive, negative = above.sum(dim=0), below.sum(dim=0)  # (N,)
-        chance = uniform(self.seed, state.draws, grads.shape[1], offset=state.offset)
+        count = grads.shape[1]  # coordinates of this process's samples
+        chance = uniform(self.seed, state.draws, count, offset=state.rank * count)
         up = chance * (positive - negative) < positive  # P > U, without a quotient of zeros
         leaks = state.leaks.to(grads.dtype)
         merged = torch.where(up, positive + leaks @ below, negative + leaks @ above)

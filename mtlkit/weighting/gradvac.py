@@ -10,10 +10,9 @@ from torch import Tensor
 from mtlkit.config.annotations import Ge, Le
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform
-from mtlkit.engine.gram import cosine_matrix, norms_of, precision, safe_divide
+from mtlkit.engine.gram import cosine_matrix, eps_of, norms_of, safe_divide
 from mtlkit.engine.randomness import random_orders
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Tasks
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
 
@@ -73,7 +72,7 @@ class GradVac(GradientAggregator):
         """Coefficients of the task gradients in the sum of the turned ones."""
         norms, unit = norms_of(gram), cosine_matrix(gram)
         turns = random_orders(self.seed, state.draws, len(gram)).T  # (K - 1, K): to whom, by turn
-        goals, limits = state.goals, state.goals - precision(gram)
+        goals, limits = state.goals, state.goals - eps_of(gram)
         meets = torch.outer(norms, norms) > 0
         slopes = _cotangents(goals)
         able = meets & slopes.isfinite()  # no move reaches a cosine of one

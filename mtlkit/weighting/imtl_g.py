@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from mtlkit.config.registry import register_method
-from mtlkit.engine.gram import cosine_matrix, norms_of, precision, safe_divide
+from mtlkit.engine.gram import cosine_matrix, eps_of, norms_of, safe_divide
 from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.state import State
 
 
 @register_method("imtl_g")
@@ -35,11 +36,11 @@ class IMTLG(GradientAggregator):
     url = "https://openreview.net/forum?id=IMPnRXEWpvr"
     idea = "Equal parts: no task dominates by its size"
 
-    def weights(self, gram: Tensor) -> Tensor:
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Solution of the equal-projection system, with sum one."""
         norms = norms_of(gram)
         values, vectors = torch.linalg.eigh(cosine_matrix(gram))
-        rounding = 8 * len(gram) * precision(gram)
+        rounding = 8 * len(gram) * eps_of(gram)
         inverse = torch.where(values > rounding * values[-1], values.reciprocal(), 0.0)
         solution = vectors @ (inverse * vectors.sum(dim=0))
         # gradients that cancel each other leave rounding errors, which must not be scaled up
@@ -48,4 +49,4 @@ class IMTLG(GradientAggregator):
         weights = safe_divide(solution * norms.max(), norms)
         total = weights.sum()
         canceled = total.abs() <= rounding * weights.abs().max()
-        return torch.where(canceled, 0.0, weights / total).to(gram.dtype)
+        return torch.where(canceled, 0.0, weights / total).to(gram.dtype), state

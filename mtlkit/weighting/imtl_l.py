@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from mtlkit.config.registry import register_method
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Tasks
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
-from mtlkit.engine.gram import precision
+from mtlkit.engine.gram import eps_of
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Tasks
+from mtlkit.method.aggregator import GradientAggregator, Tasks
+from mtlkit.method.state import State
 
 
 @register_method("krum")
@@ -67,11 +67,11 @@ class Krum(GradientAggregator):
         self.n_byzantine = n_byzantine
         self.n_selected = n_selected
 
-    def weights(self, gram: Tensor) -> Tensor:
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Equal weights of the selected tasks."""
         count = len(gram)
         if count == 1:
-            return torch.ones_like(gram[0])
+            return torch.ones_like(gram[0]), state
         exact = gram.double()
         squares = exact.diagonal()
         distances = torch.add(squares[:, None] + squares, exact, alpha=-2)
@@ -81,7 +81,7 @@ class Krum(GradientAggregator):
         selected = min(self.n_selected, count)
         last = scores.sort().values[selected - 1]
         # distances are known to the rounding of the squares that they are differences of
-        slack = 8 * precision(gram) * neighbors * squares.max()
+        slack = 8 * eps_of(gram) * neighbors * squares.max()
         sure, tied = scores < last - slack, (scores - last).abs() <= slack
         places = selected - sure.sum()
-        return ((sure + tied * (places / tied.sum())) / selected).to(gram.dtype)
+        return ((sure + tied * (places / tied.sum())) / selected).to(gram.dtype), state

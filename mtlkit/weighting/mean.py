@@ -7,6 +7,7 @@ from torch import Tensor
 
 from mtlkit.config.registry import register_method
 from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.state import State
 
 
 @register_method("mean")
@@ -24,6 +25,6 @@ class Mean(GradientAggregator):
     idea = "No intervention: the baseline of every comparison"
     reads_gram = False
 
-    def weights(self, gram: Tensor) -> Tensor:
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """One divided by the number of tasks."""
-        return torch.full_like(gram[0], 1 / len(gram))
+        return torch.full_like(gram[0], 1 / len(gram)), state

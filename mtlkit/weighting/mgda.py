@@ -11,9 +11,8 @@ from torch import Tensor
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice
 from mtlkit.engine.gram import norms_of
-from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.host import on_host
-from mtlkit.method.method import Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._solvers import min_norm_point
 from mtlkit.weighting._solvers.geometry import Matrix
@@ -49,7 +48,6 @@ class MGDA(GradientAggregator):
     year = 2018
     url = "https://arxiv.org/abs/1810.04650"
     idea = "A common descent direction, or a fair bargain"
-    traceable = False
     search_space = {"normalize": Choice("none", "l2", "loss", "loss+")}
 
     def __init__(

@@ -11,7 +11,7 @@ from mtlkit.config.annotations import Ge, Gt, Le
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform, Uniform
 from mtlkit.engine.gram import safe_divide
-from mtlkit.method.method import Tasks
+from mtlkit.method.aggregator import Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.simplex import SimplexWeights, project_onto_simplex
 
@@ -108,7 +108,7 @@ class MoCo(SimplexWeights):
             tracked=average, steps=state.steps + 1
         )
 
-    def merge_rows(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
+    def merge(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
         """The paper's own rule: average the gradients, and step along the averages."""
         average = torch.lerp(state.tracked, grads, self._beta(state).to(grads.dtype))
         shares = safe_divide(state.shares, state.shares.sum())

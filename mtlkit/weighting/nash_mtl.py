@@ -10,10 +10,9 @@ from torch import Tensor
 
 from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
-from mtlkit.engine.gram import precision
-from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.engine.gram import eps_of
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.host import on_host
-from mtlkit.method.method import Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._solvers import bargaining_weights
 from mtlkit.weighting._solvers.geometry import Matrix
@@ -54,7 +53,6 @@ class NashMTL(GradientAggregator):
     waived_laws = {
         "single_task": "a single task bargains alone and gets the unit vector along its gradient",
     }
-    traceable = False
 
     def __init__(
         self,
@@ -72,7 +70,7 @@ class NashMTL(GradientAggregator):
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """The bargaining solution, or the one kept, clipped."""
-        rounding = precision(gram)
+        rounding = eps_of(gram)
 
         def bargain(gram: Matrix, kept: Matrix, age: Matrix) -> Matrix:
             if age % self.update_every == 0 or (kept < 0).any():

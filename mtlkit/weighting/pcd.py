@@ -10,11 +10,10 @@ from torch import Tensor
 from mtlkit.config.annotations import Ge, Le, Lt
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform
-from mtlkit.engine.gram import precision, safe_divide
+from mtlkit.engine.gram import eps_of, safe_divide
 from mtlkit.errors import unknown_name
-from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.host import on_host
-from mtlkit.method.method import Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._solvers import constrained_descent_weights
 from mtlkit.weighting._solvers.geometry import Matrix
@@ -53,7 +52,6 @@ class PCD(GradientAggregator):
     url = "https://arxiv.org/abs/2606.29521"
     idea = "A chosen point of the Pareto front"
     waived_laws = {"permutation": "the first task is the primary one, unless another is named"}
-    traceable = False
     search_space = {"tau": LogUniform(0.005, 0.5)}
 
     def __init__(
@@ -85,7 +83,7 @@ class PCD(GradientAggregator):
         seen = state.seen + 1
         squares = self.beta * state.squares + (1 - self.beta) * gram.diagonal()
         scales = safe_divide(1 - self.beta ** seen.double(), squares).sqrt()
-        rounding = precision(gram)
+        rounding = eps_of(gram)
 
         def descend(gram: Matrix, scales: Matrix, is_primary: Matrix) -> Matrix:
             first = int(is_primary.argmax())  # the first task where none is primary

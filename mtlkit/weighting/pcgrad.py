@@ -10,8 +10,7 @@ from torch import Tensor
 from mtlkit.config.registry import register_method
 from mtlkit.engine.gram import safe_divide
 from mtlkit.engine.randomness import random_orders
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Tasks
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice
 from mtlkit.engine.randomness import normal, uniform
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Tasks
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
 

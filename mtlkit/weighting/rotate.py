@@ -11,13 +11,11 @@ from torch import Tensor
 from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LR_RATIO, FeatureShare, LogUniform
-from mtlkit.engine.gram import norms_of, safe_divide
-from mtlkit.engine.merger import Leaves
-from mtlkit.engine.processes import leave_without_gradient
-from mtlkit.engine.step import Step
+from mtlkit.engine.gradients import TensorList
+from mtlkit.engine.processes import Processes, leave_without_gradient
+from mtlkit.engine.step import Step, pick, spread
 from mtlkit.errors import SpecError, UsageError
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Tasks
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.rotations import Axis, GeotorchRotations, Rotations
 
 
@@ -53,8 +51,8 @@ class Rotate(GradientAggregator):
         seed: of the random start.
         update_every: update the rotations only once in so many steps; synchronizes once per step.
         burn_in: the step at which ``scale`` takes its reference norms again.
-        param: ``lie`` (fast), or ``geotorch``, the reference: autograd through geotorch's exponential.
-        leaf: which tensor is rotated where the features are a list or dict of tensors; default the last.
+        backend: ``lie`` (fast), or ``geotorch``, the reference: autograd through geotorch's exponential.
+        feature_index: which tensor is rotated where the features are a list or dict; default the last.
     """
 
     paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"
@@ -75,30 +73,29 @@ class Rotate(GradientAggregator):
         seed: int = 0,
         update_every: Annotated[int, Ge(1)] = 1,
         burn_in: Annotated[int, Ge(0)] = 0,
-        param: Literal["lie", "geotorch"] = "lie",
-        leaf: int = -1,
+        backend: Literal["lie", "geotorch"] = "lie",
+        feature_index: int = -1,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
         self.size, self.blocks, self.dim, self.start, self.seed = size, blocks, dim, start, seed
-        self.update_every, self.burn_in, self.param, self.leaf = update_every, burn_in, param, leaf
+        self.update_every, self.burn_in = update_every, burn_in
+        self.backend, self.feature_index = backend, feature_index
         self.side = _checked_size(size, feature_dim, blocks)
         self.axis = Axis(dim, self.side, whole=size is None)
-        kind = Rotations if param == "lie" else GeotorchRotations
+        kind = Rotations if backend == "lie" else GeotorchRotations
         self.rotation = kind(len(self.tasks), self.side, blocks, start, seed)
         self.add_state("turns", 0, per="all")
         # whether this step updates, and what geotorch does, depends on values
-        self.traceable = update_every == 1 and param == "lie"
-        self._prepared = False
+        self.traceable = update_every == 1 and backend == "lie"
         waived = {}
         if start == "random":
             waived["absent_task"] = "the rotations are drawn per position"
-        if param == "geotorch":
+        if backend == "geotorch":
             waived["copies"] = "PyTorch does not pickle parametrized modules; save the state dict"
         self.waived_laws = waived
 
-    @property
-    def rotations(self) -> Tensor:
+    def matrices(self) -> Tensor:
         """(K, m, m) current rotations."""
         return self.rotation.matrices()
 
@@ -113,66 +110,68 @@ class Rotate(GradientAggregator):
                 )
             merge.burn_in = merge.burn_in or self.burn_in
 
-    def prepare(self) -> None:
-        """Apply the optimizer's last update to the rotations."""
-        self.rotation.fold()
-        self._prepared = True
+    def held(self) -> tuple[Tensor, ...]:
+        """(K, b, n, n) rotations of this forward, with the optimizer's last update applied."""
+        return (self.rotation.fold(),)
 
-    def fork(self, features: list[Tensor]) -> list[list[Tensor]]:
+    def fork(self, features: list[Tensor], *held: Tensor) -> list[list[Tensor]]:
         """The features, rotated for every task."""
-        rotations = self.rotation.current() if self._prepared else self.rotation.fold()
-        self._prepared = False
-        if not -len(features) <= self.leaf < len(features):
-            raise UsageError(f"rotate(leaf={self.leaf}): choose one of the {len(features)} features")
-        index = self.leaf % len(features)
+        count, index = len(features), self.feature_index
+        if not -count <= index < count:
+            raise UsageError(f"rotate(feature_index={index}): choose one of the {count} features")
+        index %= count
         self.axis.check(features[index], self.name)
-        views = self.axis.apply(rotations, features[index].unsqueeze(0))
+        views = self.axis.apply(held[0], features[index].unsqueeze(0))
         return [[*features[:index], view, *features[index + 1 :]] for view in views]
 
-    def pull_back(self, grads: dict[int, Leaves]) -> dict[int, Leaves]:
-        """Turn the gradients back: :math:`G_k = R_k^T g_k`."""
+    def pull_back(self, grads: dict[int, TensorList], *held: Tensor) -> dict[int, TensorList]:
+        """Rotate the gradients back: :math:`G_k = R_k^T g_k`."""
         reached = self._rotated(grads)
         if not reached:
             return grads
-        rotations = self.rotation.current()
+        rotations = held[0]
         if len(reached) < len(self.tasks):
             rotations = torch.stack([rotations[task] for task in reached])
         stack = torch.stack(list(reached.values()))
         stack = stack.to(torch.promote_types(stack.dtype, torch.float32))
         turned = dict(zip(reached, self.axis.apply(rotations.mT, stack), strict=True))
-        index = self.leaf % len(next(iter(grads.values())))
+        index = self.feature_index % len(next(iter(grads.values())))
         return {task: [*row[:index], turned.get(task), *row[index + 1 :]] for task, row in grads.items()}
 
     def owned(self) -> tuple[Tensor, ...]:
         """The parameters of the rotations, or geotorch's rotations."""
         return self.rotation.owned()
 
-    def own_gradients(self, step: Step) -> tuple[Tensor | None, ...]:
+    def gradients(self, grads: Mapping[int, Sequence[Tensor | None]], step: Step) -> list[Tensor | None]:
         r"""Gradients :math:`V^\top G_k - G_k^\top V`; None in the steps between updates."""
         if self.update_every > 1:
-            state = self.read_state(step.present)
+            state = self.read(step.present)
             update = int(state.turns) % self.update_every == 0
             if step.present:
-                turns = state.turns + 1
-                self.commit_state(state, state.replace(turns=turns), step.present, step.finite)
+                self.commit(state, state.replace(turns=state.turns + 1), step.present, step.finite)
             if not update:
                 leave_without_gradient(self.parameters())
-                return (None,) * len(self.owned())
-        reached = self._rotated(step.features.rows)
+                return [None] * len(self.owned())
+        everyone = spread(step.units, step.present, step.tasks, fill=0.0) if step.present else step.units
+        return [*self.rotate_gradients(grads, everyone, step.processes)]
+
+    def rotate_gradients(
+        self, grads: Mapping[int, Sequence[Tensor | None]], units: Tensor, processes: Processes
+    ) -> list[Tensor]:
+        """Gradients from those of the features and (K,) factors that make these of length 1 / P."""
+        reached = self._rotated(grads)
         if reached:
             rows = self.axis.rows(torch.stack(list(reached.values())), self.blocks)  # (P, b, N, n)
-            factor = step.scale.abs() * step.processes.world  # of the gradients as they arrived
-            norms = step.of(norms_of(step.feature_gram), tuple(reached)) * factor
-            shares = safe_divide(torch.ones_like(norms), norms * len(step.present)).to(rows.dtype)
-            target = torch.einsum("p,pbni->bni", -shares, rows)  # (b, N, n): -V
+            factors = pick(units, tuple(reached)).to(rows.dtype)
+            target = torch.einsum("p,pbni->bni", -factors, rows)  # (b, N, n): -V
             gradients = self.rotation.gradients(tuple(reached), rows, target)
         else:
             gradients = [torch.zeros_like(parameter) for parameter in self.owned()]
-        return tuple(gradients if step.processes.alone else step.processes.mean(torch.stack(gradients)))
+        return gradients if processes.alone else [*processes.mean(torch.stack(gradients))]
 
     def _rotated(self, rows: Mapping[int, Sequence[Tensor | None]]) -> dict[int, Tensor]:
         """Gradients of the rotated tensor, of the tasks that reach it."""
-        found = {task: row[self.leaf] for task, row in rows.items()}
+        found = {task: row[self.feature_index] for task, row in rows.items()}
         return {task: leaf for task, leaf in found.items() if leaf is not None}
 
 

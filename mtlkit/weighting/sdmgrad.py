@@ -11,8 +11,8 @@ from mtlkit.config.annotations import Ge, Gt, Lt
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Uniform
 from mtlkit.engine.gram import norms_of, safe_divide
+from mtlkit.method.aggregator import Tasks
 from mtlkit.method.host import on_host
-from mtlkit.method.method import Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.simplex import SimplexWeights
 from mtlkit.weighting._solvers import project_onto_simplex
@@ -63,7 +63,6 @@ class SDMGrad(SimplexWeights):
         "junction": "the features' gradients are compared between samples; combine is given no samples",
     }
     uses_cross_gram = True
-    traceable = False
     search_space = {"lam": Uniform(0.0, 1.0)}
 
     def __init__(

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from mtlkit.config.registry import register_method
 from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.state import State
 
 
 @register_method("sum")
@@ -24,6 +25,6 @@ class Sum(GradientAggregator):
     is_plain_sum = True
     reads_gram = False
 
-    def weights(self, gram: Tensor) -> Tensor:
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Ones."""
-        return torch.ones_like(gram[0])
+        return torch.ones_like(gram[0]), state

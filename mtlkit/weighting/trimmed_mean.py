@@ -9,8 +9,8 @@ from torch import Tensor
 
 from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Tasks
+from mtlkit.method.aggregator import GradientAggregator, Tasks
+from mtlkit.method.state import State
 
 
 @register_method("trimmed_mean")
@@ -44,12 +44,12 @@ class TrimmedMean(GradientAggregator):
         super().__init__(tasks, **common)
         self.trim = trim
 
-    def merge(self, grads: Tensor) -> Tensor:
+    def merge(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
         """The mean of the (P, N) gradients, without the extremes of each coordinate."""
         rows = list(grads)
         for _ in range(min(self.trim, (len(rows) - 1) // 2)):
             rows = _without_extremes(rows)
-        return torch.stack(rows).mean(dim=0)
+        return torch.stack(rows).mean(dim=0), state
 
 
 def _without_extremes(rows: list[Tensor]) -> list[Tensor]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from mtlkit.config.registry import register_method
-from mtlkit.engine.gram import precision
+from mtlkit.engine.gram import eps_of
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.host import on_host
+from mtlkit.method.state import State
 from mtlkit.weighting._solvers import dual_cone_projections
 from mtlkit.weighting._solvers.geometry import Matrix
 
@@ -36,12 +37,11 @@ class UPGrad(GradientAggregator):
     year = 2024
     url = "https://arxiv.org/abs/2406.16232"
     idea = "Remove conflicts: project or turn gradients"
-    traceable = False
 
-    def weights(self, gram: Tensor) -> Tensor:
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Mean of the projections' weights."""
-        weights = on_host(_mean_projection, gram, rounding=precision(gram))
-        return weights.to(gram.dtype)
+        weights = on_host(_mean_projection, gram, rounding=eps_of(gram))
+        return weights.to(gram.dtype), state
 
 
 def _mean_projection(gram: Matrix, rounding: float) -> Matrix:

@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+import numpy as np
 import pytest
 
 import mtlkit
@@ -10,6 +11,7 @@ from mtlkit.cli.catalog import OMITTED, all_facts, method_facts, method_names
 from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import methods, option_defaults, option_types
 from mtlkit.errors import SpecError, UnknownNameError
+from mtlkit.method.host import on_host
 
 BUILT_IN, ALIASES = sources.built_in()
 
@@ -28,15 +30,14 @@ def own_method():
             """
 
             paper, year = "A | B, C, 2030", 2030
-            traceable = False
             waived_laws = {"distributed": "it is not"}
 
             def __init__(self, tasks, *, power: Annotated[float, Ge(0)] = 2.0, **common):
                 super().__init__(tasks, **common)
                 self.power = power
 
-            def weights(self, gram):
-                return gram.diagonal() ** self.power
+            def weigh(self, gram, state):
+                return on_host(np.diag, gram) ** self.power, state
 
         methods.alias("my_alias", "uw+my_merge(power=3.0)")
         yield
@@ -94,7 +95,8 @@ def test_every_class_is_exported_and_is_the_same_by_name_and_by_string(name):
     assert factory is methods.get(name)
     assert class_name in mtlkit.weighting.__all__, f"export {class_name} in mtlkit/weighting/__init__.py"
     size = {"feature_dim": 4} if name == "rotate" else {}
-    assert str(factory(2, **size)) == str(mtlkit.create_method(name, 2, feature_dim=4))
+    method = mtlkit.Method([factory(2, **size)])
+    assert str(method) == str(mtlkit.create_method(name, 2, feature_dim=4))
 
 
 def test_an_option_says_its_range():

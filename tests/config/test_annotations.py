@@ -77,8 +77,8 @@ class Declared(mtlkit.GradientAggregator):
         super().__init__(tasks, **common)
         self.c, self.limit, self.loose = c, limit, loose
 
-    def weights(self, gram):
-        return gram[0] * self.c
+    def weigh(self, gram, state):
+        return gram[0] * self.c, state
 
 
 @pytest.mark.parametrize(

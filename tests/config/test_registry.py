@@ -67,7 +67,7 @@ def test_aliases_stand_for_their_parts(alias, meaning):
 def test_options_of_an_alias_go_to_the_parts_that_take_them():
     method = mtlkit.create_method("rotograd(size=2, burn_in=20)", 2, feature_dim=4)
     assert method.rotations.shape == (2, 2, 2)
-    assert method.merge_part.burn_in == 20
+    assert method.parts[-1].burn_in == 20
     with pytest.raises(SpecError, match="unknown option of rotograd 'sice'; did you mean 'size'"):
         mtlkit.create_method("rotograd(sice=2)", 2, feature_dim=4)
 
@@ -91,10 +91,10 @@ def test_a_method_can_be_registered_in_one_line_and_is_used_by_its_name():
         class FirstOnly(mtlkit.GradientAggregator):
             """Follow the first task."""
 
-            def weights(self, gram):
+            def weigh(self, gram, state):
                 weights = torch.zeros_like(gram[0])
                 weights[0] = 1
-                return weights
+                return weights, state
 
         assert "first_only_for_test" in mtlkit.list_methods()
         method = mtlkit.create_method("normalize+first_only_for_test", 3)

@@ -12,7 +12,7 @@ import torch
 
 import mtlkit
 from mtlkit.deployment.loading import LoadedModel
-from mtlkit.engine.nesting import flatten_features
+from mtlkit.engine.features import flatten_features
 from mtlkit.errors import MtlkitError, SpecError
 from mtlkit.tasks import Task
 

@@ -18,7 +18,7 @@ CASES = [
     ("rotate(update_every=2)+scale", "adam", {}),
     ("rotate(update_every=2)+scale", "adam", {"gradient_as_bucket_view": True}),
     ("rotate(update_every=3, size=4, blocks=2)+pcgrad", "radam", {}),
-    ("rotate(param=geotorch, update_every=2)+scale", "adam", {}),
+    ("rotate(backend=geotorch, update_every=2)+scale", "adam", {}),
 ]
 
 

@@ -81,7 +81,7 @@ for name in ("Trainer", "tune"):
     except mtlkit.MtlkitError as error:
         print(error)
 try:
-    mtlkit.create_method("rotograd(param=geotorch)", 2, feature_dim=4)
+    mtlkit.create_method("rotograd(backend=geotorch)", 2, feature_dim=4)
 except mtlkit.MtlkitError as error:
     print(error)
 try:

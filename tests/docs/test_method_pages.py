@@ -67,8 +67,8 @@ def test_methods_are_grouped_by_the_idea_that_they_state(pages):
         class MyMerge(mtlkit.GradientAggregator):
             """Add."""
 
-            def weights(self, gram):
-                return gram[0]
+            def weigh(self, gram, state):
+                return gram[0], state
 
         groups = pages.group_by_idea(catalog.all_facts())
     assert next(iter(groups)) == catalog.method_facts("sum").idea

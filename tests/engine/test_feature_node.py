@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import mtlkit
-from mtlkit.engine.nesting import flatten_features
+from mtlkit.engine.features import flatten_features
 from mtlkit.errors import UsageError
 from mtlkit.testing import check_method
 from tests.networks import SmallNet, train

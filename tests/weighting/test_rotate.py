@@ -213,7 +213,7 @@ def test_the_merge_gets_gradients_that_are_turned_back() -> None:
 
 def test_rotations_may_start_at_random() -> None:
     specs = ["rotate(start=random)+scale", "rotate(start=random, seed=0)+scale"]
-    specs += ["rotate(start=random, param=geotorch)+scale", "rotate(start=random, seed=1)+scale"]
+    specs += ["rotate(start=random, backend=geotorch)+scale", "rotate(start=random, seed=1)+scale"]
     state = torch.get_rng_state()
     same, again, reference, other = (
         mtlkit.create_method(spec, 3, feature_dim=6).rotations for spec in specs
@@ -487,7 +487,7 @@ def test_burn_in_may_stand_at_either_part() -> None:
 def test_a_chosen_leaf_of_nested_features_is_rotated() -> None:
     features = {"skips": [torch.randn(2, 3), torch.randn(2, 5)], "top": torch.randn(2, 3)}
     last = mtlkit.create_method("rotate", 2, feature_dim=3)
-    middle = mtlkit.create_method("rotate(leaf=1)", 2, feature_dim=5)
+    middle = mtlkit.create_method("rotate(feature_index=1)", 2, feature_dim=5)
     for method in (last, middle):
         turn_randomly(method)
     for view, R in zip(rotated(last, features), last.rotations, strict=True):
@@ -550,7 +550,7 @@ def test_a_wrong_option_is_refused_by_name(spec: str, options: dict, message: st
         ("rotate(dim=channel)", torch.randn(3, 5, 2, 2), "has 5"),
         ("rotate(dim=3)", torch.randn(3, 4), "dim=3"),
         ("rotate", torch.ones(3, 4, dtype=torch.long), "int64"),
-        ("rotate(leaf=2)", torch.randn(3, 4), "leaf=2"),
+        ("rotate(feature_index=2)", torch.randn(3, 4), "feature_index=2"),
     ],
 )
 def test_features_that_do_not_fit_are_refused_with_their_shape(spec, feature, message) -> None:
@@ -560,7 +560,7 @@ def test_features_that_do_not_fit_are_refused_with_their_shape(spec, feature, me
 
 
 def test_options_survive_the_round_trip_through_the_string() -> None:
-    spec = "rotate(size=4, blocks=2, dim=channel, update_every=2, leaf=0)+scale(burn_in=20)"
+    spec = "rotate(size=4, blocks=2, dim=channel, update_every=2, feature_index=0)+scale(burn_in=20)"
     method = mtlkit.create_method(spec, 2, feature_dim=6)
     again = mtlkit.create_method(str(method), 2, feature_dim=6)
     assert str(again) == str(method)

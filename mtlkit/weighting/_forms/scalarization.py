@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Tasks
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.numbers import Numbers, per_task
 

@@ -1,0 +1,70 @@
+"""Gradients of several micro-batches that are merged once, for ``total(losses, merge=False)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+Row = Sequence[Tensor | None]
+
+
+class Kept:
+    """Rows of earlier micro-batches: gradients of the shared parameters, as they arrived."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self._rows: dict[int, dict[int, Tensor]] = {}  # by task and identity of the parameter
+        self._tensors: dict[int, Tensor] = {}
+        self._scale: Tensor | None = None
+        self._losses: Tensor | None = None
+        self._counts: Tensor | None = None
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The parameters that the kept rows are gradients of."""
+        return list(self._tensors.values())
+
+    def add(
+        self, tensors: Sequence[Tensor], rows: Mapping[int, Row], scale: Tensor, losses: Tensor | None
+    ) -> None:
+        """Add the rows of a micro-batch to those that are kept.
+
+        Args:
+            tensors: the parameters.
+            rows: one list of their gradients per task.
+            scale: factor of this micro-batch's losses.
+            losses: (K,) its losses, NaN for absent tasks.
+        """
+        self.batches += 1
+        self._tensors |= {id(tensor): tensor for tensor in tensors}
+        for task, row in rows.items():
+            kept = self._rows.setdefault(task, {})
+            for tensor, gradient in zip(tensors, row, strict=True):
+                if gradient is not None:
+                    known = kept.get(id(tensor))
+                    kept[id(tensor)] = gradient if known is None else known + gradient
+        self._scale = scale if self._scale is None else self._scale + scale
+        if losses is not None:
+            seen = ~torch.isnan(losses)
+            terms = torch.where(seen, losses, 0.0) * scale
+            counts = seen * scale
+            self._losses = terms if self._losses is None else self._losses + terms
+            self._counts = counts if self._counts is None else self._counts + counts
+
+    def take(
+        self, tensors: Sequence[Tensor]
+    ) -> tuple[dict[int, list[Tensor | None]], Tensor, Tensor | None]:
+        """The sums over the micro-batches: rows by task, scale, and (K,) mean losses; then forget them.
+
+        The rows divided by the scale are means over the micro-batches, whether or not the caller
+        divided each loss by their number.
+        """
+        rows = {task: [kept.get(id(t)) for t in tensors] for task, kept in self._rows.items()}
+        assert self._scale is not None
+        scale, losses = self._scale, self._losses
+        if losses is not None and self._counts is not None:
+            losses = losses / self._counts  # NaN for a task that was absent throughout
+        self.__init__()  # type: ignore[misc]
+        return rows, scale, losses

@@ -1,0 +1,62 @@
+"""Custom operators: what compilers must not look into.
+
+``torch.compile`` traces the node of a method, with the Gram matrix and the weighted sum in it. What lies
+between the two, the decision on K x K numbers with its state, its solvers and its exchange between
+processes, is one operator that runs as ordinary Python. So are random draws, whose 64-bit products
+Inductor folds wrongly, and reductions over processes. Nothing here is used outside of a compiled graph.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_library = torch.library.Library("mtlkit", "DEF")
+_unsafe: Any = getattr(torch.Tag, "cudagraph_unsafe", None)
+_tags = (
+    () if _unsafe is None else (_unsafe,)
+)  # state changes in Python, which a CUDA graph would not replay
+_functions: dict[int, Any] = {}
+_handles = itertools.count()
+
+
+def expose(function: Callable[..., Tensor]) -> int:
+    """Make a bound method callable by number, as long as its object lives."""
+    handle = next(_handles)
+    reference = weakref.WeakMethod(function, lambda _: _functions.pop(handle, None))
+    _functions[handle] = reference
+    return handle
+
+
+def call(handle: int, size: int, *tensors: Tensor) -> Tensor:
+    """The (size,) result of an exposed function of tensors, as one operator of the graph."""
+    result: Tensor = torch.ops.mtlkit.call(list(tensors), handle, size)
+    return result
+
+
+def define(schema: str, run: Callable[..., Tensor], shape: Callable[..., Tensor]) -> Any:
+    """Define an operator by its schema, what it does, and what shape its result has."""
+    name = schema.partition("(")[0]
+    _library.define(schema, tags=_tags)
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"mtlkit::{name}", shape, lib=_library)
+    return getattr(torch.ops.mtlkit, name)
+
+
+def _call(tensors: list[Tensor], handle: int, size: int) -> Tensor:
+    function = _functions[handle]()
+    with torch.no_grad():
+        result: Tensor = function(*tensors)
+    return result
+
+
+define(
+    "call(Tensor[] tensors, int handle, int size) -> Tensor",
+    _call,
+    lambda tensors, handle, size: tensors[0].new_empty(size),
+)

@@ -1,0 +1,336 @@
+"""The node at the features: where shared features fork into K tasks, and their gradients are merged.
+
+Forward, every task gets its own view. Backward, autograd calls the node once, when all task gradients
+have arrived, and it returns one gradient. So a step is one ordinary ``backward()``, and whatever hooks
+into autograd (DDP, GradScaler, checkpointing, compilers) sees an ordinary graph. Models without such
+features have a node at the losses (:mod:`mtlkit.engine.losses`).
+
+Besides the K views a fork returns an **anchor**: zeros that :class:`Report` adds to the total. Its
+gradient brings the factor by which the caller scaled the loss (GradScaler, accumulation), so that a
+method sees true gradient norms, and the losses of this very step. And it makes the node run on a
+process without any label in this batch, where the other processes would wait for it forever.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Proxy
+
+from mtlkit.engine import compiled
+from mtlkit.engine.gradients import Gradients, TensorList
+from mtlkit.engine.guards import Fork, check_features, check_indirect, check_kept
+from mtlkit.engine.merging import Hooks, merge, merge_parameters
+from mtlkit.engine.parameters import averaged, parameters_below, reach, rows_through_features
+from mtlkit.engine.processes import Processes
+from mtlkit.engine.step import Step, measure, pick, spread
+from mtlkit.errors import UsageError
+
+
+def fork(features: Any, hooks: Hooks, record: Fork) -> tuple[list[Any], Tensor | None]:
+    """K views of ``features`` whose gradients will be merged, and the anchor.
+
+    The anchor is None where nothing requires a gradient.
+    """
+    leaves, rebuild = flatten_features(features)
+    check_features(leaves)
+    forking = hooks.forking
+    held: tuple[Tensor, ...] = () if forking is None else forking.held()
+    owned = [*(() if forking is None else forking.owned()), *hooks.learned]
+    # parameters that a fork applies to the features need the node, also below a frozen backbone
+    inputs = leaves if forking is None else [*leaves, *owned]
+    if not any(tensor.requires_grad for tensor in inputs):
+        return fork_unrecorded(features, forking), None
+    shared, direct = parameters_below(leaves, hooks.shared) if hooks.over_parameters else ([], False)
+    frozen = tuple(not leaf.requires_grad for leaf in leaves)
+    layout = _Layout(len(leaves), len(held), len(owned), len(shared), direct, frozen)
+    anchor, *flat = _FeatureNode.apply(hooks, record, layout, *leaves, *held, *owned, *shared)
+    count = len(leaves)
+    return [rebuild(flat[k * count : (k + 1) * count]) for k in range(hooks.tasks)], anchor
+
+
+def fork_unrecorded(features: Any, forking: Any, tasks: int = 0) -> list[Any]:
+    """K views of ``features`` without a node: in evaluation, or below a frozen backbone."""
+    leaves, rebuild = flatten_features(features)
+    if forking is None:
+        return [features] * tasks
+    return [rebuild(view) for view in forking.fork(leaves, *forking.held())]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How many of the node's inputs are features, held tensors, owned and shared parameters."""
+
+    features: int
+    held: int
+    owned: int
+    shared: int
+    direct: bool
+    """Whether the merged gradient goes to the shared parameters, past the backbone's backward."""
+    frozen: tuple[bool, ...]
+    """Which features need no gradient; they are not merged, unless a fork rotates them."""
+
+
+class _FeatureNode(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hooks: Hooks, record: Fork, layout: _Layout, *tensors: Tensor) -> Any:
+        leaves = list(tensors[: layout.features])
+        held = tensors[layout.features : layout.features + layout.held]
+        ctx.hooks, ctx.record, ctx.layout = hooks, record, layout
+        ctx.dtypes, ctx.device = [leaf.dtype for leaf in leaves], leaves[0].device
+        # to compute in: the same on every process, also on one without any gradient
+        double = torch.float64 in ctx.dtypes or torch.complex128 in ctx.dtypes
+        ctx.wide = torch.float64 if double else torch.float32
+        ctx.set_materialize_grads(False)
+        # not saved: what saved-tensor hooks give back would be other tensors
+        ctx.shared = tensors[len(tensors) - layout.shared :] if layout.shared else ()
+        ctx.save_for_backward(*(leaves if layout.shared else ()), *held)
+        anchor = torch.zeros(1 + 2 * hooks.tasks, dtype=ctx.wide, device=ctx.device)
+        given = [leaves] * hooks.tasks if hooks.forking is None else hooks.forking.fork(leaves, *held)
+        views, constant = [], []
+        for view in given:
+            for leaf, original, frozen in zip(view, leaves, layout.frozen, strict=True):
+                views.append(leaf.view_as(leaf) if leaf is original else leaf)
+                if (frozen and leaf is original) or not (leaf.is_floating_point() or leaf.is_complex()):
+                    constant.append(views[-1])
+        ctx.mark_non_differentiable(*constant)
+        return anchor, *views
+
+    @staticmethod
+    def backward(ctx: Any, report: Tensor | None, *flat: Tensor | None) -> Any:
+        with torch.autocast(ctx.device.type, enabled=False):
+            features, owned, shared = _merge_arrived(ctx, report, flat)
+        return None, None, None, *features, *[None] * ctx.layout.held, *owned, *shared
+
+
+Grads = Sequence[Tensor | None]
+
+
+def _merge_arrived(
+    ctx: Any, report: Tensor | None, flat: tuple[Tensor | None, ...]
+) -> tuple[Grads, Grads, Grads]:
+    """Gradients of the features, of the owned and of the shared parameters."""
+    hooks, layout, record = ctx.hooks, ctx.layout, ctx.record
+    arrived = _arrived(flat, layout.features, hooks.tasks, None if report is None else record.given)
+    hooks.guards.check_arrivals(hooks.method, record, report is not None, tuple(arrived))
+    if hooks.forking is not None:
+        held = ctx.saved_tensors[len(ctx.saved_tensors) - layout.held :]
+        arrived = hooks.forking.pull_back(arrived, *held)
+    grads = Gradients(arrived, ctx.wide)
+    if torch.compiler.is_compiling():
+        merged, owned = _merge_compiled(grads, report, ctx)
+        return _cast(merged, ctx.dtypes), owned, ()
+    if not (record.processes.alone or record.wrapped):
+        hooks.guards.compare_replicas(ctx, record.processes, hooks.learned)
+    scale, losses = _read(report, hooks.tasks, ctx)
+    step = measure(
+        grads.gram().to(ctx.device),
+        grads.tasks,
+        tasks=hooks.tasks,
+        scale=scale,
+        losses=losses,
+        cross=grads.cross_gram() if hooks.cross_gram and not layout.shared else None,
+        processes=record.processes,
+    )
+    owned = [] if hooks.forking is None else hooks.forking.gradients(grads.rows, step)
+    if layout.shared:
+        merged, learned, shared = _merge_below(ctx, grads, step, losses)
+    else:
+        learned, shared = hooks.learn(step, ""), []
+        merged = merge(grads, step, hooks) if step.present else hooks.nothing()
+    return _cast(merged or [None] * layout.features, ctx.dtypes), [*owned, *learned], shared
+
+
+def _merge_below(
+    ctx: Any, grads: Gradients, step: Step, losses: Tensor | None
+) -> tuple[TensorList, list[Tensor | None], TensorList]:
+    """Gradients of the features, the learned and the shared parameters, for ``wrt=parameters``."""
+    hooks, record, parameters = ctx.hooks, ctx.record, ctx.shared
+    nothing: TensorList = [None] * len(parameters)
+    rows = rows_through_features(ctx.saved_tensors[: ctx.layout.features], parameters, grads.rows)
+    groups = hooks.groups(parameters)
+    if not ctx.layout.direct:
+        check_indirect(hooks, record.merge and not hooks.kept.batches, len(groups))
+    if not record.merge:
+        hooks.kept.add(parameters, rows, step.scale, losses)
+        return [], [None] * len(hooks.learned), nothing
+    scale = step.scale
+    if hooks.kept.batches:
+        check_kept(hooks.kept.tensors, parameters)
+        hooks.kept.add(parameters, rows, scale, losses)
+        rows, scale, losses = hooks.kept.take(parameters)
+        reached = reach(rows, hooks.tasks, len(parameters), record.processes, step.gram)
+    elif len(groups) > 1:
+        reached = reach(rows, hooks.tasks, len(parameters), record.processes, step.gram)
+    else:  # nothing to exchange
+        reached = torch.zeros(hooks.tasks, len(parameters), dtype=torch.bool)
+        reached[list(step.present)] = True
+    shared = averaged(rows, reached, parameters, range(len(parameters)), record.processes)
+    if not shared.tasks:
+        return hooks.nothing(), hooks.learn(None, ""), nothing
+    if ctx.layout.direct:
+        merged, learned = merge_parameters(shared, hooks, scale, losses)
+        return (
+            [],
+            learned,
+            [g if g is None else g.to(p.dtype) for g, p in zip(merged, parameters, strict=True)],
+        )
+    # other parameters lie below the features too, so the features get the weighted gradient
+    step = measure(shared.gram(), shared.tasks, tasks=hooks.tasks, scale=scale, losses=losses)
+    learned = hooks.learn(step, "")
+    weights = hooks.weigh(step)
+    return grads.weighted(step.of(weights, grads.tasks)) if grads.tasks else [], learned, nothing
+
+
+def _arrived(
+    flat: Grads, count: int, tasks: int, given: tuple[int, ...] | None
+) -> dict[int, TensorList]:
+    """Gradients by task. Compiled heads bring zeros for a task without a loss, which is left out."""
+    arrived = {}
+    for task in range(tasks) if given is None else given:
+        row = list(flat[task * count : (task + 1) * count])
+        if any(gradient is not None for gradient in row):
+            arrived[task] = row
+    return arrived
+
+
+def _read(report: Tensor | None, tasks: int, ctx: Any) -> tuple[Tensor, Tensor | None]:
+    """Scale and (K,) losses, NaN for absent tasks; no losses for a backward not through ``total``."""
+    if report is None:
+        return torch.ones((), device=ctx.device), None
+    losses, present = report[1 : 1 + tasks], report[1 + tasks :]
+    return report[0], torch.where(present > 0, losses, torch.nan)
+
+
+def _cast(merged: Grads, dtypes: Sequence[torch.dtype]) -> Grads:
+    return [g if g is None else g.to(dtype) for g, dtype in zip(merged, dtypes, strict=True)]
+
+
+def _merge_compiled(grads: Gradients, report: Tensor | None, ctx: Any) -> tuple[Grads, Grads]:
+    """The merge within a compiled graph: the decision is one operator, see :func:`decide_compiled`.
+
+    All K tasks have gradients there, zeros for absent ones; the report says which are present.
+    """
+    hooks, tasks = ctx.hooks, ctx.hooks.tasks
+    assert report is not None
+    gram = grads.gram()
+    if hooks.merge is None:
+        sizes = [tasks, tasks, *(parameter.numel() for parameter in hooks.learned)]
+        cross = grads.cross_gram() if hooks.cross_gram else gram[:0]
+        decided = compiled.call(hooks.handle, sum(sizes), gram, report, cross)
+        weights, units, *learned = decided.split(sizes)
+        merged = grads.weighted(weights)
+        own = [g.reshape(p.shape).to(p.dtype) for g, p in zip(learned, hooks.learned, strict=True)]
+    else:
+        matrix = grads.matrix()
+        size = matrix.shape[1]
+        decided = compiled.call(hooks.handle, size + tasks, gram, report, matrix)
+        vector, units = decided.split([size, tasks])
+        merged, own = grads.split(vector), []
+    if hooks.forking is None:
+        return merged, own
+    return merged, [*hooks.forking.rotate_gradients(grads.rows, units, ctx.record.processes), *own]
+
+
+def decide_compiled(
+    hooks: Hooks, processes: Processes, gram: Tensor, report: Tensor, extra: Tensor
+) -> Tensor:
+    """What the operator of a compiled node returns, computed as outside of a compiled graph.
+
+    Args:
+        hooks: of the method.
+        processes: that share the step.
+        gram: (K, K) inner products, zero for absent tasks.
+        report: scale, losses and presence, see :class:`Report`.
+        extra: products of independent samples, or the (K, N) gradients if the merge needs them whole.
+
+    Returns:
+        (K,) weights or the (N,) merged gradient, then (K,) factors of the rotations' gradients, then the
+        gradients of the learned parameters.
+    """
+    tasks = hooks.tasks
+    local = tuple(torch.nonzero(report[1 + tasks :]).flatten().tolist())
+    scale = report[0]
+    if not local and not scale.any():  # not through total: every task counts
+        local, scale = tuple(range(tasks)), torch.ones_like(scale)
+    whole = hooks.merge is not None
+    cross = None
+    if hooks.cross_gram:
+        cross = torch.cat([pick(pick(extra[:-1], local).T, local).T, extra[-1:, : len(local)]])
+    step = measure(
+        pick(pick(gram, local).T, local).T,
+        local,
+        tasks=tasks,
+        scale=scale,
+        losses=torch.where(report[1 + tasks :] > 0, report[1 : 1 + tasks], torch.nan),
+        cross=cross,
+        processes=processes,
+    )
+    learned = [g.reshape(-1) for g in hooks.learn(step, "") if g is not None]
+    if not step.present:
+        hooks.nothing()
+        merged = gram.new_zeros(extra.shape[1] if whole else tasks)
+        units = gram.new_zeros(tasks)
+    else:
+        units = spread(step.units, step.present, tasks, fill=0.0)
+        if hooks.merge is not None:
+            matrix = pick(extra, step.present) / step.unit
+            merged = hooks.merge(matrix, step, ()) * step.unit
+        else:
+            merged = spread(hooks.weigh(step), step.present, tasks, fill=0.0)
+    return torch.cat([x.to(gram.dtype) for x in (merged, units, *learned)])
+
+
+class Report(torch.autograd.Function):
+    """A zero to be added to the total, which hands losses and presence to the node of ``anchor``."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, losses: Tensor, present: tuple[int, ...]) -> Tensor:
+        """The zero, for (K,) losses of which those that are not present are not read."""
+        mask = torch.zeros_like(losses)
+        for task in present:
+            mask[task] = 1
+        ctx.save_for_backward(torch.cat([torch.where(mask > 0, losses, 0.0), mask]).to(anchor.dtype))
+        return torch.zeros((), dtype=anchor.dtype, device=anchor.device)
+
+    @staticmethod
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, None, None]:
+        """What the node reads: the factor of the total, the losses, and which tasks have one."""
+        (report,) = ctx.saved_tensors
+        return torch.cat([scale.reshape(1), report]), None, None
+
+
+def flatten_features(features: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]:
+    """Tensors of a nested list, tuple or dict, and the function that puts others in their place."""
+    if isinstance(features, Tensor | Proxy):  # a proxy stands for a tensor while fuse traces a network
+        return [features], lambda leaves: leaves[0]  # type: ignore[list-item]
+    if features is None:
+        return [], lambda leaves: None
+    if isinstance(features, Mapping):
+        children = [flatten_features(item) for item in features.values()]
+    elif isinstance(features, tuple | list):
+        children = [flatten_features(item) for item in features]
+    else:
+        raise UsageError(
+            "features must be a tensor, or a nested list, tuple or dict of tensors, "
+            f"not {type(features).__name__}"
+        )
+
+    def rebuild(values: Sequence[Tensor]) -> Any:
+        items, start = [], 0
+        for child, build in children:
+            items.append(build(values[start : start + len(child)]))
+            start += len(child)
+        if isinstance(features, Mapping):
+            kind = OrderedDict if isinstance(features, OrderedDict) else dict
+            return kind(zip(features, items, strict=True))
+        if hasattr(features, "_fields"):  # a named tuple
+            return type(features)(*items)
+        return tuple(items) if isinstance(features, tuple) else items
+
+    return [leaf for child, _ in children for leaf in child], rebuild

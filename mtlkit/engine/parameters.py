@@ -1,0 +1,179 @@
+"""Gradients of the shared parameters, one backward pass per task, for ``wrt=parameters``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from mtlkit.engine.accumulation import Row
+from mtlkit.engine.gradients import Gradients
+from mtlkit.engine.graph import leaves_below, needed_again
+from mtlkit.engine.guards import refuse_single_pass_graphs
+from mtlkit.engine.processes import Processes
+from mtlkit.errors import UsageError
+
+
+def parameters_below(
+    features: Sequence[Tensor], shared: Sequence[Tensor] | None
+) -> tuple[list[Tensor], bool]:
+    """Parameters below the features that the rows are taken of, and whether these are all there are.
+
+    If so, the merged row is their gradient and is handed to them directly: the backbone has K
+    backward passes, not K + 1.
+    """
+    refuse_single_pass_graphs(features, shared)
+    below = leaves_below(features)
+    if shared is None:
+        chosen: list[Tensor] = [t for t in below if isinstance(t, nn.Parameter)]
+        missing = "no parameter lies below the features (is the backbone frozen?)"
+    else:
+        wanted = {id(p) for p in shared}
+        chosen = [tensor for tensor in below if id(tensor) in wanted]
+        missing = (
+            "none of the parameters in `shared` lies below the features; pass the module that "
+            "computes them, as it is used in the forward pass"
+        )
+    if not chosen:
+        raise UsageError(f"wrt=parameters: {missing}; or use wrt=features")
+    return chosen, len(chosen) == len(below)
+
+
+def rows_through_features(
+    features: Sequence[Tensor], parameters: Sequence[Tensor], grads: Mapping[int, Row]
+) -> dict[int, Row]:
+    """One row per task: gradients of the parameters from those of the features."""
+    rows: dict[int, Row] = {}
+    for task, row in grads.items():
+        pairs = [(z, g) for z, g in zip(features, row, strict=True) if g is not None and z.requires_grad]
+        with _without_hooks(parameters):
+            rows[task] = torch.autograd.grad(
+                [z for z, _ in pairs],
+                parameters,
+                [g.to(z.dtype) for z, g in pairs],
+                retain_graph=True,  # the backward that called the node frees the graph
+                allow_unused=True,
+            )
+    return rows
+
+
+def loss_parameters(
+    losses: Sequence[Tensor], shared: Sequence[Tensor] | None, processes: Processes
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Parameters below the losses: those to be merged if several tasks reach them, and the others.
+
+    Without ``shared`` the first are all module parameters; other leaf tensors that require a gradient,
+    such as the coordinates of a physics-informed network, are merged only if there is nothing else.
+    """
+    refuse_single_pass_graphs(losses, shared)
+    below = leaves_below(losses)
+    if shared is None:
+        if not processes.alone:
+            raise UsageError(
+                "wrt=parameters without method(features) on several processes needs the shared "
+                "parameters, in the same order everywhere: pass shared=model to create_method"
+            )
+        modules: list[Tensor] = [tensor for tensor in below if isinstance(tensor, nn.Parameter)]
+        chosen = modules or below
+    else:
+        # the same on every process, also where a task without labels leaves some unreached; each once
+        chosen = list({id(tensor): tensor for tensor in shared if tensor.requires_grad}.values())
+        if below and {id(tensor) for tensor in chosen}.isdisjoint(id(tensor) for tensor in below):
+            raise UsageError(
+                "wrt=parameters: the losses reach none of the parameters in `shared`; pass the module "
+                "that computes them, as it is used in the forward pass"
+            )
+    apart = {id(tensor) for tensor in chosen}
+    return chosen, [tensor for tensor in below if id(tensor) not in apart]
+
+
+def rows_of_losses(
+    losses: Sequence[Tensor | None], parameters: Sequence[Tensor], scale: Tensor
+) -> dict[int, Row]:
+    """One row per task: gradients of the parameters, by one backward pass per loss."""
+    local = {k: x for k, x in enumerate(losses) if x is not None and x.requires_grad}
+    rows: dict[int, Row] = {}
+    for (task, loss), retain in zip(local.items(), needed_again([*local.values()]), strict=True):
+        with _without_hooks(parameters):
+            rows[task] = torch.autograd.grad(
+                loss, parameters, scale.to(loss.dtype), retain_graph=retain, allow_unused=True
+            )
+    return rows
+
+
+def reach(rows: Mapping[int, Row], tasks: int, count: int, processes: Processes, like: Tensor) -> Tensor:
+    """(K, count) whether a task reaches a parameter on any process, on the host."""
+    reached = torch.zeros(tasks, count)
+    for task, row in rows.items():
+        reached[task] = torch.tensor([g is not None for g in row[:count]], dtype=torch.float32)
+    if not processes.alone:
+        reached = processes.sum(reached.to(like.device)).cpu()
+    return reached > 0
+
+
+def averaged(
+    rows: Mapping[int, Row],
+    reached: Tensor,
+    parameters: Sequence[Tensor],
+    columns: Sequence[int],
+    processes: Processes,
+) -> Gradients:
+    """Rows of the ``columns``, averaged over the processes, of the tasks that reach any of them.
+
+    Args:
+        rows: of this process.
+        reached: (K, n) which task reaches which parameter on some process.
+        parameters: all parameters that the rows are of.
+        columns: places of those that are wanted.
+        processes: whose rows are averaged.
+    """
+    chosen = [parameters[i] for i in columns]
+    double = any(p.dtype in (torch.float64, torch.complex128) for p in chosen)
+    found: dict[int, Row] = {}
+    for task in reached[:, list(columns)].any(dim=1).nonzero().flatten().tolist():
+        own = rows.get(task, [None] * len(parameters))
+        row = [own[i] for i in columns]
+        if not processes.alone:
+            wanted = [bool(reached[task, i]) for i in columns]
+            row = _average(row, chosen, wanted, processes)
+        found[task] = row
+    return Gradients(found, torch.float64 if double else torch.float32, chosen)
+
+
+def _average(
+    row: Row, parameters: Sequence[Tensor], wanted: Sequence[bool], processes: Processes
+) -> list[Tensor | None]:
+    """One row, averaged over the processes in one message; None where it is not wanted."""
+    filled = [
+        torch.zeros_like(p) if g is None else g
+        for p, g, needed in zip(parameters, row, wanted, strict=True)
+        if needed
+    ]
+    flat = processes.mean(torch.cat([g.reshape(-1) for g in filled]))
+    pieces = iter(zip(torch.split(flat, [g.numel() for g in filled]), filled, strict=True))
+    return [
+        next(pieces)[0].view(p.shape) if needed else None
+        for p, needed in zip(parameters, wanted, strict=True)
+    ]
+
+
+def add_up(gradients: Iterable[Tensor | None]) -> Tensor | None:
+    """The sum of what is not None."""
+    terms = [gradient for gradient in gradients if gradient is not None]
+    return sum(terms[1:], terms[0]) if terms else None
+
+
+@contextlib.contextmanager
+def _without_hooks(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """Keep the parameters' own hooks for the merged gradient, instead of running them on every row."""
+    registered = [p._backward_hooks for p in parameters if getattr(p, "_backward_hooks", None)]  # noqa: SLF001
+    copies = [dict(hooks) for hooks in registered]
+    for hooks in registered:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, copy in zip(registered, copies, strict=True):
+            hooks.update(copy)

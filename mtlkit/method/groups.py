@@ -1,0 +1,82 @@
+"""Groups of shared parameters, each with a merge of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from mtlkit.errors import SpecError
+
+Shared = nn.Module | Iterable[Tensor] | Mapping[str, nn.Module | Iterable[Tensor]] | None
+
+
+@dataclass
+class Groups:
+    """Names of the groups, and the parameters of each; no parameters means all that are found."""
+
+    by_name: dict[str, list[Tensor]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, shared: Shared, groups: Literal["all", "layer", "tensor"]) -> Groups:
+        """Group what a user gave as ``shared``."""
+        if shared is None:
+            return cls()
+        if isinstance(shared, Mapping):
+            if not shared or not all(isinstance(name, str) and name for name in shared):
+                raise SpecError(f"groups of shared parameters need names; got {list(shared)!r}")
+            return cls({name: _tensors(given) for name, given in shared.items()})
+        tensors = _tensors(shared)
+        if groups == "all":
+            return cls({"": tensors})
+        if isinstance(shared, nn.Module):
+            names = [name for name, _ in shared.named_parameters()]
+        elif groups == "tensor":
+            names = [str(index) for index in range(len(tensors))]
+        else:
+            raise SpecError(
+                "groups=layer needs the layers' names: pass shared=module, not a list of parameters, or "
+                "a mapping from names to parameters"
+            )
+        found: dict[str, list[Tensor]] = {}
+        for name, tensor in zip(names, tensors, strict=True):
+            layer = name.rpartition(".")[0] or name
+            found.setdefault(name if groups == "tensor" else layer, []).append(tensor)
+        return cls(found)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the groups; one empty name without groups."""
+        return list(self.by_name) or [""]
+
+    @property
+    def tensors(self) -> list[Tensor] | None:
+        """All shared parameters; None if they have not been named."""
+        return [tensor for group in self.by_name.values() for tensor in group] or None
+
+    def places(self, tensors: Sequence[Tensor]) -> Mapping[str, Sequence[int]]:
+        """Positions of each group's parameters in a list of parameters."""
+        if self.names == [""]:
+            return {"": range(len(tensors))}
+        place = {id(tensor): index for index, tensor in enumerate(tensors)}
+        return {
+            name: [place[id(tensor)] for tensor in group if id(tensor) in place]
+            for name, group in self.by_name.items()
+        }
+
+
+def _tensors(shared: Any) -> list[Tensor]:
+    found: Any = shared.parameters() if isinstance(shared, nn.Module) else shared
+    tensors = list(found) if isinstance(found, Iterable) else [found]
+    wrong = next((item for item in tensors if not isinstance(item, Tensor)), None)
+    if wrong is not None or not tensors:
+        kind = type(shared).__name__
+        if wrong is not shared:
+            kind += f" of {type(wrong).__name__}" if tensors else " without any"
+        raise SpecError(
+            f"shared must be a module, a list of parameters, or a mapping of such groups, not {kind}; "
+            "for example shared=net.backbone or shared=net.backbone.parameters()"
+        )
+    return tensors
