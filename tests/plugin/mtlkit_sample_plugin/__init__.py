@@ -15,10 +15,10 @@ class LastTaskOnly(mtlkit.GradientAggregator):
         super().__init__(tasks, **common)
         self.factor = factor
 
-    def weights(self, gram):
+    def weigh(self, gram, state):
         weights = torch.zeros_like(gram[0])
         weights[-1] = self.factor
-        return weights
+        return weights, state
 
 
 def sample_net(tasks, *, method, width: int = 3):
