@@ -206,7 +206,9 @@ def leave_options_out(
 ) -> None:
     """A method's page has a table of its options; its docstring must not list them a second time."""
     if options.no_index and "Args:" in lines:
-        del lines[lines.index("Args:") :]
+        start = lines.index("Args:")
+        after = (n for n, line in enumerate(lines) if n > start and line and not line.startswith(" "))
+        del lines[start : next(after, len(lines))]
 
 
 def setup(app: Sphinx) -> dict[str, object]:

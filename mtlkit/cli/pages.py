@@ -79,7 +79,7 @@ def plain_docstring(text: str, width: int) -> str:
 
 
 def _block(block: str, width: int) -> str:
-    if block.lstrip().startswith(">>>"):
+    if ">>>" in block:
         return block
     display = re.match(r"\s*\.\. math::(.*)", block, re.DOTALL)
     if display:

@@ -35,6 +35,12 @@ class AlignedMTL(GradientAggregator):
     Args:
         scale_mode: what :math:`\sigma` is: ``min``, the smallest singular value (the paper's choice),
             ``median`` (of two in the middle, the smaller), or ``rmse``, the root of the mean eigenvalue.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("aligned_mtl", tasks=2).combine(grads)
+        tensor([0.5528, 1.1056])
     """
 
     paper = "Senushkin et al., Independent Component Alignment for Multi-Task Learning, CVPR 2023"

@@ -43,6 +43,12 @@ class CAGrad(GradientAggregator):
         c: radius of the ball, relative to the mean gradient; 0 is the mean. With c < 1 stationary
             points are those of the mean loss. The default is that of the authors' image experiments;
             LibMTL has 0.5, TorchJD has no default.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("cagrad", tasks=2).combine(grads)
+        tensor([0.3000, 0.7000])
     """
 
     paper = "Liu et al., Conflict-Averse Gradient Descent for Multi-task Learning, NeurIPS 2021"

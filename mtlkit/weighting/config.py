@@ -35,6 +35,12 @@ class ConFIG(GradientAggregator):
     weights, the summed projections as length); LibMTL does not have the method. Eigenvalues of C below
     its precision count as zero; the peers cut at the precision of U, whose singular values are the
     roots of these eigenvalues.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("config", tasks=2).combine(grads)
+        tensor([0.5000, 1.2071])
     """
 
     paper = (

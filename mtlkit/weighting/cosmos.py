@@ -37,6 +37,12 @@ class COSMOS(PreferredScalarization):
         penalty: :math:`\lambda`, in the units of the losses. The default is the authors'; their
             settings are 0.01 to 8 by data set. TorchJD has no default.
         preference: numbers r of zero or more, one per task or by name; equal by default.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("cosmos", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([-0.0448,  0.5605])
     """
 
     paper = (

@@ -35,6 +35,12 @@ class CRMOGM(GradientAggregator):
     Args:
         inner: config string of a method that has a weight per task.
         alpha: share of the old weights; 0 is inner itself. TorchJD has 0.9 too.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("cr_mogm", tasks=2).combine(grads)
+        tensor([0.2000, 0.6000])
     """
 
     paper = (

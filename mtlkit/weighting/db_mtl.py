@@ -52,6 +52,12 @@ class DBMTL(GradientAggregator):
         beta: decay of the averages; 0 takes each step as it is. The paper chooses among 0.1, 0.5 and
             0.9 for each data set.
         beta_sigma: how fast ``beta`` itself falls with the steps; 0 keeps it (the paper also tries 0.5).
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("db_mtl", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([0.5858, 1.4142])
     """
 
     paper = (

@@ -31,6 +31,12 @@ class DualProj(GradientAggregator):
     diagonal of the cosines, so that rounding does not decide where some combination of the gradients
     nearly vanishes; there, a larger change of them can still change the projection much. LibMTL does
     not have the method.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("dualproj", tasks=2).combine(grads)
+        tensor([0.5000, 0.5000])
     """
 
     paper = "Lopez-Paz and Ranzato, Gradient Episodic Memory for Continual Learning, NeurIPS 2017"

@@ -36,6 +36,15 @@ class DWA(GradientAggregator):
     Args:
         temperature: T; larger values make the weights more equal. 2 in the paper and the peers.
         window: steps over which a loss is averaged; None for an epoch of the Trainer, or one step.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> method = mtlkit.create_method("dwa(window=1)", tasks=2)
+        >>> for losses in ([1.0, 1.0], [1.0, 0.5], [1.0, 0.25]):  # the second task learns faster
+        ...     merged = method.combine(grads, torch.tensor(losses))
+        >>> merged
+        tensor([1.3731, 0.8756])
     """
 
     paper = "Liu et al., End-to-End Multi-Task Learning with Attention, CVPR 2019"

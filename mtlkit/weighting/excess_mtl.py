@@ -42,6 +42,12 @@ class ExcessMTL(SimplexWeights):
         warmup: number of steps that set the scale of each task. One in the authors' code and in
             LibMTL, three epochs in the paper's appendix; TorchJD has 0, which takes the excess risks
             as they are.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("excess_mtl", tasks=2).combine(grads)
+        tensor([0.5000, 0.5000])
     """
 
     paper = "He et al., Robust Multi-Task Learning with Excess Risks, ICML 2024"

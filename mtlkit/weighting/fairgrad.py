@@ -45,6 +45,12 @@ class FairGrad(GradientAggregator):
         alpha: 0 for the sum, 1 for proportional fairness, larger for the worst-off tasks. 1 is the
             default of the authors' code and of LibMTL; the authors' scripts for QM9 and CelebA have 2.
             TorchJD has no default.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("fairgrad", tasks=2).combine(grads)
+        tensor([0.5412, 1.3066])
     """
 
     paper = "Ban and Ji, Fair Resource Allocation in Multi-Task Learning, ICML 2024"

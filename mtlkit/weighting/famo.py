@@ -54,6 +54,12 @@ class FAMO(GradientAggregator):
         gamma: weight decay of the logits. 0.001 in LibMTL, TorchJD and the authors' script for QM9;
             0.01 in their package and their script for CelebA.
         min_losses: lower bounds :math:`b`, one per task or by name; zero by default.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("famo", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([1.4000, 0.2000])
     """
 
     paper = "Liu et al., FAMO: Fast Adaptive Multitask Optimization, NeurIPS 2023"

@@ -26,6 +26,12 @@ class GLS(Scalarization):
     Differences: the paper also proposes to raise the losses of focused tasks to a power; this is its
     plain form. LibMTL multiplies the losses themselves, which is NaN for many small ones. TorchJD, too,
     takes logarithms; a loss of zero gives NaN gradients there. Neither has options for it.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("gls", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([1.7500, 0.2500])
     """
 
     paper = (

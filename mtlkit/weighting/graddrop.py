@@ -41,6 +41,12 @@ class GradDrop(GradientAggregator):
             task in task order or by name.
         seed: of the random choices. A batch that is split evenly over processes gets the choices it
             would get whole, if the features are one tensor; with several, others of the same kind.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("graddrop", tasks=2).combine(grads)
+        tensor([2., 1.])
     """
 
     paper = (

@@ -46,6 +46,12 @@ class GradNorm(GradientAggregator):
     Args:
         alpha: how strongly the training rates are pulled together; 0 equalizes the norms. 1.5 in the
             paper's experiments on NYUv2, and in LibMTL.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("gradnorm", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([1., 1.])
     """
 
     paper = (

@@ -45,6 +45,12 @@ class GradVac(GradientAggregator):
         beta: how fast the averages follow. 0.01, the paper's value, remembers some hundred steps;
             LibMTL and TorchJD have 0.5, which remembers two or three.
         seed: of the random orders, which are the same on every process.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("gradvac", tasks=2).combine(grads)
+        tensor([1., 2.])
     """
 
     paper = (

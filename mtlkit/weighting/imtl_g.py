@@ -29,6 +29,12 @@ class IMTLG(GradientAggregator):
     the singular matrix and fails. TorchJD takes the pseudo-inverse of the Gram matrix, so that its
     weights of dependent gradients change with their lengths, and returns zero where the solution sums
     to less than 1e-12.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("imtl_g", tasks=2).combine(grads)
+        tensor([0.2426, 0.5858])
     """
 
     paper = "Liu et al., Towards Impartial Multi-task Learning, ICLR 2021"

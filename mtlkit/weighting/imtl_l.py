@@ -27,6 +27,12 @@ class IMTLL(GradientAggregator):
 
     Differences: none from the paper with its base a = e. LibMTL (in its IMTL) and TorchJD start at zero
     too. It is twice ``uw`` with :math:`s_k` negated, so both have the same optima, on different paths.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("imtl_l", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([1., 1.])
     """
 
     paper = "Liu et al., Towards Impartial Multi-task Learning, ICLR 2021"

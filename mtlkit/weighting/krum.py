@@ -37,6 +37,12 @@ class Krum(GradientAggregator):
         n_byzantine: number f of gradients that are not to be trusted; needs f + 3 tasks. TorchJD has no
             default, and needs f + 3 tasks also for f = 0.
         n_selected: number of gradients that are averaged.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [1.0, 1.0], [-9.0, 9.0]])
+        >>> mtlkit.create_method("krum(n_selected=2)", tasks=3).combine(grads)
+        tensor([1.5000, 0.5000])
     """
 
     paper = (

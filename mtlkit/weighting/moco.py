@@ -59,6 +59,12 @@ class MoCo(SimplexWeights):
             diagonal.
         gamma_sigma: how fast ``gamma`` decays.
         rho: weight of the penalty on :math:`\|w\|^2`.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("moco", tasks=2).combine(grads)
+        tensor([0.4500, 0.5167])
     """
 
     paper = (

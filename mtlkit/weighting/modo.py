@@ -41,6 +41,12 @@ class MoDo(SimplexWeights):
         normalize: divide the products by the mean square of the gradients' norms, so that ``gamma``
             has no unit. At the features the norms shrink with the batch size, and with the paper's
             absolute step (False) the weights would hardly move.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("modo", tasks=2).combine(grads)
+        tensor([0.4500, 0.5167])
     """
 
     paper = (

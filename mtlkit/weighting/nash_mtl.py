@@ -44,6 +44,12 @@ class NashMTL(GradientAggregator):
             have 1, a bound for the gradient of the shared parameters; a feature's gradient is another
             quantity, so there is no bound by default. ``nash_mtl(wrt=parameters, max_norm=1)`` is
             theirs.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("nash_mtl", tasks=2).combine(grads)
+        tensor([0.5412, 1.3066])
     """
 
     paper = "Navon et al., Multi-Task Learning as a Bargaining Game, ICML 2022"

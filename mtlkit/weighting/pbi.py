@@ -38,6 +38,12 @@ class PBI(PreferredScalarization):
         theta: price of the distance; the default is the paper's. TorchJD has no default.
         ideal: the point z, one number per task or by name; zero by default.
         preference: numbers r of zero or more, one per task or by name; equal by default.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("pbi", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([-9.8995,  4.2426])
     """
 
     paper = (

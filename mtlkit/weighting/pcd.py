@@ -42,6 +42,12 @@ class PCD(GradientAggregator):
             is present.
         tau: share of its own normalized progress that each secondary task is granted, in [0, 1].
         beta: decay of the moving averages.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("pcd", tasks=2).combine(grads)
+        tensor([1.3737, 1.4536])
     """
 
     paper = (

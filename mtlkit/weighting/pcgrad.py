@@ -32,6 +32,12 @@ class PCGrad(GradientAggregator):
 
     Args:
         seed: of the random orders, which are the same on every process.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("pcgrad", tasks=2).combine(grads)
+        tensor([1., 2.])
     """
 
     paper = "Yu et al., Gradient Surgery for Multi-Task Learning, NeurIPS 2020"

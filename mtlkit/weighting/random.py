@@ -27,6 +27,12 @@ class Random(GradientAggregator):
 
     Args:
         seed: of the draws.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("random", tasks=2).combine(grads)
+        tensor([1.5662, 0.1446])
     """
 
     paper = (

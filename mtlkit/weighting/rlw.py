@@ -41,6 +41,12 @@ class RLW(GradientAggregator):
     Args:
         dist: distribution of the weights.
         seed: of the draws.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("rlw", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([1.5662, 0.1446])
     """
 
     paper = (

@@ -53,6 +53,13 @@ class Rotate(GradientAggregator):
         burn_in: the step at which ``scale`` takes its reference norms again.
         backend: ``lie`` (fast), or ``geotorch``, the reference: autograd through geotorch's exponential.
         feature_index: which tensor is rotated where the features are a list or dict; default the last.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> method = mtlkit.create_method("rotograd(start=random)", tasks=2, feature_dim=3)
+        >>> first, second = method(torch.tensor([[1.0, 2.0, 2.0]]))
+        >>> torch.allclose(first.norm(), second.norm()), torch.allclose(first, second)
+        (True, False)
     """
 
     paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"

@@ -34,6 +34,12 @@ class Scale(GradientAggregator):
     Args:
         burn_in: take the reference norms again at this step, counted from 1; 0 keeps the first. The
             authors' package has a period of 20 and takes them at step 21: ``burn_in=21``.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("scale", tasks=2).combine(grads)
+        tensor([0.5000, 1.2071])
     """
 
     paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"

@@ -50,6 +50,12 @@ class SDMGrad(SimplexWeights):
             departs on purpose: 0.2 converges.
         momentum: of the inner descent; 0.5 everywhere.
         n_iter: number of inner steps; 20 everywhere.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("sdmgrad", tasks=2).combine(grads)
+        tensor([0.2003, 0.5999])
     """
 
     paper = (

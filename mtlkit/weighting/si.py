@@ -24,6 +24,12 @@ class SI(Scalarization):
 
     Differences: none from the paper's baseline. ``gls`` has the same direction; its length follows the
     losses' geometric mean. LibMTL and TorchJD do not have the method.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("si", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([1.7500, 0.2500])
     """
 
     paper = "Navon et al., Multi-Task Learning as a Bargaining Game, ICML 2022 (its SI baseline)"

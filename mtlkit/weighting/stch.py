@@ -51,6 +51,12 @@ class STCH(PreferredScalarization):
             epochs and take :math:`n_k` from the last of them.
         transform: ``log``, or ``none`` for :math:`y_k = \lambda_k L_k / n_k`.
         preference: numbers of zero or more, one per task or by name; equal by default.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("stch", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([0.8750, 0.1250])
     """
 
     paper = "Lin et al., Smooth Tchebycheff Scalarization for Multi-Objective Optimization, ICML 2024"

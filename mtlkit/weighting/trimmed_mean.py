@@ -31,6 +31,12 @@ class TrimmedMean(GradientAggregator):
 
     Args:
         trim: b, how many values are dropped at each end. TorchJD has no default.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [1.0, 1.0], [-9.0, 9.0]])
+        >>> mtlkit.create_method("trimmed_mean", tasks=3).combine(grads)
+        tensor([1., 1.])
     """
 
     paper = (

@@ -31,6 +31,12 @@ class UPGrad(GradientAggregator):
     the rounding error is added to the diagonal of the cosines, so that rounding does not decide where
     some combination of the gradients nearly vanishes, and nothing depends on their scale; there, a
     larger change of them can still change the projections much.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("upgrad", tasks=2).combine(grads)
+        tensor([0.5000, 1.0000])
     """
 
     paper = "Quinton and Rey, Jacobian Descent for Multi-Objective Optimization, arXiv 2406.16232, 2024"

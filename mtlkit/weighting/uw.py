@@ -34,6 +34,12 @@ class UW(GradientAggregator):
 
     Args:
         classification: names of the tasks whose loss is a cross-entropy.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("uw", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([0.5000, 0.5000])
     """
 
     paper = (
