@@ -18,8 +18,6 @@ from mtlkit.config.extras import missing_extra
 from mtlkit.config.launching import LaunchError, is_first_process
 from mtlkit.errors import MtlkitError, SpecError
 
-__all__ = ["COMMANDS", "app", "main"]
-
 COMMANDS = {
     "architectures": "List the architectures, or show the options of one.",
     "compare": "Compare methods: every method with every seed, statistics, a report.",

@@ -305,20 +305,46 @@ architectures: Registry[Any] = Registry(
 
 
 def register_method(name: str, *, replace: bool = False) -> Callable[[T], T]:
-    """Register a :class:`~mtlkit.GradientAggregator` subclass under ``name``."""
+    """Register a :class:`~mtlkit.GradientAggregator` subclass under ``name``.
+
+    >>> import torch, mtlkit
+    >>> with methods.temporary():
+    ...     @register_method("first_only")
+    ...     class FirstOnly(mtlkit.GradientAggregator):
+    ...         def weigh(self, gram, state):
+    ...             return torch.eye(len(gram))[0], state
+    ...
+    ...     mtlkit.create_method("first_only", tasks=2).combine(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    tensor([1., 2.])
+    """
     return methods.register(name, replace=replace)
 
 
 def register_architecture(name: str, *, replace: bool = False) -> Callable[[T], T]:
-    """Register an :class:`~mtlkit.architectures.Architecture` subclass under ``name``."""
+    """Register an :class:`~mtlkit.architectures.Architecture` subclass under ``name``.
+
+    >>> from mtlkit.architectures import SingleTask
+    >>> with architectures.temporary():
+    ...     network = register_architecture("my_network")(type("MyNetwork", (SingleTask,), {}))
+    ...     "my_network" in list_architectures()
+    True
+    """
     return architectures.register(name, replace=replace)
 
 
 def list_methods() -> list[str]:
-    """Sorted names of all methods, aliases and plugins included."""
+    """List the names of all methods, aliases and plugins included, sorted.
+
+    >>> [name for name in list_methods() if name.startswith("imtl")]
+    ['imtl', 'imtl_g', 'imtl_l']
+    """
     return methods.names()
 
 
 def list_architectures() -> list[str]:
-    """Sorted names of all architectures, plugins included."""
+    """List the names of all architectures, plugins included, sorted.
+
+    >>> "hard_sharing" in list_architectures()
+    True
+    """
     return architectures.names()

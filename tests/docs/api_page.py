@@ -11,24 +11,49 @@ from types import ModuleType
 from typing import Any
 
 import mtlkit
+from mtlkit.cli.sources import built_in
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 _DIRECTIVE = re.compile(r"^\.\. (?:auto|py:)(\w+):: (\S+)", re.MULTILINE)
 
 
 def documented() -> dict[str, Any]:
-    """Objects of the page by their names on it; those of a module that it documents whole included."""
-    found: dict[str, Any] = {}
+    """Objects by their names on the page; modules and methods with pages of their own included."""
+    found = {source.path: _resolve(source.path) for source in built_in()[0].values()}
     for kind, name in _DIRECTIVE.findall(PAGE.read_text()):
         if kind == "module":
             module = importlib.import_module(name)
-            found |= {f"{name}.{key}": value for key, value in members(module).items()}
+            found |= {f"{name}.{key}": value for key, value in _members(module).items()}
         elif kind != "method":
             found[name] = _resolve(name)
     return found
 
 
-def members(module: ModuleType) -> dict[str, Any]:
+def exported() -> dict[str, Any]:
+    """Objects in the ``__all__`` of mtlkit and its packages."""
+    found: dict[str, Any] = {}
+    for package in packages().values():
+        for key in getattr(package, "__all__", []):
+            found[f"{package.__name__}.{key}"] = getattr(package, key)
+    return found
+
+
+def packages() -> dict[str, ModuleType]:
+    """mtlkit and its packages by name; packages inside these are their own business."""
+    names = [m.name for m in pkgutil.iter_modules(mtlkit.__path__, "mtlkit.") if m.ispkg]
+    return {name: importlib.import_module(name) for name in ["mtlkit", *names]}
+
+
+def public_callables() -> dict[str, Any]:
+    """Functions and classes that are exported or documented, by their names."""
+    return {
+        found.__qualname__: found
+        for found in [*exported().values(), *documented().values()]
+        if inspect.isclass(found) or inspect.isroutine(found)
+    }
+
+
+def _members(module: ModuleType) -> dict[str, Any]:
     """What ``:members:`` shows of a module: its ``__all__``, or its own functions and classes."""
     if hasattr(module, "__all__"):
         return {name: getattr(module, name) for name in module.__all__}
@@ -39,28 +64,6 @@ def members(module: ModuleType) -> dict[str, Any]:
         and (inspect.isclass(value) or inspect.isroutine(value))
         and value.__module__ == module.__name__
     }
-
-
-def exported() -> dict[str, Any]:
-    """Objects in the ``__all__`` of mtlkit and its packages."""
-    packages = [m.name for m in pkgutil.walk_packages(mtlkit.__path__, "mtlkit.") if m.ispkg]
-    found: dict[str, Any] = {}
-    for name in ["mtlkit", *packages]:
-        package = importlib.import_module(name)
-        private = any(part.startswith("_") for part in name.split("."))
-        for key in [] if private else getattr(package, "__all__", []):
-            found[f"{name}.{key}"] = getattr(package, key)
-    return found
-
-
-def public_objects() -> dict[str, Any]:
-    """Exported objects, each once, by where it is defined."""
-    return {_home(name, value): value for name, value in exported().items()}
-
-
-def _home(name: str, value: Any) -> str:
-    is_named = inspect.isclass(value) or inspect.isroutine(value)
-    return f"{value.__module__}.{value.__qualname__}" if is_named else name
 
 
 def _resolve(name: str) -> Any:
