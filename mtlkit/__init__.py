@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mtlkit.method.losses import weigh_by_labels
     from mtlkit.method.method import Method
     from mtlkit.tasks import Task, register_task
-    from mtlkit.training.groups import param_groups, rotation_schedule
+    from mtlkit.training.optimizers import param_groups, rotation_schedule
     from mtlkit.training.trainer import Trainer
 
 __all__ = [
@@ -88,9 +88,9 @@ _LAZY = {
     "load": "mtlkit.deployment.loading",
     "load_dataset": "mtlkit.data",
     "mtl_backward": "mtlkit.method.dropins",
-    "param_groups": "mtlkit.training.groups",
+    "param_groups": "mtlkit.training.optimizers",
     "register_task": "mtlkit.tasks",
-    "rotation_schedule": "mtlkit.training.groups",
+    "rotation_schedule": "mtlkit.training.optimizers",
     "tune": "mtlkit.experiments.tuning.study",
     "weigh_by_labels": "mtlkit.method.losses",
 }

@@ -95,7 +95,7 @@ def _by_trainer(method: str, batches: _Batches) -> Callable[[], object]:
     optimizer = torch.optim.Adam(mtlkit.param_groups(model, lr=1e-4))
     accelerator = Accelerator(cpu=True)
     trainer = mtlkit.Trainer(
-        model, TASKS, optimizer, accelerator, progress=False, log_every=1000, monitor_every=0
+        model, TASKS, optimizer, accelerator, progress=False, logging_steps=1000, monitor_steps=0
     )
     loader = _loader(batches)
     epochs = count(1)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 from rich.markup import escape
+from typer.core import TyperCommand
 
 from mtlkit.config.settings import Settings, choices, display
 
@@ -33,6 +34,23 @@ Plugins = Annotated[
     ),
 ]
 """The option ``--plugin`` of commands without settings."""
+
+
+def command_of(model: type[Settings]) -> type[TyperCommand]:
+    """A command whose error for an unknown option names the setting that is meant by it."""
+
+    class Command(TyperCommand):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            try:
+                return super().parse_args(ctx, args)
+            except Exception as error:  # typer brings its own copy of click, or uses click's
+                given = str(getattr(error, "option_name", "")).lstrip("-").replace("-", "_")
+                meant = model.synonyms.get(given)
+                if meant in model.model_fields and hasattr(error, "possibilities"):
+                    error.possibilities = [f"--{meant.replace('_', '-')}"]
+                raise
+
+    return Command
 
 
 def with_settings(

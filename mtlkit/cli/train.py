@@ -11,14 +11,14 @@ import typer
 
 from mtlkit.cli import app
 from mtlkit.cli.notes import warnings_as_notes
-from mtlkit.cli.options import with_settings
+from mtlkit.cli.options import command_of, with_settings
 from mtlkit.config.launching import is_first_process
 from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import SpecError
 from mtlkit.training.config import TrainConfig
 
 
-@app.command()
+@app.command(cls=command_of(TrainConfig))
 @with_settings(TrainConfig)
 def train(
     config: Annotated[
@@ -36,7 +36,7 @@ def train(
 
     On several GPUs: [bold]accelerate launch --multi_gpu -m mtlkit train --config run.yaml[/bold]
     """
-    from mtlkit.training.interrupts import Interrupted
+    from mtlkit.training.accelerators import Interrupted
 
     settings: dict[str, Any] = {} if config is None else read_yaml(config)
     chosen = TrainConfig.make({**settings, **flags}, str(config) if config and not flags else "train")

@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import (
@@ -32,11 +32,11 @@ from mtlkit.errors import ConfigError, shorten, unknown_key
 
 _WHOLE = re.compile(r"[-+]?\d+")
 _KINDS: dict[Any, str] = {
-    int: "a whole number",
+    int: "an integer",
     float: "a number",
     bool: "true or false",
-    str: "text",
-    dict: "keys and values",
+    str: "a string",
+    dict: "a mapping",
 }
 _BOUNDS: dict[type, tuple[str, str]] = {
     Ge: ("ge", "{} or more"),
@@ -148,6 +148,9 @@ class _Untitled(GenerateJsonSchema):
 class Settings(BaseModel):
     """Settings by name. A subclass declares each with :func:`setting`."""
 
+    synonyms: ClassVar[Mapping[str, str]] = {}
+    """Names that other libraries have for a setting; an error for one of them names the setting."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @classmethod
@@ -173,8 +176,12 @@ class Settings(BaseModel):
     def check_keys(cls, settings: Mapping[str, Any], source: str) -> None:
         """Refuse a key that is not a setting."""
         for key in settings:
-            if not isinstance(key, str) or key not in cls.model_fields:
-                raise unknown_key(source, key, cls.model_fields)
+            if isinstance(key, str) and key in cls.model_fields:
+                continue
+            meant = cls.synonyms.get(str(key))
+            if meant in cls.model_fields:
+                raise ConfigError(f"{source}: unknown key {key!r}; did you mean {meant!r}?")
+            raise unknown_key(source, key, cls.model_fields)
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:

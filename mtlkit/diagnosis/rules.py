@@ -48,7 +48,7 @@ RULES: tuple[Rule, ...] = (
         "not finite",
         "a loss or gradient is infinite or NaN",
         found.not_finite,
-        "a lower learning rate, `clip_norm` or float32; check the data of those batches",
+        "a lower learning rate, `max_grad_norm` or float32; check the data of those batches",
         "these steps were left out, so the figures below may not be those of your run",
     ),
     Rule(

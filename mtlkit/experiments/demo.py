@@ -40,8 +40,8 @@ _COMMON: dict[str, Any] = {
     "rotation_decay": 0.9999,
     "channels_last": True,
     "improvement_over": ["left", "right", "parity", "sum"],
-    "log_every": 21,
-    "monitor_every": 7,
+    "logging_steps": 21,
+    "monitor_steps": 7,
     "timing": 10,
 }
 

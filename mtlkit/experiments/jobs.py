@@ -29,7 +29,7 @@ from mtlkit.training.config import TrainConfig
 RESULT = "result.json"
 ERROR_LOG = "error.log"
 FREE = frozenset(
-    {"data_dir", "plugins", "workers", "checkpoint_every", "log_every", "monitor_every", "trackers"}
+    {"data_dir", "plugins", "workers", "save_steps", "logging_steps", "monitor_steps", "log_with"}
 )
 """Settings of a training that do not change its result: a comparison may go on with other values."""
 _IDENTITY = "job.json"
@@ -81,7 +81,7 @@ class Job:
 
     def config(self) -> TrainConfig:
         """The settings of the training."""
-        extra = {"seed": self.seed, "output": self.folder, "best_by": "loss", "keep_checkpoints": 1}
+        extra = {"seed": self.seed, "output": self.folder, "best_by": "loss", "save_total_limit": 1}
         return TrainConfig.make({**self.train, **extra}, self.name)
 
 

@@ -33,7 +33,7 @@ def check_first_step(jobs: Sequence[Job], *, elsewhere: bool = False) -> None:
     train = {**jobs[0].train, "method": "sum"}
     job = replace(jobs[0], train=train, task=None, extra_capacity=None)
     config = job.config()
-    check_trackers(config.trackers)
+    check_trackers(config.log_with)
     dataset = load_data(config)
     seen = "no batch was read"
     devices = range(torch.cuda.device_count())  # the random numbers of each are kept

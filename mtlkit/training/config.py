@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from zlib import crc32
 
 import yaml
@@ -17,9 +17,9 @@ from mtlkit.config.spec import Part, format_spec, parse_spec
 from mtlkit.errors import shorten
 
 RESUMABLE = (
-    *("output", "data_dir", "plugins", "epochs", "steps", "early_stop", "on_nonfinite"),
-    *("precision", "channels_last", "compile", "workers", "validate_every", "checkpoint_every"),
-    *("keep_checkpoints", "log_every", "monitor_every", "trackers", "test"),
+    *("output", "data_dir", "plugins", "epochs", "steps", "early_stopping_patience", "on_nonfinite"),
+    *("mixed_precision", "channels_last", "compile", "workers", "eval_steps", "save_steps"),
+    *("save_total_limit", "logging_steps", "monitor_steps", "log_with", "test"),
 )
 """Settings that a run may be resumed with other values of."""
 
@@ -39,6 +39,31 @@ class TrainingSettings(Settings):
 
     ``setting(..., per_method=True)`` lets one method of a comparison have a value of its own.
     """
+
+    synonyms: ClassVar[Mapping[str, str]] = {
+        "accumulate": "gradient_accumulation_steps",
+        "accumulate_grad_batches": "gradient_accumulation_steps",
+        "checkpoint_every": "save_steps",
+        "clip_norm": "max_grad_norm",
+        "dataset": "data",
+        "early_stop": "early_stopping_patience",
+        "gradient_clip_val": "max_grad_norm",
+        "keep_checkpoints": "save_total_limit",
+        "learning_rate": "lr",
+        "log_every": "logging_steps",
+        "max_epochs": "epochs",
+        "max_steps": "steps",
+        "model": "architecture",
+        "num_train_epochs": "epochs",
+        "num_workers": "workers",
+        "output_dir": "output",
+        "patience": "early_stopping_patience",
+        "precision": "mixed_precision",
+        "report_to": "log_with",
+        "scheduler": "schedule",
+        "trackers": "log_with",
+        "validate_every": "eval_steps",
+    }
 
     data: Spec = setting(
         ...,
@@ -115,15 +140,15 @@ class TrainingSettings(Settings):
         panel=LENGTH,
         per_method=True,
     )
-    accumulate: int = setting(1, "Batches per optimizer step.", panel=LENGTH, ge=1)
-    clip_norm: float | None = setting(
+    gradient_accumulation_steps: int = setting(1, "Batches per optimizer step.", panel=LENGTH, ge=1)
+    max_grad_norm: float | None = setting(
         None, "Largest norm of the gradient.", panel=LENGTH, per_method=True, gt=0
     )
     on_nonfinite: Literal["raise", "skip"] = setting(
         "raise", "Stop at a step that is not finite, or skip it.", panel=LENGTH
     )
 
-    precision: Precision = setting(
+    mixed_precision: Precision = setting(
         "no", "Mixed precision: `bf16`, `fp16`, or `no` for float32.", panel=SPEED
     )
     channels_last: bool = setting(
@@ -136,20 +161,20 @@ class TrainingSettings(Settings):
     )
     workers: int = setting(0, "Processes that read data.", panel=SPEED, ge=0)
 
-    validate_every: int | None = setting(
+    eval_steps: int | None = setting(
         None, "Steps between validations; without it, after every epoch.", panel=LOG, ge=1
     )
-    checkpoint_every: int | None = setting(
+    save_steps: int | None = setting(
         None, "Steps between checkpoints; without it, with every validation.", panel=LOG, ge=1
     )
-    early_stop: int | None = setting(
+    early_stopping_patience: int | None = setting(
         None, "Validations without progress that end the run.", panel=LOG, ge=1
     )
-    log_every: int = setting(50, "Steps between lines of the log.", panel=LOG, ge=1)
-    monitor_every: int = setting(
+    logging_steps: int = setting(50, "Steps between lines of the log.", panel=LOG, ge=1)
+    monitor_steps: int = setting(
         10, "Steps between samples of the gradients' statistics; 0 for none.", panel=LOG, ge=0
     )
-    trackers: Names = setting(
+    log_with: Names = setting(
         [],
         "Where figures go besides the log, by Accelerate's names: `tensorboard`, `wandb`, `mlflow`, ...",
         panel=LOG,
@@ -209,7 +234,7 @@ class TrainConfig(TrainingSettings):
     method: Spec = setting(
         "sum", "How the tasks' gradients are merged; see `mtlkit methods`.", panel=DATA
     )
-    keep_checkpoints: int = setting(2, "How many checkpoints stay, besides the best.", panel=LOG, ge=1)
+    save_total_limit: int = setting(2, "How many checkpoints stay, besides the best.", panel=LOG, ge=1)
     best_by: str = setting(
         "improvement", "Which validation is best: `improvement`, `loss` or `task/metric`.", panel=LOG
     )

@@ -22,11 +22,14 @@ from mtlkit.tasks import Task
 from mtlkit.training.accelerators import end_trackers
 from mtlkit.training.checkpoints import Checkpoints, seed_rng
 from mtlkit.training.config import RESUMABLE, TrainConfig
-from mtlkit.training.groups import METHOD_GROUP, paper_decay, param_groups
-from mtlkit.training.optimizers import build_optimizer
-from mtlkit.training.position import FitResult
-from mtlkit.training.run_state import refuse_old_run
-from mtlkit.training.schedules import make_schedule
+from mtlkit.training.optimizers import (
+    METHOD_GROUP,
+    build_optimizer,
+    make_schedule,
+    paper_decay,
+    param_groups,
+)
+from mtlkit.training.state import FitResult, refuse_old_run
 from mtlkit.training.trainer import Trainer
 
 
@@ -139,18 +142,18 @@ def build_trainer(
         optimizer,
         scheduler=_schedule(config, optimizer, loaders["train"], lenient=change is not None),
         output=config.folder,
-        precision=config.precision,
-        accumulate=config.accumulate,
-        clip_norm=config.clip_norm,
+        mixed_precision=config.mixed_precision,
+        gradient_accumulation_steps=config.gradient_accumulation_steps,
+        max_grad_norm=config.max_grad_norm,
         on_nonfinite=config.on_nonfinite,
-        validate_every=config.validate_every,
-        checkpoint_every=config.checkpoint_every,
-        keep_checkpoints=config.keep_checkpoints,
+        eval_steps=config.eval_steps,
+        save_steps=config.save_steps,
+        save_total_limit=config.save_total_limit,
         best_by=config.best_by,
-        early_stop=config.early_stop,
-        log_every=config.log_every,
-        monitor_every=config.monitor_every,
-        trackers=config.trackers,
+        early_stopping_patience=config.early_stopping_patience,
+        logging_steps=config.logging_steps,
+        monitor_steps=config.monitor_steps,
+        log_with=config.log_with,
         seed=config.seed,
         progress=progress,
     )
@@ -203,7 +206,7 @@ def make_optimizer(config: TrainConfig, model: torch.nn.Module) -> Optimizer:
 def _schedule(
     config: TrainConfig, optimizer: Optimizer, train: Iterable[Any], lenient: bool = False
 ) -> LambdaLR | None:
-    epoch_steps = -(-len(train) // config.accumulate)  # type: ignore[arg-type]
+    epoch_steps = -(-len(train) // config.gradient_accumulation_steps)  # type: ignore[arg-type]
     epochs = 10 if config.epochs is None and config.steps is None else config.epochs
     ends = [config.steps, None if epochs is None else epochs * epoch_steps]
     steps = min(end for end in ends if end is not None)

@@ -14,32 +14,31 @@ from torch.optim import Optimizer
 
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.tasks import Task
-from mtlkit.training.accelerators import adapt_accelerator, is_sharded, make_accelerator
-from mtlkit.training.arguments import (
+from mtlkit.training.accelerators import (
+    Interrupted,
+    adapt_accelerator,
+    catch_signals,
+    is_sharded,
+    make_accelerator,
+)
+from mtlkit.training.checkpoints import write_rng
+from mtlkit.training.evaluation import evaluate, score
+from mtlkit.training.loaders import Batches, prepare_loader
+from mtlkit.training.optimizers import Schedulers, describe_groups
+from mtlkit.training.run_log import Monitor, Progress, RunLog
+from mtlkit.training.state import FitResult, Position, RunState, Saver
+from mtlkit.training.step import (
+    LossModule,
+    TrainStep,
     check_at_least,
     check_best_by,
     check_choice,
     check_optimizer,
     check_tasks,
 )
-from mtlkit.training.checkpoints import write_rng
-from mtlkit.training.interrupts import Interrupted, catch_signals
-from mtlkit.training.loaders import Batch, Batches, prepare_loader
-from mtlkit.training.loss_module import LossModule
-from mtlkit.training.monitor import Monitor
-from mtlkit.training.nonfinite import NonFinitePolicy, RunningStatistics, gradients_of
-from mtlkit.training.position import FitResult, Position
-from mtlkit.training.progress import Progress
-from mtlkit.training.readings import LossMeans, Readings
-from mtlkit.training.run_log import RunLog
-from mtlkit.training.run_state import RunState
-from mtlkit.training.saver import Saver
-from mtlkit.training.schedules import Schedulers
-from mtlkit.training.shares import Shares
-from mtlkit.training.validation import evaluate, score
 
 _MOST_UNREAD = 1000
-"""Most batches whose figures stay on the device, for runs that rarely log."""
+"""Most batches whose losses stay on the device, for runs that rarely log."""
 
 
 class Trainer:
@@ -50,31 +49,44 @@ class Trainer:
             ``model.method`` (see :func:`mtlkit.create_architecture`); without one, losses are summed.
         tasks: what to learn, one :class:`~mtlkit.Task` for each task of the method.
         optimizer: over the parameters of ``model``; see :func:`mtlkit.param_groups`.
-        accelerator: an ``accelerate.Accelerator``; None makes one from ``precision`` and
-            ``accumulate``.
+        accelerator: an ``accelerate.Accelerator``; None makes one from ``mixed_precision`` and
+            ``gradient_accumulation_steps``.
         scheduler: of the learning rate, or a list of them, stepped by ``scheduler_every``;
             ``ReduceLROnPlateau`` is given the validation's score and must have ``mode="max"``.
         scheduler_every: ``"step"`` or ``"epoch"``.
         output: folder for the log and the checkpoints; None writes nothing.
-        precision: ``"no"``, ``"bf16"`` or ``"fp16"``.
-        accumulate: batches per optimizer step.
-        clip_norm: largest norm of the gradient.
+        mixed_precision: ``"no"``, ``"bf16"`` or ``"fp16"``.
+        gradient_accumulation_steps: batches per optimizer step.
+        max_grad_norm: largest norm of the gradient.
         on_nonfinite: what to do about a loss or gradient that is not finite. ``"raise"`` stops with
             the names of task and step; it notices in the next step that logs, and before anything is
-            validated or saved. ``"skip"`` leaves the step out, for which every step has to wait for
-            the device once.
-        validate_every: steps between validations; None validates after every epoch.
-        checkpoint_every: steps between checkpoints; None saves with every validation or epoch.
-        keep_checkpoints: how many of the last checkpoints stay, besides the best.
+            validated or saved. ``"skip"`` skips the step, for which every step waits for the device.
+        eval_steps: steps between validations; None validates after every epoch.
+        save_steps: steps between checkpoints; None saves with every validation or epoch.
+        save_total_limit: how many of the last checkpoints stay, besides the best.
         best_by: which validation is best: ``"improvement"``, the tasks' mean relative gain over the
             first validation in their main metrics; ``"loss"``, the sum of the tasks' losses; or
             ``"task/metric"``.
-        early_stop: number of validations without improvement after which training stops.
-        log_every: steps between lines of the log.
-        monitor_every: steps between samples of the method's statistics; 0 turns it off.
-        trackers: Accelerate's trackers, such as ``("tensorboard",)``.
+        early_stopping_patience: number of validations without improvement after which training stops.
+        logging_steps: steps between lines of the log.
+        monitor_steps: steps between samples of the method's statistics; 0 turns it off.
+        log_with: Accelerate's trackers, such as ``("tensorboard",)``.
         seed: of the order of the samples.
         progress: show a progress bar; None shows it on a terminal, and a line per epoch elsewhere.
+
+    >>> import torch, mtlkit
+    >>> tasks = [mtlkit.Task.regression("sum"), mtlkit.Task.binary("sign")]
+    >>> model = mtlkit.create_architecture("hard_sharing", tasks, method="pcgrad", inputs=4)
+    >>> optimizer = torch.optim.Adam(mtlkit.param_groups(model, lr=0.01))
+    >>> x = torch.randn(64, 4)
+    >>> targets = {"sum": x.sum(dim=1, keepdim=True), "sign": (x[:, :1] > 0).float()}
+    >>> samples = [(x[i], {name: target[i] for name, target in targets.items()}) for i in range(64)]
+    >>> loader = torch.utils.data.DataLoader(samples, batch_size=16, shuffle=True)
+    >>> trainer = mtlkit.Trainer(model, tasks, optimizer, progress=False)
+    >>> trainer.fit(loader, epochs=2).step
+    8
+    >>> sorted(trainer.evaluate(loader)["sum"])
+    ['loss', 'mae', 'mse']
     """
 
     def __init__(
@@ -87,46 +99,48 @@ class Trainer:
         scheduler: Any = None,
         scheduler_every: Literal["step", "epoch"] = "step",
         output: str | os.PathLike[str] | None = None,
-        precision: Literal["no", "bf16", "fp16"] = "no",
-        accumulate: int = 1,
-        clip_norm: float | None = None,
+        mixed_precision: Literal["no", "bf16", "fp16"] = "no",
+        gradient_accumulation_steps: int = 1,
+        max_grad_norm: float | None = None,
         on_nonfinite: Literal["raise", "skip"] = "raise",
-        validate_every: int | None = None,
-        checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2,
+        eval_steps: int | None = None,
+        save_steps: int | None = None,
+        save_total_limit: int = 2,
         best_by: str = "improvement",
-        early_stop: int | None = None,
-        log_every: int = 50,
-        monitor_every: int = 10,
-        trackers: Sequence[str] = (),
+        early_stopping_patience: int | None = None,
+        logging_steps: int = 50,
+        monitor_steps: int = 10,
+        log_with: Sequence[str] = (),
         seed: int = 0,
         progress: bool | None = None,
     ) -> None:
         check_choice("on_nonfinite", on_nonfinite, ("raise", "skip"))
-        check_choice("precision", precision, ("no", "bf16", "fp16"))
+        check_choice("mixed_precision", mixed_precision, ("no", "bf16", "fp16"))
         numbers = {
-            "accumulate": accumulate,
-            "validate_every": validate_every,
-            "checkpoint_every": checkpoint_every,
-            "keep_checkpoints": keep_checkpoints,
-            "early_stop": early_stop,
-            "log_every": log_every,
+            "gradient_accumulation_steps": gradient_accumulation_steps,
+            "eval_steps": eval_steps,
+            "save_steps": save_steps,
+            "save_total_limit": save_total_limit,
+            "early_stopping_patience": early_stopping_patience,
+            "logging_steps": logging_steps,
         }
         check_at_least(1, numbers)
-        if clip_norm is not None and not clip_norm > 0:
-            raise SpecError(f"clip_norm must be above 0, not {clip_norm}")
+        if max_grad_norm is not None and not max_grad_norm > 0:
+            raise SpecError(f"max_grad_norm must be above 0, not {max_grad_norm}")
         self.tasks = check_tasks(tasks)
         self.output = None if output is None else Path(output)
-        self.accelerator = accelerator or make_accelerator(precision, accumulate, trackers, self.output)
-        adapt_accelerator(self.accelerator, accumulate)
+        self.accelerator = accelerator or make_accelerator(
+            mixed_precision, gradient_accumulation_steps, log_with, self.output
+        )
+        adapt_accelerator(self.accelerator, gradient_accumulation_steps)
         self._schedulers = Schedulers(scheduler, scheduler_every)
-        self.clip_norm = clip_norm
+        self.max_grad_norm = max_grad_norm
         self.on_nonfinite = on_nonfinite
-        self.validate_every = validate_every
-        self.checkpoint_every = checkpoint_every
+        self.eval_steps = eval_steps
+        self.save_steps = save_steps
         self.best_by = check_best_by(best_by, self.tasks)
-        self.early_stop = early_stop
-        self.log_every = log_every
+        self.early_stopping_patience = early_stopping_patience
+        self.logging_steps = logging_steps
         self.seed = seed
         self.show_progress = progress
 
@@ -134,23 +148,25 @@ class Trainer:
         self.model = model
         module = LossModule(model, self.tasks, self.accelerator)
         self.method = module.method
-        self._accumulate = int(self.accelerator.gradient_accumulation_steps)
         self._prepared, self.optimizer = self.accelerator.prepare(module, optimizer)
         self._module: LossModule = self.accelerator.unwrap_model(self._prepared)
-        self.monitor = Monitor(self.method, monitor_every) if monitor_every else None
+        self.monitor = Monitor(self.method, monitor_steps) if monitor_steps else None
         state = RunState(self._module, self.optimizer, self._schedulers.all, seed, self.accelerator)
-        self._saver = Saver(self.output, keep_checkpoints, state)
-        own_trackers = accelerator is None and bool(trackers)
+        self._saver = Saver(self.output, save_total_limit, state)
+        own_trackers = accelerator is None and bool(log_with)
         self._log = RunLog(self.output, self.accelerator, start_trackers=own_trackers)
-        names = [task.name for task in self.tasks]
-        self._readings = Readings(len(names), self.accelerator)
-        self._losses, self._epoch_losses = LossMeans(names), LossMeans(names)
-        self._policy = NonFinitePolicy(on_nonfinite, names, gradients=self.accelerator.scaler is None)
         self._position = Position()
         self._saved_rng: dict[str, Any] | None = None
         self._stop = threading.Event()
-        self._shares = Shares(self.accelerator, self._stop)
-        self._statistics = RunningStatistics(model, self.method)
+        self._step = TrainStep(
+            self._prepared,
+            self.optimizer,
+            self.accelerator,
+            on_nonfinite=on_nonfinite,
+            max_grad_norm=max_grad_norm,
+            stop=self._stop,
+        )
+        self._readings, self._counts = self._step.readings, self._step.counts
 
     @property
     def step(self) -> int:
@@ -198,40 +214,42 @@ class Trainer:
             self.tasks,
             until=self.step if resumed else None,
             method=str(self.method),
-            processes=self._shares.processes,
-            precision=str(self.accelerator.mixed_precision),
+            processes=self._counts.processes,
+            mixed_precision=str(self.accelerator.mixed_precision),
             parameters=sum(p.numel() for p in self._module.parameters()),
+            optimizer=describe_groups(self.optimizer.param_groups),
         )
         if validating is None and self.output is not None and not resumed:
             self._log.note("no validation set: the last checkpoint is kept as the best", self.step)
         # all accelerators of a process share this setting
-        self.accelerator.gradient_accumulation_steps = self._accumulate
-        self._shares.start()
+        self.accelerator.gradient_accumulation_steps = self._step.batches_per_step
+        self._counts.start()
         self._tell_epoch(batches)
         here = self._position
         shown = Progress.wanted(self.show_progress) if self.accelerator.is_main_process else ""
-        progress = Progress(shown, here.end(batches, self._accumulate, epochs, steps))
+        progress = Progress(shown, here.end(batches, self._step.batches_per_step, epochs, steps))
         try:
             with catch_signals(self._stop), progress:
                 progress.advance(self.step)
                 while not here.reached(epochs, steps):
                     self._train_epoch(batches, validating, steps, progress)
-                    if self._shares.should_stop and not here.reached(epochs, steps):
+                    if self._counts.should_stop and not here.reached(epochs, steps):
                         raise Interrupted(self.step, self._save())
-                self._finish(validating)
+                self._finish(batches, validating)
         finally:
             self._log.close()
         return FitResult(
             step=self.step,
             epoch=self.epoch,
-            validation=here.figures,
+            validation=here.metrics,
             best_step=here.best_step,
             best_checkpoint=self._saver.best,
             stopped_early=here.done,
+            still_improving=here.still_improving,
         )
 
     def evaluate(self, loader: Any) -> dict[str, dict[str, float]]:
-        """Loss and metrics of every task over all samples of ``loader``; NaN without any label."""
+        """Return loss and metrics of every task over all samples of ``loader``; NaN without labels."""
         batches = prepare_loader(loader, self.tasks, self.accelerator, self.seed)
         # DDP's forward must be called equally often by all processes; FSDP's cannot be bypassed
         network = self._prepared if is_sharded(self.accelerator) else self._module
@@ -253,22 +271,26 @@ class Trainer:
                     write_rng(saved)
                     saved = self._saved_rng = None
                 try:
-                    stepped = self._train_batch(batch)
+                    outcome = self._step.take(batch, here.step + 1, here.batch)
                 except Exception:
-                    if self._shares.processes == 1:
-                        self._read()  # if an earlier step was not finite, that is the error to show
+                    if self._counts.processes == 1:  # an earlier step that was not finite comes first
+                        self._readings.read()
                     raise
                 here.batch += 1
                 advice = batches.advice(self.method)
                 if advice is not None:
                     self._log.note(advice, self.step)
-                if not stepped:
+                if outcome == "accumulated":
                     continue
                 here.step += 1
+                if outcome == "updated":
+                    self._schedulers.after("step")
+                elif outcome == "skipped":
+                    self._log.write("skipped", here.step, reason=self._step.reason)
                 self._after_step(progress)
                 last = steps is not None and here.step >= steps
-                validates, saves = here.is_due(self.validate_every), here.is_due(self.checkpoint_every)
-                stops = self._shares.should_stop
+                validates, saves = here.is_due(self.eval_steps), here.is_due(self.save_steps)
+                stops = self._counts.should_stop
                 if not (last or validates or saves or stops):
                     continue
                 if self.accelerator.gradient_state.end_of_dataloader:
@@ -287,100 +309,56 @@ class Trainer:
             raise UsageError("the training loader gave no batch; is the data set empty?")
         here.epoch, here.batch = here.epoch + 1, 0
         self._schedulers.after("epoch")
-        if self.validate_every is None or here.is_due(self.validate_every):
+        if self.eval_steps is None or here.is_due(self.eval_steps):
             self._validate(validating)
-        self._read()
-        progress.end_epoch(here.step, here.epoch, self._epoch_losses.means(), here.figures)
-        self._epoch_losses.reset()
-        every = self.checkpoint_every
+        self._readings.read()
+        losses = self._readings.epoch_losses
+        progress.end_epoch(here.step, here.epoch, losses.means(), here.metrics)
+        losses.reset()
+        self._warn_of_unlabeled(batches)
+        every = self.save_steps
         if every is None or here.is_due(every) or validating is not None:
             self._save()
-
-    def _train_batch(self, batch: Batch) -> bool:
-        """Forward and backward of a batch; True if it completed an optimizer step."""
-        accelerator = self.accelerator
-        own_counts = [float(batch.labels[task.name].number) for task in self.tasks]
-        counts, factors = self._shares.add_up(own_counts)
-        if self._policy.skips and self._position.batch % self._accumulate == 0:
-            self._statistics.keep()
-        with accelerator.accumulate(self._prepared):
-            total, losses = self._prepared(*batch, factors)
-            accelerator.backward(total)
-            self._readings.add(
-                self.step + 1,
-                self._position.batch + 1,
-                total,
-                losses,
-                own_counts,
-                counts,
-                gradients_of(self.method, self._prepared) if self._policy.gradients else None,
-            )
-            if not accelerator.sync_gradients:
-                return False
-            reason = self._read() if self._policy.skips else None
-            if reason is None:
-                self._update()
-            else:
-                self._log.write("skipped", self.step + 1, reason=reason)
-                self._statistics.restore()
-            self.optimizer.zero_grad()
-        return True
-
-    def _update(self) -> None:
-        batches = self._position.batch % self._accumulate + 1
-        if batches < self._accumulate:  # the end of an epoch; Accelerate divided by all
-            for parameter in self._prepared.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(self._accumulate / batches)
-        if self.clip_norm is not None:
-            self.accelerator.clip_grad_norm_(self._prepared.parameters(), self.clip_norm)
-        self.optimizer.step()
-        if not self.accelerator.optimizer_step_was_skipped:
-            self._schedulers.after("step")
-
-    def _read(self) -> str | None:
-        """Read losses and norms of the batches, which waits for the device; say what was not finite."""
-        readings = self._readings.read()
-        for means in (self._losses, self._epoch_losses):
-            means.add(readings)
-        return self._policy.check(readings)
 
     def _after_step(self, progress: Progress) -> None:
         if self.monitor is not None:
             self.monitor.observe(self.step)
-        if self._position.is_due(self.log_every):
+        if self._position.is_due(self.logging_steps):
             self._log_training()
         elif len(self._readings) >= _MOST_UNREAD:
-            self._read()
+            self._readings.read()
         if progress.due():
-            if self._shares.processes == 1:  # several processes must read at the same step
-                self._read()
+            if self._counts.processes == 1:  # several processes must read at the same step
+                self._readings.read()
             conflict = None if self.monitor is None else self.monitor.conflict
-            progress.show(self.step, self.epoch, self._losses.means(), conflict, self._position.figures)
+            losses = self._readings.losses.means()
+            progress.show(self.step, self.epoch, losses, conflict, self._position.metrics)
 
     def _log_training(self) -> None:
-        self._read()
+        self._readings.read()
         summary = None if self.monitor is None else self.monitor.summary()
-        means, batches = self._losses.means(), self._losses.batches
+        losses = self._readings.losses
+        means, batches = losses.means(), losses.batches
         self._log.training(self.step, self.epoch, means, batches, self.optimizer, summary)
-        self._losses.reset()
+        losses.reset()
 
     def _validate(self, validating: Batches | None) -> None:
-        self._read()
+        self._readings.read()
         if validating is None:
             return
         here = self._position
-        figures = self.evaluate(validating)
-        here.validated, here.figures = here.step, figures
-        reached = score(figures, self.tasks, self.best_by, here.first)
-        is_best = here.judge(reached, self.early_stop)
+        metrics = self.evaluate(validating)
+        here.validated, here.metrics = here.step, metrics
+        reached = score(metrics, self.tasks, self.best_by, here.first)
+        is_best = here.judge(reached, self.early_stopping_patience)
         self._schedulers.after_validation(reached)
-        self._log.validation(here.step, here.epoch, reached, is_best, figures)
+        self._log.validation(here.step, here.epoch, reached, is_best, metrics)
 
-    def _finish(self, validating: Batches | None) -> None:
+    def _finish(self, batches: Batches, validating: Batches | None) -> None:
         here = self._position
-        self._read()
-        if self._losses.batches:
+        self._readings.read()
+        self._warn_of_unlabeled(batches)
+        if self._readings.losses.batches:
             self._log_training()
         unjudged = here.validated != here.step
         if unjudged:
@@ -388,9 +366,20 @@ class Trainer:
         if self.output is not None and (unjudged or not self._saver.holds(here.step)):
             self._save(best=True if validating is None else None)
 
+    def _warn_of_unlabeled(self, batches: Batches) -> None:
+        """Warn, at the end of the first epoch, of tasks without any label so far."""
+        names, self._counts.unlabeled = self._counts.unlabeled, []
+        if names and batches.target_names:
+            self._log.note(
+                f"no batch so far has a label of {' or '.join(map(repr, names))}, so nothing is learned "
+                "for it: all its targets are missing (None, NaN or negative), or have another name; the "
+                f"targets are named {', '.join(sorted(batches.target_names))}",
+                self.step,
+            )
+
     def _save(self, *, best: bool | None = None) -> Path | None:
         """Write a checkpoint; every process must call this."""
-        self._read()
+        self._readings.read()
         return self._saver.save(self._position, best=best)
 
     def _resume(self, resume: str | os.PathLike[str] | None) -> bool:
@@ -400,7 +389,7 @@ class Trainer:
             return resume is None and self.step > 0
         self._position, self._saved_rng, origin = found
         here = self._position
-        here.done = self.early_stop is not None and here.without_progress >= self.early_stop
+        here.done = here.gave_up(self.early_stopping_patience)
         if self._saved_rng is None:
             self._log.note(f"{origin}: random generators are not restored here", self.step)
         return True

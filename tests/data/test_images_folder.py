@@ -470,7 +470,7 @@ def test_training_on_the_command_line_resumes_bit_for_bit_and_predicts():
     write_pictures(14)
     data = f"images(folder=photos, labels=labels.csv, file=name, targets={TARGETS}, size=16, augment=crop+flip)"
     settings = ("--data", data, "--architecture", "hard_sharing(backbone=timm.test_resnet)")
-    settings += ("--method", "pcgrad", "--batch-size", "4", "--monitor-every", "0")
+    settings += ("--method", "pcgrad", "--batch-size", "4", "--monitor-steps", "0")
     run("train", *settings, "--epochs", "2", "-o", "whole")
     run("train", *settings, "--epochs", "1", "-o", "parts")
     run("train", *settings, "--epochs", "2", "-o", "parts", "--resume", "auto")

@@ -158,7 +158,7 @@ def test_advice_names_methods_and_networks_that_exist():
         for name in re.findall(r"`([^`]+)`", rule.advice):
             word = name.partition("(")[0]
             assert word in known or name in (
-                "clip_norm",
+                "max_grad_norm",
                 "wrt=parameters",
                 "batches=all",
                 "mtlkit tune",

@@ -285,7 +285,13 @@ def test_the_trainer_adds_no_synchronization_to_steps_that_do_not_log(spec, miss
         loader = make_loader(size=80, batch=8, missing=missing)
         with count_synchronizations():
             trainer = mtlkit.Trainer(
-                model, TASKS, optimizer, Accelerator(), log_every=1000, monitor_every=0, progress=False
+                model,
+                TASKS,
+                optimizer,
+                Accelerator(),
+                logging_steps=1000,
+                monitor_steps=0,
+                progress=False,
             )
             trainer.fit(loader, steps=2)
         with count_synchronizations() as short:

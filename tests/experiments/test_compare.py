@@ -40,8 +40,8 @@ SETTINGS = {
     "normalize": True,
     "timing": 0,
     "jobs": 1,
-    "log_every": 2,
-    "monitor_every": 1,
+    "logging_steps": 2,
+    "monitor_steps": 1,
 }
 
 
@@ -175,9 +175,9 @@ def test_methods_and_seeds_can_be_added(tmp_path):
     compare(make(single_task=False, methods=["sum"], seeds=1), tmp_path, progress=False)
     first = (tmp_path / "results.jsonl").read_text()
     header = json.loads((tmp_path / "comparison.json").read_text())
-    del header["config"]["accumulate"]  # as if it had come with a later version
+    del header["config"]["gradient_accumulation_steps"]  # as if it had come with a later version
     (tmp_path / "comparison.json").write_text(json.dumps(header))
-    config = make(single_task=False, methods=["sum", "mgda"], log_every=3, data_dir=str(tmp_path))
+    config = make(single_task=False, methods=["sum", "mgda"], logging_steps=3, data_dir=str(tmp_path))
     made = compare(config, tmp_path, progress=False)
     assert len(made.runs) == 4
     assert (tmp_path / "results.jsonl").read_text().startswith(first)
@@ -453,7 +453,7 @@ def test_a_method_can_have_settings_of_its_own():
         ({"seeds": 0}, "'seeds' is a number from 1"),
         ({"seeds": [1, 1]}, "a seed twice"),
         ({"jobs": 0}, "'jobs' must be 1 or more, not 0"),
-        ({"timing": True}, "'timing' must be a whole number"),
+        ({"timing": True}, "'timing' must be an integer"),
         ({"launcher": "slurm"}, "'launcher' must be one of 'local', 'submitit', not 'slurm'"),
         ({"normalize": "yes"}, "'normalize' must be true or false"),
         ({"lr": "fast"}, "'lr' must be"),

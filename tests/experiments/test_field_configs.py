@@ -68,7 +68,7 @@ def write(name: str, folder: Path) -> None:
 
 def settings_of(path: Path) -> dict:
     changes, _ = TINY[path.stem]
-    settings = {**read_yaml(path), **changes, "workers": 0, "seeds": 1, "steps": 2, "validate_every": 2}
+    settings = {**read_yaml(path), **changes, "workers": 0, "seeds": 1, "steps": 2, "eval_steps": 2}
     if "sources" in settings:
         settings["sources"] = {
             task: re.sub(r"\)$", ", size=16, train=6, test_share=0.3)", spec)

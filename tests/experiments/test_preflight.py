@@ -33,7 +33,7 @@ def test_a_network_that_does_not_fit_the_data_is_told_before_anything_is_written
         ({"device": "cuda:99"}, "device cuda:99"),
         ({"optimizer": "sgd(nesterov=True)"}, "Nesterov"),
         ({"architecture": "hard_sharing(backbone=no_such)"}, "no_such"),
-        ({"trackers": ["tensorbord"]}, "did you mean 'tensorboard'"),
+        ({"log_with": ["tensorbord"]}, "did you mean 'tensorboard'"),
     ],
 )
 def test_a_wrong_device_optimizer_or_network_is_told_at_once(tmp_path, changes, message):

@@ -31,7 +31,7 @@ STRINGS = st.one_of(
 )
 KEYS = st.one_of(
     st.sampled_from(
-        ["data", "method", "lr", "epochs", "batch_size", "precision", "test", "seed", "output"]
+        ["data", "method", "lr", "epochs", "batch_size", "mixed_precision", "test", "seed", "output"]
     ),
     WORDS,
     st.text(max_size=12),

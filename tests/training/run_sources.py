@@ -43,9 +43,7 @@ def loaders(sizes=(50, 18), batch=(7, 5), shuffle=True) -> dict[str, DataLoader]
 
 def train(case: str, output: Path | None = None, pause: float = 0.0, **fit):
     """The trained parameters, the inputs of all steps on this process, and the figures of a test."""
-    trainer = make_trainer(
-        "pcgrad(wrt=parameters)", dropout=0.0, output=output, checkpoint_every=3, seed=5
-    )
+    trainer = make_trainer("pcgrad(wrt=parameters)", dropout=0.0, output=output, save_steps=3, seed=5)
     seen = []
     hook = trainer.model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
     if pause:

@@ -13,9 +13,9 @@ from tests.training.processes import run_processes, start_processes
 OPTIONS = {
     "method": "rotograd",
     "dropout": 0.3,
-    "checkpoint_every": 3,
-    "accumulate": 2,
-    "log_every": 4,
+    "save_steps": 3,
+    "gradient_accumulation_steps": 2,
+    "logging_steps": 4,
     "validate": True,
     "data": {"size": 90, "batch": 4, "missing": 0.2},
 }

@@ -64,7 +64,7 @@ def test_skipping_leaves_the_step_out(method, gradient, tmp_path):
 
 
 def test_a_spoiled_batch_spoils_its_whole_window():
-    trainer = poisoned_trainer("pcgrad", {0}, False, on_nonfinite="skip", accumulate=2)
+    trainer = poisoned_trainer("pcgrad", {0}, False, on_nonfinite="skip", gradient_accumulation_steps=2)
     before = network(trainer)
     trainer.fit(make_loader(), steps=1)
     assert torch.equal(before, network(trainer))
@@ -78,7 +78,7 @@ def test_skipping_for_ever_is_an_error():
 
 
 @pytest.mark.parametrize(
-    ("options", "steps"), [({"log_every": 3}, 3), ({"validate_every": 4}, 4), ({}, 5)]
+    ("options", "steps"), [({"logging_steps": 3}, 3), ({"eval_steps": 4}, 4), ({}, 5)]
 )
 def test_an_error_is_noticed_when_the_figures_are_read_and_nothing_bad_is_saved(
     options, steps, tmp_path
@@ -168,9 +168,9 @@ class Waits(TorchFunctionMode):
 @pytest.mark.parametrize(
     ("options", "waiting"),
     [
-        ({"clip_norm": 1.0, "monitor_every": 1, "accumulate": 2}, set()),
-        ({"log_every": 3, "monitor_every": 1}, {3, 6, 9}),
-        ({"on_nonfinite": "skip", "accumulate": 2}, set(range(1, 11))),
+        ({"max_grad_norm": 1.0, "monitor_steps": 1, "gradient_accumulation_steps": 2}, set()),
+        ({"logging_steps": 3, "monitor_steps": 1}, {3, 6, 9}),
+        ({"on_nonfinite": "skip", "gradient_accumulation_steps": 2}, set(range(1, 11))),
     ],
 )
 def test_a_step_waits_for_the_device_only_if_it_logs_or_may_be_skipped(method, options, waiting):
@@ -179,7 +179,7 @@ def test_a_step_waits_for_the_device_only_if_it_logs_or_may_be_skipped(method, o
     trainer = mtlkit.Trainer(
         model, TASKS, torch.optim.SGD(model.parameters(), lr=0.01), progress=False, **options
     )
-    train, after = trainer._train_batch, trainer._after_step
+    take, after = trainer._step.take, trainer._after_step
     found: dict[int, list[str]] = {}
 
     def watched(call, step):
@@ -192,18 +192,20 @@ def test_a_step_waits_for_the_device_only_if_it_logs_or_may_be_skipped(method, o
         return run
 
     # the loader, which counts the labels on the host, is left out
-    trainer._train_batch = watched(train, lambda: trainer.step + 1)
+    trainer._step.take = watched(take, lambda: trainer.step + 1)
     trainer._after_step = watched(after, lambda: trainer.step)
-    trainer.fit(make_loader(batch=4 if "accumulate" in options else 8, missing=0.5), epochs=2)
+    trainer.fit(
+        make_loader(batch=4 if "gradient_accumulation_steps" in options else 8, missing=0.5), epochs=2
+    )
     assert set(found) == set(range(1, 11))
     assert {step for step, names in found.items() if names} == waiting
-    if "log_every" not in options:
+    if "logging_steps" not in options:
         assert all(len(names) <= 1 for names in found.values()), found
 
 
 def test_figures_do_not_pile_up_on_the_device_in_a_run_that_never_logs(monkeypatch):
     monkeypatch.setattr("mtlkit.training.trainer._MOST_UNREAD", 4)
-    trainer = make_trainer(log_every=10**9)
+    trainer = make_trainer(logging_steps=10**9)
     sizes = []
     observe = trainer._after_step
     trainer._after_step = lambda progress: (observe(progress), sizes.append(len(trainer._readings)))

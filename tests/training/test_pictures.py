@@ -43,7 +43,7 @@ def order(folder: Path, name: str) -> list[str]:
     )
     network = "hard_sharing(backbone=timm.test_convnext)"
     run = ["train", "--data", data, "--architecture", network, "--method", "rotograd"]
-    run += ["--batch-size", "5", "--epochs", "8", "--checkpoint-every", "2", "--log-every", "1"]
+    run += ["--batch-size", "5", "--epochs", "8", "--save-steps", "2", "--logging-steps", "1"]
     return [*run, "--resume", "auto", "--output", str(folder / name)]
 
 

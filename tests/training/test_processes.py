@@ -6,7 +6,12 @@ CASES = {
     # the last batch (21 = 2 * 8 + 5, then 1 sample) is uneven; a third of the labels is missing
     "rotograd": {"method": "rotograd", "data": {"size": 21, "missing": 0.35}},
     "uneven": {"method": "pcgrad", "data": {"size": 33, "missing": 0.6}},
-    "accumulated": {"method": "gradnorm", "accumulate": 2, "clip_norm": 0.5, "data": {"size": 40}},
+    "accumulated": {
+        "method": "gradnorm",
+        "gradient_accumulation_steps": 2,
+        "max_grad_norm": 0.5,
+        "data": {"size": 40},
+    },
 }
 
 

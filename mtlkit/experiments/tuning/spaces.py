@@ -14,7 +14,7 @@ from mtlkit.errors import ConfigError, unknown_name
 Axis = Uniform | LogUniform | Choice
 """What a sampler draws one number or word from."""
 
-SETTINGS = ("lr", "weight_decay", "clip_norm", "rotation_decay", "optimizer", "schedule")
+SETTINGS = ("lr", "weight_decay", "max_grad_norm", "rotation_decay", "optimizer", "schedule")
 """Settings of the training that may be searched, besides ``lr_ratio``."""
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -32,7 +32,7 @@ SETTINGS = {
     "batch_size": 32,
     "normalize": True,
     "jobs": 1,
-    "log_every": 2,
+    "logging_steps": 2,
     "space": {"lr": "log(1e-3, 3e-2)"},
 }
 LABELS = ["sum", "tuned sum", "cagrad"]
@@ -276,7 +276,7 @@ def test_pruning_ends_the_same_trials_when_the_search_is_interrupted_after_each(
 
 
 def test_a_trial_that_fails_has_its_cost(tmp_path):
-    settings = {**SETTINGS, "methods": ["sum"], "tuned_sum": False, "trials": 2, "log_every": 1}
+    settings = {**SETTINGS, "methods": ["sum"], "tuned_sum": False, "trials": 2, "logging_steps": 1}
     space = {"lr": [1e-3, 1e30]}  # the second one is soon infinite
     made = mtlkit.tune(
         {**settings, "space": space, "sampler": "grid", "on_nonfinite": "raise"},
