@@ -22,7 +22,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "safetensors",
     ),
     "vision": ("torchvision", "timm", "segmentation_models_pytorch"),
-    "table": ("pandas", "pyarrow"),
+    "table": ("pandas", "pyarrow", "sklearn"),
     "tune": ("optuna",),
     "export": ("onnx", "onnxscript"),
     "geotorch": ("geotorch",),

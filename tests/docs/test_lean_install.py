@@ -18,7 +18,7 @@ from mtlkit.config.extras import EXTRAS
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-MODULES = {"pyyaml": "yaml"}
+MODULES = {"pyyaml": "yaml", "scikit-learn": "sklearn"}
 
 
 def closure(requirements: list[str]) -> set[str]:
