@@ -61,8 +61,9 @@ class Part:
 def parse_spec(spec: SpecLike) -> list[Part]:
     """Read a config string, mapping or list of these into parts.
 
-    >>> parse_spec("rotate(size=512)+imtl_g")
-    [Part(name='rotate', options={'size': 512}, arguments=()), Part(name='imtl_g', options={}, arguments=())]
+    >>> rotate, imtl_g = parse_spec("rotate(size=512)+imtl_g")
+    >>> rotate.name, rotate.options
+    ('rotate', {'size': 512})
     """
     if isinstance(spec, Part):
         return [spec]

@@ -89,7 +89,7 @@ def measure(
             pairs = cross[-1, 0] if local else gram.new_zeros(())
             cross = processes.sum(torch.cat([products, pairs.expand(1, len(present))]))
     gram = gram / scale.square()
-    if cross is not None:  # the Gram matrix itself where there are no two samples
+    if cross is not None and present:  # the Gram matrix itself where there are no two samples
         unit = (scale * processes.world).square()
         cross = torch.where(cross[-1, 0] > 0, cross[:-1] / unit, gram)
     return Step(

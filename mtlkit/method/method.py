@@ -423,6 +423,10 @@ class Method(nn.Module):
     def _decide_compiled(self, gram: Tensor, report: Tensor, extra: Tensor) -> Tensor:
         return features.decide_compiled(self._hooks(), self.processes, gram, report, extra)
 
+    def loss_factors(self, losses: Tensor) -> Tensor:
+        """(K,) product of the parts' weights of (K,) losses; no state changes."""
+        return self._loss_factors(losses, losses[:, None])
+
     def _loss_factors(self, losses: Tensor | None, like: Tensor, *, commit: bool = False) -> Tensor:
         """(K,) product of the parts' loss weights, as far as these are known without a step."""
         parts = [part for part in self._loss_parts if losses is not None or not part.uses_losses]

@@ -75,10 +75,10 @@ def overlap_advice(method: Any, overlaps: Sequence[Overlap]) -> str | None:
             f"every batch has labels of one task only, so {method} is given one gradient at a time and "
             "has nothing to merge; give it batches of all tasks (for sources: batches=all)"
         )
-    if method.fork_part is None and (method.wrt_parameters or not _reads_angles(method)):
+    if method.forking is None and (method.wrt_parameters or not _reads_angles(method)):
         return None
     todo = "merge the gradients of the shared parameters instead: wrt=parameters"
-    part = method.fork_part
+    part = method.forking
     if part is not None:
         todo = f"take a method without {part.name} that merges with wrt=parameters"
     return (
@@ -88,11 +88,11 @@ def overlap_advice(method: Any, overlaps: Sequence[Overlap]) -> str | None:
 
 
 def _reads_gradients(method: Any) -> bool:
-    return not method.is_sum and (method.fork_part is not None or method.merge_part.reads_gram)
+    return not method.is_sum and (method.forking is not None or method.merging.reads_gram)
 
 
 def _reads_angles(method: Any) -> bool:
-    part = method.merge_part
+    part = method.merging
     return part is not None and part.reads_gram and part.reads_angles
 
 

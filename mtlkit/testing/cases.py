@@ -13,6 +13,7 @@ from mtlkit.config.registry import methods, option_names, takes_feature_dim
 from mtlkit.config.spec import SpecLike
 from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.method import Method
 from mtlkit.method.create import create_method
 from mtlkit.testing.small_network import INPUTS, WIDTH, SmallNetwork
 
@@ -32,18 +33,18 @@ class Case:
     device: torch.device
     dtype: torch.dtype
 
-    def create(self, tasks: int | None = None, **more: Any) -> GradientAggregator:
+    def create(self, tasks: int | None = None, **more: Any) -> Method:
         """A new method for ``tasks`` tasks."""
         return self._create(self.method, tasks or self.tasks, {**self.options, **more})
 
-    def create_again(self, method: GradientAggregator) -> GradientAggregator:
+    def create_again(self, method: Method) -> Method:
         """A method from the string of another one; a class without a name needs its options alone."""
         if isinstance(self.method, type) and not self._registered(self.method):
-            return self._create(self.method, self.tasks, method.own_spec().options)
+            return self._create(self.method, self.tasks, method.spec[0].options)
         return self._create(str(method), self.tasks, {})
 
     def network(
-        self, method: GradientAggregator | None = None, targets: Sequence[int] | None = None
+        self, method: Method | None = None, targets: Sequence[int] | None = None
     ) -> SmallNetwork:
         """A small network, with the same numbers each time."""
         torch.manual_seed(self.seed)
@@ -60,7 +61,7 @@ class Case:
 
     def takes_wrt(self) -> bool:
         """Whether there is a merge that knows the option ``wrt``."""
-        merge = self.create().merge_part
+        merge = self.create().merging
         return merge is not None and "wrt" in option_names(type(merge))
 
     def gradients(self, tasks: int | None = None) -> Iterator[Tensor]:
@@ -78,9 +79,9 @@ class Case:
                 rows[-1] = rows[:-1].sum(dim=0)
             yield rows.to(self.device, self.dtype)
 
-    def combine(self, method: GradientAggregator, rows: Tensor) -> Tensor:
+    def combine(self, method: Method, rows: Tensor) -> Tensor:
         """The merge alone; losses are given only where the merge asks for them."""
-        merge = method.merge_part
+        merge = method.merging
         if merge is None or not merge.uses_losses:
             return method.combine(rows)
         return method.combine(rows, torch.linspace(1, 2, len(rows)).to(rows))
@@ -104,7 +105,7 @@ class Case:
 
     def _create(
         self, method: SpecLike | type[GradientAggregator], tasks: int, options: Mapping[str, Any]
-    ) -> GradientAggregator:
+    ) -> Method:
         if not isinstance(method, type):
             return create_method(method, tasks, feature_dim=WIDTH, **options).to(self.device)
         if self._registered(method):
@@ -113,8 +114,7 @@ class Case:
         made = method(tasks, **sized, **options)
         if not hasattr(made, "name"):  # the registry would have given it one
             vars(made)["name"] = method.__name__
-        made.join([made])
-        return made.to(self.device)
+        return Method([made]).to(self.device)
 
     @staticmethod
     def _registered(method: type[GradientAggregator]) -> bool:

@@ -102,7 +102,7 @@ def gram_path(case: Case) -> None:
     """``combine(grads)`` is the sum weighted by ``weights(gram)``, or there are no such weights."""
     for rows in case.gradients():
         method = case.create()
-        merge = method.merge_part
+        merge = method.merging
         whole = merge is not None and merge.needs_whole_gradients
         gram = rows @ rows.T
         given = gram.clone()
@@ -144,7 +144,8 @@ def spec(case: Case) -> None:
     """The string of a method makes the same method again, options included."""
     method = case.create()
     again = case.create_again(method)
-    require(type(again) is type(method), f"{type(again).__name__} came back")
+    kinds = [[type(part).__name__ for part in each.parts] for each in (method, again)]
+    require(kinds[0] == kinds[1], f"{kinds[0]} came back as {kinds[1]}")
     require(again.spec == method.spec, f"{method} came back as {again}")
 
 

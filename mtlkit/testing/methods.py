@@ -10,6 +10,7 @@ import torch
 from mtlkit.config.spec import SpecLike
 from mtlkit.errors import SpecError, unknown_name
 from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.method import Method
 from mtlkit.testing import merge_laws, step_laws
 from mtlkit.testing.cases import Case
 from mtlkit.testing.processes import distributed as distributed_law
@@ -29,6 +30,7 @@ _CHECKS: dict[str, Callable[[Case], None]] = {
         step_laws.junction,
         step_laws.wrt_parameters,
         step_laws.no_fork,
+        step_laws.accumulation,
         step_laws.heads,
         step_laws.scaled_loss,
         step_laws.absent_task,
@@ -69,7 +71,7 @@ def check_method(
         seed: of gradients, networks and batches.
         examples: number of random gradient matrices per law.
         distributed: start two processes, which takes seconds; a class must then be importable.
-        compiled: compile a step, if the method is ``traceable``.
+        compiled: compile steps with ``torch.compile``'s default back end and ``aot_eager``.
         device: where gradients and networks live.
         dtype: of gradients and networks, ``float64`` or ``float32``.
         options: options of the method; one with a name from above goes into the config string.
@@ -78,7 +80,7 @@ def check_method(
         AssertionError: if a law does not hold; the message begins with the law's name.
         SpecError: for an unknown method, option or law, in ``waived_laws`` too.
     """
-    if isinstance(method, GradientAggregator):
+    if isinstance(method, Method | GradientAggregator):
         raise SpecError(f"give the name or the class of the method, not a method: {str(method)!r}")
     if isinstance(method, type) and not issubclass(method, GradientAggregator):
         raise SpecError(f"{method.__name__} is no method: a method is a GradientAggregator")
@@ -108,10 +110,11 @@ def check_method(
                 ) from error
 
 
-def _waived(method: GradientAggregator) -> set[str]:
+def _waived(method: Method) -> set[str]:
     """Laws that some part waives, each with a reason."""
     waived: set[str] = set()
-    for part in method.parts:
+    parts: list[Any] = [*method.parts]
+    for part in parts:
         for law, reason in part.waived_laws.items():
             _require_known(law)
             if not reason.strip():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import backward
 
-from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.method import Method
 
 INPUTS = 4
 WIDTH = 6
@@ -28,7 +28,7 @@ class SmallNetwork(nn.Module):
 
     def __init__(
         self,
-        method: GradientAggregator,
+        method: Method,
         targets: Sequence[int] | None = None,
         inputs: int = INPUTS,
         width: int = WIDTH,
