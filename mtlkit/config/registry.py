@@ -230,7 +230,9 @@ def check_options(factory: Callable[..., Any], options: Mapping[str, Any], of: s
     defaults, annotations = option_defaults(factory), option_types(factory)
     for key in options.keys() & defaults.keys():
         value, annotation = options[key], annotations.get(key, Any)
-        if value is not defaults[key] and not fits(value, annotation):
+        if not is_finite(value) and not is_finite(defaults[key]):
+            continue  # a factory whose default is infinite knows what to do
+        if not fits(value, annotation):
             of = of or getattr(factory, "name", "") or factory.__name__
             is_typed = is_finite(value) or (annotation is not Any and isinstance(value, float))
             wanted = describe(annotation) if is_typed else "finite"

@@ -269,7 +269,8 @@ class _Compiled(SmallNetwork):
         torch.nn.Module.__init__(self)
         self.net = net
         self.graphs = {
-            has_labels: torch.compile(self._step(has_labels), backend=backend) for has_labels in (False, True)
+            has_labels: torch.compile(self._step(has_labels), backend=backend)
+            for has_labels in (False, True)
         }
 
     def _step(self, has_labels: bool) -> Callable[[Tensor], Tensor]:

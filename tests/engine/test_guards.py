@@ -384,21 +384,19 @@ def test_rows_of_parameters_in_a_reentrant_checkpoint_are_refused():
 
 @pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e400", "[1, inf]", "{a: nan}"])
 def test_an_option_that_is_not_finite_is_refused_unless_its_default_is_not(value):
-    @mtlkit.register_method("lenient_test_method", replace=True)
     class Lenient(mtlkit.GradientAggregator):
         def __init__(self, tasks, *, strength=1.0, limit=float("inf"), **common):
             super().__init__(tasks, **common)
             self.strength, self.limit = strength, limit
 
-        def weights(self, gram):
-            return torch.ones_like(gram[0])
+        def weigh(self, gram, state):
+            return torch.ones_like(gram[0]), state
 
-    try:
+    with methods.temporary():
+        mtlkit.register_method("lenient_test_method")(Lenient)
         with pytest.raises(SpecError, match="strength of lenient_test_method must be finite"):
             mtlkit.create_method(f"lenient_test_method(strength={value})", 2)
         mtlkit.create_method(f"lenient_test_method(limit={value})", 2)
-    finally:
-        methods._factories.pop("lenient_test_method")
 
 
 @pytest.mark.parametrize("value", ["inf", "nan"])
