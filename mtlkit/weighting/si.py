@@ -35,7 +35,7 @@ class SI(Scalarization):
     paper = "Navon et al., Multi-Task Learning as a Bargaining Game, ICML 2022 (its SI baseline)"
     year = 2022
     url = "https://arxiv.org/abs/2202.01017"
-    idea = "Equal parts: no task dominates by its size"
+    idea = "Equal shares: no task dominates by its size"
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
         """Inverse losses; NaN for a task without a logarithm, which leaves the others alone."""
