@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from mtlkit.method.losses import weigh_by_labels
     from mtlkit.method.method import Method
     from mtlkit.tasks import Task, register_task
+    from mtlkit.training.experiment import train
     from mtlkit.training.optimizers import param_groups, rotation_schedule
     from mtlkit.training.trainer import Trainer
 
@@ -67,6 +68,7 @@ __all__ = [
     "register_method",
     "register_task",
     "rotation_schedule",
+    "train",
     "tune",
     "weigh_by_labels",
 ]
@@ -91,6 +93,7 @@ _LAZY = {
     "param_groups": "mtlkit.training.optimizers",
     "register_task": "mtlkit.tasks",
     "rotation_schedule": "mtlkit.training.optimizers",
+    "train": "mtlkit.training.experiment",
     "tune": "mtlkit.experiments.tuning.study",
     "weigh_by_labels": "mtlkit.method.losses",
 }

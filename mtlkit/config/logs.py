@@ -22,6 +22,15 @@ class Log:
         path: the file.
         until: keep the records up to this step and drop later ones, which a resumed run writes
             again; None starts an empty log.
+
+    >>> import tempfile
+    >>> from mtlkit.training import Log, read_log
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     log = Log(f"{folder}/log.jsonl")
+    ...     log.write("train", step=1, losses={"seg": 0.5})
+    ...     log.close()
+    ...     list(read_log(f"{folder}/log.jsonl"))
+    [{'kind': 'train', 'step': 1, 'losses': {'seg': 0.5}}]
     """
 
     def __init__(self, path: str | os.PathLike[str], until: int | None = None) -> None:
@@ -34,7 +43,7 @@ class Log:
         self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
 
     def has(self, kind: str) -> bool:
-        """Whether a record of this kind was kept."""
+        """Return whether a record of this kind was kept."""
         return kind in self._kinds
 
     def write(self, kind: str, step: int, **fields: Any) -> None:
@@ -48,7 +57,11 @@ class Log:
 
 
 def read_log(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Records of a log; a last line that a killed process left unfinished is left out."""
+    """Yield the records of a log, without a last line that a killed process left unfinished.
+
+    >>> from mtlkit.training import read_log
+    >>> records = read_log("runs/points/log.jsonl")  # read when they are iterated over
+    """
     path = Path(path)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -67,12 +80,12 @@ def read_log(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
 
 
 def json_line(record: Mapping[str, Any]) -> str:
-    """A record as one line of JSON."""
+    """Return a record as one line of JSON."""
     return json.dumps(plain_values(record), allow_nan=False) + "\n"
 
 
 def plain_values(value: Any) -> Any:
-    """Only what JSON knows: numbers that are not finite become null."""
+    """Return a value in the types of JSON; numbers that are not finite become None."""
     if isinstance(value, Mapping):
         return {str(key): plain_values(item) for key, item in value.items()}
     if isinstance(value, bool | int | str) or value is None:

@@ -30,7 +30,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from mtlkit.config.spec import format_spec, parse_spec
 from mtlkit.errors import ConfigError, shorten, unknown_key
 
-_WHOLE = re.compile(r"[-+]?\d+")
+_INTEGER = re.compile(r"[-+]?\d+")
 _KINDS: dict[Any, str] = {
     int: "an integer",
     float: "a number",
@@ -69,8 +69,8 @@ class Display:
 
 
 @dataclass(frozen=True)
-class Says:
-    """What a type accepts, in words, where its name does not say it."""
+class TypeLabel:
+    """What a type accepts, in words, where its name is not clear enough."""
 
     words: str
 
@@ -86,7 +86,7 @@ def setting(
     cli: type | None = None,
     **bounds: Any,
 ) -> Any:
-    """A field of a :class:`Settings`; ``...`` as the default for one that must be given.
+    """Declare a field of a :class:`Settings`; the default ``...`` is for one that must be given.
 
     Args:
         default: the value where none is given.
@@ -103,7 +103,7 @@ def setting(
 
 
 def display(field: FieldInfo) -> Display:
-    """How a field is shown."""
+    """Return how a field is shown."""
     shown = field.json_schema_extra
     return shown if isinstance(shown, Display) else Display()
 
@@ -125,7 +125,7 @@ Spec = Annotated[
     str,
     BeforeValidator(_read_spec),
     WithJsonSchema({"type": ["string", "object", "array"]}),
-    Says("a config string"),
+    TypeLabel("a config string"),
 ]
 """A config string, or the mapping or list that means the same; kept as the string."""
 
@@ -133,7 +133,7 @@ Names = Annotated[
     list[str],
     BeforeValidator(_split_names),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
-    Says("a list of names"),
+    TypeLabel("a list of names"),
 ]
 """Names as a list, or separated by commas."""
 
@@ -185,7 +185,7 @@ class Settings(BaseModel):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """The JSON schema of these settings, for editors."""
+        """Return the JSON schema of these settings, for editors."""
         return cls.model_json_schema(schema_generator=_Untitled)
 
     @field_validator("*", mode="before")
@@ -193,18 +193,18 @@ class Settings(BaseModel):
     def _read_number(cls, value: Any, info: ValidationInfo) -> Any:
         kinds = set(choices(cls.model_fields[str(info.field_name)].annotation))
         if isinstance(value, str) and kinds & {int, float} and str not in kinds:
-            value = _number(value)  # YAML 1.1 reads 1e-3 as a word
+            value = _number(value)  # YAML 1.1 reads 1e-3 as a string
         if isinstance(value, int) and abs(value) >= 2**63:
             raise ValueError(f"{shorten(value)} is too large")
         return value
 
     @classmethod
     def _explain(cls, error: ValidationError, source: str) -> ConfigError:
-        """The first error as a sentence: the source, the key, what was given, what is accepted."""
+        """Return the first error as a sentence: source, key, what was given and what is accepted."""
         first = error.errors()[0]
         raised = first.get("ctx", {}).get("error")
         if isinstance(raised, ConfigError):
-            return raised  # a whole sentence already
+            return raised  # a complete sentence already
         if not first["loc"]:
             return ConfigError(f"{source}: {raised or first['msg']}")
         key = str(first["loc"][0])
@@ -222,7 +222,7 @@ class Settings(BaseModel):
 
 
 def choices(annotation: Any) -> Iterator[Any]:
-    """The types that an annotation allows: those of a union one by one, without None."""
+    """Yield the types that an annotation allows: those of a union one by one, without None."""
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
         for choice in typing.get_args(annotation):
@@ -234,10 +234,10 @@ def choices(annotation: Any) -> Iterator[Any]:
 
 
 def accepted(field: FieldInfo) -> str:
-    """What a field accepts, in words, without its range."""
-    says = [entry.words for entry in _metadata(field) if isinstance(entry, Says)]
+    """Return what a field accepts, in words, without its range."""
+    labels = [entry.words for entry in _metadata(field) if isinstance(entry, TypeLabel)]
     kinds = [_describe(kind) for kind in choices(field.annotation)]
-    return says[0] if says else " or ".join(dict.fromkeys(kinds))
+    return labels[0] if labels else " or ".join(dict.fromkeys(kinds))
 
 
 def _describe(kind: Any) -> str:
@@ -250,14 +250,14 @@ def _describe(kind: Any) -> str:
 
 
 def bounds(field: FieldInfo) -> str:
-    """The range of a field in words; empty where it has none."""
-    said = [
+    """Return the range of a field in words; empty where it has none."""
+    ranges = [
         words.format(getattr(entry, name))
         for entry in _metadata(field)
         for bound, (name, words) in _BOUNDS.items()
         if isinstance(entry, bound)
     ]
-    return " and ".join(said)
+    return " and ".join(ranges)
 
 
 def _metadata(field: FieldInfo) -> Iterator[Any]:
@@ -270,7 +270,7 @@ def _metadata(field: FieldInfo) -> Iterator[Any]:
 
 
 def _number(text: str) -> Any:
-    if _WHOLE.fullmatch(text) and len(text) < 20:
+    if _INTEGER.fullmatch(text) and len(text) < 20:
         return int(text)
     try:
         return float(text)

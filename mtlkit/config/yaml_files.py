@@ -31,7 +31,7 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def parse_yaml(text: str, source: str) -> dict[str, Any]:
-    """The mapping that a YAML text holds."""
+    """Return the mapping that a YAML text holds."""
     try:
         content = yaml.load(text, Loader=_PlainLoader)
     except yaml.YAMLError as error:

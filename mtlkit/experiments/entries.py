@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema, create_model, field_validator
 
-from mtlkit.config.settings import Says, Settings, Spec, display, setting
+from mtlkit.config.settings import Settings, Spec, TypeLabel, display, setting
 from mtlkit.training.config import TrainingSettings
 
 SINGLE_TASK = "single-task"
@@ -59,7 +59,7 @@ Capacity = Annotated[
     dict[str, Any] | None,
     BeforeValidator(_read_capacity),
     WithJsonSchema(_CAPACITY_SCHEMA),
-    Says("true, false or {size: 512, dim: flat}"),
+    TypeLabel("true, false or {size: 512, dim: flat}"),
 ]
 """Matrices before the heads: their options, or None."""
 
@@ -90,7 +90,7 @@ Seeds = Annotated[
     tuple[int, ...],
     BeforeValidator(_read_seeds),
     WithJsonSchema(_SEEDS_SCHEMA),
-    Says("a number from 1, or a list"),
+    TypeLabel("a number from 1, or a list"),
 ]
 """Seeds, or how many."""
 

@@ -1,4 +1,4 @@
-"""Checkpoints: one file each, written under a temporary name and renamed when it is whole.
+"""Checkpoints: one file each, written under a temporary name and renamed when it is complete.
 
 A checkpoint is read with ``weights_only=True``: a file that holds pickled code is refused.
 """
@@ -31,12 +31,19 @@ class CheckpointError(MtlkitError):
 
 
 def save_checkpoint(path: str | os.PathLike[str], state: dict[str, Any], *, check: bool = False) -> None:
-    """Write ``state`` so that ``path`` is always whole, the old file or the new one.
+    """Write ``state`` so that ``path`` is always a complete file, the old one or the new one.
 
     Args:
         path: where to.
         state: tensors, numbers, strings, and lists, tuples and mappings of these.
         check: read the file back before it gets its name.
+
+    >>> import tempfile, torch
+    >>> from mtlkit.training import load_checkpoint, save_checkpoint
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_checkpoint(f"{folder}/a.pt", {"step": 3, "weights": torch.ones(2)})
+    ...     load_checkpoint(f"{folder}/a.pt")["step"]
+    3
     """
     with replacing(path) as temporary:
         torch.save({"format": _FORMAT, "version": _VERSION, **state}, temporary)
@@ -45,11 +52,17 @@ def save_checkpoint(path: str | os.PathLike[str], state: dict[str, Any], *, chec
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a checkpoint.
+    """Read a checkpoint that :func:`save_checkpoint` wrote; pickled code is never run.
 
     Raises:
-        CheckpointError: for a file that is absent, cut short, damaged, not a checkpoint of mtlkit,
+        CheckpointError: for a file that is absent, truncated, damaged, not a checkpoint of mtlkit,
             or one that holds pickled code.
+
+    >>> from mtlkit.training import load_checkpoint
+    >>> load_checkpoint("nowhere.pt")
+    Traceback (most recent call last):
+    ...
+    mtlkit.training.checkpoints.CheckpointError: no checkpoint at nowhere.pt
     """
     path = Path(path)
     if not path.is_file():
@@ -66,7 +79,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
         ValueError,
     ) as error:
         raise CheckpointError(
-            f"{path} is not a checkpoint, or was cut short ({error}); use another one, or delete it"
+            f"{path} is not a checkpoint, or was truncated ({error}); use another one, or delete it"
         ) from None
     if damaged is not None:
         raise CheckpointError(
@@ -96,6 +109,15 @@ class Checkpoints:
     Args:
         directory: folder, made when it is first needed.
         keep: how many to keep, at least one; ``best.pt`` stays in any case.
+
+    >>> import tempfile
+    >>> from mtlkit.training import Checkpoints
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     checkpoints = Checkpoints(folder, keep=1)
+    ...     for step in (1, 2):
+    ...         path = checkpoints.save(step, {"position": {"step": step}}, best=step == 1)
+    ...     [path.name for path in checkpoints.paths()], checkpoints.best.exists()
+    (['step-000000002.pt'], True)
     """
 
     def __init__(self, directory: str | os.PathLike[str], keep: int = 2) -> None:
@@ -111,7 +133,7 @@ class Checkpoints:
         return self.directory / "best.pt"
 
     def paths(self) -> list[Path]:
-        """All checkpoints but the best, oldest first."""
+        """Return all checkpoints but the best, oldest first."""
         if not self.directory.is_dir():
             return []
         found = [(int(m[1]), p) for p in self.directory.iterdir() if (m := _NAME.fullmatch(p.name))]
@@ -150,7 +172,7 @@ class Checkpoints:
         return False
 
     def latest(self) -> tuple[Path, dict[str, Any]] | None:
-        """The newest checkpoint that can be read; a warning for each that cannot."""
+        """Return the newest checkpoint that can be read; warn of each that cannot."""
         for path in reversed(self.paths()):
             try:
                 return path, load_checkpoint(path)
@@ -159,7 +181,7 @@ class Checkpoints:
         return None
 
     def clean(self) -> None:
-        """Remove what a killed process left half written."""
+        """Remove the unfinished files of a killed process."""
         if self.directory.is_dir():
             for path in self.directory.glob(UNFINISHED):
                 path.unlink(missing_ok=True)
@@ -180,7 +202,7 @@ def seed_rng(seed: int) -> None:
 
 
 def read_rng() -> dict[str, Any]:
-    """States of the random generators of this process, as plain values."""
+    """Return the states of the random generators of this process, as plain values."""
     version, words, gauss = random.getstate()
     numpy = np.random.get_state(legacy=False)
     assert isinstance(numpy, dict)

@@ -283,6 +283,9 @@ class Stream(DataLoaderStateMixin):  # type: ignore[misc]
     _drop_last = True
 
     def __init__(self, batches: Any, tasks: Sequence[Task], accelerator: Any) -> None:
+        if getattr(batches, "collate_fn", None) is default_collate:
+            batches = copy.copy(batches)
+            batches.collate_fn = collate
         self.batches = batches
         self.tasks = tasks
         self.accelerator = accelerator

@@ -116,12 +116,13 @@ class Readings:
         dtype = torch.float32 if self.device.type == "mps" else torch.float64
         zero = torch.zeros((), dtype=dtype, device=self.device)
         cells = [
-            zero if value is None else value.to(dtype)
+            zero if value is None else value
             for record in records
             for value in (record.total, *record.losses)
         ]
         rows = len(records)
-        values = torch.stack(cells).reshape(rows, -1)  # (rows, 1 + K): the total, then the losses
+        # (rows, 1 + K): the total, then the losses
+        values = torch.stack(cells).reshape(rows, -1).to(dtype)
         factors = [[1.0, *record.own_counts] for record in records]
         values = values * torch.tensor(factors, dtype=dtype, device=self.device)
         norms = torch.stack([self._norms(record, zero) for record in records])  # (rows, K)
@@ -270,12 +271,12 @@ class RunningStatistics:
             buffer.copy_(kept)
 
 
-def gradients_of(method: GradientAggregator, module: nn.Module) -> Any:
+def gradients_of(method: GradientAggregator, parameters: Sequence[Tensor]) -> Any:
     """Return the method's statistics of the last backward; without a merge, the gradient's norm."""
     stats = method.stats
     if stats is not None:
         return stats
-    gradients = [p.grad for p in module.parameters() if p.grad is not None]
+    gradients = [p.grad for p in parameters if p.grad is not None]
     return _total_norm(gradients, 2.0) if gradients else None
 
 

@@ -35,7 +35,7 @@ Record = dict[str, Any]
 def describe_run(
     model: nn.Module, predicted: Sequence[Task], dataset: Any, plugins: Sequence[str] = ()
 ) -> Record | None:
-    """All that is needed to build the network of a run again; None if no config string describes it.
+    """Return what is needed to build a run's network again; None if no config string describes it.
 
     Args:
         model: the network, or one that computes some tasks of the network ``model.architecture``.
@@ -75,7 +75,7 @@ def write_record(folder: Path, record: Record | None, dataset: Any = None, **fac
 
 
 def readable_json(content: Any) -> str:
-    """JSON with a line per entry, but lists of plain values in one line."""
+    """Return JSON with a line per entry, but lists of plain values in one line."""
     text = json.dumps(content, indent=1, ensure_ascii=False)
     return re.sub(r"\[\n([^\[\]{}]*)\n\s*\]", _in_one_line, text) + "\n"
 
@@ -85,7 +85,7 @@ def _in_one_line(found: re.Match[str]) -> str:
 
 
 def read_record(path: Path) -> Record:
-    """What :func:`write_record` wrote.
+    """Read what :func:`write_record` wrote.
 
     Raises:
         MtlkitError: for a file that is damaged or that a later version wrote.
@@ -101,7 +101,7 @@ def read_record(path: Path) -> Record:
 
 
 def describe_task(task: Task) -> dict[str, Any]:
-    """A task as plain values."""
+    """Return a task as plain values."""
     return {
         "name": task.name,
         "kind": task.spec or _spec_of(task),
@@ -114,7 +114,7 @@ def describe_task(task: Task) -> dict[str, Any]:
 
 
 def restore_task(described: Mapping[str, Any]) -> Task:
-    """The task that :func:`describe_task` described.
+    """Create the task that :func:`describe_task` described.
 
     One that was made in Python, with a loss that no string names, has its name, size and classes.
     """
@@ -135,7 +135,7 @@ def restore_task(described: Mapping[str, Any]) -> Task:
 
 
 def describe_inputs(inputs: Any) -> Any:
-    """Shapes and types of one sample's inputs, in the structure of the inputs; None if unknown."""
+    """Return shapes and types of one sample's inputs, in their structure; None if unknown."""
     if isinstance(inputs, Tensor):
         return {"shape": list(inputs.shape), "dtype": str(inputs.dtype).removeprefix("torch.")}
     if isinstance(inputs, Mapping):
@@ -146,7 +146,7 @@ def describe_inputs(inputs: Any) -> Any:
 
 
 def draw_inputs(described: Any, size: int) -> Any:
-    """A batch of such inputs: noise, or zeros where they are whole numbers; None if unknown."""
+    """Return a batch of such inputs: noise, or zeros where they are integers; None if unknown."""
     if described is None:
         return None
     items = described.get("items")

@@ -85,17 +85,22 @@ class Position:
 
 @dataclass
 class FitResult:
-    """How training ended.
+    """How training ended; :meth:`mtlkit.Trainer.fit` returns it.
 
     Attributes:
         step: optimizer steps taken, those of a resumed run included.
-        epoch: whole epochs.
+        epoch: complete epochs.
         validation: metrics of the last validation, by task; empty without one.
         best_step: step of the best validation; None without one.
         best_checkpoint: file with the weights to use; None for a run without an output folder.
         stopped_early: whether ``early_stopping_patience`` ended it.
         still_improving: whether the last of several validations was the best, so that more steps might
             give a better network.
+
+    >>> from mtlkit.training import FitResult
+    >>> fit = FitResult(90, 3, {}, best_step=90, best_checkpoint=None, stopped_early=False)
+    >>> fit.step, fit.still_improving
+    (90, False)
     """
 
     step: int
@@ -137,7 +142,7 @@ class RunState:
         }
 
     def read(self, position: Position) -> dict[str, Any]:
-        """The state as plain values; every process must call this."""
+        """Return the state as plain values; every process must call this."""
         scaler = self.accelerator.scaler
         return {
             "position": asdict(position),
@@ -178,7 +183,7 @@ class RunState:
 
 
 def read_weights(model: nn.Module, optimizer: Any, accelerator: Any) -> dict[str, Any]:
-    """States of model and optimizer; every process must call this."""
+    """Return unsharded weights and optimizer state; every process must call this."""
     if not is_sharded(accelerator):
         return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "sharded": False}
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
@@ -295,7 +300,7 @@ def refuse_old_run(checkpoints: Checkpoints) -> None:
 def find_checkpoint(
     resume: str | os.PathLike[str] | None, checkpoints: Checkpoints | None, step: int, accelerator: Any
 ) -> str | None:
-    """The checkpoint to start from; None for none.
+    """Return the checkpoint to start from; None for none.
 
     Raises:
         UsageError: where a new run would write into the folder of another one.

@@ -68,6 +68,8 @@ class TrainStep:
         kind = accelerator.distributed_type.name
         self._direct = accelerator.scaler is None and (kind == "NO" or kind.startswith("MULTI_"))
         self._inner = optimizer.optimizer if self._direct else optimizer
+        self._accumulates = self.batches_per_step > 1 or not self._direct
+        self._parameters = list(prepared.parameters())
 
     def take(self, batch: Batch, step: int, number: int) -> Outcome:
         """Train on a batch.
@@ -81,12 +83,12 @@ class TrainStep:
         counts, factors = self.counts.add_up(own_counts)
         if self._policy.skips and number % self.batches_per_step == 0:
             self._statistics.keep()
-        with self.accelerator.accumulate(self.prepared):
+        with self._accumulation():
             total, losses = self.prepared(*batch, factors)
             self._backward(total)
-            gradients = gradients_of(self.method, self.prepared) if self._policy.gradients else None
+            gradients = gradients_of(self.method, self._parameters) if self._policy.gradients else None
             self.readings.add(step, number + 1, total, losses, own_counts, counts, gradients)
-            if not self.accelerator.sync_gradients:
+            if self._accumulates and not self.accelerator.sync_gradients:
                 return "accumulated"
             self.reason = self.readings.read() if self._policy.skips else None
             if self.reason is None:
@@ -97,6 +99,12 @@ class TrainStep:
             self._inner.zero_grad()
         return outcome
 
+    def _accumulation(self) -> contextlib.AbstractContextManager[Any]:
+        if not self._accumulates:
+            return contextlib.nullcontext()
+        context: contextlib.AbstractContextManager[Any] = self.accelerator.accumulate(self.prepared)
+        return context
+
     def _backward(self, total: Tensor) -> None:
         if self._direct:
             (total if self.batches_per_step == 1 else total / self.batches_per_step).backward()  # type: ignore[no-untyped-call]
@@ -104,13 +112,12 @@ class TrainStep:
             self.accelerator.backward(total)
 
     def _update(self, batches: int) -> Outcome:
-        parameters = self.prepared.parameters
         if batches < self.batches_per_step:  # the end of an epoch; the losses were divided by all
-            for parameter in parameters():
+            for parameter in self._parameters:
                 if parameter.grad is not None:
                     parameter.grad.mul_(self.batches_per_step / batches)
         if self.max_grad_norm is not None:
-            self.accelerator.clip_grad_norm_(parameters(), self.max_grad_norm)
+            self.accelerator.clip_grad_norm_(self._parameters, self.max_grad_norm)
         self._inner.step()
         skipped = not self._direct and self.accelerator.optimizer_step_was_skipped
         return "overflowed" if skipped else "updated"
@@ -171,12 +178,18 @@ class LossModule(nn.Module):
                     None if loss is None else loss * factor
                     for loss, factor in zip(losses, factors, strict=True)
                 ]
-            names = (task.name for task in self.tasks)
-            total = self.method.total(dict(zip(names, losses, strict=True)))
+            total = self._total(losses, alone=factors is None)
             auxiliary = None if self._auxiliary is None else self._auxiliary()
             if auxiliary is not None:
                 total = total + auxiliary
         return total, reported
+
+    def _total(self, losses: Sequence[Tensor | None], *, alone: bool) -> Tensor:
+        present = [loss for loss in losses if loss is not None]
+        if self.own_method is not None and alone and present:
+            return sum(present[1:], present[0])
+        names = (task.name for task in self.tasks)
+        return self.method.total(dict(zip(names, losses, strict=True)))
 
     def _full_precision(self) -> contextlib.AbstractContextManager[Any]:
         """Compute losses in float32, also where the network runs in half precision."""
@@ -197,10 +210,10 @@ class LossModule(nn.Module):
         pairs = zip(self.tasks, losses, strict=True)
         detached = [t.name for t, loss in pairs if loss is not None and not loss.requires_grad]
         if detached:
-            warn_first(
+            raise UsageError(
                 f"the loss of {' and '.join(map(repr, detached))} does not depend on any parameter that "
-                "is trained, so it has no gradient: is a prediction detached, computed under "
-                "torch.no_grad(), or is the network frozen?"
+                "is trained, so it has no gradient: is the prediction detached, computed under "
+                "torch.no_grad(), or its part of the network frozen? Leave out such a task"
             )
 
 

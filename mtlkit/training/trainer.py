@@ -76,7 +76,7 @@ class Trainer:
 
     >>> import torch, mtlkit
     >>> tasks = [mtlkit.Task.regression("sum"), mtlkit.Task.binary("sign")]
-    >>> model = mtlkit.create_architecture("hard_sharing", tasks, method="pcgrad", inputs=4)
+    >>> model = mtlkit.create_architecture("mmoe(input_size=4)", tasks, method="pcgrad")
     >>> optimizer = torch.optim.Adam(mtlkit.param_groups(model, lr=0.01))
     >>> x = torch.randn(64, 4)
     >>> targets = {"sum": x.sum(dim=1, keepdim=True), "sign": (x[:, :1] > 0).float()}
