@@ -6,7 +6,7 @@ Checks, error messages, the page of a method and the JSON schema are read off su
 >>> fits(0.4, Annotated[float, Ge(0)]), fits(-1, Annotated[float, Ge(0)])
 (True, False)
 >>> describe(Annotated[float, Ge(0), Lt(1)])
-'a finite number, 0 or more and below 1'
+'a number, 0 or more and below 1'
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _BOUNDS = {
 }
 _WORDS: dict[Any, str] = {
     bool: "a bool",
-    float: "a finite number",
+    float: "a number",
     int: "an integer",
     str: "a string",
     type(None): "None",
@@ -147,6 +147,22 @@ def is_finite(value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
+def explain(value: Any, annotation: Any) -> str:
+    """What a value that does not fit should have been: the range where its type is right, or the type.
+
+    >>> explain(-1, Annotated[float, Ge(0)]), explain("a", Annotated[float, Ge(0)])
+    ('0 or more and finite', 'a number')
+    """
+    base, metadata = _unpack(annotation)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and (base is float or (base is int and isinstance(value, int))):
+        finite = "finite" if base is float and not _admits_infinity(_bounds(metadata)) else ""
+        return " and ".join(filter(None, [describe_range(metadata), finite])) or describe(base)
+    if is_finite(value):
+        return describe(base)
+    return "finite" if base is Any else f"{describe(annotation)}, and finite"
+
+
 def describe(annotation: Any) -> str:
     """What an annotated type accepts, in words.
 
@@ -164,8 +180,6 @@ def describe(annotation: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(dict.fromkeys(map(describe, typing.get_args(base))))
     words = _WORDS.get(_CONTAINERS.get(origin or base, origin or base), "any value")
-    if _admits_infinity(list(_bounds(metadata))):
-        words = words.replace("finite ", "")
     return ", ".join(filter(None, [words, describe_range(metadata)]))
 
 
@@ -176,7 +190,7 @@ def describe_range(metadata: Iterable[Any]) -> str:
     'above 0 and at most 1'
     """
     bounds = _bounds(metadata)
-    return " and ".join(_BOUNDS[key][0].format(f"{b:g}") for key, b in bounds if math.isfinite(b))
+    return " and ".join(_BOUNDS[key][0].format(b) for key, b in bounds if math.isfinite(b))
 
 
 def json_schema(annotation: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
-from mtlkit.config.annotations import describe, fits, is_finite
+from mtlkit.config.annotations import explain, fits, is_finite
 from mtlkit.config.spec import Part, SpecLike, format_spec, is_word, parse_spec
 from mtlkit.errors import SpecError, shorten, unknown_name
 
@@ -234,8 +234,7 @@ def check_options(factory: Callable[..., Any], options: Mapping[str, Any], of: s
             continue  # a factory whose default is infinite knows what to do
         if not fits(value, annotation):
             of = of or getattr(factory, "name", "") or factory.__name__
-            is_typed = is_finite(value) or (annotation is not Any and isinstance(value, float))
-            wanted = describe(annotation) if is_typed else "finite"
+            wanted = explain(value, annotation)
             raise SpecError(f"{key} of {of} must be {wanted}, not {shorten(value)}")
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mtlkit
-from mtlkit.config.annotations import Ge, Gt, Le, Lt, describe, fits, json_schema
+from mtlkit.config.annotations import Ge, Gt, Le, Lt, describe, explain, fits, json_schema
 from mtlkit.config.registry import check_options, methods, option_defaults, option_types
 from mtlkit.errors import SpecError
 
@@ -47,9 +47,12 @@ def test_values_of_another_type_or_outside_the_range_do_not_fit(annotation, good
 
 
 def test_words_and_schema_name_type_and_range():
-    assert describe(FRACTION) == "a finite number, 0 or more and below 1"
+    assert describe(FRACTION) == "a number, 0 or more and below 1"
     assert describe(Annotated[float, Gt(0), Le(math.inf)]) == "a number, above 0"
     assert describe(Annotated[int, Ge(1)] | None) == "an integer, 1 or more or None"
+    assert explain(2.0, FRACTION) == "0 or more and below 1 and finite"
+    assert explain(True, FRACTION) == "a number"
+    assert explain(0, Annotated[int, Ge(1)]) == "1 or more"
     assert json_schema(FRACTION) == {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
     assert json_schema(Literal["a"] | None) == {"anyOf": [{"enum": ["a"]}, {"type": "null"}]}
     assert json_schema(Sequence[float]) == {"type": "array", "items": {"type": "number"}}
@@ -59,7 +62,7 @@ def test_ranges_of_annotated_types_are_read_too():
     annotated_types = pytest.importorskip("annotated_types", reason="it comes with pydantic")
     annotation = Annotated[float, annotated_types.Ge(0)]
     assert (fits(0, annotation), fits(-1, annotation)) == (True, False)
-    assert describe(annotation) == "a finite number, 0 or more"
+    assert describe(annotation) == "a number, 0 or more"
 
 
 class Declared(mtlkit.GradientAggregator):
@@ -99,7 +102,7 @@ def test_a_class_refuses_the_options_that_its_config_string_refuses(option):
 
 def test_where_the_default_is_infinite_an_infinite_value_may_be_given():
     assert Declared(2, limit=math.inf).limit == math.inf
-    with pytest.raises(SpecError, match="limit of Declared must be a finite number"):
+    with pytest.raises(SpecError, match="limit of Declared must be a number"):
         Declared(2, limit="high")
 
 

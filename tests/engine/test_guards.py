@@ -38,7 +38,7 @@ def test_a_wrong_option_is_answered_with_the_options_there_are():
         ("gradnorm(alpha=high)", "must be a number, not 'high'"),
         ("gradnorm(alpha=-1)", "alpha of gradnorm must be 0 or more"),
         ("pcgrad(wrt=weights)", "must be one of 'features', 'parameters', not 'weights'"),
-        ("pcgrad(seed=1.5)", "must be a whole number"),
+        ("pcgrad(seed=1.5)", "must be an integer"),
         ("scale(burn_in=-1)", "burn_in of scale must be 0 or more"),
         ("pcgrad+mgda", "'pcgrad' and 'mgda' both merge the gradients"),
         ("rotate(size=2)+rotate(size=2)", "both fork the features"),
@@ -53,7 +53,7 @@ def test_a_wrong_option_is_answered_with_the_options_there_are():
         ("pcgrad(", "cannot read spec"),
         ("pcgrad*mgda", "not a part"),
         ("pcgrad-mgda", "unknown method"),
-        ("pcgrad(seed=__import__('os'))", "must be a whole number"),
+        ("pcgrad(seed=__import__('os'))", "must be an integer"),
     ],
 )
 def test_a_spec_that_makes_no_sense_says_why(spec, message):
