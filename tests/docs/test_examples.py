@@ -33,16 +33,13 @@ WITHOUT_EXAMPLE: set[str] = set(
     Figures Finding GeotorchRotations HistoryRow LabelCount LoadedModel Measurement MonitorRow
     MultiTask Multilabel Normals Preprocessing Ranking Regression Rotations Rule Run RunResult
     Segmentation SingleTask Split Spread Step TTest Task TaskRecord TaskStatistics TensorSplit
-    TuneConfig Tuning Verdict Winner Winners backward bargaining_weights build_table
-    check_architecture check_method collate compare confidence_band conflict_averse_weights
-    constrained_descent_weights cosine_matrix create_architecture create_task
-    critical_difference diagnose dual_cone_corrections dual_cone_projections dual_cone_weights
-    eps_of export fuse holm hypervolume judge label_overlap list_datasets list_tasks load
-    load_dataset load_trainer min_norm_point mix mtl_backward normal norms_of on_host
-    overlap_advice paired_difference paired_t_test pareto_front predict project_onto_simplex
-    random_orders rank_methods read_preprocessing register_dataset register_preprocessing
-    register_task relative_improvement render_report run safe_divide seeds_needed spread
-    task_improvement task_statistics to_csv to_latex to_markdown tune uniform weighting
+    TuneConfig Tuning Verdict Winner Winners backward build_table check_architecture
+    check_method collate compare confidence_band create_architecture create_task
+    critical_difference diagnose export fuse holm hypervolume judge label_overlap list_datasets
+    list_tasks load load_dataset load_trainer mix mtl_backward overlap_advice paired_difference
+    paired_t_test pareto_front predict rank_methods read_preprocessing register_dataset
+    register_preprocessing register_task relative_improvement render_report run seeds_needed
+    spread task_improvement task_statistics to_csv to_latex to_markdown tune weighting
     write_report
     """.split()
 )
