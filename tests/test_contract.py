@@ -14,7 +14,7 @@ from mtlkit.errors import SpecError, UnknownNameError, UsageError
 
 def test_integrations_are_reached_from_the_package():
     method = mtlkit.integrations.libmtl
-    assert callable(method.weighting)
+    assert callable(method.parts[0].weighting)
     assert {"libmtl", "lightning"} <= set(dir(mtlkit.integrations))
     with pytest.raises(AttributeError, match="keras"):
         mtlkit.integrations.keras  # noqa: B018
@@ -118,8 +118,8 @@ def test_tasks_need_an_order():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: mtlkit.create_method("rotograd", 2, feature_dim="4"), "feature_dim must be a whole"),
-        (lambda: mtlkit.create_method("rotograd", 2, feature_dim=4.0), "feature_dim must be a whole"),
+        (lambda: mtlkit.create_method("rotograd", 2, feature_dim="4"), "feature_dim must be an integer"),
+        (lambda: mtlkit.create_method("rotograd", 2, feature_dim=4.0), "feature_dim must be an integer"),
         (lambda: mtlkit.create_method("uw", 2).total(None), "losses must be 2 scalars.*not NoneType"),
         (lambda: mtlkit.create_method("pcgrad", 2, seed=10**23), "seed.*must be an integer"),
         (lambda: mtlkit.param_groups(3, lr=0.1), "a module or a list of modules, not 3"),
@@ -148,8 +148,8 @@ def test_an_option_that_is_not_kept_is_named():
         def __init__(self, tasks, *, alpha: float = 1.0, **common):
             super().__init__(tasks, **common)
 
-        def weights(self, gram):
-            return torch.ones_like(gram[0])
+        def weigh(self, gram, state):
+            return torch.ones_like(gram[0]), state
 
     with pytest.raises(UsageError, match="keep every option in __init__"):
         str(Loses(2))

@@ -61,9 +61,9 @@ class Probe(GradientAggregator):
 def find_method(model: nn.Module) -> GradientAggregator | None:
     """The model's method, or None."""
     own = getattr(model, "method", None)
-    if isinstance(own, GradientAggregator):
+    if isinstance(own, Method):
         return own
-    return next((module for module in model.modules() if isinstance(module, GradientAggregator)), None)
+    return next((module for module in model.modules() if isinstance(module, Method)), None)
 
 
 def install(probe: Probe, model: nn.Module) -> None:
@@ -72,7 +72,7 @@ def install(probe: Probe, model: nn.Module) -> None:
     while pending:
         module = pending.pop()
         for name, child in module.named_children():
-            if isinstance(child, GradientAggregator):
+            if isinstance(child, Method):
                 if child.tasks == probe.tasks:
                     setattr(module, name, probe)
             else:

@@ -45,7 +45,7 @@ def fork(features: Any, hooks: Hooks, record: Fork) -> tuple[list[Any], Tensor |
     # parameters that a fork applies to the features need the node, also below a frozen backbone
     inputs = leaves if forking is None else [*leaves, *owned]
     if not any(tensor.requires_grad for tensor in inputs):
-        return fork_unrecorded(features, forking), None
+        return fork_unrecorded(features, forking, hooks.tasks), None
     shared, direct = parameters_below(leaves, hooks.shared) if hooks.over_parameters else ([], False)
     frozen = tuple(not leaf.requires_grad for leaf in leaves)
     layout = _Layout(len(leaves), len(held), len(owned), len(shared), direct, frozen)
@@ -118,9 +118,9 @@ def _merge_arrived(
     hooks, layout, record = ctx.hooks, ctx.layout, ctx.record
     arrived = _arrived(flat, layout.features, hooks.tasks, None if report is None else record.given)
     hooks.guards.check_arrivals(hooks.method, record, report is not None, tuple(arrived))
+    saved = ctx.saved_tensors  # once: a checkpoint does not give them twice
     if hooks.forking is not None:
-        held = ctx.saved_tensors[len(ctx.saved_tensors) - layout.held :]
-        arrived = hooks.forking.pull_back(arrived, *held)
+        arrived = hooks.forking.pull_back(arrived, *saved[len(saved) - layout.held :])
     grads = Gradients(arrived, ctx.wide)
     if torch.compiler.is_compiling():
         merged, owned = _merge_compiled(grads, report, ctx)
@@ -139,7 +139,7 @@ def _merge_arrived(
     )
     owned = [] if hooks.forking is None else hooks.forking.gradients(grads.rows, step)
     if layout.shared:
-        merged, learned, shared = _merge_below(ctx, grads, step, losses)
+        merged, learned, shared = _merge_below(ctx, saved[: layout.features], grads, step, losses)
     else:
         learned, shared = hooks.learn(step, ""), []
         merged = merge(grads, step, hooks) if step.present else hooks.nothing()
@@ -147,12 +147,12 @@ def _merge_arrived(
 
 
 def _merge_below(
-    ctx: Any, grads: Gradients, step: Step, losses: Tensor | None
+    ctx: Any, features: Sequence[Tensor], grads: Gradients, step: Step, losses: Tensor | None
 ) -> tuple[TensorList, list[Tensor | None], TensorList]:
     """Gradients of the features, the learned and the shared parameters, for ``wrt=parameters``."""
     hooks, record, parameters = ctx.hooks, ctx.record, ctx.shared
     nothing: TensorList = [None] * len(parameters)
-    rows = rows_through_features(ctx.saved_tensors[: ctx.layout.features], parameters, grads.rows)
+    rows = rows_through_features(features, parameters, grads.rows)
     groups = hooks.groups(parameters)
     if not ctx.layout.direct:
         check_indirect(hooks, record.merge and not hooks.kept.batches, len(groups))

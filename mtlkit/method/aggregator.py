@@ -90,6 +90,8 @@ class GradientAggregator(Stateful, ABC):
     """Whether a merge reads ``state.cross_gram``, products of gradients from independent samples."""
     needs_whole_gradients: bool = False
     """Whether a merge overrides ``merge``, because a weight per task is not enough."""
+    solves_on_host: bool = False
+    """Whether the weights come from a solver in NumPy, at one synchronization per step."""
     traceable: bool = True
     """Whether ``torch.compile`` can trace its fork."""
 

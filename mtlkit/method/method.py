@@ -70,6 +70,7 @@ class Method(nn.Module):
         self._kept = Kept()
         self._stats: Stats | None = None
         self._handle = compiled.expose(self._decide_compiled)
+        _ = self.forking, self.merging, self._loss_parts  # found now: compilers cannot trace the search
 
     # What a user calls
 

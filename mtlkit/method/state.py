@@ -62,14 +62,22 @@ class Stateful(nn.Module):
 
     # What a part declares
 
-    def add_state(self, name: str, start: float | Sequence[float] = 0.0, *, per: Per = "task") -> None:
+    def add_state(
+        self,
+        name: str,
+        start: float | Sequence[float] = 0.0,
+        *,
+        per: Per = "task",
+        size: int | None = None,
+    ) -> None:
         """Keep ``name`` between steps.
 
         Args:
             name: attribute, and key of the state dict.
             start: first value; its type (float, int, bool) is that of the state.
             per: one value per ``task``, per ``pair`` of tasks, or for ``all`` of them; or a row of N
-                numbers per task, one per ``coordinate`` of the gradients, empty before a step.
+                per task, with one entry per ``coordinate`` of the gradients, empty before a step.
+            size: keep a row of this many values in place of one, such as the last losses of a task.
         """
         shapes: dict[str, tuple[int, ...]] = {
             "task": (self._count,),
@@ -81,7 +89,8 @@ class Stateful(nn.Module):
         else:
             exact = torch.tensor(start)
             exact = exact.double() if exact.is_floating_point() else exact
-            value = exact.expand(shapes[per]).clone()
+            row = () if size is None else (size,)
+            value = exact.expand((*shapes[per], *row)).clone()
         self.register_buffer(name, value)
         self._declared[name] = per
 

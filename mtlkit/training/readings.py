@@ -18,7 +18,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mtlkit.errors import NonFiniteError
-from mtlkit.weighting import GradientAggregator, Stats
+from mtlkit.method.method import Method
+from mtlkit.method.stats import Stats
 
 _MOST_SKIPS = 50
 _STATISTICS = ("running_mean", "running_var")
@@ -255,7 +256,7 @@ class NonFinitePolicy:
 class RunningStatistics:
     """Buffers that a forward pass changes, such as those of BatchNorm; a method guards its own."""
 
-    def __init__(self, model: nn.Module, method: GradientAggregator) -> None:
+    def __init__(self, model: nn.Module, method: Method) -> None:
         self.model, self.method = model, method
         self._kept: list[tuple[Tensor, Tensor]] = []
 
@@ -271,7 +272,7 @@ class RunningStatistics:
             buffer.copy_(kept)
 
 
-def gradients_of(method: GradientAggregator, parameters: Sequence[Tensor]) -> Any:
+def gradients_of(method: Method, parameters: Sequence[Tensor]) -> Any:
     """Return the method's statistics of the last backward; without a merge, the gradient's norm."""
     stats = method.stats
     if stats is not None:

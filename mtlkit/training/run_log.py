@@ -16,8 +16,8 @@ from torch import Tensor
 
 from mtlkit.config.logs import LOG_NAME, Log
 from mtlkit.errors import SpecError, UsageError
+from mtlkit.method.method import Method
 from mtlkit.tasks import Task
-from mtlkit.weighting import GradientAggregator
 
 _SAMPLED = ("norms", "weights", "update_cosines", "cosines")
 _TRACKED = ("norms", "weights", "update_cosines", "rotation_angles")
@@ -138,7 +138,7 @@ class Monitor:
     1.0
     """
 
-    def __init__(self, method: GradientAggregator, every: int = 10) -> None:
+    def __init__(self, method: Method, every: int = 10) -> None:
         if every < 1:
             raise SpecError(f"a monitor samples every 1 or more steps, not every {every}")
         self.method = method
@@ -198,7 +198,7 @@ class Monitor:
         return record
 
 
-def rotation_angles(method: GradientAggregator) -> list[float] | None:
+def rotation_angles(method: Method) -> list[float] | None:
     """Return how far each rotation has turned from the identity, in degrees; None without rotations.
 
     A rotation of m dimensions turns m/2 planes; given is the angle whose cosine is the mean of their

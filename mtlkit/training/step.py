@@ -16,10 +16,11 @@ from torch.optim import Optimizer
 
 from mtlkit.config.launching import warn_first
 from mtlkit.errors import SpecError, UsageError, unknown_name
+from mtlkit.method.create import create_method
+from mtlkit.method.method import Method
 from mtlkit.tasks import LabelCount, Task, task_names
 from mtlkit.training.accelerators import LabelCounts
 from mtlkit.training.readings import NonFinitePolicy, Readings, RunningStatistics, gradients_of
-from mtlkit.weighting import GradientAggregator, create_method
 
 if TYPE_CHECKING:
     from mtlkit.training.loaders import Batch
@@ -139,7 +140,7 @@ class LossModule(nn.Module):
         self._checked = False
 
     @property
-    def method(self) -> GradientAggregator:
+    def method(self) -> Method:
         """The model's method, or a plain sum."""
         own = self.own_method
         return self.model.method if own is None else own  # type: ignore[return-value]
@@ -217,19 +218,19 @@ class LossModule(nn.Module):
             )
 
 
-def _find_method(model: nn.Module, names: Sequence[str]) -> GradientAggregator | None:
+def _find_method(model: nn.Module, names: Sequence[str]) -> Method | None:
     """Return the method of a model, which must be ``model.method`` and know these tasks."""
     method = getattr(model, "method", None)
     if method is None:
         for path, module in model.named_modules():
-            same = isinstance(module, GradientAggregator) and set(module.tasks) == set(names)
+            same = isinstance(module, Method) and set(module.tasks) == set(names)
             if same and len(names) > 1:
                 raise SpecError(
                     f"the model has its method under the name {path!r}, where the Trainer does not look "
                     f"for it; name it 'method', for example self.method = self.{path}"
                 )
         return None
-    if not isinstance(method, GradientAggregator):
+    if not isinstance(method, Method):
         raise SpecError(f"model.method must come from mtlkit.create_method, not {method!r}")
     if set(method.tasks) != set(names):
         raise SpecError(

@@ -12,6 +12,7 @@ from mtlkit.config.search import Choice
 from mtlkit.engine.gram import eps_of
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
+from mtlkit.weighting._forms.numbers import PREFERENCE_WAIVES, Numbers, preference_of
 
 
 @register_method("aligned_mtl")
@@ -25,7 +26,7 @@ class AlignedMTL(GradientAggregator):
 
     The eigenvalues of the Gram matrix are all that is needed. Singular values that are zero to
     rounding, those of linearly dependent gradients, are left out. Where all gradients are zero, all
-    weights are one.
+    weights are those preferred, by default one.
 
     Length: K equal gradients g give K g.
 
@@ -35,6 +36,9 @@ class AlignedMTL(GradientAggregator):
     Args:
         scale_mode: what :math:`\sigma` is: ``min``, the smallest singular value (the paper's choice),
             ``median`` (of two in the middle, the smaller), or ``rmse``, the root of the mean eigenvalue.
+        preference: numbers p of zero or more, one per task or by name, that take the place of
+            :math:`\mathbf{1}` in the weights; tasks that a mapping does not name have 1. TorchJD's
+            ``pref_vector``.
 
     Example:
         >>> import torch, mtlkit
@@ -54,18 +58,23 @@ class AlignedMTL(GradientAggregator):
         tasks: Tasks,
         *,
         scale_mode: Literal["min", "median", "rmse"] = "min",
+        preference: Numbers | None = None,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
         self.scale_mode = scale_mode
+        self.preference = preference
+        if preference is not None:
+            self.waived_laws = PREFERENCE_WAIVES
+        self.add_constant("preferred", preference_of("aligned_mtl", preference, self.tasks))
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """Row sums of the balance transformation."""
+        """The balance transformation of the preference, by default its row sums."""
         values, vectors = torch.linalg.eigh(gram.double())
         kept = values > values[-1] * len(gram) * eps_of(gram)
         inverse = torch.where(kept, values.rsqrt(), 0.0)
-        weights = (vectors * inverse) @ vectors.sum(dim=0) * self._scale(values, kept)
-        return torch.where(values[-1] > 0, weights, 1.0).to(gram.dtype), state
+        weights = (vectors * inverse) @ (state.preferred @ vectors) * self._scale(values, kept)
+        return torch.where(values[-1] > 0, weights, state.preferred).to(gram.dtype), state
 
     def _scale(self, values: Tensor, kept: Tensor) -> Tensor:
         """The common length; undefined where no value is kept."""

@@ -55,6 +55,7 @@ class CAGrad(GradientAggregator):
     year = 2021
     url = "https://arxiv.org/abs/2110.14048"
     idea = "A common descent direction, or a fair bargain"
+    solves_on_host = True
     waived_laws = {
         "single_task": "the best vector in the ball around a single gradient g is (1 + c) g",
     }

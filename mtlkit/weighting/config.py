@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from mtlkit.config.registry import register_method
 from mtlkit.engine.gram import cosine_matrix, eps_of, norms_of, safe_divide
-from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
+from mtlkit.weighting._forms.numbers import PREFERENCE_WAIVES, Numbers, preference_of
 
 
 @register_method("config")
@@ -36,6 +39,11 @@ class ConFIG(GradientAggregator):
     its precision count as zero; the peers cut at the precision of U, whose singular values are the
     roots of these eigenvalues.
 
+    Args:
+        preference: numbers p of zero or more, one per task or by name, that take the place of 1 in
+            :math:`U^+ 1`: the cosines with the task gradients are then proportional to them. Tasks that
+            a mapping does not name have 1. TorchJD's ``pref_vector``.
+
     Example:
         >>> import torch, mtlkit
         >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
@@ -51,16 +59,24 @@ class ConFIG(GradientAggregator):
     url = "https://arxiv.org/abs/2408.11104"
     idea = "Remove conflicts: project or turn gradients"
 
+    def __init__(self, tasks: Tasks, *, preference: Numbers | None = None, **common: Any) -> None:
+        super().__init__(tasks, **common)
+        self.preference = preference
+        if preference is not None:
+            self.waived_laws = PREFERENCE_WAIVES
+        self.add_constant("preferred", preference_of("config", preference, self.tasks))
+
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Coefficients of the task gradients in the conflict-free one."""
         count = len(gram)
         norms = norms_of(gram)
         values, vectors = torch.linalg.eigh(cosine_matrix(gram))
         resolved = values > values[-1] * (8 * count * eps_of(gram))
-        products = torch.where(resolved, vectors.sum(dim=0), 0.0)  # of 1 with the eigenvectors
+        p = state.preferred
+        products = torch.where(resolved, p @ vectors, 0.0)  # of p with the eigenvectors
         solution = vectors @ torch.where(resolved, products / values, 0.0)  # a
         served = vectors @ products  # C a
-        # 1 is orthogonal to all resolved eigenvectors when the gradients cancel
-        some = served @ served > (1e-10 * count) ** 2
+        # p is orthogonal to all resolved eigenvectors when the gradients cancel
+        some = served @ served > (1e-10 * p.sum()) ** 2
         length = torch.where(some, norms @ served / (solution @ served), 0.0)
         return (length * safe_divide(solution, norms)).to(gram.dtype), state

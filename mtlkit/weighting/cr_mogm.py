@@ -66,6 +66,7 @@ class CRMOGM(GradientAggregator):
         self.smoothed_part = _create(inner, self.tasks)
         self.uses_losses = self.smoothed_part.uses_losses
         self.uses_cross_gram = self.smoothed_part.uses_cross_gram
+        self.solves_on_host = self.smoothed_part.solves_on_host
         self.waived_laws = self.smoothed_part.waived_laws
         self.add_state("smoothed", 0.0)
         self.add_state("seen", 0)

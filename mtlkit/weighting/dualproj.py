@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
+
 from torch import Tensor
 
 from mtlkit.config.registry import register_method
 from mtlkit.engine.gram import eps_of
-from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.host import on_host
 from mtlkit.method.state import State
+from mtlkit.weighting._forms.numbers import PREFERENCE_WAIVES, Numbers, preference_of
 from mtlkit.weighting._solvers import dual_cone_weights
-from mtlkit.weighting._solvers.geometry import Matrix
 
 
 @register_method("dualproj")
@@ -32,6 +33,11 @@ class DualProj(GradientAggregator):
     nearly vanishes; there, a larger change of them can still change the projection much. LibMTL does
     not have the method.
 
+    Args:
+        preference: numbers p of zero or more, one per task or by name; :math:`\sum_k p_k G_k` is then
+            projected in place of the mean. Tasks that a mapping does not name have 1. Without it all are
+            1/K. TorchJD's ``pref_vector``.
+
     Example:
         >>> import torch, mtlkit
         >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
@@ -43,12 +49,17 @@ class DualProj(GradientAggregator):
     year = 2017
     url = "https://arxiv.org/abs/1706.08840"
     idea = "Remove conflicts: project or turn gradients"
+    solves_on_host = True
+
+    def __init__(self, tasks: Tasks, *, preference: Numbers | None = None, **common: Any) -> None:
+        super().__init__(tasks, **common)
+        self.preference = preference
+        if preference is not None:
+            self.waived_laws = PREFERENCE_WAIVES
+        self.add_constant("preferred", preference_of("dualproj", preference, self.tasks))
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """The mean's weights and the correction's."""
-        weights = on_host(_projected_mean, gram, rounding=eps_of(gram))
+        """The weights of the mean, or of the preferred sum, and the correction's."""
+        preferred = state.preferred if self.preference is not None else state.preferred / len(gram)
+        weights = on_host(dual_cone_weights, gram, preferred, rounding=eps_of(gram))
         return weights.to(gram.dtype), state
-
-
-def _projected_mean(gram: Matrix, rounding: float) -> Matrix:
-    return dual_cone_weights(gram, np.full(len(gram), 1 / len(gram)), rounding)

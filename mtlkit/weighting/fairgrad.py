@@ -57,6 +57,7 @@ class FairGrad(GradientAggregator):
     year = 2024
     url = "https://arxiv.org/abs/2402.15638"
     idea = "A common descent direction, or a fair bargain"
+    solves_on_host = True
     waived_laws = {
         "single_task": "the equation gives a single gradient g the length |g|^((1-alpha)/(1+alpha))",
     }

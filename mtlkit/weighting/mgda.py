@@ -54,6 +54,7 @@ class MGDA(GradientAggregator):
     year = 2018
     url = "https://arxiv.org/abs/1810.04650"
     idea = "A common descent direction, or a fair bargain"
+    solves_on_host = True
     search_space = {"normalize": Choice("none", "l2", "loss", "loss+")}
 
     def __init__(

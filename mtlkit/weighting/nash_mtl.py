@@ -56,6 +56,7 @@ class NashMTL(GradientAggregator):
     year = 2022
     url = "https://arxiv.org/abs/2202.01017"
     idea = "A common descent direction, or a fair bargain"
+    solves_on_host = True
     waived_laws = {
         "single_task": "a single task bargains alone and gets the unit vector along its gradient",
     }

@@ -57,6 +57,7 @@ class PCD(GradientAggregator):
     year = 2026
     url = "https://arxiv.org/abs/2606.29521"
     idea = "A chosen point of the Pareto front"
+    solves_on_host = True
     waived_laws = {"permutation": "the first task is the primary one, unless another is named"}
     search_space = {"tau": LogUniform(0.005, 0.5)}
 

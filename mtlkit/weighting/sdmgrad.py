@@ -65,6 +65,7 @@ class SDMGrad(SimplexWeights):
     year = 2023
     url = "https://arxiv.org/abs/2305.18409"
     idea = "A common descent direction, or a fair bargain"
+    solves_on_host = True
     waived_laws = {
         "junction": "the features' gradients are compared between samples; combine is given no samples",
     }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from mtlkit.config.registry import register_method
 from mtlkit.engine.gram import eps_of
-from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.host import on_host
 from mtlkit.method.state import State
+from mtlkit.weighting._forms.numbers import PREFERENCE_WAIVES, Numbers, preference_of
 from mtlkit.weighting._solvers import dual_cone_projections
 from mtlkit.weighting._solvers.geometry import Matrix
 
@@ -32,6 +35,11 @@ class UPGrad(GradientAggregator):
     some combination of the gradients nearly vanishes, and nothing depends on their scale; there, a
     larger change of them can still change the projections much.
 
+    Args:
+        preference: numbers p of zero or more, one per task or by name, for the merged gradient
+            :math:`\sum_k p_k\, \pi(G_k)`; tasks that a mapping does not name have 1. Without it all are
+            1/K. TorchJD's ``pref_vector``.
+
     Example:
         >>> import torch, mtlkit
         >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
@@ -43,13 +51,21 @@ class UPGrad(GradientAggregator):
     year = 2024
     url = "https://arxiv.org/abs/2406.16232"
     idea = "Remove conflicts: project or turn gradients"
+    solves_on_host = True
+
+    def __init__(self, tasks: Tasks, *, preference: Numbers | None = None, **common: Any) -> None:
+        super().__init__(tasks, **common)
+        self.preference = preference
+        if preference is not None:
+            self.waived_laws = PREFERENCE_WAIVES
+        self.add_constant("preferred", preference_of("upgrad", preference, self.tasks))
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """Mean of the projections' weights."""
-        weights = on_host(_mean_projection, gram, rounding=eps_of(gram))
+        """The preferred sum of the projections' weights, by default their mean."""
+        preferred = state.preferred if self.preference is not None else state.preferred / len(gram)
+        weights = on_host(_projections, gram, preferred, rounding=eps_of(gram))
         return weights.to(gram.dtype), state
 
 
-def _mean_projection(gram: Matrix, rounding: float) -> Matrix:
-    weights: Matrix = dual_cone_projections(gram, rounding).mean(axis=0)
-    return weights
+def _projections(gram: Matrix, preferred: Matrix, rounding: float) -> Matrix:
+    return preferred @ dual_cone_projections(gram, rounding)

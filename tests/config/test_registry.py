@@ -67,7 +67,7 @@ def test_aliases_stand_for_their_parts(alias, meaning):
 def test_options_of_an_alias_go_to_the_parts_that_take_them():
     method = mtlkit.create_method("rotograd(size=2, burn_in=20)", 2, feature_dim=4)
     assert method.rotations.shape == (2, 2, 2)
-    assert method.parts[-1].burn_in == 20
+    assert method.merging.burn_in == 20
     with pytest.raises(SpecError, match="unknown option of rotograd 'sice'; did you mean 'size'"):
         mtlkit.create_method("rotograd(sice=2)", 2, feature_dim=4)
 

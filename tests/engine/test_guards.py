@@ -162,7 +162,7 @@ def test_combine_says_which_shape_it_takes(grads):
 
 
 def test_shared_must_hold_parameters():
-    with pytest.raises(SpecError, match="shared must be a module or a list of parameters"):
+    with pytest.raises(SpecError, match="shared must be a module, a list of parameters"):
         mtlkit.create_method("pcgrad(wrt=parameters)", 2, shared=3)
     with pytest.raises(SpecError, match="without any"):
         mtlkit.create_method("pcgrad(wrt=parameters)", 2, shared=torch.nn.ReLU())

@@ -215,7 +215,7 @@ def test_a_single_present_task_gets_the_gradient_of_its_weighed_loss(spec):
     method = mtlkit.create_method(spec, TASKS)
     method.total(targets_of(net, first)).backward()
     losses = targets_of(net, second)
-    factors = method.loss_factors(torch.stack(losses).detach(), torch.ones(TASKS))
+    factors = method.loss_factors(torch.stack(losses).detach())
     expected = rows_of([factors[2] * losses[2]], trainable(net))[0]
     net.zero_grad()
     method.total([None, None, losses[2]]).backward()
@@ -528,7 +528,7 @@ def test_eval_mode_gives_the_plain_sum_of_the_weighed_losses(spec):
     before = copy.deepcopy(method.state_dict())
     losses = targets_of(net, x)
     total = method.total(losses)
-    factors = method.loss_factors(torch.stack(losses).detach(), torch.ones(TASKS))
+    factors = method.loss_factors(torch.stack(losses).detach())
     expected = sum(f * loss for f, loss in zip(factors, losses, strict=True))
     added = rows_of([expected], trainable(net))[0]
     total.backward()
@@ -602,10 +602,10 @@ class _Mirror(GradientAggregator):
 
     name = "mirror"
 
-    def fork(self, features: list[Tensor]) -> list[list[Tensor]]:
+    def fork(self, features: list[Tensor], *held: Tensor) -> list[list[Tensor]]:
         return [[z * (-1) ** k for z in features] for k in range(len(self.tasks))]
 
-    def pull_back(self, grads):
+    def pull_back(self, grads, *held):
         return {k: [g * (-1) ** k for g in rows] for k, rows in grads.items()}
 
 
@@ -616,7 +616,7 @@ def test_a_merge_of_feature_gradients_without_a_fork_says_what_to_write():
 
 
 def test_a_part_that_forks_without_a_fork_says_what_to_write():
-    method = _Mirror(TASKS)
+    method = mtlkit.Method(_Mirror(TASKS))
     with pytest.raises(UsageError, match=r"mirror forks the features.*leave mirror out.*wrt=parameters"):
         method.total(targets_of(OneHead(), torch.randn(4, 2)))
 

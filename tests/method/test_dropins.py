@@ -59,10 +59,10 @@ def cases():
     found = []
     for name in mtlkit.list_methods():
         method = mtlkit.create_method(name, TASKS, feature_dim=6)
-        if method.fork_part is not None:
+        if method.forking is not None:
             continue
         found.append(name)
-        merge = method.merge_part
+        merge = method.merging
         if merge is not None and "wrt_parameters" not in merge.waived_laws:
             found.append(f"{name}(wrt=parameters)")
     return [*found, "uw+cagrad", "normalize+mgda", "dwa+pcgrad(wrt=parameters)"]

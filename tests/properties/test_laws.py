@@ -16,6 +16,7 @@ from tests.knobs import DEVICE, DTYPE
 NAMES = mtlkit.list_methods()
 # options that lead through other code than the defaults do
 VARIANTS = [
+    "balancer(preference={'0': 2.0})",
     "constant(weights={'0': 2.0})",
     "cr_mogm(inner=modo)",
     "cr_mogm(inner=pcd)",
@@ -24,17 +25,23 @@ VARIANTS = [
     "gradnorm(wrt=parameters)",
     "graddrop(leak=0.2)",
     "imtl_l+cagrad",
+    "lr_annealing(wrt=parameters)",
+    "match_primary(primary=1, relax=0.7, beta=0.9)",
     "mgda(normalize=loss)",
     "moco(wrt=parameters)",
     "nash_mtl(update_every=2)",
     "normalize(burn_in=2)+uw",
     "pcd(primary=1)",
+    "recap(window=1)",
+    "relobralo(rho=0.5)",
     "rlw(dist=bernoulli)+pcgrad",
     "rotate(backend=geotorch)+scale",
     "rotate(start=random)+mgda",
     "rotate(update_every=2)+scale",
     "scale(burn_in=2)",
+    "softadapt(points=3, normalized=True, loss_weighted=True)",
     "stch(warmup=3)",
+    "upgrad(preference={'0': 2.0})",
     "uw(classification=['0'])",
 ]
 # tests/distributed runs all methods in one pair of processes, tests/test_junction.py compiles them

@@ -75,5 +75,5 @@ def test_merges_that_do_not_read_angles_are_those_that_say_so(name):
     turned = torch.tensor([[1.0, -0.9], [-0.9, 4.0]])
     straight = torch.diag(turned.diagonal())
     weights = [mtlkit.create_method(name, 2).weights(gram) for gram in (turned, straight)]
-    assert not mtlkit.create_method(name, 2).merge_part.reads_angles
+    assert not mtlkit.create_method(name, 2).merging.reads_angles
     assert torch.equal(*weights)

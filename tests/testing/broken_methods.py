@@ -12,31 +12,31 @@ from mtlkit.engine.gram import cosine_matrix, norms_of, safe_divide
 
 
 class ByPosition(GradientAggregator):
-    def weights(self, gram):
-        return torch.arange(1.0, len(gram) + 1).to(gram)
+    def weigh(self, gram, state):
+        return torch.arange(1.0, len(gram) + 1).to(gram), state
 
 
 class ComparesWithOne(GradientAggregator):
-    def weights(self, gram):
+    def weigh(self, gram, state):
         relative = norms_of(gram) / (norms_of(gram) + 1)
-        return safe_divide(relative, relative.mean())
+        return safe_divide(relative, relative.mean()), state
 
 
 class TwiceTheSum(GradientAggregator):
-    def weights(self, gram):
-        return 2 * torch.ones_like(gram[0])
+    def weigh(self, gram, state):
+        return 2 * torch.ones_like(gram[0]), state
 
 
 class DividesByZero(GradientAggregator):
-    def weights(self, gram):
+    def weigh(self, gram, state):
         norms = norms_of(gram)
-        return norms.mean() / norms
+        return norms.mean() / norms, state
 
 
 class LikesDifference(GradientAggregator):
-    def weights(self, gram):
+    def weigh(self, gram, state):
         ones = torch.ones_like(gram[0])
-        return ones if len(gram) == 1 else ones * (1 - cosine_matrix(gram).min())
+        return ones if len(gram) == 1 else ones * (1 - cosine_matrix(gram).min()), state
 
 
 class CountsEveryStep(GradientAggregator):
@@ -44,14 +44,14 @@ class CountsEveryStep(GradientAggregator):
         super().__init__(tasks, **common)
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
 
-    def weights(self, gram):
+    def weigh(self, gram, state):
         self.steps += 1
-        return torch.ones_like(gram[0])
+        return torch.ones_like(gram[0]), state
 
 
 class ShowsOtherWeights(GradientAggregator):
-    def weights(self, gram):
-        return 2 * torch.ones_like(gram[0])
+    def weigh(self, gram, state):
+        return 2 * torch.ones_like(gram[0]), state
 
     def weigh(self, gram, state):
         return torch.ones_like(gram[0]), state
@@ -74,8 +74,8 @@ class ChangesItsOption(GradientAggregator):
         super().__init__(tasks, **common)
         self.power = power + 1
 
-    def weights(self, gram):
-        return torch.ones_like(gram[0])
+    def weigh(self, gram, state):
+        return torch.ones_like(gram[0]), state
 
 
 class _ChangesGradients(GradientAggregator):
@@ -83,8 +83,8 @@ class _ChangesGradients(GradientAggregator):
 
     breaks_parameters = False
 
-    def weights(self, gram):
-        return torch.ones_like(gram[0])
+    def weigh(self, gram, state):
+        return torch.ones_like(gram[0]), state
 
     def pull_back(self, grads):
         factor = 2 if self.wrt_parameters == self.breaks_parameters else 1
@@ -100,8 +100,8 @@ class ChangesParameterGradients(_ChangesGradients):
 
 
 class ChangesLossRows(GradientAggregator):
-    def weights(self, gram):
-        return torch.ones_like(gram[0])
+    def weigh(self, gram, state):
+        return torch.ones_like(gram[0]), state
 
     def merge_step(self, step):
         in_combine = isinstance(step.rows, MatrixGradients)
@@ -110,8 +110,8 @@ class ChangesLossRows(GradientAggregator):
 
 
 class DoublesHeads(GradientAggregator):
-    def weights(self, gram):
-        return torch.ones_like(gram[0])
+    def weigh(self, gram, state):
+        return torch.ones_like(gram[0]), state
 
     def total(self, losses):
         factor = 1 if self.wrt_parameters else 2
@@ -123,16 +123,16 @@ class DoublesHeads(GradientAggregator):
 
 
 class UndoesTheScale(GradientAggregator):
-    def weights(self, gram):
-        return torch.ones_like(gram[0])
+    def weigh(self, gram, state):
+        return torch.ones_like(gram[0]), state
 
     def merge_step(self, step):
         return [gradient / step.scale for gradient in super().merge_step(step)]
 
 
 class CountsAllTasks(GradientAggregator):
-    def weights(self, gram):
-        return torch.ones_like(gram[0]) * len(self.tasks) / len(gram)
+    def weigh(self, gram, state):
+        return torch.ones_like(gram[0]) * len(self.tasks) / len(gram), state
 
 
 class CountsEmptySteps(GradientAggregator):
@@ -140,8 +140,8 @@ class CountsEmptySteps(GradientAggregator):
         super().__init__(tasks, **common)
         self.register_buffer("empty", torch.zeros((), dtype=torch.long))
 
-    def weights(self, gram):
-        return torch.ones_like(gram[0])
+    def weigh(self, gram, state):
+        return torch.ones_like(gram[0]), state
 
     def total(self, losses):
         self.empty += all(loss is None for loss in losses)
@@ -164,8 +164,8 @@ class CountsEvaluations(GradientAggregator):
         super().__init__(tasks, **common)
         self.register_buffer("evaluations", torch.zeros((), dtype=torch.long))
 
-    def weights(self, gram):
-        return torch.ones_like(gram[0])
+    def weigh(self, gram, state):
+        return torch.ones_like(gram[0]), state
 
     def forward(self, features):
         self.evaluations += not self.training
@@ -177,8 +177,8 @@ class HoldsAFunction(GradientAggregator):
         super().__init__(tasks, **common)
         self.function = lambda gram: torch.ones_like(gram[0])
 
-    def weights(self, gram):
-        return self.function(gram)
+    def weigh(self, gram, state):
+        return self.function(gram), state
 
 
 class NeverLearns(GradientAggregator):
@@ -186,19 +186,19 @@ class NeverLearns(GradientAggregator):
         super().__init__(tasks, **common)
         self.logits = nn.Parameter(torch.zeros(()))
 
-    def weights(self, gram):
-        return torch.ones_like(gram[0]) * self.logits.detach().exp().to(gram.dtype)
+    def weigh(self, gram, state):
+        return torch.ones_like(gram[0]) * self.logits.detach().exp().to(gram.dtype), state
 
 
 class LeavesTheGraph(GradientAggregator):
-    def weights(self, gram):
-        return torch.ones_like(gram[0]) * float(gram[0, 0] > -1)
+    def weigh(self, gram, state):
+        return torch.ones_like(gram[0]) * float(gram[0, 0] > -1), state
 
 
 class ReadsItsRank(GradientAggregator):
-    def weights(self, gram):
+    def weigh(self, gram, state):
         rank = dist.get_rank() if dist.is_initialized() else 0
-        return torch.ones_like(gram[0]) + rank
+        return torch.ones_like(gram[0]) + rank, state
 
 
 BROKEN = {

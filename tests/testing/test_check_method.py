@@ -97,7 +97,7 @@ def test_laws_about_other_numbers_of_tasks_are_left_out_where_options_fix_the_nu
 
 def test_an_error_inside_of_a_method_is_reported_as_a_broken_law():
     class Fails(mtlkit.GradientAggregator):
-        def weights(self, gram):
+        def weigh(self, gram, state):
             raise ZeroDivisionError("no luck")
 
     with pytest.raises(AssertionError, match=r"^permutation: Fails .*ZeroDivisionError: no luck"):
@@ -146,9 +146,9 @@ def test_a_method_that_is_made_already_is_refused():
 
 def test_a_method_that_writes_to_its_gram_matrix_breaks_a_law():
     class Writes(mtlkit.GradientAggregator):
-        def weights(self, gram):
+        def weigh(self, gram, state):
             gram.fill_diagonal_(0)
-            return torch.ones_like(gram[0])
+            return torch.ones_like(gram[0]), state
 
     with pytest.raises(AssertionError, match=r"^gram_path: .* changed the Gram matrix"):
         check_method(Writes, examples=4)

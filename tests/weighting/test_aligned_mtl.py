@@ -57,3 +57,17 @@ def test_is_the_number_of_tasks_times_torchjd_on_drawn_matrices(mode):
 def test_unknown_scale_mode_is_refused():
     with pytest.raises(SpecError, match="median"):
         mtlkit.create_method("aligned_mtl(scale_mode=max)", 2)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_preference_is_torchjd_s_vector(mode):
+    from torchjd.aggregation import AlignedMTL
+
+    for seed in range(100):
+        tasks = 1 + seed % 7
+        rows = drawn(seed, tasks, 10 if seed % 4 else 2)
+        preference = drawn(seed + 1000, 1, tasks)[0].abs()
+        theirs = AlignedMTL(pref_vector=preference, scale_mode=mode)(rows)
+        options = {"scale_mode": mode, "preference": preference.tolist()}
+        ours = mtlkit.create_method("aligned_mtl", tasks, **options).combine(rows)
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-8)

@@ -87,3 +87,17 @@ def test_zero_gradients_give_zero_and_one_that_is_not_finite_gives_nan():
     method = mtlkit.create_method("config", 2)
     assert method.combine(torch.zeros(2, 3)).tolist() == [0.0, 0.0, 0.0]
     assert all(map(math.isnan, method.combine(torch.tensor([[1.0, math.inf], [1.0, 1.0]])).tolist()))
+
+
+def test_a_preference_is_torchjd_s_vector_and_sets_the_cosines():
+    from torchjd.aggregation import ConFIG
+
+    for case in range(100):
+        rows = drawn(case, 1 + case % 7, 20)
+        preference = drawn(case + 1000, 1, len(rows))[0].abs()
+        options = {"preference": preference.tolist()}
+        merged = mtlkit.create_method("config", len(rows), **options).combine(rows)
+        torch.testing.assert_close(merged, ConFIG(pref_vector=preference)(rows), rtol=1e-6, atol=1e-8)
+        cosines = (rows @ merged) / rows.norm(dim=1)
+        ratios = cosines / preference
+        torch.testing.assert_close(ratios, ratios.mean().expand_as(ratios), rtol=1e-6, atol=0)

@@ -41,7 +41,7 @@ def test_values_and_gradients_equal_torchjd():
         expected = COSMOS(1.5, preference)(stacked)
         expected.backward()
         method = mtlkit.create_method("cosmos(penalty=1.5)", count)
-        method.set_preference(preference)
+        method.parts[0].set_preference(preference)
         total, weights = step(method, stacked.tolist())
         assert total == pytest.approx(expected.item())
         assert weights == pytest.approx(stacked.grad.tolist(), abs=1e-12)
@@ -49,7 +49,7 @@ def test_values_and_gradients_equal_torchjd():
 
 def test_a_preference_that_was_set_is_saved():
     method = mtlkit.create_method("cosmos", 2)
-    method.set_preference([1, 3])
+    method.parts[0].set_preference([1, 3])
     copy = mtlkit.create_method("cosmos", 2)
     copy.load_state_dict(method.state_dict())
     assert step(copy, [1.0, 2.0]) == step(method, [1.0, 2.0])

@@ -35,7 +35,7 @@ def test_the_inner_state_is_saved_and_goes_on():
         method.combine(row)
     copy = mtlkit.create_method(str(method), 3)
     copy.load_state_dict(method.state_dict())
-    assert copy.method.goals.abs().sum() > 0
+    assert copy.parts[0].smoothed_part.goals.abs().sum() > 0
     for row in rows[3:]:
         assert torch.equal(method.combine(row), copy.combine(row))
 
@@ -57,12 +57,12 @@ def test_alpha_of_zero_is_the_inner_method_in_training(inner):
 def test_an_absent_task_keeps_its_smoothed_weight():
     method = mtlkit.create_method("cr_mogm(inner=mgda, alpha=0.5)", 3)
     method.combine(torch.diag(torch.tensor([1.0, 2.0, 2.0], dtype=torch.float64)))
-    before = method.smoothed.clone()
+    before = method.parts[0].smoothed.clone()
     z = torch.ones(4, 3, dtype=torch.float64, requires_grad=True)
     views = method(z)
     method.total([views[0].square().sum(), None, (views[2] - 3).square().sum()]).backward()
-    assert method.smoothed[1] == before[1]
-    assert method.smoothed[0] != before[0]
+    assert method.parts[0].smoothed[1] == before[1]
+    assert method.parts[0].smoothed[0] != before[0]
 
 
 def test_parameters_of_the_inner_method_are_trained():

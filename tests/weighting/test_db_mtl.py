@@ -129,9 +129,9 @@ def test_of_the_parameters_it_is_the_authors_rule(fork, beta, sigma):
         merged = backbone_gradient(net)
         assert angle(merged, expected) < 1e-4
         assert merged.norm().item() == pytest.approx(expected.norm().item(), rel=1e-6)
-        torch.testing.assert_close(method.averages, rule.averages, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(method.parts[0].averages, rule.averages, rtol=1e-6, atol=1e-9)
         optimizer.step()
-    assert method.seen.tolist() == [8, 6, 8]
+    assert method.parts[0].seen.tolist() == [8, 6, 8]
 
 
 def test_heads_follow_the_logarithms_also_with_parameters():
@@ -193,10 +193,10 @@ def test_a_step_that_is_not_finite_leaves_the_averages():
     broken = torch.tensor([[1.0, math.nan], [1.0, 1.0]])
     assert method.combine(broken).isnan().all()
     method.combine(torch.ones(2, 2))
-    before = method.averages.clone()
+    before = method.parts[0].averages.clone()
     assert method.combine(broken).isnan().all()
-    assert torch.equal(method.averages, before)
-    assert method.seen.tolist() == [1, 1]
+    assert torch.equal(method.parts[0].averages, before)
+    assert method.parts[0].seen.tolist() == [1, 1]
 
 
 def test_other_parameters_than_before_are_an_error():

@@ -44,3 +44,19 @@ def test_agrees_with_torchjd_on_drawn_matrices():
         theirs = DualProj(projector=QuadprogProjector(norm_eps=0.0, reg_eps=1e-10))(rows)
         ours = mtlkit.create_method("dualproj", tasks).combine(rows)
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_preference_is_torchjd_s_vector():
+    pytest.importorskip("quadprog")
+    pytest.importorskip("qpsolvers")
+    from torchjd.aggregation import DualProj
+    from torchjd.linalg import QuadprogProjector
+
+    for seed in range(100):
+        tasks = 2 + seed % 6
+        rows = drawn(seed, tasks, 12)
+        preference = drawn(seed + 1000, 1, tasks)[0].abs()
+        projector = QuadprogProjector(norm_eps=0.0, reg_eps=1e-10)
+        theirs = DualProj(pref_vector=preference, projector=projector)(rows)
+        ours = mtlkit.create_method("dualproj", tasks, preference=preference.tolist()).combine(rows)
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)

@@ -25,7 +25,9 @@ def test_warmup_averages_the_baseline_with_equal_weights():
     for _ in range(2):
         torch.testing.assert_close(method.combine(diagonal(1, 2)), torch.tensor([0.5, 1.0]).double())
     # excess risks 1 and 1 / sqrt(2) of the first task, twice that of the second
-    torch.testing.assert_close(method.baseline, (1 + 0.5**0.5) * torch.tensor([1.0, 2.0]).double())
+    torch.testing.assert_close(
+        method.parts[0].baseline, (1 + 0.5**0.5) * torch.tensor([1.0, 2.0]).double()
+    )
     # a task that is as far as ever against one that has converged
     weights = method.combine(diagonal(1, 0.01))
     assert weights[0] > 0.5
@@ -35,7 +37,7 @@ def test_a_task_that_stays_far_from_its_optimum_gains_weight():
     method = mtlkit.create_method("excess_mtl(eta=0.1)", 2)
     for step in range(20):
         method.combine(diagonal(1, 0.7**step))
-    assert method.shares[0] > 0.6
+    assert method.parts[0].shares[0] > 0.6
 
 
 def test_a_task_that_comes_late_stops_the_others_for_its_warmup():
@@ -51,11 +53,11 @@ def test_a_task_that_comes_late_stops_the_others_for_its_warmup():
     torch.testing.assert_close(step(1, 2, None), torch.tensor([0.5, 1.0, 0.0]).double())
     moved = step(2, 2, None)
     assert moved[0] > moved[1] > 0
-    shares = method.shares.clone()
+    shares = method.parts[0].shares.clone()
     torch.testing.assert_close(shares.sum(), torch.tensor(1.0).double())
     assert shares[2] == pytest.approx(1 / 3)
     torch.testing.assert_close(step(1, 1, 1), shares)
-    assert method.baseline[2] == 1
+    assert method.parts[0].baseline[2] == 1
     assert not torch.equal(step(1, 1, 1), shares)
 
 

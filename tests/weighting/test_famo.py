@@ -16,7 +16,7 @@ def test_worked_sequence():
     assert step(method, [1.0, 1.0])[1] == pytest.approx([0.5, 0.5])
     # log-losses fell by (log 2, 0): the gradient is +-0.17, so Adam's first step is -+0.025
     total, weights = step(method, [0.5, 1.0])
-    assert method.logits.tolist() == pytest.approx([-0.025, 0.025], rel=1e-6)
+    assert method.parts[0].logits.tolist() == pytest.approx([-0.025, 0.025], rel=1e-6)
     share = 1 / (1 + math.exp(0.05))
     scale = 1 / (share / 0.5 + (1 - share))
     assert weights == pytest.approx([scale * share / 0.5, scale * (1 - share)])
@@ -36,7 +36,7 @@ def test_logits_follow_adam_on_the_change_of_the_log_losses():
         (logits.softmax(dim=0) @ (before.log() - after.log())).backward()
         adam.step()
         step(method, after.tolist())
-        torch.testing.assert_close(method.logits, logits.detach())
+        torch.testing.assert_close(method.parts[0].logits, logits.detach())
 
 
 def test_weights_equal_torchjd_when_it_is_updated_with_the_next_losses():
@@ -74,29 +74,29 @@ def test_the_task_that_falls_faster_loses_weight():
     method = mtlkit.create_method("famo", 2)
     for power in range(10):
         step(method, [0.5**power, 0.9**power])
-    assert method.logits[0] < 0 < method.logits[1]
+    assert method.parts[0].logits[0] < 0 < method.parts[0].logits[1]
 
 
 def test_an_absent_task_is_compared_with_its_own_last_loss():
     method = mtlkit.create_method("famo(gamma=0.0)", 3)
     step(method, [1.0, 1.0, 1.0])
     step(method, [1.0, 1.0, None])
-    before = method.logits.clone()
+    before = method.parts[0].logits.clone()
     assert before.tolist() == [0.0, 0.0, 0.0]
     step(method, [1.0, 1.0, 0.5])
-    assert method.logits.tolist() == pytest.approx([0.025, 0.025, -0.025], rel=0.4)
-    assert method.logits[2] < 0
-    assert method.updates.tolist() == [2, 2, 1]
+    assert method.parts[0].logits.tolist() == pytest.approx([0.025, 0.025, -0.025], rel=0.4)
+    assert method.parts[0].logits[2] < 0
+    assert method.parts[0].updates.tolist() == [2, 2, 1]
 
 
 def test_a_loss_of_zero_is_not_compared_with():
     method = mtlkit.create_method("famo(gamma=0.0)", 2)
     step(method, [4.0, 1.0])
     assert step(method, [0.0, 1.0])[1] == [0.0, 1.0]
-    assert method.last_logs.tolist() == pytest.approx([math.log(4), 0.0])
+    assert method.parts[0].last_logs.tolist() == pytest.approx([math.log(4), 0.0])
     step(method, [2.0, 1.0])  # half of the last loss that was not zero: it fell
-    assert method.updates.tolist() == [1, 2]
-    assert method.logits[0] < 0 < method.logits[1]
+    assert method.parts[0].updates.tolist() == [1, 2]
+    assert method.parts[0].logits[0] < 0 < method.parts[0].logits[1]
 
 
 def test_bounds_are_subtracted():

@@ -62,7 +62,7 @@ def test_given_the_same_random_numbers_it_equals_torchjd(monkeypatch):
         rows = torch.randn(tasks, 40, generator=generator)
         leak = torch.rand(tasks, generator=generator)
         method = mtlkit.create_method(f"graddrop(seed={case})", tasks, leak=leak.tolist())
-        numbers = uniform(case, method.draws, 40)
+        numbers = uniform(case, method.parts[0].draws, 40)
         monkeypatch.setattr(torch, "rand", lambda *shape, numbers=numbers, **options: numbers)
         expected = GradDrop(leak=leak)(rows)
         monkeypatch.undo()
@@ -82,8 +82,8 @@ def test_a_process_draws_for_its_own_columns_what_one_process_would():
     rows = torch.randn(2, 60, generator=torch.Generator().manual_seed(0))
     method = mtlkit.create_method("graddrop", 2)
     halves = [
-        method.merge_rows(rows[:, offset : offset + 30], method.read_state((0, 1), offset=offset))[0]
-        for offset in (0, 30)
+        method.parts[0].merge(half, method.parts[0].read((0, 1), rank=rank))[0]
+        for rank, half in enumerate(rows.split(30, dim=1))
     ]
     torch.testing.assert_close(torch.cat(halves), method.combine(rows))
 

@@ -22,7 +22,7 @@ def run_step(method, norms, losses):
     for parameter in method.parameters():
         parameter.grad = None
     method.total(values).backward()
-    return method.task_weights.grad
+    return method.parts[0].task_weights.grad
 
 
 def test_two_steps_by_hand():
@@ -33,7 +33,7 @@ def test_two_steps_by_hand():
     # norms 3 and 2.2, mean 2.6, targets 1.733 and 3.467: signs + and -
     gradient = run_step(method, [3.0, 2.2], [1.0, 4.0])
     torch.testing.assert_close(gradient, torch.tensor([3.0, -2.2]))
-    assert method.initial_losses.tolist() == [2.0, 4.0]
+    assert method.parts[0].initial_losses.tolist() == [2.0, 4.0]
 
 
 @settings(max_examples=50)
@@ -46,9 +46,9 @@ def test_its_gradient_is_autograds_on_the_papers_loss(seed, alpha):
     method = mtlkit.create_method("gradnorm", 4, alpha=alpha)
     run_step(method, norms, start)
     with torch.no_grad():
-        method.task_weights.copy_(torch.rand(4, generator=generator) + 0.1)
+        method.parts[0].task_weights.copy_(torch.rand(4, generator=generator) + 0.1)
     gradient = run_step(method, norms, now)
-    weights = method.task_weights.detach().clone().requires_grad_()
+    weights = method.parts[0].task_weights.detach().clone().requires_grad_()
     scaled = weights * torch.tensor(norms)
     rates = torch.tensor(now) / torch.tensor(start)
     target = (scaled.mean() * (rates / rates.mean()) ** alpha).detach()
@@ -136,12 +136,12 @@ def test_training_is_the_textbooks_with_weights_renormalized_after_each_step(mak
 def test_a_weight_driven_below_zero_is_set_to_zero():
     method = mtlkit.create_method("gradnorm", 2)
     with torch.no_grad():
-        method.task_weights.copy_(torch.tensor([-1.0, 3.0]))
+        method.parts[0].task_weights.copy_(torch.tensor([-1.0, 3.0]))
     run_step(method, [1.0, 1.0], [1.0, 1.0])
     assert method.stats.weights.tolist() == [0.0, 2.0]
     # from there, the next move counts in full
     with torch.no_grad():
-        method.task_weights += torch.tensor([0.5, 0.0])
+        method.parts[0].task_weights += torch.tensor([0.5, 0.0])
     run_step(method, [1.0, 1.0], [1.0, 1.0])
     assert method.stats.weights.tolist() == pytest.approx([0.4, 1.6])
 
@@ -149,7 +149,7 @@ def test_a_weight_driven_below_zero_is_set_to_zero():
 def test_tasks_that_are_alone_with_weights_of_zero_count_alike():
     method = mtlkit.create_method("gradnorm", 3)
     with torch.no_grad():
-        method.task_weights.copy_(torch.tensor([-1.0, -1.0, 3.0]))
+        method.parts[0].task_weights.copy_(torch.tensor([-1.0, -1.0, 3.0]))
     run_step(method, [1.0, 1.0, 1.0], [1.0, 1.0, 1.0])
     z = torch.zeros(1, 3, requires_grad=True)
     views = method(z)
@@ -160,24 +160,24 @@ def test_tasks_that_are_alone_with_weights_of_zero_count_alike():
 def test_an_absent_task_keeps_its_weight():
     method = mtlkit.create_method("gradnorm", 3)
     with torch.no_grad():
-        method.task_weights.copy_(torch.tensor([0.6, 0.9, 1.5]))
+        method.parts[0].task_weights.copy_(torch.tensor([0.6, 0.9, 1.5]))
     run_step(method, [1.0, 1.0, 1.0], [1.0, 1.0, 1.0])
     with torch.no_grad():
-        method.task_weights += torch.tensor([0.0, 0.0, 0.5])
+        method.parts[0].task_weights += torch.tensor([0.0, 0.0, 0.5])
     z = torch.zeros(1, 3, requires_grad=True)
     views = method(z)
     method.total([views[0][0, 0] + 1, None, views[2][0, 2] + 1]).backward()
     # 0.6 and 1.5 + 0.5, first with mean one, then with the sum that the two had
     torch.testing.assert_close(z.grad[0, [0, 2]], torch.tensor([0.6, 2.0]) / 1.3)
-    assert method.balanced.tolist() == pytest.approx([0.6 * 2.1 / 2.6, 0.9, 2.0 * 2.1 / 2.6])
+    assert method.parts[0].balanced.tolist() == pytest.approx([0.6 * 2.1 / 2.6, 0.9, 2.0 * 2.1 / 2.6])
 
 
 def test_the_parameter_is_left_to_the_optimizer():
     method = mtlkit.create_method("gradnorm", 2)
     with torch.no_grad():
-        method.task_weights.copy_(torch.tensor([1.0, 3.0]))
+        method.parts[0].task_weights.copy_(torch.tensor([1.0, 3.0]))
     run_step(method, [1.0, 1.0], [1.0, 1.0])
-    assert method.task_weights.tolist() == [1.0, 3.0]
+    assert method.parts[0].task_weights.tolist() == [1.0, 3.0]
     assert method.stats.weights.tolist() == [0.5, 1.5]
 
 

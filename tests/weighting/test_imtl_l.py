@@ -14,10 +14,10 @@ def leaves(values):
 def test_at_rest_all_scaled_losses_are_one(values):
     method = mtlkit.create_method("imtl_l", len(values)).double()
     with torch.no_grad():
-        method.log_scales.copy_(-torch.tensor(values).double().log())
+        method.parts[0].log_scales.copy_(-torch.tensor(values).double().log())
     losses = leaves(values)
     method.total(losses).backward()
-    assert method.log_scales.grad.abs().max() < 1e-6
+    assert method.parts[0].log_scales.grad.abs().max() < 1e-6
     for loss, value in zip(losses, values, strict=True):
         assert loss.grad.item() * value == pytest.approx(1.0, rel=1e-6)
 
@@ -29,7 +29,7 @@ def test_at_first_it_is_the_sum():
     total.backward()
     assert total.item() == 3.5
     assert [loss.grad.item() for loss in losses] == [1.0, 1.0]
-    assert method.log_scales.grad.tolist() == [2.0, -0.5]  # e^0 L - 1
+    assert method.parts[0].log_scales.grad.tolist() == [2.0, -0.5]  # e^0 L - 1
 
 
 def test_values_and_gradients_equal_torchjd():
@@ -41,7 +41,7 @@ def test_values_and_gradients_equal_torchjd():
         theirs, ours = IMTLL(count).double(), mtlkit.create_method("imtl_l", count).double()
         with torch.no_grad():
             theirs.log_scale.copy_(torch.randn(count, generator=generator))
-            ours.log_scales.copy_(theirs.log_scale)
+            ours.parts[0].log_scales.copy_(theirs.log_scale)
         stacked = torch.rand(count, generator=generator, dtype=torch.float64).requires_grad_()
         expected = theirs(stacked)
         expected.backward()
@@ -50,4 +50,4 @@ def test_values_and_gradients_equal_torchjd():
         total.backward()
         torch.testing.assert_close(total, expected)
         torch.testing.assert_close(torch.stack([loss.grad for loss in losses]), stacked.grad)
-        torch.testing.assert_close(ours.log_scales.grad, theirs.log_scale.grad)
+        torch.testing.assert_close(ours.parts[0].log_scales.grad, theirs.log_scale.grad)

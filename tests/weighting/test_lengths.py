@@ -11,11 +11,11 @@ from mtlkit.config.registry import methods
 SUMS = [
     "aligned_mtl", "aligned_mtl(scale_mode=median)", "aligned_mtl(scale_mode=rmse)", "config", "constant",
     "cr_mogm(inner=pcgrad)", "db_mtl", "fairgrad(alpha=0.0)", "graddrop", "graddrop(leak=0.3)", "gradnorm", "gradvac", "pcgrad",
-    "scale", "sum", "vanilla",
+    "lr_annealing", "match_primary", "scale", "sum", "vanilla",
 ]  # fmt: skip
 MEANS = [
     "cr_mogm", "dualproj", "excess_mtl", "imtl_g", "imtl", "krum", "krum(n_selected=2)", "mean", "mgda", "mgda(normalize=l2)", "moco", "modo",
-    "pcd", "random", "sdmgrad", "torchjd", "trimmed_mean", "upgrad",
+    "pcd", "random", "sdmgrad", "trimmed_mean", "upgrad",
 ]  # fmt: skip
 
 
@@ -53,6 +53,12 @@ class TestKEqualGradients:
         expected = tasks ** (1 / (1 + alpha)) * norm ** ((1 - alpha) / (1 + alpha))
         assert length(f"fairgrad(alpha={alpha})", tasks, norm) == pytest.approx(expected)
 
+    def test_get_the_norm_of_the_balancer(self, tasks, norm):
+        assert length("balancer(norm=3.0)", tasks, norm) == pytest.approx(3)
+
+    def test_get_a_power_of_k_and_of_their_norm_from_pivrg(self, tasks, norm):
+        assert length("pivrg", tasks, norm) == pytest.approx((tasks / norm) ** (1 / 3))
+
     def test_get_the_root_of_k_from_bargaining(self, tasks, norm):
         assert length("nash_mtl", tasks, norm) == pytest.approx(math.sqrt(tasks))
 
@@ -63,12 +69,19 @@ FACTORS = {
     "dwa": lambda tasks, loss: 1,
     "famo": lambda tasks, loss: 1 / tasks,
     "gls": lambda tasks, loss: 1 / tasks,
+    "go4align": lambda tasks, loss: 1,
+    "igb": lambda tasks, loss: 1 / loss,
     "imtl_l": lambda tasks, loss: 1,
+    "ldc": lambda tasks, loss: 1 / (tasks * loss),
     "normalize": lambda tasks, loss: 1 / loss,
     "pbi": lambda tasks, loss: 1 / math.sqrt(tasks),
+    "recap": lambda tasks, loss: 1,
+    "relobralo": lambda tasks, loss: 1,
     "si": lambda tasks, loss: 1 / loss,
+    "softadapt": lambda tasks, loss: 1 / tasks,
     "stch": lambda tasks, loss: 1 / (tasks * loss),
     "uw": lambda tasks, loss: 0.5,
+    "uw_so": lambda tasks, loss: 1 / tasks,
 }
 
 
@@ -86,4 +99,5 @@ def test_equal_losses_have_the_factor_that_is_said(spec, tasks, loss):
 @pytest.mark.parametrize("name", mtlkit.list_methods())
 def test_the_docstring_has_a_line_on_it(name):
     for part in methods.expand(name):
-        assert "Length:" in (methods.get(part.name).__doc__ or ""), part.name
+        text = methods.get(part.name).__doc__ or ""
+        assert "Update scale:" in text or "Length:" in text, part.name

@@ -29,8 +29,15 @@ SPECS = [
     "normalize(burn_in=2)",
     "constant",
     "normalize(burn_in=2)+uw",
+    "go4align",
+    "recap(window=1)",
+    "relobralo(rho=0.5)",
+    "softadapt",
+    "igb(window=2)",
+    "uw_so",
+    "ldc",
 ]
-WITH_STATE = [spec for spec in SPECS if spec not in ("gls", "si", "constant")]
+WITH_STATE = [spec for spec in SPECS if spec not in ("gls", "si", "constant", "uw_so")]
 
 
 def sequence(tasks, steps=6, seed=0):
@@ -125,13 +132,13 @@ def test_derivatives_of_a_scalarization_are_those_of_its_value(spec):
     method = mtlkit.create_method(spec, 4)
     for row in sequence(4):
         losses = torch.tensor(row, dtype=torch.float64)
-        state = method.read_state((0, 1, 2, 3))
-        value, slopes = method.scalarize(losses, state)
+        state = method.parts[0].read((0, 1, 2, 3))
+        value, slopes = method.parts[0].scalarize(losses, state)
         for k in range(4):
             nudge = torch.zeros(4, dtype=torch.float64)
             nudge[k] = 1e-6 * losses[k]
-            above, _ = method.scalarize(losses + nudge, state)
-            below, _ = method.scalarize(losses - nudge, state)
+            above, _ = method.parts[0].scalarize(losses + nudge, state)
+            below, _ = method.parts[0].scalarize(losses - nudge, state)
             slope = ((above - below) / (2 * nudge[k])).item()
             assert slopes[k].item() == pytest.approx(slope, rel=1e-5, abs=1e-6)
         total, weights = step(method, row)
@@ -139,8 +146,8 @@ def test_derivatives_of_a_scalarization_are_those_of_its_value(spec):
         assert weights == pytest.approx(slopes.tolist())
 
 
-# the weights of uw and imtl_l are learned, which combine does not do
-@pytest.mark.parametrize("spec", [spec for spec in SPECS if "uw" not in spec and spec != "imtl_l"])
+# the weights of uw, imtl_l and ldc are learned, which combine does not do
+@pytest.mark.parametrize("spec", [s for s in SPECS if not s.endswith(("uw", "imtl_l", "ldc"))])
 def test_combine_weighs_the_gradients_as_training_weighs_the_losses(spec):
     trained, combined = (mtlkit.create_method(spec, 3) for _ in range(2))
     rows = torch.eye(3, dtype=torch.float64)
@@ -162,8 +169,8 @@ def test_it_goes_before_a_merge(spec, merge):
     features = torch.ones(4, 5, requires_grad=True)
     losses = [(view * s).sum().exp() for view, s in zip(method(features), slopes / 9, strict=True)]
     values = [loss.item() for loss in losses]
-    weigher = mtlkit.create_method(spec, 3)
-    weights, _ = weigher.weigh_losses(torch.tensor(values), weigher.read_state((0, 1, 2)))
+    (weigher,) = mtlkit.create_method(spec, 3).parts
+    weights, _ = weigher.weigh_losses(torch.tensor(values), weigher.read((0, 1, 2)))
     weights = weights.detach().float()
     method.total(losses).backward()
     rows = torch.stack([w * v * s / 9 for w, v, s in zip(weights, values, slopes, strict=True)])
@@ -187,7 +194,7 @@ def test_a_step_with_a_bad_loss_leaves_no_trace(spec):
         torch.testing.assert_close(method.state_dict()[name], value)
 
 
-@pytest.mark.parametrize("spec", ["famo", "stch", "si", "gls"])
+@pytest.mark.parametrize("spec", ["famo", "stch", "si", "gls", "go4align", "igb", "uw_so"])
 def test_a_negative_loss_takes_no_step(spec):
     method = mtlkit.create_method(spec, 2)
     before = {name: value.clone() for name, value in method.state_dict().items()}
@@ -238,13 +245,13 @@ def test_a_hook_may_return_its_state_and_replace_it(kind, dtype):
 
 
 class MergingSI(SI):
-    def weights(self, gram):
-        return torch.ones_like(gram[0])
+    def weigh(self, gram, state):
+        return torch.ones_like(gram[0]), state
 
 
 def test_a_merge_made_of_a_loss_part_has_the_options_of_a_merge():
     assert {"wrt", "sync"} <= SI.hidden_options
-    assert MergingSI(2, wrt="parameters").wrt_parameters
+    assert mtlkit.Method(MergingSI(2, wrt="parameters")).wrt_parameters
     assert not {"wrt", "sync"} & MergingSI.hidden_options
 
 

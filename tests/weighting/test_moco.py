@@ -114,7 +114,7 @@ def test_first_step_on_parameters_is_that_worked_by_hand():
     # Y = diag(2, 4) / 2, Y Y' = diag(1, 4); w = (0.5, 0.5) - 0.1 * (0.5, 2), brought back to sum one
     merged = method.combine(torch.diag(torch.tensor([2.0, 4.0], dtype=torch.float64)))
     torch.testing.assert_close(merged, torch.tensor([0.575, 2 * 0.425], dtype=torch.float64))
-    assert method.tracked.tolist() == [[1.0, 0.0], [0.0, 2.0]]
+    assert method.parts[0].tracked.tolist() == [[1.0, 0.0], [0.0, 2.0]]
 
 
 @settings(max_examples=20, deadline=None)
@@ -141,7 +141,7 @@ def test_on_parameters_it_is_the_rule_of_the_paper(seed, tasks):
         expected = paper.merge(dict(enumerate(rows.numpy())))
         assert degrees(merged, expected) < 1e-4
         torch.testing.assert_close(merged, torch.from_numpy(expected))
-        torch.testing.assert_close(method.shares, torch.from_numpy(paper.weights))
+        torch.testing.assert_close(method.parts[0].shares, torch.from_numpy(paper.weights))
 
 
 @pytest.mark.parametrize("fork", [True, False], ids=["features", "losses"])
@@ -159,8 +159,8 @@ def test_a_network_follows_the_rule_of_the_paper_also_without_a_task(fork):
         assert degrees(merged, expected) < 1e-4
         torch.testing.assert_close(merged, torch.from_numpy(expected))
         optimizer.step()
-    assert (net.method.shares - 1 / 3).abs().max() > 0.05
-    torch.testing.assert_close(net.method.tracked, torch.from_numpy(paper.averages))
+    assert (net.method.parts[0].shares - 1 / 3).abs().max() > 0.05
+    torch.testing.assert_close(net.method.parts[0].tracked, torch.from_numpy(paper.averages))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -171,12 +171,12 @@ def test_on_parameters_training_goes_on_bit_for_bit_from_a_state_dict(before, dt
     for step in range(before):
         method.combine(rows[step])
     resumed = mtlkit.create_method("moco(wrt=parameters)", 3)
-    assert resumed.tracked.shape == (3, 0)
+    assert resumed.parts[0].tracked.shape == (3, 0)
     resumed.load_state_dict(copy.deepcopy(method.state_dict()), strict=True)
-    assert resumed.tracked.shape == (3, 20 if before else 0)
+    assert resumed.parts[0].tracked.shape == (3, 20 if before else 0)
     for step in range(before, 7):
         assert torch.equal(resumed.combine(rows[step]), method.combine(rows[step]))
-    assert torch.equal(resumed.tracked, method.tracked)
+    assert torch.equal(resumed.parts[0].tracked, method.parts[0].tracked)
 
 
 def test_on_parameters_a_step_that_is_not_finite_is_forgotten():
@@ -200,13 +200,13 @@ def test_on_parameters_another_number_of_coordinates_is_an_error():
 def test_share_of_an_absent_task_is_kept():
     method = mtlkit.create_method("moco(gamma=0.5)", 3)
     method.combine(torch.diag(torch.tensor([1.0, 2.0, 3.0])))
-    before = method.shares.clone()
+    before = method.parts[0].shares.clone()
     z = torch.randn(4, 3, requires_grad=True, generator=torch.Generator().manual_seed(0))
     views = method(z)
     method.total([views[0].square().sum(), None, (views[2] - 1).square().sum()]).backward()
-    assert method.shares[1] == before[1]
-    assert method.shares[0] != before[0]
-    torch.testing.assert_close(method.shares.sum().item(), 1.0)
+    assert method.parts[0].shares[1] == before[1]
+    assert method.parts[0].shares[0] != before[0]
+    torch.testing.assert_close(method.parts[0].shares.sum().item(), 1.0)
 
 
 @pytest.mark.parametrize("option", ["beta", "beta_sigma", "gamma", "gamma_sigma", "rho"])

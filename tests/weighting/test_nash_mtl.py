@@ -66,7 +66,7 @@ def test_two_totals_of_one_backward_are_two_steps():
         # autograd visits the later junction first
         torch.testing.assert_close(points[1].grad[0], plain.combine(rows[1]))
         torch.testing.assert_close(points[0].grad[0], plain.combine(rows[0]))
-    assert method.age == 6
+    assert method.parts[0].age == 6
 
 
 def test_a_task_that_was_never_present_makes_all_bargain_anew():

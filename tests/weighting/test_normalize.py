@@ -57,7 +57,7 @@ def test_the_sign_of_a_loss_is_kept():
 def test_a_loss_that_is_not_finite_is_no_reference():
     method = mtlkit.create_method("normalize(burn_in=0)", 2)
     method.total([torch.tensor(torch.nan), torch.tensor(3.0)])
-    assert method.reference.tolist() == [0.0, 0.0]
+    assert method.parts[0].reference.tolist() == [0.0, 0.0]
     assert weights(method, [2.0, 4.0]) == [0.5, 0.25]
 
 
@@ -66,7 +66,7 @@ def test_evaluation_uses_the_references_and_keeps_none():
     weights(method, [4.0])
     method.eval()
     assert method.total([torch.tensor(2.0)]).item() == 0.5
-    assert method.reference.tolist() == [4.0]
+    assert method.parts[0].reference.tolist() == [4.0]
 
 
 def test_a_negative_burn_in_is_an_error():

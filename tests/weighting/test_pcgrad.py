@@ -38,7 +38,7 @@ def test_tasks_that_agree_are_added():
 def test_it_is_the_papers_algorithm_in_its_own_random_order(rows):
     method = mtlkit.create_method("pcgrad", len(rows))
     for _ in range(2):
-        orders = random_orders(method.seed, method.draws, len(rows))
+        orders = random_orders(method.parts[0].seed, method.parts[0].draws, len(rows))
         expected = by_the_paper(rows.numpy(), orders.numpy())
         torch.testing.assert_close(method.combine(rows), torch.from_numpy(expected))
 
@@ -48,7 +48,7 @@ def test_it_is_the_papers_algorithm_in_its_own_random_order(rows):
 def test_it_equals_torchjd_given_the_same_orders(rows):
     method = mtlkit.create_method("pcgrad", len(rows))
     # it passes over the task itself, wherever that is in the order
-    drawn = random_orders(method.seed, method.draws, len(rows)).tolist()
+    drawn = random_orders(method.parts[0].seed, method.parts[0].draws, len(rows)).tolist()
     orders = iter([torch.tensor([i, *others]) for i, others in enumerate(drawn)])
     original = torch.randperm
     try:

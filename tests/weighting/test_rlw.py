@@ -75,10 +75,10 @@ def test_an_evaluation_does_not_move_the_draws():
     method = mtlkit.create_method("rlw", 3)
     losses = [torch.tensor(1.0)] * 3
     method.total(losses)
-    assert method.draws == 1
+    assert method.parts[0].draws == 1
     method.eval()
     method.total(losses)
-    assert method.draws == 1
+    assert method.parts[0].draws == 1
 
 
 def test_an_unknown_distribution_is_an_error_that_lists_the_known_ones():

@@ -123,7 +123,7 @@ def test_an_sgd_step_is_the_exponential_of_the_skew_gradient(blocks, batch: int,
 
 def run_param(param: str, rate: float, steps: int, move_base: bool) -> Tensor:
     torch.manual_seed(5)
-    net = SmallNet(f"rotate(param={param})+scale").double()
+    net = SmallNet(f"rotate(backend={param})+scale").double()
     optimizer = split_sgd(net, lr=0.02, method_lr=rate)
     for x in batches(steps):
         if move_base:
@@ -529,7 +529,7 @@ def test_a_rotation_of_an_absent_task_gets_no_gradient_and_stays() -> None:
         ("rotate(burn_in=-1)+scale", {"feature_dim": 4}, "burn_in"),
         ("rotate(burn_in=3)+pcgrad", {"feature_dim": 4}, "burn_in"),
         ("rotate(burn_in=3)", {"feature_dim": 4}, "burn_in"),
-        ("rotate(param=cayley)", {"feature_dim": 4}, "param"),
+        ("rotate(backend=cayley)", {"feature_dim": 4}, "backend"),
         ("rotate(start=zero)", {"feature_dim": 4}, "start"),
         ("rotate(dim=width)", {"feature_dim": 4}, "dim"),
         ("rotate(sizes=3)", {"feature_dim": 4}, "size"),

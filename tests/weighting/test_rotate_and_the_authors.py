@@ -22,7 +22,7 @@ class Comparison:
         backbone = nn.Sequential(nn.Linear(inputs, 9), nn.Tanh(), nn.Linear(9, features)).to(dtype)
         heads = nn.ModuleList(nn.Linear(features, 1) for _ in range(tasks)).to(dtype)
         method = mtlkit.create_method(ours, tasks, feature_dim=features).to(dtype)
-        method.fork_part.rotation.base.copy_(orthogonalize(method.rotations, iterations=2))
+        method.forking.rotation.base.copy_(orthogonalize(method.rotations, iterations=2))
         self.start = method.rotations
         authors = AuthorsRotoGrad(self.start, burn_in=5)
         nets = [(backbone, heads, method), (copy.deepcopy(backbone), copy.deepcopy(heads), authors)]

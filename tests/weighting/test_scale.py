@@ -26,15 +26,15 @@ def test_references_are_read_anew_at_burn_in():
         merged = method.combine(torch.diag(torch.tensor(norms)))
     # references are now (4, 8): ratios 1/2 and 1/4, alpha = 2/3 and 1/3, C = 2
     torch.testing.assert_close(merged, torch.tensor([2.0, 2.0]))
-    assert method.initial_norms.tolist() == [4.0, 8.0]
+    assert method.parts[0].initial_norms.tolist() == [4.0, 8.0]
 
 
 def test_the_reference_of_a_task_that_starts_with_a_zero_gradient_is_its_first_other():
     method = mtlkit.create_method("scale", 2)
     method.combine(torch.diag(torch.tensor([2.0, 0.0])))
-    assert method.initial_norms.tolist() == [2.0, 0.0]
+    assert method.parts[0].initial_norms.tolist() == [2.0, 0.0]
     method.combine(torch.diag(torch.tensor([1.0, 3.0])))
-    assert method.initial_norms.tolist() == [2.0, 3.0]
+    assert method.parts[0].initial_norms.tolist() == [2.0, 3.0]
 
 
 def test_an_absent_task_keeps_its_reference():
@@ -44,8 +44,8 @@ def test_an_absent_task_keeps_its_reference():
         features = method(z * 1)
         losses = [None if w is None else w * f[0, 0] for w, f in zip(weights, features, strict=True)]
         method.total(losses).backward()
-    assert method.initial_norms.tolist() == [2.0, 3.0]
-    assert method.seen.tolist() == [2, 1]
+    assert method.parts[0].initial_norms.tolist() == [2.0, 3.0]
+    assert method.parts[0].seen.tolist() == [2, 1]
 
 
 @settings(max_examples=100)
@@ -93,10 +93,10 @@ def test_strong_conflict_can_raise_a_loss():
 def test_weights_and_new_state_are_a_function_of_gram_matrix_and_state():
     method = mtlkit.create_method("scale", 3)
     gram = torch.diag(torch.tensor([4.0, 9.0, 16.0], dtype=torch.float64))
-    weights, new = method.weigh(gram, method.read_state((0, 1, 2)))
+    weights, new = method.parts[0].weigh(gram, method.parts[0].read((0, 1, 2)))
     torch.testing.assert_close(weights, 3 / torch.tensor([2.0, 3.0, 4.0], dtype=torch.float64))
     assert new.initial_norms.tolist() == [2.0, 3.0, 4.0]
-    assert method.initial_norms.tolist() == [0.0, 0.0, 0.0]
+    assert method.parts[0].initial_norms.tolist() == [0.0, 0.0, 0.0]
 
 
 def test_a_negative_burn_in_is_refused():

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mtlkit
+from mtlkit.errors import SpecError
 from tests.weighting.strategies import drawn
 
 
@@ -46,3 +47,49 @@ def test_agrees_with_torchjd_on_drawn_matrices():
         theirs = UPGrad(projector=QuadprogProjector(norm_eps=0.0, reg_eps=1e-10))(rows)
         ours = mtlkit.create_method("upgrad", tasks).combine(rows)
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_preference_weighs_the_projections():
+    gram = torch.tensor([[1.0, -0.5], [-0.5, 1.0]], dtype=torch.float64)
+    # the projections are g1 + g2 / 2 and g2 + g1 / 2
+    weights = mtlkit.create_method("upgrad(preference=[2, 1])", 2).weights(gram)
+    torch.testing.assert_close(weights, torch.tensor([2.5, 2.0], dtype=torch.float64))
+
+
+def test_a_preference_is_torchjd_s_vector():
+    pytest.importorskip("quadprog")
+    pytest.importorskip("qpsolvers")
+    from torchjd.aggregation import UPGrad
+    from torchjd.linalg import QuadprogProjector
+
+    for seed in range(100):
+        tasks = 2 + seed % 6
+        rows = drawn(seed, tasks, 12)
+        preference = drawn(seed + 1000, 1, tasks)[0].abs() * (torch.arange(tasks) != seed % 9)
+        projector = QuadprogProjector(norm_eps=0.0, reg_eps=1e-10)
+        theirs = UPGrad(pref_vector=preference, projector=projector)(rows)
+        ours = mtlkit.create_method("upgrad", tasks, preference=preference.tolist()).combine(rows)
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["upgrad", "dualproj", "aligned_mtl", "config"])
+def test_preferences_are_checked_and_may_name_the_tasks(method):
+    rows = drawn(0, 2, 5)
+    named = mtlkit.create_method(f"{method}(preference={{b: 3}})", ("a", "b"))
+    listed = mtlkit.create_method(f"{method}(preference=[1, 3])", ("a", "b"))
+    torch.testing.assert_close(named.combine(rows), listed.combine(rows))
+    assert str(mtlkit.create_method(str(listed), ("a", "b"))) == str(listed)
+    for wrong in ("[0, 0]", "[-1, 2]", "[1]"):
+        with pytest.raises(SpecError, match=f"preference of {method}"):
+            mtlkit.create_method(f"{method}(preference={wrong})", 2)
+
+
+@pytest.mark.parametrize("method", ["upgrad", "dualproj", "aligned_mtl", "config"])
+def test_without_a_task_the_others_keep_their_preference(method):
+    full = mtlkit.create_method(f"{method}(preference=[2, 5, 1])", 3)
+    smaller = mtlkit.create_method(f"{method}(preference=[2, 1])", 2)
+    slopes = drawn(0, 3, 6)
+    z = torch.ones(6, dtype=torch.float64, requires_grad=True)
+    views = full(z)
+    full.total([views[0] @ slopes[0], None, views[2] @ slopes[2]]).backward()
+    torch.testing.assert_close(z.grad, smaller.combine(slopes[[0, 2]]))

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
-from mtlkit.weighting._forms.numbers import Numbers, per_task
+from mtlkit.weighting._forms.numbers import Numbers, preference_of
 
 
 class Scalarization(GradientAggregator):
@@ -51,10 +50,7 @@ class PreferredScalarization(Scalarization):
         """Change the preference, for example to a new random one before each step."""
         if isinstance(preference, Tensor):
             preference = preference.tolist()
-        option = f"preference of {self.name}"
-        values = per_task(option, preference, self.tasks, 1.0, low=0.0)
-        if not any(values):
-            raise SpecError(f"{option} is all zero; at least one task must count")
+        values = preference_of(self.name, preference, self.tasks)
         self.preference = preference
         self.weighting.copy_(torch.tensor(values, dtype=torch.float64))
 

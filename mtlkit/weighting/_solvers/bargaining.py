@@ -8,12 +8,15 @@ from mtlkit.weighting._solvers.geometry import EPS, Matrix, norms_and_cosines
 from mtlkit.weighting._solvers.min_norm import is_stationary
 
 
-def bargaining_weights(gram: Matrix, power: float, rounding: float = EPS) -> Matrix:
-    """The a > 0 with ``G a = a ** -power``: the minimum of ``a'Ga / 2 - sum_k phi(a_k)``.
+def bargaining_weights(
+    gram: Matrix, power: float, rounding: float = EPS, shares: Matrix | None = None
+) -> Matrix:
+    """The a > 0 with ``G a = (shares / a) ** power``: the minimum of ``a'Ga / 2 - sum_k phi_k(a_k)``.
 
     Here phi is the logarithm for power 1 (Nash-MTL) and ``a ** (1 - power) / (1 - power)`` otherwise
-    (FairGrad), so the problem is strictly convex and its solution unique. It is found by damped
-    Newton's method, whose quadratic convergence ends at machine precision.
+    (FairGrad), times ``shares ** power`` (PIVRG; ones by default), so the problem is strictly convex
+    and its solution unique. It is found by damped Newton's method, whose quadratic convergence ends at
+    machine precision.
 
     A task whose gradient is zero has nothing to bargain about and gets weight zero. Where a positive
     combination of the gradients vanishes to ``rounding`` (a Pareto stationary point) no finite
@@ -31,10 +34,13 @@ def bargaining_weights(gram: Matrix, power: float, rounding: float = EPS) -> Mat
     norms, cosines = norms_and_cosines(gram[np.ix_(active, active)])
     if is_stationary(cosines, rounding):
         return weights
-    # a = b / norms turns the equation into C b = norms ** (power - 1) * b ** -power;
+    # a = b / norms turns the equation into C b = norms ** (power - 1) * (shares / b) ** power;
     # the largest norm only sets the unit of b
     largest = norms.max()
-    solution = _solve_power_law(cosines, (norms / largest) ** (power - 1), power)
+    scale = (norms / largest) ** (power - 1)
+    if shares is not None:
+        scale = scale * shares[active] ** power
+    solution = _solve_power_law(cosines, scale, power)
     weights[active] = solution * largest ** ((power - 1) / (power + 1)) / norms
     return weights
 

@@ -1,0 +1,88 @@
+"""EnCodec's balancer: fixed shares of the merged gradient's norm."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from mtlkit.config.registry import register_method
+from mtlkit.config.search import Choice, LogUniform
+from mtlkit.engine.gram import norms_of, safe_divide
+from mtlkit.errors import SpecError
+from mtlkit.method.aggregator import GradientAggregator, Tasks
+from mtlkit.method.state import State
+from mtlkit.weighting._forms.numbers import Numbers, preference_of
+
+
+@register_method("balancer")
+class Balancer(GradientAggregator):
+    r"""Give every task a fixed share of the merged gradient, whatever the size of its own.
+
+    .. math:: \sum_k R\, \frac{\lambda_k}{\sum_j \lambda_j}\, \frac{G_k}{\langle \|G_k\| \rangle_\beta}
+
+    with the bias-corrected moving average :math:`\langle \|G_k\| \rangle_\beta` of the task's gradient
+    norms. So the :math:`\lambda_k` mean shares, not factors of losses with units, and the learning rate
+    alone decides the size of a step. A task whose gradients have all been zero takes no part; the shares
+    are those of the tasks that are present.
+
+    Update scale: K identical gradients g merge to :math:`R\, g / \|g\|` in the first step.
+
+    Differences: the authors average the norms of the single samples' gradients; here the norm is that of
+    the whole batch's gradient, as for all methods, which with B samples of equal norms changes R by
+    :math:`\sqrt B`. They balance gradients of the decoder's output and add 1e-12 to the averages.
+    LibMTL and TorchJD do not have the method.
+
+    Args:
+        preference: numbers :math:`\lambda` of zero or more, one per task or by name; tasks that a
+            mapping does not name have 1, as all have by default.
+        norm: R, the norm of the merged gradient if all gradients are parallel and of their average norm.
+        beta: decay of the moving averages; 0 takes each step as it is.
+
+    Example:
+        >>> import mtlkit, torch
+        >>> method = mtlkit.create_method("balancer(preference=[1, 4])", 2)
+        >>> method.combine(torch.tensor([[100.0, 0.0], [0.0, 0.02]]))
+        tensor([0.2000, 0.8000])
+    """
+
+    paper = "Défossez et al., High Fidelity Neural Audio Compression, TMLR 2023"
+    url = "https://arxiv.org/abs/2210.13438"
+    year = 2023
+    idea = "Equal shares: no task dominates by its size"
+    reads_angles = False
+    waived_laws = {"single_task": "the gradient of a single task gets the norm R"}
+    search_space = {"norm": LogUniform(0.1, 10.0), "beta": Choice(0.9, 0.99, 0.999)}
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        preference: Numbers | None = None,
+        norm: float = 1.0,
+        beta: float = 0.999,
+        **common: Any,
+    ) -> None:
+        super().__init__(tasks, **common)
+        if not 0 < norm < math.inf:
+            raise SpecError(f"norm of balancer must be positive and finite, not {norm}")
+        if not 0 <= beta < 1:
+            raise SpecError(f"beta of balancer must be in [0, 1), not {beta}")
+        self.preference = preference
+        self.norm = norm
+        self.beta = beta
+        if preference is not None:
+            reason = "the shares belong to named tasks"
+            self.waived_laws = {**self.waived_laws, "permutation": reason, "absent_task": reason}
+        self.add_constant("shares", preference_of("balancer", preference, self.tasks))
+        self.add_state("norms", 0.0)
+        self.add_state("seen", 0)
+
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
+        """The shares divided by the average norms."""
+        seen = state.seen + 1
+        norms = self.beta * state.norms + (1 - self.beta) * norms_of(gram)
+        averages = norms / (1 - self.beta ** seen.double())
+        shares = safe_divide(state.shares, state.shares.sum())
+        return self.norm * safe_divide(shares, averages), state.replace(norms=norms, seen=seen)

@@ -1,0 +1,113 @@
+"""Learning-rate annealing: bring all gradients to the size of a reference task's."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from mtlkit.config.registry import register_method
+from mtlkit.config.search import Choice, LogUniform
+from mtlkit.engine.gram import norms_of, safe_divide
+from mtlkit.errors import SpecError
+from mtlkit.method.aggregator import GradientAggregator, Tasks
+from mtlkit.method.state import State
+from mtlkit.weighting._forms.primary import primary_flags
+
+
+@register_method("lr_annealing")
+class LRAnnealing(GradientAggregator):
+    r"""Scale every gradient to the size of the reference task's, by a moving average of the ratios.
+
+    With ``wrt=parameters`` this is the paper's rule, for a physics-informed network with the residual
+    of the equation as reference r:
+
+    .. math:: G_r + \sum_{k \ne r} \lambda_k G_k, \qquad
+        \lambda_k \leftarrow (1 - \alpha)\, \lambda_k
+        + \alpha\, \frac{\max |G_r|}{\operatorname{mean} |G_k|}
+
+    with maximum and mean over all entries of the gradients. All :math:`\lambda_k` are 1 at first, and a
+    step uses the new ones. How many entries a feature's gradient has depends on the batch, and its
+    extremes on how the batch is split over processes. So at the features the norms take the place of
+    both, :math:`\|G_r\| / \|G_k\|`.
+
+    Where the reference task is absent, or one of the two gradients is zero, :math:`\lambda_k` stays as
+    it is.
+
+    Update scale: K identical gradients g merge to K g at the features, and with ``reference=mean``. The
+    maximum exceeds the mean, so that :math:`\lambda_k` grows with the number of parameters.
+
+    Differences: the authors' code renews the weights every ten steps, here it is every step; it takes
+    the mean of the layers' means, here it is the mean of all entries. The code keeps 0.9 of the old
+    weights, which is ``alpha=0.1``. The code of ReLoBRaLo's authors has ``reference=mean``. LibMTL and
+    TorchJD do not have the method.
+
+    Args:
+        primary: name or index of the reference task; without it the first.
+        alpha: share of the new ratio in the moving average.
+        reference: what is taken of the reference gradient with ``wrt=parameters``: ``max`` or ``mean``
+            of its absolute entries.
+
+    Example:
+        >>> import mtlkit, torch
+        >>> method = mtlkit.create_method("lr_annealing(wrt=parameters, alpha=0.5)", 2)
+        >>> method.combine(torch.tensor([[2.0, 8.0], [1.0, 3.0]]))  # ratio 8 / 2, weight (1 + 4) / 2
+        tensor([ 4.5000, 15.5000])
+    """
+
+    paper = (
+        "Wang et al., Understanding and Mitigating Gradient Flow Pathologies in Physics-Informed Neural "
+        "Networks, SIAM Journal on Scientific Computing 2021"
+    )
+    url = "https://arxiv.org/abs/2001.04536"
+    year = 2021
+    idea = "Equal shares: no task dominates by its size"
+    reads_angles = False
+    waived_laws = {"permutation": "the first task is the reference, unless another is named"}
+    search_space = {"alpha": LogUniform(0.001, 0.9), "reference": Choice("max", "mean")}
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        primary: str | int | None = None,
+        alpha: float = 0.1,
+        reference: Literal["max", "mean"] = "max",
+        **common: Any,
+    ) -> None:
+        super().__init__(tasks, **common)
+        if not 0 <= alpha <= 1:
+            raise SpecError(f"alpha of lr_annealing must be in [0, 1], not {alpha}")
+        if reference not in ("max", "mean"):
+            raise SpecError(f"reference of lr_annealing must be 'max' or 'mean', not {reference!r}")
+        self.primary = primary
+        self.alpha = alpha
+        self.reference = reference
+        self.needs_whole_gradients = self.wrt == "parameters"
+        if primary is not None:
+            self.waived_laws = {
+                "permutation": "the reference task is named",
+                "absent_task": "the reference task is named",
+            }
+        self.add_constant("is_primary", primary_flags(primary, self.tasks))
+        self.add_state("lambdas", 1.0)
+
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
+        """The moving average of the ratios of norms."""
+        norms = norms_of(gram)
+        return self._average(norms, norms, state)
+
+    def merge(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
+        """The paper's own rule: the ratios of maximum and mean."""
+        sizes = grads.abs()
+        means = sizes.mean(dim=1).double()
+        references = sizes.amax(dim=1).double() if self.reference == "max" else means
+        weights, state = self._average(references, means, state)
+        return weights.to(grads.dtype) @ grads, state
+
+    def _average(self, references: Tensor, sizes: Tensor, state: State) -> tuple[Tensor, State]:
+        ratios = safe_divide((state.is_primary * references).sum(), sizes)
+        moved = torch.lerp(state.lambdas, ratios, self.alpha)
+        lambdas = torch.where((ratios > 0) & (state.is_primary == 0), moved, state.lambdas)
+        return lambdas, state.replace(lambdas=lambdas)

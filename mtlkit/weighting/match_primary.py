@@ -1,0 +1,116 @@
+"""Bring auxiliary gradients to the norm of the main task's: VQGAN's weight and MetaBalance."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mtlkit.config.registry import register_method
+from mtlkit.config.search import Choice, LogUniform, Uniform
+from mtlkit.engine.gram import norms_of, safe_divide
+from mtlkit.errors import SpecError
+from mtlkit.method.aggregator import GradientAggregator, Tasks
+from mtlkit.method.state import State
+from mtlkit.weighting._forms.primary import primary_flags
+
+
+@register_method("match_primary")
+class MatchPrimary(GradientAggregator):
+    r"""Add the auxiliary tasks' gradients with the norm of the main task's.
+
+    .. math:: G_p + \sum_{k \ne p} w_k G_k, \qquad
+        w_k = c \Big( r \min\Big( \frac{n_p}{n_k},\, w_{max} \Big) + 1 - r \Big)
+
+    with the norms :math:`n_k = \|G_k\|`, or their moving averages (bias-corrected) for ``beta`` above
+    zero. By default this is VQGAN's adaptive weight, there of the adversarial loss relative to the
+    reconstruction loss. MetaBalance is ``match_primary(relax=0.7, beta=0.9, wrt=parameters,
+    groups=tensor)``: the same for every parameter tensor, with averages and a relaxation. Where the main
+    task is absent, or has had no gradient but zero, the ratios are 1.
+
+    Update scale: K identical gradients g merge to K g.
+
+    Differences: VQGAN takes the norms at the decoder's last layer; here they are those of the gradients
+    that are merged. It adds a constant to the norm in the denominator, 1e-6 in the paper and 1e-4 in the
+    code. MetaBalance's averages start at zero, which cancels in the quotient; here they are corrected
+    for it, which differs only for tasks that are absent at times. Its strategies that only enlarge or
+    only reduce gradients are left out. LibMTL and TorchJD do not have the method.
+
+    Args:
+        primary: name or index of the main task; without it the first.
+        strength: c, how large the auxiliary gradients are relative to the main one. It is 0.8 to 1 in
+            VQGAN's configurations.
+        relax: r, from 0 (plain sum) to 1 (equal norms). MetaBalance has 0.7 in its code.
+        beta: decay of the moving averages; 0 takes each step as it is. MetaBalance has 0.9.
+        max_ratio: :math:`w_{max}`; 10,000 in VQGAN's code, no limit in MetaBalance's.
+
+    Example:
+        >>> import mtlkit, torch
+        >>> method = mtlkit.create_method("match_primary(primary=seg)", ("depth", "seg"))
+        >>> method.combine(torch.tensor([[100.0, 0.0], [0.0, 5.0]]))
+        tensor([5., 5.])
+    """
+
+    paper = (
+        "Esser et al., Taming Transformers for High-Resolution Image Synthesis, CVPR 2021; He et al., "
+        "MetaBalance: Improving Multi-Task Recommendations via Adapting Gradient Magnitudes of "
+        "Auxiliary Tasks, WWW 2022"
+    )
+    url = "https://arxiv.org/abs/2012.09841"
+    year = 2021
+    idea = "Equal shares: no task dominates by its size"
+    reads_angles = False
+    waived_laws = {"permutation": "the first task is the main one, unless another is named"}
+    search_space = {
+        "strength": LogUniform(0.1, 10.0),
+        "relax": Uniform(0.1, 1.0),
+        "beta": Choice(0.0, 0.9, 0.99),
+    }
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        primary: str | int | None = None,
+        strength: float = 1.0,
+        relax: float = 1.0,
+        beta: float = 0.0,
+        max_ratio: float = 1e4,
+        **common: Any,
+    ) -> None:
+        super().__init__(tasks, **common)
+        if not 0 <= strength < math.inf:
+            raise SpecError(f"strength of match_primary must be 0 or more and finite, not {strength}")
+        if not 0 <= relax <= 1:
+            raise SpecError(f"relax of match_primary must be in [0, 1], not {relax}")
+        if not 0 <= beta < 1:
+            raise SpecError(f"beta of match_primary must be in [0, 1), not {beta}")
+        if not 0 < max_ratio < math.inf:
+            raise SpecError(f"max_ratio of match_primary must be positive and finite, not {max_ratio}")
+        self.primary = primary
+        self.strength = strength
+        self.relax = relax
+        self.beta = beta
+        self.max_ratio = max_ratio
+        if primary is not None:
+            self.waived_laws = {
+                "permutation": "the main task is named",
+                "absent_task": "the main task is named",
+            }
+        self.add_constant("is_primary", primary_flags(primary, self.tasks))
+        self.add_state("norms", 0.0)
+        self.add_state("seen", 0)
+
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
+        """The relaxed ratios of the norms; 1 for the main task."""
+        seen = state.seen + 1
+        norms = self.beta * state.norms + (1 - self.beta) * norms_of(gram)
+        averages = norms / (1 - self.beta ** seen.double())
+        main = (state.is_primary * averages).sum()
+        ratios = safe_divide(main, averages).clamp(max=self.max_ratio)
+        ratios = torch.where(main > 0, ratios, 1.0)
+        weights = self.strength * (self.relax * ratios + (1 - self.relax))
+        weights = torch.where(state.is_primary == 1, 1.0, weights)
+        return weights, state.replace(norms=norms, seen=seen)

@@ -1,0 +1,70 @@
+"""UW-SO: softmax-normalized optimal uncertainty weights."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mtlkit.config.registry import register_method
+from mtlkit.config.search import LogUniform
+from mtlkit.engine.gram import safe_divide
+from mtlkit.errors import SpecError
+from mtlkit.method.aggregator import GradientAggregator, Tasks
+from mtlkit.method.state import State
+
+
+@register_method("uw_so")
+class UWSO(GradientAggregator):
+    r"""Weigh every loss by a softmax of the inverse losses, the weights that ``uw`` would learn.
+
+    .. math:: w = \operatorname{softmax}\Big( \frac{1}{T L} \Big)
+
+    For given losses, uncertainty weighting is optimal at weights proportional to :math:`1/L_k`; the
+    softmax with the temperature T normalizes them. Nothing is learned, so that the weights follow the
+    losses at once. The losses have to be positive: a loss of zero takes no part in the step, a negative
+    one makes the total NaN.
+
+    Update scale: at equal losses every loss has the factor 1/K; the factors always sum to 1.
+
+    Differences: none from the paper, which tunes T for each data set and names no default. LibMTL and
+    TorchJD do not have the method.
+
+    Args:
+        temperature: T, in one divided by the unit of the losses; larger values make the weights more
+            equal.
+
+    Example:
+        >>> import mtlkit, torch
+        >>> losses = [torch.tensor(value, requires_grad=True) for value in (1.0, 0.5)]
+        >>> mtlkit.create_method("uw_so", 2).total(losses).backward()
+        >>> [round(loss.grad.item(), 3) for loss in losses]  # softmax(1, 2)
+        [0.269, 0.731]
+    """
+
+    paper = (
+        "Kirchdorfer et al., Analytical Uncertainty-Based Loss Weighting in Multi-Task Learning, DAGM "
+        "GCPR 2024"
+    )
+    url = "https://arxiv.org/abs/2408.07985"
+    year = 2024
+    idea = "Weigh losses: by uncertainty, progress or chance"
+    uses_losses = True
+    search_space = {"temperature": LogUniform(0.1, 100.0)}
+
+    def __init__(self, tasks: Tasks, *, temperature: float = 1.0, **common: Any) -> None:
+        super().__init__(tasks, **common)
+        if not 0 < temperature < math.inf:
+            raise SpecError(f"temperature of uw_so must be positive and finite, not {temperature}")
+        self.temperature = temperature
+
+    def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
+        """Softmax over the losses that are not zero."""
+        exact = torch.where(losses < 0, torch.nan, losses.double())
+        inverse = safe_divide(torch.ones_like(exact), exact)
+        active = exact != 0
+        shifted = torch.where(active, (inverse - inverse.max()) / self.temperature, -torch.inf)
+        shares = shifted.exp()
+        return safe_divide(shares, shares.sum()), state
