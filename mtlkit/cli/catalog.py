@@ -216,7 +216,7 @@ def _waits(source: ClassSource) -> str:
     """What a CUDA device is waited for: a solver on the host, or PyTorch's eigenvalues."""
     if source.mentions("eigh"):
         return " + eigenvalues"
-    return " + solver" if source.attribute("solves_on_host", False) else ""
+    return " + solver" if source.mentions("on_host") else ""
 
 
 def _options(source: ClassSource, merges: bool) -> tuple[Option, ...]:
