@@ -71,10 +71,13 @@ wheel: $(STAMP)  ## Build sdist and wheel into dist/ and check them
 	$(BIN)/python -m build --quiet
 	$(BIN)/twine check --strict dist/*
 
-wheel-test: wheel  ## Install the wheel into an empty environment; run the doctor and the README's code
+wheel-test: wheel  ## Install the wheel into an empty environment; run the README's code, then the doctor
 	rm -rf build/empty && $(PYTHON) -m venv build/empty
 	build/empty/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
-	cd build/empty && bin/mtlkit doctor && bin/python $(CURDIR)/tests/docs/run_blocks.py $(CURDIR)/README.md
+	cd build/empty && bin/python $(CURDIR)/tests/docs/run_blocks.py $(CURDIR)/README.md
+	cd build/empty && ! bin/mtlkit doctor  # names the extra, and ends with code 1
+	build/empty/bin/python -m pip install --quiet --disable-pip-version-check "$$(echo dist/*.whl)[train]"
+	cd build/empty && bin/mtlkit doctor && bin/mtlkit methods
 
 results: $(STAMP)  ## Redraw tables and figures of benchmarks/results from the stored runs
 	$(BIN)/python -m benchmarks.draw_results

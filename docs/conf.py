@@ -9,7 +9,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent / "_ext")]
 
-from method_pages import write_method_pages  # noqa: E402
+from method_pages import cost_table, write_method_pages  # noqa: E402
 from notebooks import examples_folder, outputs_folder, prepare_kernels  # noqa: E402
 from rules_table import rules_table  # noqa: E402
 from settings_table import settings_table  # noqa: E402
@@ -85,6 +85,11 @@ def write_rules() -> None:
     (Path(__file__).parent / "settings_tables" / "rules.txt").write_text(rules_table())
 
 
+def write_costs() -> None:
+    """What `docs/speed.md` includes: a step with every method, from the measured ratios."""
+    (Path(__file__).parent / "settings_tables" / "costs.txt").write_text(cost_table())
+
+
 def write_laws() -> None:
     """What `docs/design.md` includes: the laws that every method is checked for."""
     lines = [f"- `{name}`: {sentence}" for name, sentence in LAWS.items()]
@@ -107,6 +112,7 @@ def setup(app: Any) -> None:
 write_method_pages(Path(__file__).parent / "methods")
 write_settings_tables()
 write_rules()
+write_costs()
 write_laws()
 write_page(Path(__file__).parent / "results.md")
 # last, since the drawings above have a style of their own

@@ -1,8 +1,20 @@
-"""mtlkit: multi-task learning for PyTorch, the published remedies behind one string."""
+"""Multi-task learning for PyTorch: the published methods by name, in your own training loop.
 
-from typing import TYPE_CHECKING, Any
+>>> import torch, mtlkit
+>>> method = mtlkit.create_method("pcgrad", tasks=("seg", "depth"))
+>>> features = torch.ones(1, 2, requires_grad=True)
+>>> seg, depth = method(features)  # fork the features
+>>> method.total({"seg": seg.sum(), "depth": -depth[:, 0].sum()}).backward()  # one ordinary backward
+>>> features.grad  # the conflict is removed
+tensor([[-0.5000,  1.5000]])
+"""
+
+import importlib as _importlib
+from typing import TYPE_CHECKING
+from typing import Any as _Any
 
 from mtlkit._version import __version__
+from mtlkit.config.extras import lazy_names as _lazy_names
 from mtlkit.config.registry import (
     list_architectures,
     list_methods,
@@ -23,9 +35,9 @@ if TYPE_CHECKING:
     from mtlkit.experiments.tuning.study import tune
     from mtlkit.method.aggregator import GradientAggregator
     from mtlkit.method.create import create_method
-    from mtlkit.method.method import Method
     from mtlkit.method.dropins import backward, mtl_backward
     from mtlkit.method.losses import weigh_by_labels
+    from mtlkit.method.method import Method
     from mtlkit.tasks import Task, register_task
     from mtlkit.training.experiment import train
     from mtlkit.training.optimizers import param_groups, rotation_schedule
@@ -62,7 +74,7 @@ __all__ = [
 ]
 
 # imported when first used: torch takes seconds, and not every command of the command line needs it
-_LAZY: dict[str, str] = {
+_LAZY = {
     "Architecture": "mtlkit.architectures.base",
     "GradientAggregator": "mtlkit.method.aggregator",
     "Method": "mtlkit.method.method",
@@ -85,27 +97,24 @@ _LAZY: dict[str, str] = {
     "tune": "mtlkit.experiments.tuning.study",
     "weigh_by_labels": "mtlkit.method.losses",
 }
-_MODULES = (
+_PACKAGES = (
     "architectures",
     "data",
-    "report",
     "integrations",
+    "report",
     "tasks",
     "testing",
     "training",
     "weighting",
 )
+_get_lazy = _lazy_names(__name__, _LAZY)
 
 
-def __getattr__(name: str) -> Any:
-    import importlib
-
-    if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module 'mtlkit' has no attribute {name!r}")
+def __getattr__(name: str) -> _Any:
+    if name in _PACKAGES:
+        return _importlib.import_module(f"{__name__}.{name}")
+    return _get_lazy(name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_LAZY, *_MODULES})
+    return sorted({*globals(), *__all__, *_PACKAGES})

@@ -36,22 +36,34 @@ class MissingExtraError(MtlkitError, ImportError):
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
             f"{purpose} needs the package {package!r}, which is not installed; "
-            f"in a clone of mtlkit, install it with: pip install '.[{extra}]'"
+            f"pip install 'mtlkit[{extra}]'"
         )
 
 
 def unknown_key(source: str, key: object, known: Iterable[str]) -> ConfigError:
-    """The error for a wrong key of a configuration."""
+    """Make the error for a wrong key of a configuration.
+
+    >>> print(unknown_key("run.yaml", "epoch", ["epochs", "lr"]))
+    run.yaml: unknown key 'epoch'; did you mean 'epochs'? known: epochs, lr
+    """
     return ConfigError(f"{source}: unknown key {shorten(key)}{_nearest(str(key), known)}")
 
 
 def unknown_name(kind: str, given: str, known: Iterable[str]) -> UnknownNameError:
-    """The error for a wrong name: nearest names first, then the full list."""
+    """Make the error for a wrong name: the nearest names first, then the full list.
+
+    >>> print(unknown_name("method", "pcgad", ["mgda", "pcgrad"]))
+    unknown method 'pcgad'; did you mean 'pcgrad'? known: mgda, pcgrad
+    """
     return UnknownNameError(f"unknown {kind} {given!r}{_nearest(given, known)}")
 
 
 def shorten(value: object) -> str:
-    """A value as a message shows it, in 120 characters at most."""
+    """Show a value in a message, in 120 characters at most.
+
+    >>> shorten("a" * 200)[-10:]
+    'aaaaaaa...'
+    """
     try:
         text = repr(value)
     except (RecursionError, ValueError):

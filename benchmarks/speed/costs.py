@@ -1,27 +1,28 @@
-"""What a step with each method adds at K = 10: the figures in ``mtlkit methods`` and the docs' table.
+"""A ResNet18 step with every method, as a ratio to the plain sum: the table of the docs' speed page.
 
-``python -m benchmarks.speed.costs`` measures them and keeps them in the package.
+Usage: python -m benchmarks.speed costs --cpu-time --json benchmarks/speed/costs.json
 """
 
 from __future__ import annotations
 
-from benchmarks.speed.timing import Row
-from mtlkit.cli.costs import COSTS, Costs, measure_costs, write_costs
+import torch
+
+from benchmarks.speed.steps import TASKS, Candidate
+from benchmarks.speed.timing import Row, interleave, ratio, set_threads
+from mtlkit.cli.sources import built_in
+
+BATCH, ROUNDS = 64, 5
 
 
 def run() -> list[Row]:
-    """Every method, one thread."""
-    return _rows(measure_costs())
-
-
-def _rows(costs: Costs) -> list[Row]:
-    group = f"a step's extra at K=10, (20, 512) features; the plain step is {costs.plain:.2f} ms"
-    return [Row(group, name, value, "ms") for name, value in costs.added.items()]
-
-
-if __name__ == "__main__":
-    measured = measure_costs()
-    write_costs(measured)
-    for row in _rows(measured):
-        print(f"{row.name:16} {row.value:8.2f} ms")
-    print(f"{measured.note}\nwritten to {COSTS}")
+    """Every built-in method; aliases cost what they stand for."""
+    set_threads(2)
+    torch.manual_seed(0)
+    batch = torch.randn(BATCH, 3, 32, 32), torch.randint(2, (BATCH, TASKS)).float()
+    group = f"a ResNet18 step at K = {TASKS}, plain sum = 1"
+    plain = Candidate(None, batch)
+    rows = []
+    for name in sorted({*built_in()[0], "rotograd"}):
+        seconds = interleave({"plain": plain, name: Candidate(name, batch)}, ROUNDS, warmup=1)
+        rows.append(Row(group, name, round(ratio(seconds, name, "plain"), 3)))
+    return rows

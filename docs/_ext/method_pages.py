@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from gradient_pictures import draw
 from sphinx.application import Sphinx
 
 import mtlkit
 from mtlkit.cli import catalog
-from mtlkit.cli.papers import IDEAS, paper_link
 from mtlkit.config.registry import methods
 from mtlkit.testing import LAWS
 
+COSTS = Path(__file__).parents[2] / "benchmarks" / "speed" / "costs.json"
 _CAPTION = (
     "*The gradients of two tasks (left) and of three, one of them large (right), and in red the merged gradient. "
     "The gradients are constant. Methods with state or parameters have taken 60 steps, with Adam at 0.03 for the parameters. "
@@ -24,7 +27,7 @@ _CAPTION = (
 
 # In the index, an alias of several parts has a line of its own: their sentences together would be too long.
 _TOGETHER = {
-    "imtl": "Bring all losses to one size, and give all tasks equal shares.",
+    "imtl": "Bring all losses to one size, and let all tasks count alike.",
     "rotate_only": "Rotate the features for every task, and add the gradients.",
     "rotograd": "Turn the task gradients toward each other, and give them one norm.",
 }
@@ -42,7 +45,7 @@ def write_method_pages(folder: Path) -> None:
 
 
 def _page(name: str, folder: Path) -> str:
-    title, rest = catalog.method_page(name).split("\n", 1)
+    facts = catalog.method_facts(name)
     picture = folder / f"{name}.svg"
     # drawing all of them takes half a minute: only after a change of the methods
     sources = (Path(mtlkit.__file__).parent / "weighting").rglob("*.py")
@@ -50,12 +53,45 @@ def _page(name: str, folder: Path) -> str:
     if not picture.exists() or picture.stat().st_mtime < newest:
         print(f"drawing {name}", file=sys.stderr)
         draw(name, picture)
-    parts = [title]
+    parts = [f"# {name}"]
     if picture.exists():
         parts += ["", f"![What {name} makes of conflicting gradients]({name}.svg)", "", _CAPTION]
-    # the address without its path: a long one would make the table too wide for a phone
-    rest = re.sub(r"\| link \| (https://([^/ ]+)\S*) \|", r"| link | [\2](\1) |", rest)
-    return "\n".join([*parts, rest, _parts(name), _usage(name), _laws(name)])
+    return "\n".join([*parts, description(facts), _parts(name), _usage(name), _laws(name)])
+
+
+def description(facts: catalog.MethodFacts) -> str:
+    """What the class says, in MyST Markdown; its docstring is included by autodoc."""
+    lines = [""]
+    if facts.stands_for:
+        links = ", ".join(f"[{part.name}]({part.name}.md)" for part in methods.expand(facts.name))
+        lines += [f"`{facts.name}` stands for `{facts.stands_for}`: see {links}.", ""]
+    lines += ["| | |", "|---|---|"]
+    rows = {
+        "role": ", ".join(facts.roles),
+        "paper": facts.paper,
+        "year": str(facts.year or ""),
+        # the address without its path: a long one would make the table too wide for a phone
+        "link": f"[{urlsplit(facts.url).netloc}]({facts.url})" if facts.url else "",
+        "needs": ", ".join(facts.needs),
+        "several processes": facts.distributed,
+        "work per step": facts.cost,
+    }
+    lines += [f"| {key} | {_cell(value)} |" for key, value in rows.items() if value]
+    if facts.factory:
+        lines += ["", "```{eval-rst}", f".. autoclass:: {facts.factory}\n   :no-index:", "```"]
+    if facts.options:
+        lines += ["", "## Options", ""]
+        lines += ["| option | default | values | meaning |", "|---|---|---|---|"]
+        lines += [
+            f"| `{option.name}` | `{option.default_text}` | {_cell(option.accepted)} | "
+            f"{_cell(_myst(option.description))} |"
+            for option in facts.options
+        ]
+    return "\n".join([*lines, ""])
+
+
+def _cell(value: str) -> str:
+    return value.replace("|", "\\|")
 
 
 def _parts(name: str) -> str:
@@ -101,23 +137,18 @@ def _index(facts: dict[str, catalog.MethodFacts]) -> str:
         "Grouped by idea. Click on the head of a column to sort. Not sure which one to take? See [Choose a method](../choose.md).",
         "",
         "*Role*: a method weighs the losses, forks the features or merges the gradients. *Year* links to the paper. *Waits*: how often a "
-        "step waits for the GPU. *Cost*: the time that it adds to a step at K = 10 ([Speed](../speed.md)).",
+        "step waits for the GPU. [Speed](../speed.md) has the time of a step.",
         "",
     ]
-    listed = {name for names in IDEAS.values() for name in names}
-    groups = dict(IDEAS) | {"Others": tuple(name for name in facts if name not in listed)}
-    for idea, names in groups.items():
-        known = [facts[name] for name in names if name in facts]
-        if not known:
-            continue
+    for idea, known in group_by_idea(facts.values()).items():
         lines += [
             f"## {idea}",
             "",
             "```{table}",
             ":class: methods",
             "",
-            "| method | what it does | role | year | needs | waits | cost |",
-            "|---|---|---|--:|---|--:|--:|",
+            "| method | what it does | role | year | needs | waits |",
+            "|---|---|---|--:|---|--:|",
         ]
         lines += [*(_row(method) for method in known), "```", ""]
     lines += ["## Left out on purpose", "", "| method | reason |", "|---|---|"]
@@ -126,13 +157,22 @@ def _index(facts: dict[str, catalog.MethodFacts]) -> str:
     return "\n".join([*lines, "", f"```{{toctree}}\n:hidden:\n\n{names}\n```", ""])
 
 
+def group_by_idea(facts: Iterable[catalog.MethodFacts]) -> dict[str, list[catalog.MethodFacts]]:
+    """Methods under the ideas that their classes state: the plain sum's first, those without one last."""
+    groups: dict[str, list[catalog.MethodFacts]] = {}
+    for each in facts:
+        groups.setdefault(each.idea or "Others", []).append(each)
+    first = catalog.method_facts("sum").idea
+    order = sorted(groups, key=lambda idea: (idea != first, idea == "Others", idea))
+    return {idea: groups[idea] for idea in order}
+
+
 def _row(facts: catalog.MethodFacts) -> str:
-    link = paper_link(facts.name)
-    year = f"[{facts.year}]({link})" if facts.year and link else str(facts.year or "")
+    year = f"[{facts.year}]({facts.url})" if facts.year and facts.url else str(facts.year or "")
     waits = "1" if {"solver", "eigenvalues"} & set(facts.cost.split()) else "0"
     roles = [role.split()[0] for role in facts.roles]  # the page says of what
     cells = [f"[`{facts.name}`]({facts.name}.md)", _summary(facts), ", ".join(roles), year]
-    cells += [", ".join(facts.needs), waits, facts.figure.replace(" ", "\N{NO-BREAK SPACE}")]
+    cells += [", ".join(facts.needs), waits]
     return f"| {' | '.join(cells)} |"
 
 
@@ -146,6 +186,16 @@ def _summary(facts: catalog.MethodFacts) -> str:
     return text.replace("|", "\\|")
 
 
+def cost_table() -> str:
+    """Every method and what a step with it takes, the fastest first; one that was not measured is left out."""
+    measured = json.loads(COSTS.read_text())
+    known = {facts.name for facts in catalog.all_facts()}
+    rows = sorted((row["value"], row["name"]) for row in measured if row["name"] in known)
+    lines = ["| method | a step, plain sum = 1 |", "|---|--:|"]
+    lines += [f"| [`{name}`](methods/{name}.md) | {ratio:.2f} |" for ratio, name in rows]
+    return "\n".join([*lines, ""])
+
+
 def _myst(text: str) -> str:
     """A sentence of a docstring as MyST Markdown."""
     return re.sub(r":math:`([^`]*)`", r"$\1$", " ".join(text.split())).replace("``", "`")
@@ -156,7 +206,9 @@ def leave_options_out(
 ) -> None:
     """A method's page has a table of its options; its docstring must not list them a second time."""
     if options.no_index and "Args:" in lines:
-        del lines[lines.index("Args:") :]
+        start = lines.index("Args:")
+        after = (n for n, line in enumerate(lines) if n > start and line and not line.startswith(" "))
+        del lines[start : next(after, len(lines))]
 
 
 def setup(app: Sphinx) -> dict[str, object]:

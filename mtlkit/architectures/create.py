@@ -46,7 +46,6 @@ def create_architecture(
                 f"architecture {part.name} needs the option {option!r}: {part.name}({option}=...)"
             )
     built: Architecture = factory(tasks, method=method, **part.options)
-    architectures.check_finite(part)
     lacking = [name for name in _NEEDED if not hasattr(built, name)]
     if not isinstance(built, nn.Module) or lacking:
         raise SpecError(

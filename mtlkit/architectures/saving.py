@@ -12,17 +12,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from huggingface_hub import ModelHubMixin, hf_hub_download
-from huggingface_hub.constants import CONFIG_NAME, SAFETENSORS_SINGLE_FILE
-
 from mtlkit._version import __version__
 from mtlkit.config.files import replacing, write_text
 from mtlkit.config.registry import architectures, option_defaults
 from mtlkit.config.spec import Part, format_spec, parse_call, parse_spec
-from mtlkit.errors import MtlkitError, SpecError
+from mtlkit.errors import MissingExtraError, MtlkitError, SpecError
 
 if TYPE_CHECKING:
     from mtlkit.architectures.base import Architecture
+
+try:
+    from huggingface_hub import ModelHubMixin, hf_hub_download
+    from huggingface_hub.constants import CONFIG_NAME, SAFETENSORS_SINGLE_FILE
+except ImportError:  # networks can be made and trained without it
+
+    class ModelHubMixin:  # type: ignore[no-redef]
+        """Names the missing package where a network is saved or loaded."""
+
+        def __init_subclass__(cls, **_: Any) -> None:
+            super().__init_subclass__()
+
+        @classmethod
+        def from_pretrained(cls, *_: Any, **__: Any) -> Any:
+            """Raise the error that names the extra."""
+            raise MissingExtraError("huggingface_hub", "train", "saving and loading networks")
+
+        save_pretrained = push_to_hub = from_pretrained
+
 
 FORMAT = 1
 """Of the descriptions that are written; a higher number is refused."""

@@ -14,10 +14,9 @@ from typer.main import get_command_from_info
 
 from mtlkit._version import __version__
 from mtlkit.cli import failures
+from mtlkit.config.extras import missing_extra
 from mtlkit.config.launching import LaunchError, is_first_process
 from mtlkit.errors import MtlkitError, SpecError
-
-__all__ = ["COMMANDS", "app", "main"]
 
 COMMANDS = {
     "architectures": "List the architectures, or show the options of one.",
@@ -111,6 +110,12 @@ def _run(arguments: list[str] | None) -> int:
             return 0  # the first process says it; a failure here could end that one before it has
         typer.echo(f"mtlkit: {error}", err=True)
         return 2 if isinstance(error, SpecError) else 1
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error, "this command")
+        if missing is None:
+            return failures.tell(error)
+        typer.echo(f"mtlkit: {missing}", err=True)
+        return 1
     except Exception as error:
         if not _is_usage_error(error):
             return failures.tell(error)

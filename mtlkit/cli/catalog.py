@@ -1,18 +1,18 @@
-"""Facts about every registered method: what ``mtlkit methods`` and the docs' pages are made of."""
+"""Facts about every method, read from its class: what ``mtlkit methods`` and the docs' pages show."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mtlkit.cli.costs import kept_costs
-from mtlkit.cli.papers import paper_link
-from mtlkit.config.registry import methods, option_defaults
-from mtlkit.config.spec import Part, format_spec
-from mtlkit.errors import MtlkitError, SpecError, UnknownNameError
+from mtlkit.cli.sources import REQUIRED, ClassSource, base_class, built_in, of_class
+from mtlkit.config.annotations import describe
+from mtlkit.config.registry import match_name, methods, option_defaults, option_types
+from mtlkit.config.spec import Part, format_spec, parse_spec
+from mtlkit.errors import SpecError, unknown_name
 
 _BILEVEL = (
     "a bilevel method: it needs a validation batch and a second backward inside the step, which the "
@@ -25,223 +25,221 @@ OMITTED = {
 }
 """Published methods that are left out on purpose, with the reason."""
 
-# PyTorch's eigenvalue decomposition waits for a CUDA device, as a solver on the host does
-_DECOMPOSING = frozenset({"aligned_mtl", "config", "imtl_g"})
-_ROLES = {"loss": "weigh losses", "fork": "fork features", "merge": "merge gradients"}
+_HOOKS = {
+    "weigh losses": {"weigh_losses"},
+    "fork features": {"fork"},
+    "merge gradients": {"weigh", "merge"},
+}
+_OF_MERGES = ("wrt", "groups", "sync")
+"""Options that only a part which merges gradients has."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a method's config string."""
+    """One option of a config string."""
 
     name: str
     default: Any
-    description: str
+    annotation: Any
+    description: str = ""
 
     @property
     def default_text(self) -> str:
         """The default as it is written in a config string."""
-        if self.default is inspect.Parameter.empty:
+        if self.default is REQUIRED:
             return "(required)"
         return format_spec([Part("_", {"_": self.default})])[len("_(_=") : -1]
+
+    @property
+    def accepted(self) -> str:
+        """The type and range in words."""
+        return describe(self.annotation)
 
 
 @dataclass(frozen=True)
 class MethodFacts:
-    """What the registry knows about a method, or about an alias."""
+    """What a class, or an alias, says about a method."""
 
     name: str
-    stands_for: str
+    stands_for: str = ""
     """The config string that an alias means; empty for a method of its own."""
-    roles: tuple[str, ...]
+    roles: tuple[str, ...] = ()
     """``weigh losses``, ``fork features`` and ``merge gradients``, in this order."""
-    paper: str
-    year: int | None
-    needs: tuple[str, ...]
+    paper: str = ""
+    year: int | None = None
+    url: str = ""
+    """Address of the paper."""
+    idea: str = ""
+    """The group that the method is listed under."""
+    needs: tuple[str, ...] = ()
     """Among ``features``, ``losses``, ``Gram matrix``, ``whole gradients``, ``own parameters``."""
-    distributed: str
+    distributed: str = "exact"
     """``exact``, or why several processes do not take the step that one takes."""
-    cost: str
-    """What a step adds to a plain one, apart from a constant."""
-    added_ms: float | None
-    """How many milliseconds that is at K = 10 (:mod:`mtlkit.cli.costs`); None for a plugin."""
-    options: tuple[Option, ...]
-    summary: str
+    cost: str = ""
+    """What a step adds to a plain one."""
+    options: tuple[Option, ...] = ()
+    summary: str = ""
     """First sentence of the docstring, as plain text."""
-    docstring: str
+    docstring: str = ""
     """The docstring, in reStructuredText."""
-    factory: str
+    factory: str = ""
     """Import path of the class; empty for an alias."""
 
-    @property
-    def figure(self) -> str:
-        """The milliseconds, as a table shows them; empty where they are not known."""
-        return "" if self.added_ms is None else f"+{self.added_ms:.1f} ms"
+
+def method_names() -> list[str]:
+    """Sorted names of all methods and aliases; torch is imported only where there are plugins."""
+    known, aliases = built_in()
+    return methods.names() if methods.has_plugins() else sorted({*known, *aliases})
 
 
 def method_facts(name: str) -> MethodFacts:
-    """What is known about the method or alias ``name``.
+    """What is known about the method or alias ``name``, whatever its spelling.
 
     Raises:
         SpecError: for a name that is not registered; for one of :data:`OMITTED`, it says why.
     """
-    name = methods.canonical(name)
-    if name in OMITTED and name not in methods.names():
-        raise SpecError(f"method {name!r} is left out of mtlkit. {OMITTED[name]}")
-    stands_for = methods.aliases().get(name, "")
-    parts = methods.expand(name) if stands_for else [Part(name)]
-    factories = [methods.get(part.name) for part in parts]
-    played = [role for role in _ROLES if any(role in getattr(f, "roles", ()) for f in factories)]
-    cited = next((f for f in factories if getattr(f, "paper", "")), factories[0])
-    docstrings = [_docstring(factory) for factory in factories]
-    parts_made = _made(name) or factories
-    reasons = [getattr(f, "waived_laws", {}).get("distributed", "") for f in factories]
-    conditions = [getattr(f, "exact_if", "") for f in factories]
-    options: dict[str, Option] = {}
-    for factory, part in zip(factories, parts, strict=True):
-        for option in find_options(factory):
-            default = part.options.get(option.name, option.default)
-            options.setdefault(option.name, Option(option.name, default, option.description))
-    if stands_for:
-        summary = f"Stands for {stands_for}."
-        docstring = "\n\n".join(
-            [f"Stands for ``{stands_for}``."]
-            + [f"``{part.name}``: {text}" for part, text in zip(parts, docstrings, strict=True)]
-        )
-    else:
-        summary, docstring = _plain(docstrings[0].split("\n\n")[0]), docstrings[0]
-    return MethodFacts(
-        name=name,
-        stands_for=stands_for,
-        roles=tuple(_ROLES[role] for role in played),
-        paper=getattr(cited, "paper", ""),
-        year=getattr(cited, "year", None),
-        needs=_needs(parts_made),
-        distributed="; ".join(filter(None, reasons)) or " ".join(["exact", *filter(None, conditions)]),
-        cost=_cost(parts_made),
-        added_ms=kept_costs().added.get(name),
-        options=tuple(options.values()),
-        summary=summary,
-        docstring=docstring,
-        factory="" if stands_for else f"{factories[0].__module__}.{factories[0].__qualname__}",
-    )
+    names = method_names()
+    name = match_name(name, names, methods.spellings)
+    if name not in names:
+        if name in OMITTED:
+            raise SpecError(f"method {name!r} is left out of mtlkit. {OMITTED[name]}")
+        raise unknown_name("method", name, names)
+    aliases = methods.aliases() if methods.has_plugins() else built_in()[1]
+    return _alias_facts(name, aliases[name]) if name in aliases else _facts(name)
 
 
 def all_facts() -> list[MethodFacts]:
     """Facts of all methods, sorted by name; an alias of a plugin that is not there is left out."""
     found = []
-    for name in methods.names():
-        try:
+    names = method_names()
+    aliases = methods.aliases() if methods.has_plugins() else built_in()[1]
+    for name in names:
+        parts = parse_spec(aliases[name]) if name in aliases else []
+        if all(part.name in names for part in parts):
             found.append(method_facts(name))
-        except UnknownNameError:
-            continue
     return found
 
 
-def method_page(name: str) -> str:
-    """The method's page for the docs, in MyST Markdown; its docstring is included by autodoc."""
-    facts = method_facts(name)
-    lines = [f"# {facts.name}", ""]
-    if facts.stands_for:
-        links = ", ".join(f"[{part.name}]({part.name}.md)" for part in methods.expand(name))
-        lines += [f"`{facts.name}` stands for `{facts.stands_for}`: see {links}.", ""]
-    lines += ["| | |", "|---|---|"]
-    lines += [f"| {key} | {_cell(value)} |" for key, value in _described(facts)]
-    if facts.factory:
-        directive = f".. autoclass:: {facts.factory}\n   :no-index:"
-        lines += ["", "```{eval-rst}", directive, "```"]
-    if facts.options:
-        lines += ["", "## Options", "", "| option | default | meaning |", "|---|---|---|"]
-        lines += [
-            f"| `{option.name}` | `{option.default_text}` | {_cell(_myst(option.description))} |"
-            for option in facts.options
-        ]
-    return "\n".join(lines) + "\n"
+def _alias_facts(name: str, spec: str) -> MethodFacts:
+    parts = parse_spec(spec)
+    found = [method_facts(part.name) for part in parts]
+    cited = next((facts for facts in found if facts.paper), found[0])
+    options: dict[str, Option] = {}
+    for facts, part in zip(found, parts, strict=True):
+        for option in facts.options:
+            default = part.options.get(option.name, option.default)
+            own = Option(option.name, default, option.annotation, option.description)
+            options.setdefault(option.name, own)
+    needs = {need for facts in found for need in facts.needs}
+    inexact = [facts.distributed for facts in found if facts.distributed != "exact"]
+    docstrings = [f"``{facts.name}``: {facts.docstring}" for facts in found]
+    return MethodFacts(
+        name=name,
+        stands_for=spec,
+        roles=tuple(role for role in _HOOKS if any(role in facts.roles for facts in found)),
+        paper=cited.paper,
+        year=cited.year,
+        url=cited.url,
+        idea=found[0].idea,
+        needs=tuple(need for need in _NEEDS if need in needs),
+        distributed="; ".join(inexact) or "exact",
+        cost=" + ".join(facts.cost for facts in found if facts.cost != "nothing") or "nothing",
+        options=tuple(options.values()),
+        summary=f"Stands for {spec}.",
+        docstring="\n\n".join([f"Stands for ``{spec}``.", *docstrings]),
+    )
 
 
-def _described(facts: MethodFacts) -> list[tuple[str, str]]:
-    rows = [
-        ("role", ", ".join(facts.roles)),
-        ("paper", facts.paper),
-        ("year", str(facts.year or "")),
-        ("link", paper_link(facts.name)),
-        ("needs", ", ".join(facts.needs)),
-        ("several processes", facts.distributed),
-        ("work per step", facts.cost),
-        ("cost at K = 10", facts.figure),
-    ]
-    return [(key, value) for key, value in rows if value]
+def _facts(name: str) -> MethodFacts:
+    source = built_in()[0].get(name)
+    if methods.has_plugins():
+        factory = methods.get(name)
+        if source is None or not factory.__module__.startswith("mtlkit."):
+            source = of_class(factory)
+            if source is None:
+                return MethodFacts(name, docstring=inspect.getdoc(factory) or "")
+    assert source is not None
+    roles = tuple(role for role, hooks in _HOOKS.items() if hooks & source.functions.keys())
+    options = _options(source, merges="merge gradients" in roles)
+    inner = [option.default for option in options if option.name == "inner"]
+    needs = method_facts(inner[0]).needs if inner else _needs(source, roles)
+    waived = source.attribute("waived_laws", {})
+    condition = source.attribute("exact_if", "")
+    return MethodFacts(
+        name=name,
+        roles=roles,
+        paper=source.attribute("paper", ""),
+        year=source.attribute("year", None),
+        url=source.attribute("url", ""),
+        idea=source.attribute("idea", ""),
+        needs=needs,
+        distributed=waived.get("distributed") or " ".join(filter(None, ["exact", condition])),
+        cost=method_facts(inner[0]).cost if inner else _cost(source, roles, needs),
+        options=options,
+        summary=_plain(source.docstring.split("\n\n")[0]),
+        docstring=source.docstring,
+        factory=source.path,
+    )
 
 
-def _made(name: str) -> Sequence[Any]:
-    """The parts of the method with its default options; empty if an option has no default."""
-    from mtlkit.weighting import create_method
-
-    try:
-        return create_method(name, 2, feature_dim=4).parts
-    except (MtlkitError, TypeError):
-        return ()
+_NEEDS = ("features", "losses", "Gram matrix", "whole gradients", "own parameters")
 
 
-def _needs(parts: Sequence[Any]) -> tuple[str, ...]:
-    def any_of(attribute: str) -> bool:
-        return any(getattr(part, attribute, False) for part in parts)
-
-    roles: set[str] = {role for part in parts for role in getattr(part, "roles", ())}
-    merges = [part for part in parts if "merge" in getattr(part, "roles", ())]
-    plain = all(f.is_plain_sum for f in merges)
-    whole = any_of("needs_whole_gradients")
-    needs = {
-        "features": "fork" in roles or not plain,
-        "losses": "loss" in roles or any_of("uses_losses"),
-        "Gram matrix": any(f.reads_gram for f in merges)
-        and not plain
-        and not any_of("needs_whole_gradients"),
-        "whole gradients": whole,
-        "own parameters": _own_parameters(parts),
-    }
-    return tuple(need for need, wanted in needs.items() if wanted)
+def _needs(source: ClassSource, roles: tuple[str, ...]) -> tuple[str, ...]:
+    hooks = source.functions.keys()
+    merges = "merge gradients" in roles and not source.attribute("is_plain_sum", False)
+    whole = merges and "weigh" not in hooks
+    needs = (
+        "fork features" in roles or merges,
+        "weigh losses" in roles or source.attribute("uses_losses", False),
+        merges and not whole and source.attribute("reads_gram", True),
+        whole,
+        "owned" in hooks or source.mentions("add_learned"),
+    )
+    return tuple(name for name, needed in zip(_NEEDS, needs, strict=True) if needed)
 
 
-def _own_parameters(parts: Iterable[Any]) -> bool:
-    from mtlkit.weighting import GradientAggregator
-
-    return any(list(part.parameters()) for part in parts if isinstance(part, GradientAggregator))
-
-
-def _cost(parts: Iterable[Any]) -> str:
+def _cost(source: ClassSource, roles: tuple[str, ...], needs: tuple[str, ...]) -> str:
     costs = []
-    for part in parts:
-        roles: frozenset[str] = getattr(part, "roles", frozenset())
-        if "loss" in roles:
-            costs.append("K numbers")
-        if "fork" in roles:
-            costs.append("K views of the features")
-        if "merge" in roles and not part.is_plain_sum:
-            if part.needs_whole_gradients:
-                costs.append("all gradients, element by element")
-            elif not part.solves_on_host:
-                decomposes = getattr(part, "name", "") in _DECOMPOSING
-                costs.append("Gram matrix + eigenvalues" if decomposes else "Gram matrix")
-            else:
-                costs.append("Gram matrix + solver")
+    if "weigh losses" in roles:
+        costs.append("K numbers")
+    if "fork features" in roles:
+        costs.append("K views of the features")
+    if "whole gradients" in needs:
+        costs.append("all gradients, element by element")
+    elif "merge gradients" in roles and not source.attribute("is_plain_sum", False):
+        costs.append(f"Gram matrix{_waits(source)}")
     return " + ".join(costs) or "nothing"
 
 
-def _docstring(factory: Any) -> str:
-    from mtlkit.weighting import GradientAggregator
+def _waits(source: ClassSource) -> str:
+    """What a CUDA device is waited for: a solver on the host, or PyTorch's eigenvalues."""
+    if source.mentions("eigh"):
+        return " + eigenvalues"
+    return " + solver" if source.mentions("on_host") else ""
 
-    own = inspect.getdoc(factory) or ""
-    return "" if own == inspect.getdoc(GradientAggregator) else own
+
+def _options(source: ClassSource, merges: bool) -> tuple[Option, ...]:
+    meanings: dict[str, str] = {}
+    hidden = {"feature_dim", *source.attribute("hidden_options", ())}
+    hidden |= set() if merges else {*_OF_MERGES}
+    for each in reversed([*source.chain, base_class()]):
+        meanings |= _arguments(each.docstring)
+    return tuple(
+        Option(name, default, annotation, meanings.get(name, ""))
+        for name, (default, annotation) in source.options().items()
+        if name not in hidden
+    )
 
 
 def find_options(factory: Any) -> list[Option]:
-    """Options and their meaning, as the ``Args`` of the docstrings say."""
+    """Options of a class or function, with their meaning as the ``Args`` of the docstrings say."""
     meanings: dict[str, str] = {}
     for current in reversed(inspect.getmro(factory)) if inspect.isclass(factory) else [factory]:
         meanings |= _arguments(inspect.getdoc(current) or "")
+    types: Mapping[str, Any] = option_types(factory)
     return [
-        Option(name, default, meanings.get(name, ""))
+        Option(name, default, types.get(name, Any), meanings.get(name, ""))
         for name, default in option_defaults(factory).items()
     ]
 
@@ -267,13 +265,3 @@ def _plain(text: str) -> str:
     """reStructuredText without its marks, on one line."""
     text = re.sub(r":[\w:]+:`~?([^`]*)`", r"\1", " ".join(text.split()))
     return text.replace("``", "")
-
-
-def _myst(text: str) -> str:
-    """A line of reStructuredText as MyST Markdown."""
-    text = re.sub(r":([\w:]+):`([^`]*)`", r"{\1}`\2`", text)
-    return text.replace("``", "`")
-
-
-def _cell(value: Any) -> str:
-    return str(value).replace("|", "\\|")

@@ -57,7 +57,7 @@ def _requirements() -> tuple[list[str], dict[str, list[str]]]:
     try:
         lines = requires("mtlkit") or []
     except PackageNotFoundError:  # run from a source folder without installation
-        lines = ["torch", "numpy", "scipy", "geotorch", "accelerate", "torchmetrics", "typer", "rich"]
+        lines = ["torch", "numpy", "scipy"]
     for line in lines:
         requirement, _, condition = line.partition(";")
         name = requirement.split("[")[0]
@@ -122,8 +122,7 @@ def _print(report: dict[str, Any]) -> None:
     for extra, names in report["extras"].items():
         absent = [name for name, found in names.items() if found is None]
         if absent:
-            todo = f"in a clone: pip install '.[{extra}]'"
-            typer.echo(f"extra {extra}: missing {', '.join(absent)}; {todo}")
+            typer.echo(f"extra {extra}: missing {', '.join(absent)}; pip install 'mtlkit[{extra}]'")
         else:
             typer.echo(f"extra {extra}: complete")
     if report["missing"]:

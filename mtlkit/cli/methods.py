@@ -1,8 +1,7 @@
-"""``mtlkit methods``: the table of methods, or the page of one."""
+"""``mtlkit methods``: the table of methods, or the page of one. It needs no torch."""
 
 from __future__ import annotations
 
-import inspect
 import json
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -25,9 +24,9 @@ def methods(
     plugin: Plugins = None,
 ) -> None:
     """List all methods, or show the page of one: what it does, what it needs, its options."""
-    from mtlkit.cli.catalog_file import find_facts, list_facts
+    from mtlkit.cli.catalog import all_facts, method_facts
 
-    chosen = list_facts() if name is None else [find_facts(name)]
+    chosen = all_facts() if name is None else [method_facts(name)]
     if as_json:
         entries = [_entry(facts) for facts in chosen]
         typer.echo(json.dumps(entries if name is None else entries[0], indent=2, default=str))
@@ -38,52 +37,53 @@ def methods(
 
 
 def _entry(facts: Any) -> dict[str, Any]:
-    entry = asdict(facts)
-    for option in entry["options"]:
-        if option["default"] is inspect.Parameter.empty:
-            del option["default"]
-            option["required"] = True
+    from mtlkit.cli.sources import REQUIRED
+
+    entry = {key: value for key, value in asdict(facts).items() if key != "options"}
+    entry["options"] = [
+        {"name": option.name, "accepted": option.accepted, "description": option.description}
+        | ({"required": True} if option.default is REQUIRED else {"default": option.default})
+        for option in facts.options
+    ]
     return entry
 
 
 def _print_table(chosen: list[Any]) -> None:
+    from rich.console import Console
     from rich.table import Table
 
     from mtlkit.cli.catalog import OMITTED
-    from mtlkit.cli.costs import kept_costs
 
-    console = _console()
+    console = Console()
     wide = console.width >= _WIDE
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method", no_wrap=True, style="bold")
     for column in ("role", "paper"):
         table.add_column(column, overflow="fold")
     table.add_column("year", no_wrap=True)
-    for column in ("needs", "distributed", "cost") if wide else ():
+    for column in ("needs", "distributed", "work per step") if wide else ():
         table.add_column(column, overflow="fold")
-    table.add_column("at K = 10", justify="right", no_wrap=True)
     for facts in chosen:
         roles = facts.roles if wide else [_SHORT.get(role, role) for role in facts.roles]
         role = f"= {facts.stands_for}" if facts.stands_for else ", ".join(roles)
         cells = [facts.name, role, facts.paper.split(",")[0], str(facts.year or "")]
-        if wide:
-            cells += [", ".join(facts.needs), facts.distributed, facts.cost]
-        cells.append(facts.figure)
+        cells += [", ".join(facts.needs), facts.distributed, facts.cost] if wide else []
         table.add_row(*cells)
     console.print(table)
     console.print(
         f"\n{len(chosen)} methods; `mtlkit methods NAME` shows one. Parts are joined by '+', as in "
         f"'uw+pcgrad'. Left out, with the reason on their page: {', '.join(OMITTED)}. "
-        f"{kept_costs().note}",
+        "`mtlkit speed` measures what a step takes on this machine.",
         markup=False,
         highlight=False,
     )
 
 
 def _print_page(facts: Any) -> None:
+    from rich.console import Console
     from rich.table import Table
 
-    console = _console()
+    console = Console()
     console.print(facts.name, style="bold", highlight=False, markup=False)
     console.print()
     print_description(facts.docstring)
@@ -95,10 +95,10 @@ def _print_page(facts: Any) -> None:
         "role": ", ".join(facts.roles),
         "paper": facts.paper,
         "year": str(facts.year or ""),
+        "link": facts.url,
         "needs": ", ".join(facts.needs),
         "distributed": facts.distributed,
-        "cost": facts.cost,
-        "cost at K = 10": facts.figure,
+        "work per step": facts.cost,
         "class": facts.factory,
     }
     for key, value in rows.items():
@@ -107,10 +107,3 @@ def _print_page(facts: Any) -> None:
     console.print(table, markup=False)
     if facts.options:
         print_options(facts.options)
-
-
-def _console() -> Any:
-    """The terminal, or 80 columns in a file or pipe, unless ``COLUMNS`` says otherwise."""
-    from rich.console import Console
-
-    return Console()

@@ -4,14 +4,34 @@ from __future__ import annotations
 
 import re
 import textwrap
+import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
 import typer
 
-from mtlkit.cli.formulas import plain_docstring, plain_text
-
 _READABLE = 100
+_SYMBOLS = {
+    "sum": "Σ",
+    "prod": "Π",
+    "langle": "⟨",
+    "rangle": "⟩",
+    "|": "‖",
+    "le": "≤",
+    "ge": "≥",
+    "top": "T",
+}
+_SYMBOLS |= {
+    "nabla": "∇",
+    "cdot": "·",
+    "dots": "…",
+    "in": "∈",
+    "leftarrow": "←",
+    "quad": "  ",
+    "qquad": "  ",
+}
+_SYMBOLS |= {",": " ", " ": " ", ";": " ", "!": "", "Big": "", "big": "", "left": "", "right": ""}
+_SYMBOLS |= {name: name for name in ("log", "exp", "min", "max", "cos")}
 
 
 def page_width() -> int:
@@ -22,13 +42,13 @@ def page_width() -> int:
 
 
 def print_description(docstring: str) -> None:
-    """A docstring without markup and without its arguments, which the table of options explains."""
+    """Print a docstring without markup; the table of options has its arguments."""
     text = re.sub(r"^Args:\n(?:[ \t]+.*\n?|\n)+", "", docstring, flags=re.MULTILINE)
     typer.echo(textwrap.indent(plain_docstring(text, page_width() - 2), "  "))
 
 
 def print_options(options: Iterable[Any]) -> None:
-    """Name, default and meaning of each."""
+    """Print name, default, accepted values and meaning of each option."""
     from rich.console import Console
     from rich.table import Table
 
@@ -41,5 +61,72 @@ def print_options(options: Iterable[Any]) -> None:
     for option in options:
         required = option.default_text == "(required)"
         default = option.default_text if required else f"= {option.default_text}"
-        table.add_row(option.name, default, plain_text(option.description))
+        known = "" if option.accepted == "any value" else f" ({option.accepted})"
+        table.add_row(option.name, default, plain_text(option.description) + known)
     console.print(table, markup=False)
+
+
+def plain_docstring(text: str, width: int) -> str:
+    """Wrap paragraphs of reStructuredText, without markup; formulas stay LaTeX but for symbols.
+
+    >>> print(plain_docstring("Add ``w``:\\n\\n.. math:: g = w G", 40))
+    Add w:
+    <BLANKLINE>
+        g = w G
+    """
+    blocks = re.split(r"\n\s*\n", text.strip("\n"))
+    return "\n\n".join(_block(block, width) for block in blocks if block.strip())
+
+
+def _block(block: str, width: int) -> str:
+    if ">>>" in block:
+        return block
+    display = re.match(r"\s*\.\. math::(.*)", block, re.DOTALL)
+    if display:
+        formula = _formula(" ".join(display.group(1).split()))
+        return textwrap.fill(formula, width, initial_indent=" " * 4, subsequent_indent=" " * 8)
+    if re.match(r"\s*=+ +=+", block):
+        return _table(block, width)
+    pieces = re.split(r"\n(?=\s*[-*] )", block)  # items of a list stay apart
+    return "\n".join(textwrap.fill(plain_text(piece), width) for piece in pieces)
+
+
+def _table(block: str, width: int) -> str:
+    """A table of two columns, without its rules, which say where the second one begins."""
+    lines = textwrap.dedent(block).splitlines()
+    second = [match.start() for match in re.finditer("=+", lines[0])][1]
+    rows = [line for line in lines if not line.startswith("=")]
+    cells = [(plain_text(line[:second]), plain_text(line[second:])) for line in rows]
+    first = max(len(name) for name, _ in cells) + 2
+    return "\n".join(
+        textwrap.fill(
+            text, width, initial_indent=f"    {name:<{first}}", subsequent_indent=" " * (4 + first)
+        )
+        for name, text in cells
+    )
+
+
+def plain_text(text: str) -> str:
+    """A paragraph of reStructuredText without markup, on one line.
+
+    >>> plain_text("the :math:`G_k` of :class:`~mtlkit.Method`, ``sum``")
+    'the G_k of Method, sum'
+    """
+    text = re.sub(r":math:`([^`]*)`", lambda found: _formula(found[1]), " ".join(text.split()))
+    text = re.sub(r":\w+:`~(?:\w+\.)*(\w+)`", r"\1", text)
+    text = re.sub(r":\w+:`([^`<]+?)(?: <[^>]*>)?`", r"\1", text)
+    return re.sub(r"``([^`]*)``", r"\1", text)
+
+
+def _formula(latex: str) -> str:
+    """LaTeX with its commonest commands as characters; the others stay."""
+    latex = re.sub(r"\\(?:text|math\w+|operatorname)\{([^{}]*)\}", r"\1", latex)
+    return re.sub(r"\\([A-Za-z]+|.)", lambda found: _symbol(found[1], found[0]), latex)
+
+
+def _symbol(name: str, command: str) -> str:
+    size = "CAPITAL" if name[:1].isupper() else "SMALL"
+    try:
+        return _SYMBOLS.get(name) or unicodedata.lookup(f"GREEK {size} LETTER {name}")
+    except KeyError:
+        return command if name not in _SYMBOLS and name.isalpha() else ""

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mtlkit.cli import app
-from mtlkit.config.settings import Settings
 from mtlkit.errors import unknown_name
+
+if TYPE_CHECKING:
+    from mtlkit.config.settings import Settings
+
+_COMMANDS = ("train", "compare", "tune")
 
 
 @app.command(epilog="Example: mtlkit schema compare > compare.schema.json")
 def schema(
-    command: Annotated[str, typer.Argument(help="train, compare or tune.")] = "train",
+    command: Annotated[str, typer.Argument(help="train, compare or tune; or method.")] = "train",
 ) -> None:
-    """Print the JSON schema of a command's settings.
+    """Print the JSON schema of a command's settings, or of a method with its options.
 
     An editor checks and completes a YAML file whose first line is
     [bold]# yaml-language-server: $schema=compare.schema.json[/bold]
@@ -25,18 +29,54 @@ def schema(
 
 
 def json_schema(command: str) -> dict[str, Any]:
-    """The JSON schema of the settings of ``mtlkit COMMAND``."""
+    """The JSON schema of the settings of ``mtlkit COMMAND``, or that of a ``method``."""
+    if command == "method":
+        return {"$schema": _DRAFT, **method_schema()}
     made = settings_of(command).json_schema()
     return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$schema": _DRAFT,
         **made,
         "title": f"mtlkit {command}",
         "description": f"Settings of `mtlkit {command}`.",
     }
 
 
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def method_schema() -> dict[str, Any]:
+    """The JSON schema of a method: a config string, or a mapping with a name and its options.
+
+    >>> [cagrad] = [s for s in method_schema()["anyOf"] if s.get("title") == "cagrad"]
+    >>> cagrad["properties"]["wrt"]["enum"]
+    ['features', 'parameters']
+    """
+    from mtlkit.cli.catalog import all_facts
+    from mtlkit.config.annotations import json_schema as schema_of
+
+    choices: list[dict[str, Any]] = [{"type": "string"}]
+    for facts in all_facts():
+        options = {
+            option.name: {**schema_of(option.annotation), "description": option.description}
+            for option in facts.options
+        }
+        choices.append(
+            {
+                "type": "object",
+                "title": facts.name,
+                "description": facts.summary,
+                "properties": {"name": {"const": facts.name}, **options},
+                "required": ["name"],
+                "additionalProperties": False,
+            }
+        )
+    return {"title": "method", "anyOf": choices}
+
+
 def settings_of(command: str) -> type[Settings]:
     """The settings of a command."""
+    if command not in _COMMANDS:
+        raise unknown_name("command with settings", command, _COMMANDS)
     if command == "tune":  # its search spaces are the methods', which import torch
         from mtlkit.experiments.tuning.config import TuneConfig
 
@@ -44,7 +84,4 @@ def settings_of(command: str) -> type[Settings]:
     from mtlkit.experiments.compare_config import CompareConfig
     from mtlkit.training.config import TrainConfig
 
-    known: dict[str, type[Settings]] = {"train": TrainConfig, "compare": CompareConfig}
-    if command not in known:
-        raise unknown_name("command with settings", command, (*known, "tune"))
-    return known[command]
+    return TrainConfig if command == "train" else CompareConfig

@@ -10,13 +10,17 @@ from mtlkit.errors import SpecError
 
 
 def task_names(tasks: int | Sequence[Any] | Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the tasks: ``3`` gives ``("0", "1", "2")``; names and objects with a name pass."""
+    """Read the names of tasks from a number, names, or objects with a name.
+
+    >>> task_names(3), task_names(["seg", "depth"])
+    (('0', '1', '2'), ('seg', 'depth'))
+    """
     if isinstance(tasks, bool | str | bytes):
         raise SpecError(
             f"tasks must be a number or a sequence of names, not {tasks!r}; "
             "for example tasks=3 or tasks=('seg', 'depth')"
         )
-    if isinstance(tasks, int | Integral):  # NumPy's whole numbers too
+    if isinstance(tasks, int | Integral):  # NumPy's integers too
         count = int(tasks)
         if count < 1:
             raise SpecError(f"tasks must be at least 1, not {count}")

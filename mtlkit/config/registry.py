@@ -9,19 +9,17 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
-import math
 import re
-import types
 import typing
 import warnings
-from collections import abc
-from collections.abc import Callable, Mapping
-from functools import cache
-from importlib.metadata import entry_points
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache, cached_property
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
+from mtlkit.config.annotations import explain, fits, is_finite
 from mtlkit.config.spec import Part, SpecLike, format_spec, is_word, parse_spec
-from mtlkit.errors import SpecError, unknown_name
+from mtlkit.errors import SpecError, shorten, unknown_name
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -42,7 +40,7 @@ class Registry(Generic[T]):
         self, kind: str, group: str, builtin: str, spellings: Mapping[str, str] | None = None
     ) -> None:
         self.kind = kind
-        self._spellings = {_fold(name): known for name, known in (spellings or {}).items()}
+        self.spellings = {_fold(name): known for name, known in (spellings or {}).items()}
         self.group = group
         self._builtin = builtin
         self._factories: dict[str, T] = {}
@@ -70,6 +68,24 @@ class Registry(Generic[T]):
 
         return decorate
 
+    @contextlib.contextmanager
+    def temporary(self) -> Iterator[None]:
+        """Forget afterward what is registered inside a ``with`` block, aliases included.
+
+        >>> with methods.temporary():
+        ...     methods.alias("plain", "sum")
+        ...     "plain" in methods.names()
+        True
+        >>> "plain" in methods.names()
+        False
+        """
+        self._load()  # what is registered when a name is first looked up stays
+        kept = dict(self._factories), dict(self._aliases)
+        try:
+            yield
+        finally:
+            self._factories, self._aliases = kept
+
     def alias(self, name: str, spec: str) -> None:
         """Make ``name`` mean the parts of ``spec``."""
         self._aliases[name] = spec
@@ -86,12 +102,15 @@ class Registry(Generic[T]):
 
     def canonical(self, name: str) -> str:
         """The registered name that ``name`` is a spelling of; itself if there is none."""
-        self._load()
-        if name in self._factories or name in self._aliases:
-            return name
-        folded = _fold(name)
-        found = [known for known in self.names() if _fold(known) == folded]
-        return found[0] if len(found) == 1 else self._spellings.get(folded, name)
+        return match_name(name, self.names(), self.spellings)
+
+    def has_plugins(self) -> bool:
+        """Whether there may be more than the built-in ones, or all have been imported anyway."""
+        return bool(self._factories or self._aliases or self._entries)
+
+    @cached_property
+    def _entries(self) -> list[EntryPoint]:
+        return list(entry_points(group=self.group))
 
     def get(self, name: str) -> T:
         """The factory of this name, or an error with the nearest names."""
@@ -144,31 +163,18 @@ class Registry(Generic[T]):
         """The factory of ``part``, after its options have been checked by name."""
         factory = self.get(part.name)
         accepted = option_names(factory)
-        annotations = _option_types(factory)
-        for key, value in part.options.items():
+        for key in part.options:
             if key not in accepted:
                 raise unknown_name(f"option of {part.name}", key, accepted)
-            if key in annotations and not fits_type(value, annotations[key]):
-                wanted = describe_type(annotations[key])
-                raise SpecError(f"option {key!r} of {part.name} must be {wanted}, not {value!r}")
+        check_options(factory, part.options, of=part.name)
         return factory
-
-    def check_finite(self, part: Part) -> None:
-        """Refuse options that are not finite, unless the default is not finite either.
-
-        Call it after the factory, whose own errors are clearer.
-        """
-        defaults = option_defaults(self.get(part.name))
-        for key, value in part.options.items():
-            if not _is_finite(value) and _is_finite(defaults[key]):
-                raise SpecError(f"{key} of {part.name} must be finite, not {value!r}")
 
     def _load(self) -> None:
         if self._loaded:
             return
         self._loaded = True
         importlib.import_module(self._builtin)
-        for entry in entry_points(group=self.group):
+        for entry in self._entries:
             try:
                 found = entry.load()
                 if callable(found) and _origin(found) != _origin(self._factories.get(entry.name)):
@@ -180,6 +186,19 @@ class Registry(Generic[T]):
                     RuntimeWarning,
                     stacklevel=3,
                 )
+
+
+def match_name(name: str, known: Collection[str], spellings: Mapping[str, str]) -> str:
+    """The known name that ``name`` is a spelling of; itself if there is none, or more than one.
+
+    >>> match_name("Nash-MTL", ["mgda", "nash_mtl"], {})
+    'nash_mtl'
+    """
+    if name in known:
+        return name
+    folded = _fold(name)
+    found = [each for each in known if _fold(each) == folded]
+    return found[0] if len(found) == 1 else spellings.get(folded, name)
 
 
 def _fold(name: str) -> str:
@@ -197,60 +216,39 @@ def takes_feature_dim(factory: Callable[..., Any]) -> bool:
     return "feature_dim" in inspect.signature(factory).parameters
 
 
+def check_options(factory: Callable[..., Any], options: Mapping[str, Any], of: str = "") -> None:
+    """Check each option against its annotated type and range; see :mod:`mtlkit.config.annotations`.
+
+    Args:
+        factory: the class or function that takes the options.
+        options: values by name; a name that the factory does not take is ignored here.
+        of: what the options belong to, for the error; the registered name by default.
+
+    Raises:
+        SpecError: for a value of another type or outside the range.
+    """
+    defaults, annotations = option_defaults(factory), option_types(factory)
+    for key in options.keys() & defaults.keys():
+        value, annotation = options[key], annotations.get(key, Any)
+        if not is_finite(value) and not is_finite(defaults[key]):
+            continue  # a factory whose default is infinite knows what to do
+        if not fits(value, annotation):
+            of = of or getattr(factory, "name", "") or factory.__name__
+            wanted = explain(value, annotation)
+            raise SpecError(f"{key} of {of} must be {wanted}, not {shorten(value)}")
+
+
 @cache
-def _option_types(factory: Callable[..., Any]) -> Mapping[str, Any]:
-    """Annotations of the options, where they can be resolved."""
+def option_types(factory: Callable[..., Any]) -> Mapping[str, Any]:
+    """Annotations of the options with their ranges, where they can be resolved."""
     hints: dict[str, Any] = {}
     for current in reversed(inspect.getmro(factory)) if inspect.isclass(factory) else [factory]:
         function = vars(current).get("__init__") if inspect.isclass(current) else current
         if inspect.isfunction(function):
             # names that only a type checker imports cannot be resolved; they are not checked
             with contextlib.suppress(NameError, TypeError):
-                hints |= typing.get_type_hints(function)
+                hints |= typing.get_type_hints(function, include_extras=True)
     return hints
-
-
-def fits_type(value: Any, annotation: Any) -> bool:
-    """Whether ``value`` is of the annotated type; a type that is not known here always fits."""
-    origin = typing.get_origin(annotation)
-    if origin is typing.Literal:
-        return value in typing.get_args(annotation)
-    if origin in (typing.Union, types.UnionType):
-        return any(fits_type(value, choice) for choice in typing.get_args(annotation))
-    if annotation is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if annotation is int:
-        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
-    if annotation in (bool, str, type(None)):
-        return isinstance(value, annotation)
-    if origin in (abc.Sequence, abc.Mapping, list, tuple, dict):
-        wanted: Any = abc.Sequence if origin in (list, tuple) else origin
-        return isinstance(value, wanted) and not isinstance(value, str)
-    return True
-
-
-def _is_finite(value: Any) -> bool:
-    """Whether no number in ``value`` is infinite or NaN."""
-    if isinstance(value, abc.Mapping):
-        return all(map(_is_finite, value.values()))
-    if isinstance(value, list | tuple):
-        return all(map(_is_finite, value))
-    return not isinstance(value, float) or math.isfinite(value)
-
-
-def describe_type(annotation: Any) -> str:
-    """An annotated type in the words of an error message."""
-    names = {float: "a number", int: "a whole number", bool: "True or False", str: "a word"}
-    origin = typing.get_origin(annotation)
-    if origin is typing.Literal:
-        return "one of " + ", ".join(map(repr, typing.get_args(annotation)))
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(describe_type(choice) for choice in typing.get_args(annotation))
-    if annotation is type(None):
-        return "None"
-    if origin in (abc.Sequence, list, tuple):
-        return "a list"
-    return "a mapping" if origin in (abc.Mapping, dict) else names.get(annotation, str(annotation))
 
 
 @cache
@@ -308,20 +306,46 @@ architectures: Registry[Any] = Registry(
 
 
 def register_method(name: str, *, replace: bool = False) -> Callable[[T], T]:
-    """Register a :class:`~mtlkit.GradientAggregator` subclass under ``name``."""
+    """Register a :class:`~mtlkit.GradientAggregator` subclass under ``name``.
+
+    >>> import torch, mtlkit
+    >>> with methods.temporary():
+    ...     @register_method("first_only")
+    ...     class FirstOnly(mtlkit.GradientAggregator):
+    ...         def weigh(self, gram, state):
+    ...             return torch.eye(len(gram))[0], state
+    ...
+    ...     mtlkit.create_method("first_only", tasks=2).combine(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    tensor([1., 2.])
+    """
     return methods.register(name, replace=replace)
 
 
 def register_architecture(name: str, *, replace: bool = False) -> Callable[[T], T]:
-    """Register an :class:`~mtlkit.architectures.Architecture` subclass under ``name``."""
+    """Register an :class:`~mtlkit.architectures.Architecture` subclass under ``name``.
+
+    >>> from mtlkit.architectures import SingleTask
+    >>> with architectures.temporary():
+    ...     network = register_architecture("my_network")(type("MyNetwork", (SingleTask,), {}))
+    ...     "my_network" in list_architectures()
+    True
+    """
     return architectures.register(name, replace=replace)
 
 
 def list_methods() -> list[str]:
-    """Sorted names of all methods, aliases and plugins included."""
+    """List the names of all methods, aliases and plugins included, sorted.
+
+    >>> [name for name in list_methods() if name.startswith("imtl")]
+    ['imtl', 'imtl_g', 'imtl_l']
+    """
     return methods.names()
 
 
 def list_architectures() -> list[str]:
-    """Sorted names of all architectures, plugins included."""
+    """List the names of all architectures, plugins included, sorted.
+
+    >>> "hard_sharing" in list_architectures()
+    True
+    """
     return architectures.names()

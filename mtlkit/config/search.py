@@ -24,7 +24,11 @@ LR_RATIO = "lr_ratio"
 
 @dataclass(frozen=True)
 class Uniform:
-    """Every number from ``low`` to ``high`` is as likely as any other."""
+    """A range in which every number is as likely as any other.
+
+    >>> Uniform(0, 1).grid(3)
+    [0.0, 0.5, 1.0]
+    """
 
     low: float
     high: float
@@ -44,7 +48,11 @@ class Uniform:
 
 @dataclass(frozen=True)
 class LogUniform:
-    """Every factor is as likely as any other: 0.001 to 0.01 as 0.01 to 0.1."""
+    """A range in which every factor is as likely as any other: 0.001 to 0.01 as 0.01 to 0.1.
+
+    >>> LogUniform(0.001, 0.1).grid(3)
+    [0.001, 0.01, 0.1]
+    """
 
     low: float
     high: float
@@ -66,13 +74,17 @@ class LogUniform:
 
 @dataclass(frozen=True, init=False)
 class Choice:
-    """One of a few values: numbers, words, True, False or None."""
+    """One of a few values: numbers, strings, True, False or None.
+
+    >>> str(Choice("min", "median"))
+    '[min, median]'
+    """
 
     values: tuple[Any, ...]
 
     def __init__(self, *values: Any) -> None:
         if not values or not all(isinstance(v, str | int | float | type(None)) for v in values):
-            raise SpecError(f"a choice needs one or more numbers or words, not {list(values)!r}")
+            raise SpecError(f"a choice needs one or more numbers or strings, not {list(values)!r}")
         object.__setattr__(self, "values", values)
 
     def grid(self, points: int) -> list[Any]:
@@ -85,11 +97,14 @@ class Choice:
 
 @dataclass(frozen=True, init=False)
 class FeatureShare:
-    """A size that is a share of the number of shared features, such as how many are rotated.
+    """A size that is a fraction of the number of shared features, such as how many are rotated.
 
     Args:
-        shares: from 0 to 1.
-        most: shares that make a larger size are left out.
+        shares: fractions from 0 to 1.
+        most: fractions that make a larger size are left out.
+
+    >>> FeatureShare(0.5, 1.0).sizes(512)  # None is all of them
+    Choice(values=(256, None))
     """
 
     shares: tuple[float, ...]
@@ -117,6 +132,9 @@ class Simplex:
 
     Drawn evenly: all such weightings are equally likely. Equal weights are 1 each, so that the total is
     as large as the plain sum.
+
+    >>> Simplex().weights([0.5, 0.5])
+    [1.0, 1.0]
     """
 
     axis = Uniform(0.001, 0.999)
@@ -137,6 +155,9 @@ Search: TypeAlias = Uniform | LogUniform | Choice | FeatureShare | Simplex
 
 def parse_search(given: Any, source: str) -> Search:
     """Read ``log(1e-4, 1e-2)``, ``uniform(0, 1)``, ``share(0.25, 0.5, 1)`` or a list of values.
+
+    >>> parse_search("log(1e-4, 1e-2)", "lr")
+    LogUniform(low=0.0001, high=0.01)
 
     Raises:
         ConfigError: for anything else, with ``source`` in its message.
@@ -161,7 +182,7 @@ _ACCEPTED = "give log(1e-4, 1e-2), uniform(0, 1), or a list of values such as [0
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, str):  # YAML 1.1 reads 1e-4 as a word
+    if isinstance(value, str):  # YAML 1.1 reads 1e-4 as a string
         try:
             return float(value)
         except ValueError:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -27,23 +26,11 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
+from mtlkit.config.annotations import describe, describe_range
 from mtlkit.config.spec import format_spec, parse_spec
 from mtlkit.errors import ConfigError, shorten, unknown_key
 
 _INTEGER = re.compile(r"[-+]?\d+")
-_KINDS: dict[Any, str] = {
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    str: "a string",
-    dict: "a mapping",
-}
-_BOUNDS: dict[type, tuple[str, str]] = {
-    Ge: ("ge", "{} or more"),
-    Gt: ("gt", "above {}"),
-    Le: ("le", "at most {}"),
-    Lt: ("lt", "below {}"),
-}
 
 
 @dataclass(frozen=True)
@@ -236,28 +223,14 @@ def choices(annotation: Any) -> Iterator[Any]:
 def accepted(field: FieldInfo) -> str:
     """Return what a field accepts, in words, without its range."""
     labels = [entry.words for entry in _metadata(field) if isinstance(entry, TypeLabel)]
-    kinds = [_describe(kind) for kind in choices(field.annotation)]
+    # YAML has no word for a bool but these
+    kinds = ["true or false" if kind is bool else describe(kind) for kind in choices(field.annotation)]
     return labels[0] if labels else " or ".join(dict.fromkeys(kinds))
-
-
-def _describe(kind: Any) -> str:
-    origin = typing.get_origin(kind)
-    if origin is typing.Literal:
-        return "one of " * (len(typing.get_args(kind)) > 1) + ", ".join(map(repr, typing.get_args(kind)))
-    if origin in (list, tuple):
-        return "a list"
-    return _KINDS.get(origin or kind, str(kind))
 
 
 def bounds(field: FieldInfo) -> str:
     """Return the range of a field in words; empty where it has none."""
-    ranges = [
-        words.format(getattr(entry, name))
-        for entry in _metadata(field)
-        for bound, (name, words) in _BOUNDS.items()
-        if isinstance(entry, bound)
-    ]
-    return " and ".join(ranges)
+    return describe_range(_metadata(field))
 
 
 def _metadata(field: FieldInfo) -> Iterator[Any]:

@@ -7,7 +7,7 @@ The grammar is a small part of Python's, read with :mod:`ast` and never evaluate
     value   = number | string | True | False | None | bare.word | [value, ...] | (value, ...)
             | {value: value, ...} | call ("+" call)*
     call    = part | name "(" value ("," value)* ["," key "=" value ...] ")"
-    name    = bare.word ("-" word or whole number)*
+    name    = bare.word ("-" word or integer)*
 
 A hyphen in a name is read as ``_``, so that ``Nash-MTL`` is ``Nash_MTL``; the registries know the rest.
 A bare word is a string, so ``pcgrad(wrt=parameters)`` needs no quotes. A value may itself be a call,
@@ -43,7 +43,11 @@ _RESERVED = frozenset(
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a method: its name and its options."""
+    """One part of a method: its name and its options.
+
+    >>> str(Part("cagrad", {"c": 0.4}))
+    'cagrad(c=0.4)'
+    """
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -55,7 +59,12 @@ class Part:
 
 
 def parse_spec(spec: SpecLike) -> list[Part]:
-    """Read a config string, mapping or list of these into parts."""
+    """Read a config string, mapping or list of these into parts.
+
+    >>> rotate, imtl_g = parse_spec("rotate(size=512)+imtl_g")
+    >>> rotate.name, rotate.options
+    ('rotate', {'size': 512})
+    """
     if isinstance(spec, Part):
         return [spec]
     if isinstance(spec, str):
@@ -74,7 +83,11 @@ def parse_spec(spec: SpecLike) -> list[Part]:
 
 
 def parse_call(value: SpecLike) -> Part:
-    """Read one call that was given as the value of an option, such as ``"mlp(50, norm=batch)"``."""
+    """Read one call that was given as the value of an option.
+
+    >>> parse_call("mlp(50, norm=batch)")
+    Part(name='mlp', options={'norm': 'batch'}, arguments=(50,))
+    """
     parts = _parse_string(value, nested=True) if isinstance(value, str) else parse_spec(value)
     if len(parts) != 1:
         raise SpecError(f"expected one name or call, not a sum of {len(parts)}: {format_spec(parts)!r}")
@@ -82,7 +95,11 @@ def parse_call(value: SpecLike) -> Part:
 
 
 def format_spec(parts: Sequence[Part]) -> str:
-    """The config string of these parts; :func:`parse_spec` reads it back to the same parts."""
+    """Write the config string of parts; :func:`parse_spec` reads it back to the same parts.
+
+    >>> format_spec([Part("uw"), Part("cagrad", {"c": 0.4})])
+    'uw+cagrad(c=0.4)'
+    """
     texts = []
     for part in parts:
         values = [_format_value(value) for value in part.arguments]
@@ -265,7 +282,11 @@ def _format_value(value: Any) -> str:
 
 
 def is_word(text: str) -> bool:
-    """Whether a spec may have this without quotes: a name, dotted or not, that means nothing else."""
+    """Whether a spec may have this without quotes: a name, dotted or not, that means nothing else.
+
+    >>> is_word("parameters"), is_word("data/people.csv"), is_word("None")
+    (True, False, False)
+    """
     reserved = any(piece in _RESERVED or keyword.iskeyword(piece) for piece in text.split("."))
     return _WORD.fullmatch(text) is not None and not reserved
 

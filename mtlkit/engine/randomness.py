@@ -28,20 +28,33 @@ def uniform(seed: int, counter: Tensor, *shape: int, stream: int = 0, offset: in
         shape: of the result.
         stream: sequences that are independent of each other at the same counter.
         offset: position of the first number.
+
+    >>> first, again = (uniform(0, torch.tensor(7), 3) for _ in range(2))
+    >>> torch.equal(first, again), bool((first < 1).all())
+    (True, True)
     """
     upper = _bits(seed, counter, shape, stream, offset) >> 40  # 24 bits, as many as a float32 can hold
     return upper.to(torch.float32) * 2.0**-24 + 0.5
 
 
 def normal(seed: int, counter: Tensor, *shape: int, stream: int = 0) -> Tensor:
-    """Standard normal numbers in float32, by the inverse of their distribution function."""
+    """Standard normal numbers in float32, by the inverse of their distribution function.
+
+    >>> normal(0, torch.tensor(7), 2, 3).shape
+    torch.Size([2, 3])
+    """
     # odd multiples of 2**-24 between -1 and 1
     symmetric = 2 * uniform(seed, counter, *shape, stream=stream + 101) - (1 - 2.0**-24)
     return math.sqrt(2) * torch.erfinv(symmetric)
 
 
 def random_orders(seed: int, counter: Tensor, count: int) -> Tensor:
-    """(count, count - 1) random orders: row i has all numbers below ``count`` but i."""
+    """(count, count - 1) random orders: row i has all numbers below ``count`` but i.
+
+    >>> orders = random_orders(0, torch.tensor(7), 3)
+    >>> sorted(orders[0].tolist())
+    [1, 2]
+    """
     keys = _bits(seed, counter, (count, count), stream=1)
     keys.diagonal().fill_(-(2**63))  # so that i comes first in row i, and can be left out
     return keys.argsort(dim=1)[:, 1:]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
 from mtlkit.config.names import task_names
-from mtlkit.config.registry import option_defaults
+from mtlkit.config.registry import check_options, option_defaults
 from mtlkit.config.search import Search
 from mtlkit.config.spec import Part, format_spec
 from mtlkit.engine.gradients import TensorList
@@ -104,6 +104,11 @@ class GradientAggregator(Stateful, ABC):
         merges = "merge" in cls.roles
         cls.hidden_options = cls.hidden_options - common if merges else cls.hidden_options | common
 
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Check the options, so that a class refuses what its config string does."""
+        check_options(cls, options)
+        return super().__new__(cls)
+
     def __init__(
         self,
         tasks: Tasks,
@@ -114,10 +119,6 @@ class GradientAggregator(Stateful, ABC):
     ) -> None:
         if not self.roles:
             raise TypeError(f"{type(self).__name__} is abstract: override the hook of a role")
-        if wrt not in ("features", "parameters"):
-            raise SpecError(f"wrt must be 'features' or 'parameters', not {wrt!r}")
-        if groups not in ("all", "layer", "tensor"):
-            raise SpecError(f"groups must be 'all', 'layer' or 'tensor', not {groups!r}")
         if groups != "all" and wrt != "parameters":
             raise SpecError(f"groups={groups} are groups of parameters: it needs wrt=parameters")
         self.tasks = task_names(tasks)

@@ -81,7 +81,6 @@ def _build(part: Part, tasks: tuple[str, ...], feature_dim: int | None) -> Gradi
     if takes_feature_dim(factory):
         options["feature_dim"] = None if feature_dim is None else int(feature_dim)
     built = factory(tasks, **options)
-    methods.check_finite(part)
     if not isinstance(built, GradientAggregator):
         raise SpecError(
             f"method {part.name!r} is {type(built).__name__}; a method must be a GradientAggregator"

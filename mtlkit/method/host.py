@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from mtlkit.weighting._solvers.geometry import Matrix
+Matrix = NDArray[Any]
 
 
 def on_host(function: Callable[..., Matrix], gram: Tensor, *tensors: Tensor, **options: float) -> Tensor:
@@ -17,6 +19,9 @@ def on_host(function: Callable[..., Matrix], gram: Tensor, *tensors: Tensor, **o
 
     All tensors travel in one transfer. Where the Gram matrix is not finite a solver would fail; the
     result is then that of an example, with NaN in place of its numbers.
+
+    >>> on_host(np.diag, torch.tensor([[4.0, 1.0], [1.0, 2.0]]))
+    tensor([4., 2.], dtype=torch.float64)
     """
     given = [gram, *tensors]
     numbers = torch.cat([tensor.detach().reshape(-1).double() for tensor in given]).cpu().numpy()

@@ -44,7 +44,7 @@ class Method(nn.Module):
         >>> str(method)
         'uw+pcgrad'
         >>> method.combine(torch.tensor([[1.0, 0.0], [-1.0, 1.0]]))
-        tensor([0.5000, 1.5000])
+        tensor([0.2500, 0.7500])
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Method(nn.Module):
             >>> seg, depth = method(z)
             >>> method.total({"seg": seg.sum(), "depth": 3 * depth.sum()}).backward()
             >>> z.grad
-            tensor([3., 3., 3.])
+            tensor([1.5000, 1.5000, 1.5000])
         """
         given = align(losses, self.tasks)
         recording = self.training and torch.is_grad_enabled()

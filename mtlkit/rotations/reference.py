@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from mtlkit.errors import MissingExtraError
 from mtlkit.rotations.axis import block_diagonal
 from mtlkit.rotations.exponential import skew_product
 from mtlkit.rotations.manifold import starting_rotations
@@ -82,7 +83,10 @@ class GeotorchRotations(nn.Module):
 
 def _constrained(rotations: Tensor) -> nn.Module:
     """A module whose ``weight`` is b rotations of geotorch, at (b, n, n) ``rotations``."""
-    import geotorch
+    try:
+        import geotorch
+    except ImportError:
+        raise MissingExtraError("geotorch", "geotorch", "the reference rotations") from None
 
     module = nn.Module()
     module.weight = nn.Parameter(rotations.clone())

@@ -13,8 +13,8 @@ from mtlkit.config.registry import methods, option_names, takes_feature_dim
 from mtlkit.config.spec import SpecLike
 from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.method import Method
 from mtlkit.method.create import create_method
+from mtlkit.method.method import Method
 from mtlkit.testing.small_network import INPUTS, WIDTH, SmallNetwork
 
 BATCH = 8

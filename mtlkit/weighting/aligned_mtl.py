@@ -39,10 +39,18 @@ class AlignedMTL(GradientAggregator):
         preference: numbers p of zero or more, one per task or by name, that take the place of
             :math:`\mathbf{1}` in the weights; tasks that a mapping does not name have 1. TorchJD's
             ``pref_vector``.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("aligned_mtl", tasks=2).combine(grads)
+        tensor([0.5528, 1.1056])
     """
 
     paper = "Senushkin et al., Independent Component Alignment for Multi-Task Learning, CVPR 2023"
     year = 2023
+    url = "https://arxiv.org/abs/2305.19000"
+    idea = "Remove conflicts: project or turn gradients"
     search_space = {"scale_mode": Choice("min", "median", "rmse")}
 
     def __init__(

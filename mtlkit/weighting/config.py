@@ -43,13 +43,21 @@ class ConFIG(GradientAggregator):
         preference: numbers p of zero or more, one per task or by name, that take the place of 1 in
             :math:`U^+ 1`: the cosines with the task gradients are then proportional to them. Tasks that
             a mapping does not name have 1. TorchJD's ``pref_vector``.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("config", tasks=2).combine(grads)
+        tensor([0.5000, 1.2071])
     """
 
     paper = (
-        "Liu et al., ConFIG: Toward Conflict-free Training of Physics Informed Neural Networks, "
+        "Liu et al., ConFIG: Towards Conflict-free Training of Physics Informed Neural Networks, "
         "ICLR 2025"
     )
     year = 2025
+    url = "https://arxiv.org/abs/2408.11104"
+    idea = "Remove conflicts: project or turn gradients"
 
     def __init__(self, tasks: Tasks, *, preference: Numbers | None = None, **common: Any) -> None:
         super().__init__(tasks, **common)

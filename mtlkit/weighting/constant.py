@@ -29,8 +29,15 @@ class Constant(GradientAggregator):
         weights: finite numbers :math:`c_k`, one per task in task order, or a mapping from task names.
             Tasks that a mapping does not name have the factor one, as all have by default. TorchJD's
             ``Constant`` has no default.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("constant(weights=[2, 1])", tasks=2).combine(grads)
+        tensor([3., 1.])
     """
 
+    idea = "No intervention: the baseline of every comparison"
     search_space = {"weights": Simplex()}
 
     def __init__(self, tasks: Tasks, *, weights: Numbers | None = None, **common: Any) -> None:

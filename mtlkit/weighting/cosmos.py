@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform
 from mtlkit.engine.gram import safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.scalarization import PreferredScalarization
@@ -38,6 +37,12 @@ class COSMOS(PreferredScalarization):
         penalty: :math:`\lambda`, in the units of the losses. The default is the authors'; their
             settings are 0.01 to 8 by data set. TorchJD has no default.
         preference: numbers r of zero or more, one per task or by name; equal by default.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("cosmos", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([-0.0448,  0.5605])
     """
 
     paper = (
@@ -45,15 +50,15 @@ class COSMOS(PreferredScalarization):
         "ICDM 2021"
     )
     year = 2021
+    url = "https://arxiv.org/abs/2103.12880"
+    idea = "A chosen point of the Pareto front"
     waived_laws = {
         "scale": "the penalty has no units and the losses have: their balance changes with the scale"
     }
     search_space = {"penalty": LogUniform(0.01, 8.0)}
 
-    def __init__(self, tasks: Tasks, *, penalty: float = 2.0, **common: Any) -> None:
+    def __init__(self, tasks: Tasks, *, penalty: Annotated[float, Ge(0)] = 2.0, **common: Any) -> None:
         super().__init__(tasks, **common)
-        if not 0 <= penalty < math.inf:
-            raise SpecError(f"penalty of cosmos must be 0 or more and finite, not {penalty}")
         self.penalty = penalty
 
     def scalarize(self, losses: Tensor, state: State) -> tuple[Tensor, Tensor]:

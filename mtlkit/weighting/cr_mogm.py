@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
+from mtlkit.config.annotations import Ge, Le
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Uniform
 from mtlkit.errors import SpecError
@@ -34,6 +35,12 @@ class CRMOGM(GradientAggregator):
     Args:
         inner: config string of a method that has a weight per task.
         alpha: share of the old weights; 0 is inner itself. TorchJD has 0.9 too.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("cr_mogm", tasks=2).combine(grads)
+        tensor([0.2000, 0.6000])
     """
 
     paper = (
@@ -41,12 +48,19 @@ class CRMOGM(GradientAggregator):
         "Beyond, NeurIPS 2022"
     )
     year = 2022
+    url = "https://proceedings.neurips.cc/paper_files/paper/2022/hash/f91bd64a3620aad8e70a27ad9cb3ca57-Abstract-Conference.html"
+    idea = "A common descent direction, or a fair bargain"
     search_space = {"alpha": Uniform(0.5, 0.99)}
 
-    def __init__(self, tasks: Tasks, *, inner: str = "mgda", alpha: float = 0.9, **common: Any) -> None:
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        inner: str = "mgda",
+        alpha: Annotated[float, Ge(0), Le(1)] = 0.9,
+        **common: Any,
+    ) -> None:
         super().__init__(tasks, **common)
-        if not 0 <= alpha <= 1:
-            raise SpecError(f"alpha of cr_mogm must be in [0, 1], not {alpha}")
         self.inner = inner
         self.alpha = alpha
         self.smoothed_part = _create(inner, self.tasks)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Lt
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice
 from mtlkit.engine.gram import norms_of, safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
@@ -52,6 +52,12 @@ class DBMTL(GradientAggregator):
         beta: decay of the averages; 0 takes each step as it is. The paper chooses among 0.1, 0.5 and
             0.9 for each data set.
         beta_sigma: how fast ``beta`` itself falls with the steps; 0 keeps it (the paper also tries 0.5).
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("db_mtl", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([0.5858, 1.4142])
     """
 
     paper = (
@@ -59,18 +65,21 @@ class DBMTL(GradientAggregator):
         "Networks)"
     )
     year = 2023
+    url = "https://arxiv.org/abs/2308.12029"
+    idea = "Equal shares: no task dominates by its size"
     reads_angles = False
     uses_losses = True
     search_space = {"beta": Choice(0.1, 0.5, 0.9), "beta_sigma": Choice(0.0, 0.5)}
 
     def __init__(
-        self, tasks: Tasks, *, beta: float = 0.9, beta_sigma: float = 0.0, **common: Any
+        self,
+        tasks: Tasks,
+        *,
+        beta: Annotated[float, Ge(0), Lt(1)] = 0.9,
+        beta_sigma: Annotated[float, Ge(0)] = 0.0,
+        **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not 0 <= beta < 1:
-            raise SpecError(f"beta of db_mtl must be in [0, 1), not {beta}")
-        if not 0 <= beta_sigma < torch.inf:
-            raise SpecError(f"beta_sigma of db_mtl must be 0 or more and finite, not {beta_sigma}")
         self.beta = beta
         self.beta_sigma = beta_sigma
         self.needs_whole_gradients = self.wrt == "parameters"

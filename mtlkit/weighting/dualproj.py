@@ -37,10 +37,18 @@ class DualProj(GradientAggregator):
         preference: numbers p of zero or more, one per task or by name; :math:`\sum_k p_k G_k` is then
             projected in place of the mean. Tasks that a mapping does not name have 1. Without it all are
             1/K. TorchJD's ``pref_vector``.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("dualproj", tasks=2).combine(grads)
+        tensor([0.5000, 0.5000])
     """
 
     paper = "Lopez-Paz and Ranzato, Gradient Episodic Memory for Continual Learning, NeurIPS 2017"
     year = 2017
+    url = "https://arxiv.org/abs/1706.08840"
+    idea = "Remove conflicts: project or turn gradients"
     solves_on_host = True
 
     def __init__(self, tasks: Tasks, *, preference: Numbers | None = None, **common: Any) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Gt
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform
 from mtlkit.engine.gram import safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
@@ -37,21 +36,33 @@ class DWA(GradientAggregator):
     Args:
         temperature: T; larger values make the weights more equal. 2 in the paper and the peers.
         window: steps over which a loss is averaged; None for an epoch of the Trainer, or one step.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> method = mtlkit.create_method("dwa(window=1)", tasks=2)
+        >>> for losses in ([1.0, 1.0], [1.0, 0.5], [1.0, 0.25]):  # the second task learns faster
+        ...     merged = method.combine(grads, torch.tensor(losses))
+        >>> merged
+        tensor([1.3731, 0.8756])
     """
 
     paper = "Liu et al., End-to-End Multi-Task Learning with Attention, CVPR 2019"
     year = 2019
+    url = "https://arxiv.org/abs/1803.10704"
+    idea = "Weigh losses: by uncertainty, progress or chance"
     uses_losses = True
     search_space = {"temperature": LogUniform(0.5, 5.0)}
 
     def __init__(
-        self, tasks: Tasks, *, temperature: float = 2.0, window: int | None = None, **common: Any
+        self,
+        tasks: Tasks,
+        *,
+        temperature: Annotated[float, Gt(0)] = 2.0,
+        window: Annotated[int, Ge(1)] | None = None,
+        **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not 0 < temperature < math.inf:
-            raise SpecError(f"temperature of dwa must be positive and finite, not {temperature}")
-        if window is not None and not 1 <= window < math.inf:
-            raise SpecError(f"window of dwa must be 1 step or more and finite, not {window}")
         self.temperature = temperature
         self.window = window
         self.epoch_batches = 1

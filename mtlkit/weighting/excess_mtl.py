@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Gt
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform
 from mtlkit.engine.gram import safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.simplex import SimplexWeights
@@ -43,19 +42,30 @@ class ExcessMTL(SimplexWeights):
         warmup: number of steps that set the scale of each task. One in the authors' code and in
             LibMTL, three epochs in the paper's appendix; TorchJD has 0, which takes the excess risks
             as they are.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("excess_mtl", tasks=2).combine(grads)
+        tensor([0.5000, 0.5000])
     """
 
     paper = "He et al., Robust Multi-Task Learning with Excess Risks, ICML 2024"
     year = 2024
+    url = "https://arxiv.org/abs/2402.02009"
+    idea = "A chosen point of the Pareto front"
     search_space = {"eta": LogUniform(0.01, 2.0)}
     reads_angles = False
 
-    def __init__(self, tasks: Tasks, *, eta: float = 1.0, warmup: int = 1, **common: Any) -> None:
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        eta: Annotated[float, Gt(0)] = 1.0,
+        warmup: Annotated[int, Ge(1)] = 1,
+        **common: Any,
+    ) -> None:
         super().__init__(tasks, **common)
-        if not 0 < eta < math.inf:
-            raise SpecError(f"eta of excess_mtl must be positive and finite, not {eta}")
-        if not 1 <= warmup < math.inf:
-            raise SpecError(f"warmup of excess_mtl must be 1 or more and finite, not {warmup}")
         self.eta = eta
         self.warmup = warmup
         self.add_state("squares", 0.0)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform
 from mtlkit.engine.gram import safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.numbers import Numbers, per_task
@@ -55,10 +54,18 @@ class FAMO(GradientAggregator):
         gamma: weight decay of the logits. 0.001 in LibMTL, TorchJD and the authors' script for QM9;
             0.01 in their package and their script for CelebA.
         min_losses: lower bounds :math:`b`, one per task or by name; zero by default.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("famo", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([1.4000, 0.2000])
     """
 
     paper = "Liu et al., FAMO: Fast Adaptive Multitask Optimization, NeurIPS 2023"
     year = 2023
+    url = "https://arxiv.org/abs/2306.03792"
+    idea = "Weigh losses: by uncertainty, progress or chance"
     uses_losses = True
     search_space = {"lr": LogUniform(0.005, 0.1), "gamma": LogUniform(1e-4, 1e-2)}
 
@@ -66,15 +73,12 @@ class FAMO(GradientAggregator):
         self,
         tasks: Tasks,
         *,
-        lr: float = 0.025,
-        gamma: float = 1e-3,
+        lr: Annotated[float, Ge(0)] = 0.025,
+        gamma: Annotated[float, Ge(0)] = 1e-3,
         min_losses: Numbers | None = None,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        for option, value in (("lr", lr), ("gamma", gamma)):
-            if not 0 <= value < math.inf:
-                raise SpecError(f"{option} of famo must be 0 or more and finite, not {value}")
         self.lr = lr
         self.gamma = gamma
         self.min_losses = min_losses

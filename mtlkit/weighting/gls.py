@@ -26,6 +26,12 @@ class GLS(Scalarization):
     Differences: the paper also proposes to raise the losses of focused tasks to a power; this is its
     plain form. LibMTL multiplies the losses themselves, which is NaN for many small ones. TorchJD, too,
     takes logarithms; a loss of zero gives NaN gradients there. Neither has options for it.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("gls", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([1.7500, 0.2500])
     """
 
     paper = (
@@ -33,6 +39,8 @@ class GLS(Scalarization):
         "for Multi-Task Learning, CVPR Workshops 2019"
     )
     year = 2019
+    url = "https://arxiv.org/abs/1904.08492"
+    idea = "Weigh losses: by uncertainty, progress or chance"
 
     def scalarize(self, losses: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """Geometric mean, and its quotient by each loss and their number."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Le
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Uniform
 from mtlkit.engine.randomness import uniform
@@ -40,6 +41,12 @@ class GradDrop(GradientAggregator):
             task in task order or by name.
         seed: of the random choices. A batch that is split evenly over processes gets the choices it
             would get whole, if the features are one tensor; with several, others of the same kind.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("graddrop", tasks=2).combine(grads)
+        tensor([2., 1.])
     """
 
     paper = (
@@ -47,10 +54,17 @@ class GradDrop(GradientAggregator):
         "NeurIPS 2020"
     )
     year = 2020
+    url = "https://arxiv.org/abs/2010.06808"
+    idea = "Remove conflicts: project or turn gradients"
     search_space = {"leak": Uniform(0.0, 0.9)}
 
     def __init__(
-        self, tasks: Tasks, *, leak: float | Numbers = 0.0, seed: int = 0, **common: Any
+        self,
+        tasks: Tasks,
+        *,
+        leak: Annotated[float, Ge(0), Le(1)] | Numbers = 0.0,
+        seed: int = 0,
+        **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
         given = [leak] * len(self.tasks) if isinstance(leak, int | float) else leak

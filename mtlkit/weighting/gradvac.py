@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Le
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform
 from mtlkit.engine.gram import cosine_matrix, eps_of, norms_of, safe_divide
 from mtlkit.engine.randomness import random_orders
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
@@ -45,6 +45,12 @@ class GradVac(GradientAggregator):
         beta: how fast the averages follow. 0.01, the paper's value, remembers some hundred steps;
             LibMTL and TorchJD have 0.5, which remembers two or three.
         seed: of the random orders, which are the same on every process.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("gradvac", tasks=2).combine(grads)
+        tensor([1., 2.])
     """
 
     paper = (
@@ -52,15 +58,17 @@ class GradVac(GradientAggregator):
         "Massively Multilingual Models, ICLR 2021"
     )
     year = 2021
+    url = "https://arxiv.org/abs/2010.05874"
+    idea = "Remove conflicts: project or turn gradients"
     waived_laws = {
         "permutation": "the order of the others is drawn per position (exact for two tasks)",
     }
     search_space = {"beta": LogUniform(0.005, 0.5)}
 
-    def __init__(self, tasks: Tasks, *, beta: float = 0.01, seed: int = 0, **common: Any) -> None:
+    def __init__(
+        self, tasks: Tasks, *, beta: Annotated[float, Ge(0), Le(1)] = 0.01, seed: int = 0, **common: Any
+    ) -> None:
         super().__init__(tasks, **common)
-        if not 0 <= beta <= 1:
-            raise SpecError(f"beta of gradvac must be in [0, 1], not {beta}")
         self.beta = beta
         self.seed = seed
         self.add_state("goals", 0.0, per="pair")

@@ -29,10 +29,18 @@ class IMTLG(GradientAggregator):
     the singular matrix and fails. TorchJD takes the pseudo-inverse of the Gram matrix, so that its
     weights of dependent gradients change with their lengths, and returns zero where the solution sums
     to less than 1e-12.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("imtl_g", tasks=2).combine(grads)
+        tensor([0.2426, 0.5858])
     """
 
-    paper = "Liu et al., Toward Impartial Multi-task Learning, ICLR 2021"
+    paper = "Liu et al., Towards Impartial Multi-task Learning, ICLR 2021"
     year = 2021
+    url = "https://openreview.net/forum?id=IMPnRXEWpvr"
+    idea = "Equal shares: no task dominates by its size"
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Solution of the equal-projection system, with sum one."""

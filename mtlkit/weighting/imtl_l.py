@@ -27,10 +27,18 @@ class IMTLL(GradientAggregator):
 
     Differences: none from the paper with its base a = e. LibMTL (in its IMTL) and TorchJD start at zero
     too. It is twice ``uw`` with :math:`s_k` negated, so both have the same optima, on different paths.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("imtl_l", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([1., 1.])
     """
 
-    paper = "Liu et al., Toward Impartial Multi-task Learning, ICLR 2021"
+    paper = "Liu et al., Towards Impartial Multi-task Learning, ICLR 2021"
     year = 2021
+    url = "https://openreview.net/forum?id=IMPnRXEWpvr"
+    idea = "Equal shares: no task dominates by its size"
 
     def __init__(self, tasks: Tasks, **common: Any) -> None:
         super().__init__(tasks, **common)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.engine.gram import eps_of
 from mtlkit.errors import SpecError
@@ -36,6 +37,12 @@ class Krum(GradientAggregator):
         n_byzantine: number f of gradients that are not to be trusted; needs f + 3 tasks. TorchJD has no
             default, and needs f + 3 tasks also for f = 0.
         n_selected: number of gradients that are averaged.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [1.0, 1.0], [-9.0, 9.0]])
+        >>> mtlkit.create_method("krum(n_selected=2)", tasks=3).combine(grads)
+        tensor([1.5000, 0.5000])
     """
 
     paper = (
@@ -43,18 +50,25 @@ class Krum(GradientAggregator):
         "NeurIPS 2017"
     )
     year = 2017
+    url = "https://arxiv.org/abs/1703.02757"
+    idea = "Robust against outliers, and references"
 
     def __init__(
-        self, tasks: Tasks, *, n_byzantine: int = 0, n_selected: int = 1, **common: Any
+        self,
+        tasks: Tasks,
+        *,
+        n_byzantine: Annotated[int, Ge(0)] = 0,
+        n_selected: Annotated[int, Ge(1)] = 1,
+        **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
         count = len(self.tasks)
-        if n_byzantine < 0 or (n_byzantine > 0 and count < n_byzantine + 3):
+        if n_byzantine > 0 and count < n_byzantine + 3:
             raise SpecError(
                 f"n_byzantine of krum must be between 0 and the number of tasks minus 3 "
                 f"({count} tasks), not {n_byzantine}"
             )
-        if not 1 <= n_selected <= count:
+        if n_selected > count:
             raise SpecError(f"n_selected of krum must be between 1 and {count} tasks, not {n_selected}")
         self.n_byzantine = n_byzantine
         self.n_selected = n_selected

@@ -20,8 +20,15 @@ class Mean(GradientAggregator):
     own loss in full.
 
     Length: K equal gradients g give g. LibMTL's EW is not the mean but the sum.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("mean", tasks=2).combine(grads)
+        tensor([0.5000, 0.5000])
     """
 
+    idea = "No intervention: the baseline of every comparison"
     reads_gram = False
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:

@@ -42,10 +42,18 @@ class MGDA(GradientAggregator):
             absolute value of the loss as it was given, before other parts weigh it, ``loss+`` the
             product of both. A task whose loss is zero is done and gets weight zero; if all are, the
             weights are equal.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("mgda", tasks=2).combine(grads)
+        tensor([0.2000, 0.6000])
     """
 
     paper = "Sener and Koltun, Multi-Task Learning as Multi-Objective Optimization, NeurIPS 2018"
     year = 2018
+    url = "https://arxiv.org/abs/1810.04650"
+    idea = "A common descent direction, or a fair bargain"
     solves_on_host = True
     search_space = {"normalize": Choice("none", "l2", "loss", "loss+")}
 

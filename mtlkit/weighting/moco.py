@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Gt, Le
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform, Uniform
 from mtlkit.engine.gram import safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.simplex import SimplexWeights, project_onto_simplex
@@ -60,6 +59,12 @@ class MoCo(SimplexWeights):
             diagonal.
         gamma_sigma: how fast ``gamma`` decays.
         rho: weight of the penalty on :math:`\|w\|^2`.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("moco", tasks=2).combine(grads)
+        tensor([0.4500, 0.5167])
     """
 
     paper = (
@@ -67,27 +72,22 @@ class MoCo(SimplexWeights):
         "Approach, ICLR 2023"
     )
     year = 2023
+    url = "https://arxiv.org/abs/2210.12624"
+    idea = "A common descent direction, or a fair bargain"
     search_space = {"beta": Uniform(0.05, 0.99), "gamma": LogUniform(0.01, 1.0)}
 
     def __init__(
         self,
         tasks: Tasks,
         *,
-        beta: float = 0.5,
-        beta_sigma: float = 0.5,
-        gamma: float = 0.1,
-        gamma_sigma: float = 0.5,
-        rho: float = 0.0,
+        beta: Annotated[float, Gt(0), Le(1)] = 0.5,
+        beta_sigma: Annotated[float, Ge(0)] = 0.5,
+        gamma: Annotated[float, Gt(0)] = 0.1,
+        gamma_sigma: Annotated[float, Ge(0)] = 0.5,
+        rho: Annotated[float, Ge(0)] = 0.0,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not 0 < beta <= 1:
-            raise SpecError(f"beta of moco must be in (0, 1], not {beta}")
-        if not 0 < gamma < math.inf:
-            raise SpecError(f"gamma of moco must be positive and finite, not {gamma}")
-        for name, value in (("beta_sigma", beta_sigma), ("gamma_sigma", gamma_sigma), ("rho", rho)):
-            if not 0 <= value < math.inf:
-                raise SpecError(f"{name} of moco must be 0 or more and finite, not {value}")
         self.beta = beta
         self.beta_sigma = beta_sigma
         self.gamma = gamma

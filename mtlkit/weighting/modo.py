@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Gt
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice, LogUniform
 from mtlkit.engine.gram import safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.simplex import SimplexWeights, project_onto_simplex
@@ -42,6 +41,12 @@ class MoDo(SimplexWeights):
         normalize: divide the products by the mean square of the gradients' norms, so that ``gamma``
             has no unit. At the features the norms shrink with the batch size, and with the paper's
             absolute step (False) the weights would hardly move.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("modo", tasks=2).combine(grads)
+        tensor([0.4500, 0.5167])
     """
 
     paper = (
@@ -49,6 +54,8 @@ class MoDo(SimplexWeights):
         "and Conflict-Avoidance, NeurIPS 2023"
     )
     year = 2023
+    url = "https://arxiv.org/abs/2305.20057"
+    idea = "A common descent direction, or a fair bargain"
     waived_laws = {
         "junction": "the features' gradients are compared between samples; combine is given no samples",
     }
@@ -59,16 +66,12 @@ class MoDo(SimplexWeights):
         self,
         tasks: Tasks,
         *,
-        gamma: float = 0.1,
-        rho: float = 0.1,
+        gamma: Annotated[float, Gt(0)] = 0.1,
+        rho: Annotated[float, Ge(0)] = 0.1,
         normalize: bool = True,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not 0 < gamma < math.inf:
-            raise SpecError(f"gamma of modo must be positive and finite, not {gamma}")
-        if not 0 <= rho < math.inf:
-            raise SpecError(f"rho of modo must be 0 or more and finite, not {rho}")
         self.gamma = gamma
         self.rho = rho
         self.normalize = normalize

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.engine.gram import eps_of
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.host import on_host
 from mtlkit.method.state import State
@@ -44,10 +44,18 @@ class NashMTL(GradientAggregator):
             have 1, a bound for the gradient of the shared parameters; a feature's gradient is another
             quantity, so there is no bound by default. ``nash_mtl(wrt=parameters, max_norm=1)`` is
             theirs.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("nash_mtl", tasks=2).combine(grads)
+        tensor([0.5412, 1.3066])
     """
 
     paper = "Navon et al., Multi-Task Learning as a Bargaining Game, ICML 2022"
     year = 2022
+    url = "https://arxiv.org/abs/2202.01017"
+    idea = "A common descent direction, or a fair bargain"
     solves_on_host = True
     waived_laws = {
         "single_task": "a single task bargains alone and gets the unit vector along its gradient",
@@ -57,15 +65,11 @@ class NashMTL(GradientAggregator):
         self,
         tasks: Tasks,
         *,
-        update_every: int = 1,
-        max_norm: float | None = None,
+        update_every: Annotated[int, Ge(1)] = 1,
+        max_norm: Annotated[float, Ge(0)] | None = None,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if update_every < 1:
-            raise SpecError(f"update_every of nash_mtl must be 1 or more, not {update_every}")
-        if max_norm is not None and not 0 <= max_norm < math.inf:
-            raise SpecError(f"max_norm of nash_mtl must be None or finite and 0 or more, not {max_norm}")
         self.update_every = update_every
         self.max_norm = max_norm
         self.add_state("kept", -1.0)  # negative: not solved yet

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
@@ -31,16 +31,22 @@ class Normalize(GradientAggregator):
 
     Args:
         burn_in: the step, counted from 1, at which the references are taken again; 0 keeps the first.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("normalize", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([1.7500, 0.2500])
     """
 
     paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"
     year = 2022
+    url = "https://arxiv.org/abs/2103.02631"
+    idea = "Homogenize sizes and directions (RotoGrad)"
     uses_losses = True
 
-    def __init__(self, tasks: Tasks, *, burn_in: int = 20, **common: Any) -> None:
+    def __init__(self, tasks: Tasks, *, burn_in: Annotated[int, Ge(0)] = 20, **common: Any) -> None:
         super().__init__(tasks, **common)
-        if burn_in < 0:
-            raise SpecError(f"burn_in of normalize must be 0 or more, not {burn_in}")
         self.burn_in = burn_in
         self.add_state("reference", 0.0)
         self.add_state("seen", 0)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform
 from mtlkit.engine.gram import safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.numbers import Numbers, per_task
@@ -39,6 +38,12 @@ class PBI(PreferredScalarization):
         theta: price of the distance; the default is the paper's. TorchJD has no default.
         ideal: the point z, one number per task or by name; zero by default.
         preference: numbers r of zero or more, one per task or by name; equal by default.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("pbi", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([-9.8995,  4.2426])
     """
 
     paper = (
@@ -46,19 +51,19 @@ class PBI(PreferredScalarization):
         "Transactions on Evolutionary Computation 2007"
     )
     year = 2007
+    url = "https://doi.org/10.1109/TEVC.2007.892759"
+    idea = "A chosen point of the Pareto front"
     search_space = {"theta": LogUniform(0.1, 10.0)}
 
     def __init__(
         self,
         tasks: Tasks,
         *,
-        theta: float = 5.0,
+        theta: Annotated[float, Ge(0)] = 5.0,
         ideal: Numbers | None = None,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not 0 <= theta < math.inf:
-            raise SpecError(f"theta of pbi must be 0 or more and finite, not {theta}")
         self.theta = theta
         self.ideal = ideal
         self.add_constant("ideal_point", per_task("ideal of pbi", ideal, self.tasks, 0.0))

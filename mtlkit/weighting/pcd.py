@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Le, Lt
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform
 from mtlkit.engine.gram import eps_of, safe_divide
-from mtlkit.errors import SpecError, unknown_name
+from mtlkit.errors import unknown_name
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.host import on_host
 from mtlkit.method.state import State
@@ -41,6 +42,12 @@ class PCD(GradientAggregator):
             is present.
         tau: share of its own normalized progress that each secondary task is granted, in [0, 1].
         beta: decay of the moving averages.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("pcd", tasks=2).combine(grads)
+        tensor([1.3737, 1.4536])
     """
 
     paper = (
@@ -48,6 +55,8 @@ class PCD(GradientAggregator):
         "Hierarchical Multi-Objective Optimization, TMLR 2026"
     )
     year = 2026
+    url = "https://arxiv.org/abs/2606.29521"
+    idea = "A chosen point of the Pareto front"
     solves_on_host = True
     waived_laws = {"permutation": "the first task is the primary one, unless another is named"}
     search_space = {"tau": LogUniform(0.005, 0.5)}
@@ -57,17 +66,13 @@ class PCD(GradientAggregator):
         tasks: Tasks,
         *,
         primary: str | int | None = None,
-        tau: float = 0.02,
-        beta: float = 0.999,
+        tau: Annotated[float, Ge(0), Le(1)] = 0.02,
+        beta: Annotated[float, Ge(0), Lt(1)] = 0.999,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
         if primary is not None and str(primary) not in self.tasks:
             raise unknown_name("task", str(primary), self.tasks)
-        if not 0 <= tau <= 1:
-            raise SpecError(f"tau of pcd must be in [0, 1], not {tau}")
-        if not 0 <= beta < 1:
-            raise SpecError(f"beta of pcd must be in [0, 1), not {beta}")
         self.primary = primary
         if primary is not None:
             self.waived_laws = {

@@ -32,10 +32,18 @@ class PCGrad(GradientAggregator):
 
     Args:
         seed: of the random orders, which are the same on every process.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("pcgrad", tasks=2).combine(grads)
+        tensor([1., 2.])
     """
 
     paper = "Yu et al., Gradient Surgery for Multi-Task Learning, NeurIPS 2020"
     year = 2020
+    url = "https://arxiv.org/abs/2001.06782"
+    idea = "Remove conflicts: project or turn gradients"
     waived_laws = {
         "permutation": "the projection order is drawn per position (exact for two tasks)",
     }

@@ -27,6 +27,12 @@ class Random(GradientAggregator):
 
     Args:
         seed: of the draws.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("random", tasks=2).combine(grads)
+        tensor([1.5662, 0.1446])
     """
 
     paper = (
@@ -34,6 +40,8 @@ class Random(GradientAggregator):
         "Learning, TMLR 2022"
     )
     year = 2022
+    url = "https://arxiv.org/abs/2111.10603"
+    idea = "Robust against outliers, and references"
     waived_laws = {"permutation": "the weights are drawn per position"}
     reads_gram = False
 

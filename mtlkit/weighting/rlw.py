@@ -10,11 +10,8 @@ from torch import Tensor
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice
 from mtlkit.engine.randomness import normal, uniform
-from mtlkit.errors import unknown_name
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
-
-_DISTRIBUTIONS = ("normal", "uniform", "dirichlet", "bernoulli", "constrained_bernoulli")
 
 
 @register_method("rlw")
@@ -44,6 +41,12 @@ class RLW(GradientAggregator):
     Args:
         dist: distribution of the weights.
         seed: of the draws.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("rlw", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([1.5662, 0.1446])
     """
 
     paper = (
@@ -51,6 +54,8 @@ class RLW(GradientAggregator):
         "Learning, TMLR 2022"
     )
     year = 2022
+    url = "https://arxiv.org/abs/2111.10603"
+    idea = "Weigh losses: by uncertainty, progress or chance"
     waived_laws = {"permutation": "the weights are drawn per position"}
     search_space = {"dist": Choice("normal", "uniform", "dirichlet", "bernoulli")}
 
@@ -63,8 +68,6 @@ class RLW(GradientAggregator):
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if dist not in _DISTRIBUTIONS:
-            raise unknown_name("dist of rlw", str(dist), _DISTRIBUTIONS)
         self.dist = dist
         self.seed = seed
         self.add_state("draws", 0, per="all")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LR_RATIO, FeatureShare, LogUniform
 from mtlkit.engine.gradients import TensorList
@@ -51,11 +52,20 @@ class Rotate(GradientAggregator):
         update_every: update the rotations only once in so many steps; synchronizes once per step.
         burn_in: the step at which ``scale`` takes its reference norms again.
         backend: ``lie`` (fast), or ``geotorch``, the reference: autograd through geotorch's exponential.
-        feature_index: which tensor is rotated where the features are a list or dict of tensors; default last.
+        feature_index: which tensor is rotated where the features are a list or dict; default the last.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> method = mtlkit.create_method("rotograd(start=random)", tasks=2, feature_dim=3)
+        >>> first, second = method(torch.tensor([[1.0, 2.0, 2.0]]))
+        >>> torch.allclose(first.norm(), second.norm()), torch.allclose(first, second)
+        (True, False)
     """
 
     paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"
     year = 2022
+    url = "https://arxiv.org/abs/2103.02631"
+    idea = "Homogenize sizes and directions (RotoGrad)"
     search_space = {"size": FeatureShare(0.25, 0.5, 0.75, 1.0), LR_RATIO: LogUniform(0.05, 1.0)}
 
     def __init__(
@@ -63,13 +73,13 @@ class Rotate(GradientAggregator):
         tasks: Tasks,
         *,
         feature_dim: int | None = None,
-        size: int | None = None,
-        blocks: int = 1,
+        size: Annotated[int, Ge(1)] | None = None,
+        blocks: Annotated[int, Ge(1)] = 1,
         dim: int | Literal["channel", "flat"] = -1,
         start: Literal["identity", "random"] = "identity",
         seed: int = 0,
-        update_every: int = 1,
-        burn_in: int = 0,
+        update_every: Annotated[int, Ge(1)] = 1,
+        burn_in: Annotated[int, Ge(0)] = 0,
         backend: Literal["lie", "geotorch"] = "lie",
         feature_index: int = -1,
         **common: Any,
@@ -78,9 +88,6 @@ class Rotate(GradientAggregator):
         self.size, self.blocks, self.dim, self.start, self.seed = size, blocks, dim, start, seed
         self.update_every, self.burn_in = update_every, burn_in
         self.backend, self.feature_index = backend, feature_index
-        for option, given, least in (("update_every", update_every, 1), ("burn_in", burn_in, 0)):
-            if given < least:
-                raise SpecError(f"{option} of rotate must be {least} or more, not {given}")
         self.side = _checked_size(size, feature_dim, blocks)
         self.axis = Axis(dim, self.side, whole=size is None)
         kind = Rotations if backend == "lie" else GeotorchRotations

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.engine.gram import norms_of, safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
@@ -34,16 +34,22 @@ class Scale(GradientAggregator):
     Args:
         burn_in: take the reference norms again at this step, counted from 1; 0 keeps the first. The
             authors' package has a period of 20 and takes them at step 21: ``burn_in=21``.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("scale", tasks=2).combine(grads)
+        tensor([0.5000, 1.2071])
     """
 
     paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"
     year = 2022
+    url = "https://arxiv.org/abs/2103.02631"
+    idea = "Homogenize sizes and directions (RotoGrad)"
     reads_angles = False
 
-    def __init__(self, tasks: Tasks, *, burn_in: int = 0, **common: Any) -> None:
+    def __init__(self, tasks: Tasks, *, burn_in: Annotated[int, Ge(0)] = 0, **common: Any) -> None:
         super().__init__(tasks, **common)
-        if burn_in < 0:
-            raise SpecError(f"burn_in of scale must be 0 or more, not {burn_in}")
         self.burn_in = burn_in
         self.add_state("initial_norms", 0.0)
         self.add_state("seen", 0)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Gt, Lt
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Uniform
 from mtlkit.engine.gram import norms_of, safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import Tasks
 from mtlkit.method.host import on_host
 from mtlkit.method.state import State
@@ -51,6 +50,12 @@ class SDMGrad(SimplexWeights):
             departs on purpose: 0.2 converges.
         momentum: of the inner descent; 0.5 everywhere.
         n_iter: number of inner steps; 20 everywhere.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("sdmgrad", tasks=2).combine(grads)
+        tensor([0.2003, 0.5999])
     """
 
     paper = (
@@ -58,6 +63,8 @@ class SDMGrad(SimplexWeights):
         "Algorithms, NeurIPS 2023"
     )
     year = 2023
+    url = "https://arxiv.org/abs/2305.18409"
+    idea = "A common descent direction, or a fair bargain"
     solves_on_host = True
     waived_laws = {
         "junction": "the features' gradients are compared between samples; combine is given no samples",
@@ -69,21 +76,13 @@ class SDMGrad(SimplexWeights):
         self,
         tasks: Tasks,
         *,
-        lam: float = 0.3,
-        lr: float = 0.2,
-        momentum: float = 0.5,
-        n_iter: int = 20,
+        lam: Annotated[float, Ge(0)] = 0.3,
+        lr: Annotated[float, Gt(0)] = 0.2,
+        momentum: Annotated[float, Ge(0), Lt(1)] = 0.5,
+        n_iter: Annotated[int, Ge(1)] = 20,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not 0 <= lam < math.inf:
-            raise SpecError(f"lam of sdmgrad must be 0 or more and finite, not {lam}")
-        if not 0 < lr < math.inf:
-            raise SpecError(f"lr of sdmgrad must be positive and finite, not {lr}")
-        if not 0 <= momentum < 1:
-            raise SpecError(f"momentum of sdmgrad must be in [0, 1), not {momentum}")
-        if n_iter < 1:
-            raise SpecError(f"n_iter of sdmgrad must be 1 or more, not {n_iter}")
         self.lam = lam
         self.lr = lr
         self.momentum = momentum

@@ -24,10 +24,18 @@ class SI(Scalarization):
 
     Differences: none from the paper's baseline. ``gls`` has the same direction; its length follows the
     losses' geometric mean. LibMTL and TorchJD do not have the method.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("si", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([1.7500, 0.2500])
     """
 
     paper = "Navon et al., Multi-Task Learning as a Bargaining Game, ICML 2022 (its SI baseline)"
     year = 2022
+    url = "https://arxiv.org/abs/2202.01017"
+    idea = "Equal shares: no task dominates by its size"
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
         """Inverse losses; NaN for a task without a logarithm, which leaves the others alone."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Gt
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform
 from mtlkit.engine.gram import safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.scalarization import PreferredScalarization, log_losses
@@ -52,28 +51,30 @@ class STCH(PreferredScalarization):
             epochs and take :math:`n_k` from the last of them.
         transform: ``log``, or ``none`` for :math:`y_k = \lambda_k L_k / n_k`.
         preference: numbers of zero or more, one per task or by name; equal by default.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("stch", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([0.8750, 0.1250])
     """
 
     paper = "Lin et al., Smooth Tchebycheff Scalarization for Multi-Objective Optimization, ICML 2024"
     year = 2024
+    url = "https://arxiv.org/abs/2402.19078"
+    idea = "A chosen point of the Pareto front"
     search_space = {"mu": LogUniform(0.1, 5.0)}
 
     def __init__(
         self,
         tasks: Tasks,
         *,
-        mu: float = 1.0,
-        warmup: int = 100,
+        mu: Annotated[float, Gt(0)] = 1.0,
+        warmup: Annotated[int, Ge(0)] = 100,
         transform: Literal["log", "none"] = "log",
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not 0 < mu < math.inf:
-            raise SpecError(f"mu of stch must be positive and finite, not {mu}")
-        if warmup < 0:
-            raise SpecError(f"warmup of stch must be 0 steps or more, not {warmup}")
-        if transform not in ("log", "none"):
-            raise SpecError(f"transform of stch must be 'log' or 'none', not {transform!r}")
         self.mu = mu
         self.warmup = warmup
         self.transform = transform

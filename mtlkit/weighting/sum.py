@@ -19,8 +19,15 @@ class Sum(GradientAggregator):
     ``method(features)`` may be left out; with it, the step's statistics are kept as for all others.
 
     Length: K equal gradients g give K g. LibMTL's EW is this sum.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("sum", tasks=2).combine(grads)
+        tensor([1., 1.])
     """
 
+    idea = "No intervention: the baseline of every comparison"
     is_plain_sum = True
     reads_gram = False
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
@@ -31,17 +31,23 @@ class TrimmedMean(GradientAggregator):
 
     Args:
         trim: b, how many values are dropped at each end. TorchJD has no default.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [1.0, 1.0], [-9.0, 9.0]])
+        >>> mtlkit.create_method("trimmed_mean", tasks=3).combine(grads)
+        tensor([1., 1.])
     """
 
     paper = (
-        "Yin et al., Byzantine-Robust Distributed Learning: Toward Optimal Statistical Rates, ICML 2018"
+        "Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, ICML 2018"
     )
     year = 2018
+    url = "https://arxiv.org/abs/1803.01498"
+    idea = "Robust against outliers, and references"
 
-    def __init__(self, tasks: Tasks, *, trim: int = 1, **common: Any) -> None:
+    def __init__(self, tasks: Tasks, *, trim: Annotated[int, Ge(0)] = 1, **common: Any) -> None:
         super().__init__(tasks, **common)
-        if trim < 0:
-            raise SpecError(f"trim of trimmed_mean must be 0 or more, not {trim}")
         self.trim = trim
 
     def merge(self, grads: Tensor, state: State) -> tuple[Tensor, State]:

@@ -39,10 +39,18 @@ class UPGrad(GradientAggregator):
         preference: numbers p of zero or more, one per task or by name, for the merged gradient
             :math:`\sum_k p_k\, \pi(G_k)`; tasks that a mapping does not name have 1. Without it all are
             1/K. TorchJD's ``pref_vector``.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("upgrad", tasks=2).combine(grads)
+        tensor([0.5000, 1.0000])
     """
 
     paper = "Quinton and Rey, Jacobian Descent for Multi-Objective Optimization, arXiv 2406.16232, 2024"
     year = 2024
+    url = "https://arxiv.org/abs/2406.16232"
+    idea = "Remove conflicts: project or turn gradients"
     solves_on_host = True
 
     def __init__(self, tasks: Tasks, *, preference: Numbers | None = None, **common: Any) -> None:

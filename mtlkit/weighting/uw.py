@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mtlkit.config.registry import register_method
-from mtlkit.errors import SpecError, unknown_name
+from mtlkit.errors import unknown_name
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
@@ -34,6 +34,12 @@ class UW(GradientAggregator):
 
     Args:
         classification: names of the tasks whose loss is a cross-entropy.
+
+    Example:
+        >>> import torch, mtlkit
+        >>> grads = torch.tensor([[2.0, 0.0], [-1.0, 1.0]])
+        >>> mtlkit.create_method("uw", tasks=2).combine(grads, torch.tensor([1.0, 4.0]))
+        tensor([0.5000, 0.5000])
     """
 
     paper = (
@@ -41,16 +47,13 @@ class UW(GradientAggregator):
         "Semantics, CVPR 2018"
     )
     year = 2018
+    url = "https://arxiv.org/abs/1705.07115"
+    idea = "Weigh losses: by uncertainty, progress or chance"
     waived_laws = {"single_task": "a loss is weighed by half its inverse variance, also if it is alone"}
 
     def __init__(self, tasks: Tasks, *, classification: Sequence[str] = (), **common: Any) -> None:
         super().__init__(tasks, **common)
         self.classification = classification
-        if isinstance(classification, str):
-            raise SpecError(
-                f"classification of uw must be a list of task names, not the word {classification!r}; "
-                f"write [{classification}]"
-            )
         names = [str(name) for name in classification]
         for name in names:
             if name not in self.tasks:

@@ -1,90 +1,124 @@
+"""What is read from the source of the methods is what the classes are."""
+
+from typing import Annotated
+
+import numpy as np
 import pytest
 
 import mtlkit
-from mtlkit.cli import costs
-from mtlkit.cli.catalog import all_facts, method_facts, method_page
-from mtlkit.cli.costs import built_in_methods, kept_costs, measure_cost
-from mtlkit.cli.papers import IDEAS, paper_link
-from mtlkit.config.registry import methods, option_names
+from mtlkit.cli import sources
+from mtlkit.cli.catalog import OMITTED, all_facts, method_facts, method_names
+from mtlkit.config.annotations import Ge
+from mtlkit.config.registry import methods, option_defaults, option_types
 from mtlkit.errors import SpecError, UnknownNameError
+from mtlkit.method.host import on_host
+
+BUILT_IN, ALIASES = sources.built_in()
 
 
 @pytest.fixture
 def own_method():
-    @mtlkit.register_method("my_merge")
-    class MyMerge(mtlkit.GradientAggregator):
-        """Add :math:`G_k` with ``power``.
+    with methods.temporary():
 
-        Args:
-            power: how much,
-                on two lines.
-        """
+        @mtlkit.register_method("my_merge")
+        class MyMerge(mtlkit.GradientAggregator):
+            """Add :math:`G_k` with ``power``.
 
-        paper, year = "A | B, C, 2030", 2030
-        traceable = False
-        waived_laws = {"distributed": "it is not"}
+            Args:
+                power: how much,
+                    on two lines.
+            """
 
-        def __init__(self, tasks, *, power: float = 2.0, **common):
-            super().__init__(tasks, **common)
-            self.power = power
+            paper, year = "A | B, C, 2030", 2030
+            waived_laws = {"distributed": "it is not"}
 
-        def weights(self, gram):
-            return gram.diagonal() ** self.power
+            def __init__(self, tasks, *, power: Annotated[float, Ge(0)] = 2.0, **common):
+                super().__init__(tasks, **common)
+                self.power = power
 
-    methods.alias("my_alias", "uw+my_merge(power=3.0)")
-    yield
-    methods._factories.pop("my_merge")
-    methods._aliases.pop("my_alias")
+            def weigh(self, gram, state):
+                return on_host(np.diag, gram) ** self.power, state
 
-
-def test_every_registered_method_has_a_summary_and_known_facts():
-    found = {facts.name: facts for facts in all_facts()}
-    assert {"uw", "famo", "config", "graddrop", "pcgrad", "sum"} <= set(found)
-    for facts in found.values():
-        assert facts.summary, facts.name
-        assert facts.roles, facts.name
-        assert facts.distributed
-        assert facts.cost
-        for option in facts.options:
-            assert option.description, (facts.name, option.name)
+        methods.alias("my_alias", "uw+my_merge(power=3.0)")
+        yield
 
 
-def test_facts_are_those_of_the_class():
-    facts = method_facts("uw")
-    assert facts.roles == ("weigh losses",)
-    assert facts.year == 2018
-    assert facts.paper.startswith("Kendall")
-    assert facts.needs == ("losses", "own parameters")
-    assert facts.factory == "mtlkit.weighting.uw.UW"
+def test_the_source_has_the_methods_and_aliases_of_the_registry():
+    assert methods.aliases() == ALIASES
+    assert sorted({*BUILT_IN, *ALIASES}) == methods.names() == method_names()
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_facts_are_those_of_the_class(name):
+    facts, factory = method_facts(name), methods.get(name)
+    assert facts.factory == f"{factory.__module__}.{factory.__qualname__}"
+    for attribute in ("paper", "year", "url", "idea"):
+        assert getattr(facts, attribute) == getattr(factory, attribute), attribute
+    assert {option.name: option.default for option in facts.options} == option_defaults(factory)
+    types = option_types(factory)
+    assert {o.name: o.annotation for o in facts.options} == {
+        o.name: types[o.name] for o in facts.options
+    }
+    short = {"loss": "weigh losses", "fork": "fork features", "merge": "merge gradients"}
+    assert set(facts.roles) == {short[role] for role in factory.roles}
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_built_in_method_is_described_in_its_file(name):
+    facts = method_facts(name)
+    assert facts.summary
+    assert facts.idea
+    assert bool(facts.paper) == bool(facts.url) == bool(facts.year)
+    assert [option.name for option in facts.options if not option.description] == []
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_the_needs_are_those_of_the_method_that_is_made(name):
+    method = mtlkit.create_method(name, 2, feature_dim=4)
+    assert ("own parameters" in method_facts(name).needs) == bool(list(method.parameters()))
+
+
+def test_needs_and_work_are_read_from_the_hooks():
+    assert method_facts("uw").needs == ("losses", "own parameters")
     assert method_facts("graddrop").needs == ("features", "whole gradients")
     assert method_facts("pcgrad").needs == ("features", "Gram matrix")
     assert method_facts("gradnorm").needs == ("features", "losses", "Gram matrix", "own parameters")
     assert method_facts("random").needs == method_facts("mean").needs == ("features",)
-    assert method_facts("torchjd").distributed == "exact for aggregators of the Gram matrix"
     assert method_facts("sum").needs == ()
-    assert method_facts("mgda").cost == "Gram matrix + solver"
+    assert method_facts("mgda").cost == method_facts("cr_mogm").cost == "Gram matrix + solver"
 
 
-def test_options_have_their_defaults_and_meanings():
-    facts = method_facts("stch")
-    options = {option.name: option for option in facts.options}
-    assert set(options) == option_names(methods.get("stch"))
-    assert options["mu"].default == 1.0
-    assert options["transform"].default_text == "log"
-    assert options["mu"].description.startswith("smoothness")
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_class_is_exported_and_is_the_same_by_name_and_by_string(name):
+    class_name = methods.get(name).__name__
+    factory = getattr(mtlkit.weighting, class_name)
+    assert factory is methods.get(name)
+    assert class_name in mtlkit.weighting.__all__, f"export {class_name} in mtlkit/weighting/__init__.py"
+    size = {"feature_dim": 4} if name == "rotate" else {}
+    method = mtlkit.Method([factory(2, **size)])
+    assert str(method) == str(mtlkit.create_method(name, 2, feature_dim=4))
 
 
-def test_a_method_registered_elsewhere_has_a_page(own_method):
+def test_an_option_says_its_range():
+    (c,) = [option for option in method_facts("cagrad").options if option.name == "c"]
+    assert (c.default_text, c.accepted) == ("0.4", "a number, 0 or more")
+
+
+def test_a_method_registered_elsewhere_is_read_too(own_method):
     facts = method_facts("my_merge")
     assert facts.summary == "Add G_k with power."
     assert facts.cost == "Gram matrix + solver"
     assert facts.distributed == "it is not"
+    assert facts.paper == "A | B, C, 2030"
     assert facts.options[0].description == "how much, on two lines."
-    page = method_page("my_merge")
-    assert page.startswith("# my_merge\n")
-    assert "A \\| B" in page
-    assert "| `power` | `2.0` | how much, on two lines. |" in page
-    assert ".. autoclass::" in page
+    assert facts.options[0].accepted == "a number, 0 or more"
+    assert "my_merge" in {each.name for each in all_facts()}
+
+
+def test_a_factory_without_source_is_listed(own_method):
+    made = type("Made", (mtlkit.GradientAggregator,), {"__doc__": "Made at run time."})
+    methods.register("made_for_test")(made)
+    assert method_facts("made_for_test").docstring == "Made at run time."
 
 
 def test_an_alias_says_what_it_stands_for(own_method):
@@ -93,62 +127,12 @@ def test_an_alias_says_what_it_stands_for(own_method):
     assert facts.roles == ("weigh losses", "merge gradients")
     assert "own parameters" in facts.needs
     assert {o.name: o.default for o in facts.options}["power"] == 3.0
-    page = method_page("my_alias")
-    assert "[uw](uw.md), [my_merge](my_merge.md)" in page
-    assert "autoclass" not in page
 
 
-def test_methods_left_out_say_why():
-    for name in ("auto_lambda", "forum", "moml"):
+def test_methods_left_out_say_why_and_unknown_names_get_the_nearest():
+    for name in OMITTED:
         with pytest.raises(SpecError, match=r"left out.*validation batch"):
             method_facts(name)
-
-
-def test_an_unknown_name_gets_the_nearest_one():
     with pytest.raises(UnknownNameError, match="did you mean 'famo'"):
         method_facts("fano")
-
-
-def test_every_paper_has_a_link():
-    lacking = [facts.name for facts in all_facts() if facts.paper and not paper_link(facts.name)]
-    assert not lacking
-    assert "https://arxiv.org/abs/2110.14048" in method_page("cagrad")
-
-
-def test_every_method_but_the_users_own_has_an_idea(own_method):
-    grouped = [name for names in IDEAS.values() for name in names]
-    assert len(grouped) == len(set(grouped))
-    assert {facts.name for facts in all_facts()} - set(grouped) == {"my_merge", "my_alias"}
-
-
-def test_the_cost_of_a_method_can_be_measured():
-    assert measure_cost("si", tasks=2, repeats=2) >= 0
-    assert measure_cost("gradnorm", tasks=2, repeats=2) >= 0
-
-
-def test_the_table_has_a_figure_for_every_built_in_method_and_for_no_other(own_method):
-    names = built_in_methods()
-    assert {"uw", "rotograd", "sum", "mgda"} <= set(names)
-    assert not {"my_merge", "my_alias"} & set(names)
-    kept = kept_costs()
-    assert set(kept.added) == set(names), "run `python -m benchmarks.speed.costs`"
-    assert kept.added["sum"] == 0 < kept.added["mgda"] < kept.added["rotograd"]
-    assert kept.plain > 0
-    assert method_facts("mgda").figure == f"+{kept.added['mgda']:.1f} ms"
-    assert method_facts("my_merge").figure == ""
-
-
-def test_costs_are_written_and_read_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        costs, "built_in_methods", lambda: ["si", "sum", "vanilla", "scale", "scale_only"]
-    )
-    monkeypatch.setattr(costs, "COSTS", tmp_path / "costs.json")
-    measured = costs.measure_costs(repeats=1, passes=1)
-    costs.write_costs(measured, costs.COSTS)
-    try:
-        assert kept_costs() == measured
-    finally:
-        kept_costs.cache_clear()
-    assert measured.added["scale"] == measured.added["scale_only"]
-    assert measured.added["vanilla"] == 0
-    assert measured.machine
+    assert method_facts("Nash-MTL").name == "nash_mtl"

@@ -89,4 +89,4 @@ def test_missing_submitit_names_the_extra(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     code = call("compare", *SMALL, "--methods", "sum", "--launcher", "submitit", "-o", tmp_path)
     assert code == 1
-    assert "pip install '.[bench]'" in capsys.readouterr().err
+    assert "pip install 'mtlkit[bench]'" in capsys.readouterr().err

@@ -1,9 +1,12 @@
 import json
+import re
 
 import pytest
 
 import mtlkit
 from mtlkit.cli import main
+from mtlkit.cli.pages import plain_docstring, plain_text
+from mtlkit.cli.schema import json_schema
 
 
 def run(capsys, *arguments):
@@ -23,10 +26,8 @@ def test_the_table_lists_every_method_with_its_facts(capsys, monkeypatch):
     assert "2018" in lines["uw"]
     assert "own parameters" in lines["uw"]
     assert "Gram matrix + solver" in lines["mgda"]
-    assert lines["mgda"].rstrip().endswith(" ms")
     assert "= gls" in lines["geometric_mean"]
     assert "auto_lambda" in out
-    assert "at K = 10" in out
 
 
 def test_a_page_shows_description_facts_and_options(capsys):
@@ -36,7 +37,8 @@ def test_a_page_shows_description_facts_and_options(capsys):
     assert "ICML 2024" in out
     assert "mtlkit.weighting.stch.STCH" in out
     assert "= 1.0" in out
-    assert "cost at K = 10  +" in out
+    assert "https://arxiv.org/abs/2402.19078" in out
+    assert "a number, above 0" in " ".join(out.split())
     assert "Args:" not in out
 
 
@@ -50,9 +52,9 @@ def test_json_holds_the_same_facts(capsys):
     code, out, _ = run(capsys, "--json")
     assert code == 0
     entries = {entry["name"]: entry for entry in json.loads(out)}
-    assert set(entries) <= set(mtlkit.list_methods())
+    assert set(entries) == set(mtlkit.list_methods())
     assert entries["geometric_mean"]["stands_for"] == "gls"
-    assert entries["rotograd"]["added_ms"] > entries["mgda"]["added_ms"] > 0
+    assert entries["cagrad"]["options"][0]["accepted"] == "a number, 0 or more"
     assert entries["uw"]["needs"] == ["losses", "own parameters"]
     code, out, _ = run(capsys, "dwa", "--json")
     options = {option["name"]: option["default"] for option in json.loads(out)["options"]}
@@ -72,3 +74,34 @@ def test_a_method_that_is_left_out_says_why(capsys, name):
     assert code == 2
     assert "left out" in err
     assert "second backward" in err
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_the_table_and_the_pages_fit_the_terminal(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _, out, _ = run(capsys)
+    assert max(map(len, out.splitlines())) <= columns
+    assert ("distributed" in out) == (columns == 140)
+    for name in mtlkit.list_methods():
+        _, out, _ = run(capsys, name)
+        text = [line for line in out.splitlines() if ">>>" not in line and "https://" not in line]
+        assert max(map(len, text)) <= columns, name
+        assert not re.search(r":\w+:`|``|\.\. math", out), name
+
+
+def test_a_table_of_a_docstring_keeps_its_columns():
+    text = "===  =====\na    first\nb    second, which is longer than one line\n===  ====="
+    rows = plain_docstring(text, 30).splitlines()
+    assert rows == ["    a  first", "    b  second, which is longer", "       than one line"]
+
+
+def test_a_formula_has_symbols_where_there_are_some():
+    text = plain_text(r":math:`\sum_k \langle G_k, d \rangle \le \sigma \mathbf{x}`")
+    assert text == "Σ_k ⟨ G_k, d ⟩ ≤ σ x"
+
+
+def test_the_schema_of_a_method_has_names_and_ranges_of_the_options():
+    schemas = {each.get("title"): each for each in json_schema("method")["anyOf"]}
+    assert set(schemas) == {None, *mtlkit.list_methods()}
+    assert schemas["cagrad"]["properties"]["c"]["minimum"] == 0
+    assert schemas["moco"]["properties"]["beta"]["exclusiveMinimum"] == 0

@@ -9,8 +9,7 @@ import pytest
 
 import mtlkit
 from mtlkit import cli
-from mtlkit.cli import COMMANDS, catalog_file, main
-from mtlkit.cli.catalog import all_facts
+from mtlkit.cli import COMMANDS, main
 from tests.training.processes import ROOT, environment
 
 SCRIPT = """
@@ -31,7 +30,7 @@ for arguments in {commands}:
 
 def test_help_and_listings_do_without_torch():
     commands = [["--help"], ["--version"], ["methods"], ["methods", "rotate"], ["methods", "--json"]]
-    commands += [["train", "--help"], ["compare", "--help"], ["schema", "compare"]]
+    commands += [["train", "--help"], ["compare", "--help"], ["schema", "compare"], ["schema", "method"]]
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(commands=commands)],
         env=environment(),
@@ -45,25 +44,6 @@ def test_help_and_listings_do_without_torch():
     assert len(lines) == len(commands)
     assert all(" [] " in line for line in lines), ended.stdout
     assert lines[0].endswith("False")  # the list of commands needs no settings either
-
-
-def test_the_file_of_methods_is_what_the_registry_says():
-    kept = catalog_file.read_catalog()
-    assert kept is not None, "renew it: python -m mtlkit.cli.catalog_file"
-    found = {facts.name: facts for facts in all_facts()}
-    assert [found[facts.name] for facts in kept] == kept
-    assert {facts.name for facts in kept} == {
-        name for name, facts in found.items() if facts.factory.startswith("mtlkit") or facts.stands_for
-    }
-
-
-def test_a_file_that_is_older_than_the_methods_is_not_used(tmp_path, monkeypatch):
-    path = tmp_path / "catalog.json"
-    catalog_file.write_catalog(path)
-    assert catalog_file.read_catalog(path) is not None
-    monkeypatch.setattr(catalog_file, "_WEIGHTING", tmp_path)  # as if every method had changed
-    assert catalog_file.read_catalog(path) is None
-    assert catalog_file.read_catalog(tmp_path / "absent.json") is None
 
 
 @pytest.mark.parametrize("name", COMMANDS)

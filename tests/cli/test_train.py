@@ -322,7 +322,7 @@ def test_the_doctor_says_how_to_install_what_is_missing(capsys, monkeypatch):
     real = doctor._installed
     monkeypatch.setattr(doctor, "_installed", lambda name: None if name == "timm" else real(name))
     assert call("doctor") == 0
-    assert "missing timm; in a clone: pip install '.[vision]'" in capsys.readouterr().out
+    assert "missing timm; pip install 'mtlkit[vision]'" in capsys.readouterr().out
     monkeypatch.setattr(doctor, "_installed", lambda name: None if name == "scipy" else real(name))
     assert call("doctor") == 1
 

@@ -52,8 +52,6 @@ def plugin(tmp_path, monkeypatch):
     from mtlkit.config.registry import methods
     from mtlkit.data.base import datasets
 
-    registries = (methods, datasets)
-    kept = [(registry.names(), dict(registry._factories)) for registry in registries]
     modules, path = set(sys.modules), list(sys.path)
 
     def write(name: str, text: str = CARS):
@@ -62,10 +60,8 @@ def plugin(tmp_path, monkeypatch):
         return file
 
     monkeypatch.chdir(tmp_path)
-    yield write
-    for registry, (_, factories) in zip(registries, kept, strict=True):
-        registry._factories.clear()
-        registry._factories.update(factories)
+    with methods.temporary(), datasets.temporary():
+        yield write
     for name in set(sys.modules) - modules:
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
             del sys.modules[name]

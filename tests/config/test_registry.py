@@ -15,11 +15,11 @@ import mtlkit
 from mtlkit.config.registry import Registry, methods
 from mtlkit.errors import SpecError
 
-PLUGIN = Path(__file__).parent / "plugin"
+PLUGIN = Path(__file__).parents[1] / "plugin"
 
 
 def test_an_entry_point_with_the_name_of_a_built_in_is_refused_aloud(monkeypatch):
-    from mtlkit import registry
+    from mtlkit.config import registry
 
     class Entry:
         name, value = "binary", "package:Mine"
@@ -85,16 +85,17 @@ def test_mapping_and_list_forms_mean_the_same_as_the_string():
 
 
 def test_a_method_can_be_registered_in_one_line_and_is_used_by_its_name():
-    @mtlkit.register_method("first_only_for_test")
-    class FirstOnly(mtlkit.GradientAggregator):
-        """Follow the first task."""
+    with methods.temporary():
 
-        def weigh(self, gram, state):
-            weights = torch.zeros_like(gram[0])
-            weights[0] = 1
-            return weights, state
+        @mtlkit.register_method("first_only_for_test")
+        class FirstOnly(mtlkit.GradientAggregator):
+            """Follow the first task."""
 
-    try:
+            def weigh(self, gram, state):
+                weights = torch.zeros_like(gram[0])
+                weights[0] = 1
+                return weights, state
+
         assert "first_only_for_test" in mtlkit.list_methods()
         method = mtlkit.create_method("normalize+first_only_for_test", 3)
         assert str(method) == "normalize+first_only_for_test"
@@ -104,17 +105,14 @@ def test_a_method_can_be_registered_in_one_line_and_is_used_by_its_name():
             mtlkit.register_method("pcgrad")(FirstOnly)
         with pytest.raises(SpecError, match="registered already"):
             mtlkit.register_method("rotograd")(FirstOnly)
-    finally:
-        del methods._factories["first_only_for_test"]
+    assert "first_only_for_test" not in mtlkit.list_methods()
 
 
 def test_a_factory_that_returns_something_else_is_refused():
-    methods.register("no_method_for_test")(lambda tasks: torch.nn.ReLU())
-    try:
+    with methods.temporary():
+        methods.register("no_method_for_test")(lambda tasks: torch.nn.ReLU())
         with pytest.raises(SpecError, match="must be a GradientAggregator"):
             mtlkit.create_method("no_method_for_test", 2)
-    finally:
-        del methods._factories["no_method_for_test"]
 
 
 def test_a_name_must_be_a_word():
@@ -129,6 +127,17 @@ def test_unknown_architectures_are_answered_with_the_nearest():
         SpecError, match="unknown architecture 'hard_sharin'; did you mean 'hard_sharing'"
     ):
         registry.get("hard_sharin")
+
+
+def test_what_is_registered_temporarily_is_forgotten_after_an_error_too():
+    before = methods.names(), methods.aliases()
+    with pytest.raises(ZeroDivisionError), methods.temporary():
+        methods.register("pcgrad", replace=True)(print)
+        methods.alias("plain", "sum")
+        assert methods.get("pcgrad") is print
+        raise ZeroDivisionError
+    assert (methods.names(), methods.aliases()) == before
+    assert methods.get("pcgrad") is not print
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +249,7 @@ def test_networks_data_sets_and_tasks_are_found_by_other_spellings_too():
 
 def test_every_other_spelling_leads_to_a_registered_name():
     for registry in (methods, mtlkit.config.registry.architectures):
-        for spelling, name in registry._spellings.items():
+        for spelling, name in registry.spellings.items():
             assert name in registry.names(), spelling
             assert registry.canonical(spelling) == name
 

@@ -285,7 +285,7 @@ def test_a_missing_package_names_both_extras(module, package, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=package) as refused:
         load()
-    assert "pip install '.[vision,table]'" in str(refused.value)
+    assert "pip install 'mtlkit[vision,table]'" in str(refused.value)
 
 
 def test_gray_pictures_have_one_channel():

@@ -32,14 +32,8 @@ def untouched_registry():
     from mtlkit.data.base import datasets
     from mtlkit.tasks.registry import kinds
 
-    registries = (methods, architectures, kinds, datasets)
-    for registry in registries:
-        registry.names()  # what is loaded when first asked for must be in the copy
-    kept = [dict(registry._factories) for registry in registries]
-    yield
-    for registry, factories in zip(registries, kept, strict=True):
-        registry._factories.clear()
-        registry._factories.update(factories)
+    with methods.temporary(), architectures.temporary(), kinds.temporary(), datasets.temporary():
+        yield
 
 
 @pytest.mark.parametrize(

@@ -50,14 +50,12 @@ def test_a_method_that_breaks_one_law_passes_all_others(law):
 def test_a_correct_method_passes_with_and_without_a_name_and_with_options():
     check_method(SmoothedNorm, distributed=True, compiled=True, decay=0.5)
     check_method(SmoothedNorm, tasks=2, examples=4)
-    mtlkit.register_method("smoothed_norm_for_test")(SmoothedNorm)
-    try:
+    with mtlkit.config.registry.methods.temporary():
+        mtlkit.register_method("smoothed_norm_for_test")(SmoothedNorm)
         check_method(SmoothedNorm, examples=4)
         check_method("smoothed_norm_for_test", examples=4, decay=0.5)
         check_method("normalize+smoothed_norm_for_test(decay=0.5)", examples=4)
-    finally:
-        del mtlkit.config.registry.methods._factories["smoothed_norm_for_test"]
-        del SmoothedNorm.name
+    del SmoothedNorm.name
 
 
 def test_a_waived_law_is_not_checked():

@@ -49,5 +49,5 @@ def test_agrees_with_torchjd_where_squares_make_no_difference():
 
 @pytest.mark.parametrize("spec", ["krum(n_byzantine=2)", "krum(n_selected=5)", "krum(n_selected=0)"])
 def test_more_than_there_are_tasks_is_refused(spec):
-    with pytest.raises(SpecError, match="krum must be between"):
+    with pytest.raises(SpecError, match="krum must be"):
         mtlkit.create_method(spec, 4)

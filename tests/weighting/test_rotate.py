@@ -521,10 +521,10 @@ def test_a_rotation_of_an_absent_task_gets_no_gradient_and_stays() -> None:
     ("spec", "options", "message"),
     [
         ("rotate", {}, "feature_dim"),
-        ("rotate(size=0)", {"feature_dim": 4}, "between 1 and"),
+        ("rotate(size=0)", {"feature_dim": 4}, "size of rotate must be"),
         ("rotate(size=5)", {"feature_dim": 4}, "between 1 and"),
         ("rotate(blocks=3)", {"feature_dim": 4}, "divide"),
-        ("rotate(blocks=0)", {"feature_dim": 4}, "divide"),
+        ("rotate(blocks=0)", {"feature_dim": 4}, "blocks of rotate must be"),
         ("rotate(update_every=0)", {"feature_dim": 4}, "update_every"),
         ("rotate(burn_in=-1)+scale", {"feature_dim": 4}, "burn_in"),
         ("rotate(burn_in=3)+pcgrad", {"feature_dim": 4}, "burn_in"),

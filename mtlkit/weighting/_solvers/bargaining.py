@@ -21,6 +21,11 @@ def bargaining_weights(
     A task whose gradient is zero has nothing to bargain about and gets weight zero. Where a positive
     combination of the gradients vanishes to ``rounding`` (a Pareto stationary point) no finite
     solution exists, and all weights are zero.
+
+    >>> import numpy as np
+    >>> gram = np.array([[4.0, -2.0], [-2.0, 2.0]])  # of (2, 0) and (-1, 1)
+    >>> bargaining_weights(gram, power=1.0).round(4).tolist()
+    [0.9239, 1.3066]
     """
     weights = np.zeros(len(gram))
     active = gram.diagonal() > 0

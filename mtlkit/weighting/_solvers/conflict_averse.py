@@ -21,6 +21,11 @@ def conflict_averse_weights(gram: Matrix, c: float, rounding: float = EPS) -> Ma
 
     Where the gradients are Pareto stationary to ``rounding``, the dual may end in ``g_w = 0``. Then d is
     the one nearest to ``g_0`` among the optima: the projection of ``g_0`` onto the dual cone.
+
+    >>> import numpy as np
+    >>> gram = np.array([[4.0, -2.0], [-2.0, 2.0]])  # of (2, 0) and (-1, 1)
+    >>> conflict_averse_weights(gram, c=0.4).round(4).tolist()
+    [0.5, 0.7]
     """
     count = len(gram)
     uniform = np.full(count, 1 / count)

@@ -27,6 +27,11 @@ def dual_cone_projections(gram: Matrix, rounding: float = EPS) -> Matrix:
 
     In units of the norms this is a problem on the cosines alone. A zero gradient neither moves nor
     moves others.
+
+    >>> import numpy as np
+    >>> gram = np.array([[4.0, -2.0], [-2.0, 2.0]])  # of (2, 0) and (-1, 1)
+    >>> dual_cone_projections(gram).round(4).tolist()
+    [[1.0, 1.0], [0.5, 1.0]]
     """
     norms, cosines = norms_and_cosines(gram)
     identity = np.eye(len(gram))
@@ -35,7 +40,13 @@ def dual_cone_projections(gram: Matrix, rounding: float = EPS) -> Matrix:
 
 
 def dual_cone_weights(gram: Matrix, weights: Matrix, rounding: float = EPS) -> Matrix:
-    """Weights of the projection of ``sum_k w_k g_k`` onto the dual cone (DualProj)."""
+    """Weights of the projection of ``sum_k w_k g_k`` onto the dual cone (DualProj).
+
+    >>> import numpy as np
+    >>> gram = np.array([[4.0, -2.0], [-2.0, 2.0]])  # of (2, 0) and (-1, 1)
+    >>> dual_cone_weights(gram, np.array([0.5, 0.5])).round(4).tolist()
+    [0.5, 0.5]
+    """
     norms, cosines = norms_and_cosines(gram)
     corrections = dual_cone_corrections(cosines, (weights * norms)[None], rounding)
     projected: Matrix = weights + corrections[0] / nonzero(norms)
@@ -49,6 +60,11 @@ def dual_cone_corrections(cosines: Matrix, start: Matrix, rounding: float = EPS)
     shortest vector is the projection of ``sum_k z_k u_k`` onto the dual cone. The least of
     ``(z + x)'C(z + x) + r x'x`` with ``r = K * rounding`` is that of ``|R x - t|`` where ``R'R = C + r``
     and ``R't = -C z``: non-negative least squares, which Lawson and Hanson's method solves exactly.
+
+    >>> import numpy as np
+    >>> cosines = np.array([[1.0, -0.5], [-0.5, 1.0]])
+    >>> dual_cone_corrections(cosines, np.eye(2)).round(4).tolist()
+    [[0.0, 0.5], [0.5, 0.0]]
     """
     values, vectors = np.linalg.eigh(cosines)
     values = np.maximum(values, 0)

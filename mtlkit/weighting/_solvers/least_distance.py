@@ -21,6 +21,11 @@ def constrained_descent_weights(gram: Matrix, progress: float) -> Matrix:
     shortest e with ``U'e >= f`` is read off the residual of the non-negative least squares problem
     ``[U; f'] x = [0; 1]``: its multipliers are x divided by the squared residual. A residual of zero
     proves that no vector satisfies all constraints; then the weights are those of gradient 0 alone.
+
+    >>> import numpy as np
+    >>> gram = np.array([[4.0, -2.0], [-2.0, 2.0]])  # of (2, 0) and (-1, 1)
+    >>> constrained_descent_weights(gram, progress=0.0).round(4).tolist()
+    [1.0, 1.0]
     """
     count = len(gram)
     norms, cosines = norms_and_cosines(gram)

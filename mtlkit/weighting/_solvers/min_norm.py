@@ -16,6 +16,11 @@ def min_norm_point(gram: Matrix) -> Matrix:
     """Barycentric weights of the shortest vector in the convex hull of the gradients (MGDA).
 
     If some gradients are zero, these share the weights equally.
+
+    >>> import numpy as np
+    >>> gram = np.array([[4.0, -2.0], [-2.0, 2.0]])  # of (2, 0) and (-1, 1)
+    >>> min_norm_point(gram).round(4).tolist()
+    [0.4, 0.6]
     """
     norms, cosines = norms_and_cosines(gram)
     return min_norm_of_columns(matrix_root(cosines) * norms)

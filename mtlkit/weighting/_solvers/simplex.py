@@ -13,6 +13,10 @@ def project_onto_simplex(point: Matrix) -> Matrix:
     It is ``max(point - shift, 0)`` for one shift. If the m largest entries stay positive, the shift is
     their mean excess; the right m is the largest for which the smallest of them does stay positive
     (Held, Wolfe and Crowder 1974).
+
+    >>> import numpy as np
+    >>> project_onto_simplex(np.array([0.9, 0.5])).round(4).tolist()
+    [0.7, 0.3]
     """
     descending = np.sort(point)[::-1]
     shifts = (np.cumsum(descending) - 1) / np.arange(1, len(point) + 1)

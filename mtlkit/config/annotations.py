@@ -1,0 +1,240 @@
+"""Types and ranges of options, declared once: ``c: Annotated[float, Ge(0)] = 0.4``.
+
+Checks, error messages, the page of a method and the JSON schema are read off such an annotation.
+
+>>> from typing import Annotated
+>>> fits(0.4, Annotated[float, Ge(0)]), fits(-1, Annotated[float, Ge(0)])
+(True, False)
+>>> describe(Annotated[float, Ge(0), Lt(1)])
+'a number, 0 or more and below 1'
+"""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from collections import abc
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+Number: TypeAlias = int | float
+
+
+@dataclass(frozen=True)
+class Ge:
+    """The range of numbers that are ``ge`` or more.
+
+    >>> fits(1, Annotated[int, Ge(1)])
+    True
+    """
+
+    ge: Number
+
+
+@dataclass(frozen=True)
+class Gt:
+    """The range of numbers above ``gt``.
+
+    >>> fits(0, Annotated[float, Gt(0)])
+    False
+    """
+
+    gt: Number
+
+
+@dataclass(frozen=True)
+class Le:
+    """The range of numbers that are ``le`` or less; ``Le(math.inf)`` also admits infinity.
+
+    >>> fits(math.inf, float), fits(math.inf, Annotated[float, Le(math.inf)])
+    (False, True)
+    """
+
+    le: Number
+
+
+@dataclass(frozen=True)
+class Lt:
+    """The range of numbers below ``lt``.
+
+    >>> fits(1.0, Annotated[float, Lt(1)])
+    False
+    """
+
+    lt: Number
+
+
+# By attribute, so that the ranges of the package annotated_types, which pydantic reads, are known too:
+# words, key of the JSON schema.
+_BOUNDS = {
+    "ge": ("{} or more", "minimum"),
+    "gt": ("above {}", "exclusiveMinimum"),
+    "le": ("at most {}", "maximum"),
+    "lt": ("below {}", "exclusiveMaximum"),
+}
+_WORDS: dict[Any, str] = {
+    bool: "a bool",
+    float: "a number",
+    int: "an integer",
+    str: "a string",
+    type(None): "None",
+    list: "a list",
+    dict: "a mapping",
+}
+_SCHEMAS: dict[Any, str] = {
+    bool: "boolean",
+    float: "number",
+    int: "integer",
+    str: "string",
+    type(None): "null",
+    list: "array",
+    dict: "object",
+}
+_CONTAINERS: dict[Any, type] = {
+    abc.Sequence: list,
+    list: list,
+    tuple: list,
+    abc.Mapping: dict,
+    dict: dict,
+}
+
+
+def fits(value: Any, annotation: Any) -> bool:
+    """Whether ``value`` is of the annotated type and in its range.
+
+    Numbers must be finite, those in a list or mapping too, unless a bound of the range is infinite.
+    Of a type that is not known here nothing else is required.
+
+    >>> fits(3, int | None), fits("3", int | None), fits([1.0, math.nan], list[float])
+    (True, False, False)
+    """
+    base, metadata = _unpack(annotation)
+    origin = typing.get_origin(base)
+    if origin is typing.Literal:
+        return value in typing.get_args(base)
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, choice) for choice in typing.get_args(base))
+    limits = list(_bounds(metadata))
+    if base in (int, float):
+        allowed = int if base is int else int | float
+        if not isinstance(value, allowed) or isinstance(value, bool):
+            return False
+        if isinstance(value, int) and abs(value) >= 2**63:
+            return False
+        return _in_range(value, limits) and (is_finite(value) or _admits_infinity(limits))
+    if not is_finite(value):
+        return False
+    if base in (bool, str, type(None)):
+        return isinstance(value, base)
+    if origin in _CONTAINERS:
+        kind: Any = abc.Mapping if _CONTAINERS[origin] is dict else abc.Sequence
+        return isinstance(value, kind) and not isinstance(value, str)
+    return True
+
+
+def is_finite(value: Any) -> bool:
+    """Whether no number in ``value`` is infinite or NaN.
+
+    >>> is_finite({"a": [1.0, 2]}), is_finite([math.inf]), is_finite("inf")
+    (True, False, True)
+    """
+    if isinstance(value, abc.Mapping):
+        return all(map(is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def explain(value: Any, annotation: Any) -> str:
+    """What a value that does not fit should have been: the range where its type is right, or the type.
+
+    >>> explain(-1, Annotated[float, Ge(0)]), explain("a", Annotated[float, Ge(0)])
+    ('0 or more and finite', 'a number')
+    """
+    base, metadata = _unpack(annotation)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and (base is float or (base is int and isinstance(value, int))):
+        finite = "finite" if base is float and not _admits_infinity(_bounds(metadata)) else ""
+        return " and ".join(filter(None, [describe_range(metadata), finite])) or describe(base)
+    if is_finite(value):
+        return describe(base)
+    return "finite" if base is Any else f"{describe(annotation)}, and finite"
+
+
+def describe(annotation: Any) -> str:
+    """What an annotated type accepts, in words.
+
+    >>> from typing import Literal
+    >>> describe(Literal["min", "median"] | None)
+    "one of 'min', 'median' or None"
+    >>> describe(Annotated[int, Ge(1)])
+    'an integer, 1 or more'
+    """
+    base, metadata = _unpack(annotation)
+    origin = typing.get_origin(base)
+    if origin is typing.Literal:
+        values = typing.get_args(base)
+        return "one of " * (len(values) > 1) + ", ".join(map(repr, values))
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(dict.fromkeys(map(describe, typing.get_args(base))))
+    words = _WORDS.get(_CONTAINERS.get(origin or base, origin or base), "any value")
+    return ", ".join(filter(None, [words, describe_range(metadata)]))
+
+
+def describe_range(metadata: Iterable[Any]) -> str:
+    """The range that ``Ge``, ``Gt``, ``Le`` and ``Lt`` make, in words; empty where there are none.
+
+    >>> describe_range([Gt(0), Le(1)])
+    'above 0 and at most 1'
+    """
+    bounds = _bounds(metadata)
+    return " and ".join(_BOUNDS[key][0].format(b) for key, b in bounds if math.isfinite(b))
+
+
+def json_schema(annotation: Any) -> dict[str, Any]:
+    """The JSON schema of an annotated type.
+
+    >>> json_schema(Annotated[float, Ge(0)])
+    {'type': 'number', 'minimum': 0}
+    """
+    base, metadata = _unpack(annotation)
+    origin = typing.get_origin(base)
+    if origin is typing.Literal:
+        return {"enum": list(typing.get_args(base))}
+    if origin in (typing.Union, types.UnionType):
+        return {"anyOf": [json_schema(choice) for choice in typing.get_args(base)]}
+    kind = _CONTAINERS.get(origin or base, origin or base)
+    schema: dict[str, Any] = {"type": _SCHEMAS[kind]} if kind in _SCHEMAS else {}
+    if kind is list and typing.get_args(base):
+        schema["items"] = json_schema(typing.get_args(base)[0])
+    return schema | {_BOUNDS[key][1]: b for key, b in _bounds(metadata) if math.isfinite(b)}
+
+
+def _unpack(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The type, and what is annotated to it."""
+    if typing.get_origin(annotation) is Annotated:
+        return annotation.__origin__, annotation.__metadata__
+    return annotation, ()
+
+
+def _bounds(metadata: Iterable[Any]) -> Iterator[tuple[str, Number]]:
+    for entry in metadata:
+        for key in _BOUNDS:
+            if hasattr(entry, key):
+                yield key, getattr(entry, key)
+
+
+def _in_range(value: Number, bounds: Iterable[tuple[str, Number]]) -> bool:
+    holds = {
+        "ge": lambda bound: value >= bound,
+        "gt": lambda bound: value > bound,
+        "le": lambda bound: value <= bound,
+        "lt": lambda bound: value < bound,
+    }
+    return all(holds[key](bound) for key, bound in bounds)
+
+
+def _admits_infinity(bounds: Iterable[tuple[str, Number]]) -> bool:
+    return any(math.isinf(bound) for _, bound in bounds)

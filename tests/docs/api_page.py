@@ -1,0 +1,72 @@
+"""What the API page documents, and what the packages export."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import mtlkit
+from mtlkit.cli.sources import built_in
+
+PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+_DIRECTIVE = re.compile(r"^\.\. (?:auto|py:)(\w+):: (\S+)", re.MULTILINE)
+
+
+def documented() -> dict[str, Any]:
+    """Objects by their names on the page; modules and methods with pages of their own included."""
+    found = {source.path: _resolve(source.path) for source in built_in()[0].values()}
+    for kind, name in _DIRECTIVE.findall(PAGE.read_text()):
+        if kind == "module":
+            module = importlib.import_module(name)
+            found |= {f"{name}.{key}": value for key, value in _members(module).items()}
+        elif kind != "method":
+            found[name] = _resolve(name)
+    return found
+
+
+def exported() -> dict[str, Any]:
+    """Objects in the ``__all__`` of mtlkit and its packages."""
+    found: dict[str, Any] = {}
+    for package in packages().values():
+        for key in getattr(package, "__all__", []):
+            found[f"{package.__name__}.{key}"] = getattr(package, key)
+    return found
+
+
+def packages() -> dict[str, ModuleType]:
+    """mtlkit and its packages by name; packages inside these are their own business."""
+    names = [m.name for m in pkgutil.iter_modules(mtlkit.__path__, "mtlkit.") if m.ispkg]
+    return {name: importlib.import_module(name) for name in ["mtlkit", *names]}
+
+
+def public_callables() -> dict[str, Any]:
+    """Functions and classes that are exported or documented, by their names."""
+    return {
+        found.__qualname__: found
+        for found in [*exported().values(), *documented().values()]
+        if inspect.isclass(found) or inspect.isroutine(found)
+    }
+
+
+def _members(module: ModuleType) -> dict[str, Any]:
+    """What ``:members:`` shows of a module: its ``__all__``, or its own functions and classes."""
+    if hasattr(module, "__all__"):
+        return {name: getattr(module, name) for name in module.__all__}
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (inspect.isclass(value) or inspect.isroutine(value))
+        and value.__module__ == module.__name__
+    }
+
+
+def _resolve(name: str) -> Any:
+    """The object of a dotted name."""
+    module, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(module), attribute)

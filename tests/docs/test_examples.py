@@ -1,0 +1,83 @@
+"""The ``>>>`` examples of the docstrings: all run, and every public object has one."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mtlkit
+from mtlkit.cli.sources import built_in
+from mtlkit.config.extras import EXTRAS
+from mtlkit.config.registry import architectures, methods
+from mtlkit.data.base import datasets
+from mtlkit.tasks.registry import kinds
+from tests.docs.api_page import public_callables
+
+ROOT = Path(mtlkit.__file__).parent
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+MODULES = [
+    module.name
+    for module in pkgutil.walk_packages([str(ROOT)], "mtlkit.")
+    if not module.name.endswith("__main__")
+]
+# Public objects that have no example yet. The list must only become shorter.
+WITHOUT_EXAMPLE: set[str] = set(
+    """
+    Architecture Axis Band Binary Classification Comparison DataSet Depth Diagnosis Difference
+    Figures Finding GeotorchRotations HistoryRow LabelCount LoadedModel Measurement MonitorRow
+    MultiTask Multilabel Normals Preprocessing Ranking Regression Rotations Rule Run RunResult
+    Segmentation SingleTask Split Spread Step TTest Task TaskRecord TaskStatistics TensorSplit
+    TuneConfig Tuning Verdict Winner Winners backward build_table check_architecture
+    check_method collate compare confidence_band create_architecture create_task
+    critical_difference diagnose export fuse holm hypervolume judge label_overlap list_datasets
+    list_tasks load load_dataset load_trainer mix mtl_backward overlap_advice paired_difference
+    paired_t_test pareto_front predict rank_methods read_preprocessing register_dataset
+    register_preprocessing register_task relative_improvement render_report run seeds_needed
+    spread task_improvement task_statistics to_csv to_latex to_markdown tune weighting
+    write_report
+    """.split()
+)
+
+
+def has_examples(module: str) -> bool:
+    path = ROOT.joinpath(*module.split(".")[1:])
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ">>>" in file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["mtlkit", *filter(has_examples, MODULES)])
+def test_the_examples_of_a_module_run(name, tmp_path, monkeypatch):
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in {m for some in EXTRAS.values() for m in some}:
+            raise
+        pytest.skip(f"{error.name} is not installed")
+    monkeypatch.chdir(tmp_path)
+    with methods.temporary(), architectures.temporary(), datasets.temporary(), kinds.temporary():
+        failed, tried = doctest.testmod(module, optionflags=FLAGS)
+    assert tried
+    assert not failed
+
+
+def lacks_example(found: Any) -> bool:
+    """Whether a function or class has none; errors need none."""
+    is_error = inspect.isclass(found) and issubclass(found, BaseException)
+    return not is_error and ">>>" not in (found.__doc__ or "")
+
+
+def test_every_public_function_and_class_has_an_example():
+    lacking = {name for name, found in public_callables().items() if lacks_example(found)}
+    assert lacking - WITHOUT_EXAMPLE == set(), "write a short >>> example into the docstring"
+    assert WITHOUT_EXAMPLE - lacking == set(), "these have one by now: remove them from the list"
+
+
+@pytest.mark.parametrize("name", built_in()[0])
+def test_every_method_has_an_example_of_its_own(name):
+    assert ">>>" in built_in()[0][name].docstring

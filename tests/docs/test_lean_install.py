@@ -1,0 +1,182 @@
+"""``pip install mtlkit`` brings torch, NumPy and SciPy; what needs more names the extra."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from mtlkit.config.extras import EXTRAS
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+MODULES = {"pyyaml": "yaml", "scikit-learn": "sklearn"}
+
+
+def closure(requirements: list[str]) -> set[str]:
+    """Names of the distributions that these requirements bring, theirs included."""
+    found: set[str] = set()
+    pending = list(requirements)
+    while pending:
+        wanted = Requirement(pending.pop())
+        if (wanted.marker is None or wanted.marker.evaluate({"extra": ""})) and wanted.name not in found:
+            found.add(wanted.name)
+            pending += distribution(wanted.name).requires or []
+    return found
+
+
+@pytest.fixture(scope="module")
+def base_install(tmp_path_factory):
+    """A folder like the site-packages of an environment that holds the base dependencies alone."""
+    folder = tmp_path_factory.mktemp("site")
+    for name in closure(PROJECT["dependencies"]):
+        installed = distribution(name)
+        for top in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
+            link = folder / top
+            if not link.exists():
+                link.symlink_to(Path(str(installed.locate_file(top))))
+    return folder
+
+
+def run(base_install: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Start Python without its own packages."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(base_install), str(ROOT)]),
+        "COLUMNS": "200",
+    }
+    return subprocess.run(
+        [sys.executable, "-S", *arguments],
+        env=environment,
+        cwd=base_install,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_the_readmes_loop_runs_with_the_base_dependencies(base_install):
+    ended = run(base_install, str(ROOT / "tests/docs/run_blocks.py"), str(ROOT / "README.md"))
+    assert ended.returncode == 0, ended.stderr
+    assert "tensor(" in ended.stdout
+
+
+BASE = """
+import mtlkit, torch
+model = mtlkit.create_architecture("mmoe(experts=2, backbone=mlp(4, inputs=3))", 2, method="upgrad")
+outputs = model(torch.randn(5, 3))
+model.method.total([output.square().mean() for output in outputs.values()]).backward()
+mtlkit.create_method("nash_mtl", 2).combine(torch.eye(2))
+for name in ("Trainer", "tune"):
+    try:
+        getattr(mtlkit, name)
+    except mtlkit.MtlkitError as error:
+        print(error)
+try:
+    mtlkit.create_method("rotograd(backend=geotorch)", 2, feature_dim=4)
+except mtlkit.MtlkitError as error:
+    print(error)
+try:
+    model.save_pretrained("folder")
+except mtlkit.MtlkitError as error:
+    print(error)
+"""
+
+
+def test_architectures_and_solvers_run_and_all_else_names_its_extra(base_install):
+    ended = run(base_install, "-c", BASE)
+    assert ended.returncode == 0, ended.stderr
+    named = re.findall(r"pip install 'mtlkit\[(\w+)\]'", ended.stdout)
+    assert named in (["train", "train", "geotorch", "train"], ["train", "tune", "geotorch", "train"])
+
+
+def test_the_command_line_without_typer_is_one_sentence(base_install):
+    ended = run(base_install, "-m", "mtlkit", "methods")
+    assert ended.returncode == 1
+    assert len(ended.stderr.splitlines()) == 1
+    assert "pip install 'mtlkit[train]'" in ended.stderr
+
+
+WITHOUT = """
+import sys
+sys.modules.update(dict.fromkeys({hidden}))  # Python then finds no such module
+from mtlkit.__main__ import main
+sys.argv = ["mtlkit", *{arguments}]
+main()
+"""
+NEEDS = {
+    "accelerate": (["train", "--data", "multidigits", "--epochs", "1"], "train"),
+    "yaml": (["train", "--data", "multidigits", "--epochs", "1"], "train"),
+    "pydantic": (["compare", "--demo"], "train"),
+    "optuna": (["tune", "--data", "multidigits", "--methods", "sum", "--trials", "1"], "tune"),
+    "rich": (["methods"], "train"),
+    "jinja2": (["report", "RESULTS"], "train"),
+    "pandas": (["data", "table(file=people.csv, targets={age: regression})"], "table"),
+}
+
+
+@pytest.mark.parametrize("package", NEEDS)
+def test_a_command_without_its_package_names_the_extra(package, tmp_path):
+    arguments, extra = NEEDS[package]
+    (tmp_path / "people.csv").write_text("age,size\n" + "".join(f"{n},{n}\n" for n in range(40)))
+    if "RESULTS" in arguments:
+        shutil.copytree(ROOT / "benchmarks/results/units", tmp_path / "units")
+        arguments = ["report", "units"]
+    code = WITHOUT.format(hidden=[package], arguments=arguments)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert f"pip install 'mtlkit[{extra}]'" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_brings_the_modules_that_its_errors_name(extra):
+    names = {Requirement(line).name.lower() for line in PROJECT["optional-dependencies"][extra]}
+    modules = {MODULES.get(name, name.replace("-", "_")) for name in names - {"mtlkit"}}
+    assert modules == set(EXTRAS[extra])
+
+
+UNWANTED = {
+    "torch._dynamo",
+    "pandas",
+    "pydantic",
+    "geotorch",
+    "accelerate",
+    "scipy",
+    "torchmetrics",
+    "rich",
+}
+START = """
+import sys, mtlkit
+assert "torch" not in sys.modules
+mtlkit.create_method("pcgrad", tasks=2)
+mtlkit.create_method("rotograd", tasks=2, feature_dim=4)
+print(sorted({unwanted} & set(sys.modules)))
+"""
+
+
+def test_a_method_is_made_without_what_takes_long_to_import():
+    ended = subprocess.run(
+        [sys.executable, "-c", START.format(unwanted=UNWANTED)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ended.stdout.strip() == "[]", ended.stdout + ended.stderr
