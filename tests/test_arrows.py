@@ -54,14 +54,6 @@ CLOSING: frozenset[Edge] = frozenset(
         ("mtlkit.deployment.loading", "mtlkit.deployment.predicting"),
         ("mtlkit.diagnosis.result", "mtlkit.diagnosis.page"),
         ("mtlkit.method.aggregator", "mtlkit.method.method"),
-        ("mtlkit.tasks.registry", "mtlkit.tasks.task"),
-        ("mtlkit.tasks.task", "mtlkit.tasks.binary"),
-        ("mtlkit.tasks.task", "mtlkit.tasks.classification"),
-        ("mtlkit.tasks.task", "mtlkit.tasks.depth"),
-        ("mtlkit.tasks.task", "mtlkit.tasks.multilabel"),
-        ("mtlkit.tasks.task", "mtlkit.tasks.normals"),
-        ("mtlkit.tasks.task", "mtlkit.tasks.regression"),
-        ("mtlkit.tasks.task", "mtlkit.tasks.segmentation"),
         ("mtlkit.training.experiment", "mtlkit"),
     }
 )
