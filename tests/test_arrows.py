@@ -37,7 +37,6 @@ Edge = tuple[str, str]
 UPWARD: frozenset[Edge] = frozenset(
     {
         ("mtlkit.config.plugins", "mtlkit.data.base"),
-        ("mtlkit.deployment.loading", "mtlkit.experiments.jobs"),
         ("mtlkit.method.host", "mtlkit.weighting._solvers.geometry"),
         ("mtlkit.training.experiment", "mtlkit"),
     }
@@ -46,12 +45,7 @@ UPWARD: frozenset[Edge] = frozenset(
 
 CLOSING: frozenset[Edge] = frozenset(
     {
-        ("mtlkit.architectures.saving", "mtlkit.architectures.base"),
-        ("mtlkit.architectures.saving", "mtlkit.architectures.capacity"),
-        ("mtlkit.architectures.saving", "mtlkit.architectures.create"),
         ("mtlkit.config.plugins", "mtlkit.data.base"),
-        ("mtlkit.deployment.loading", "mtlkit.deployment.exporting"),
-        ("mtlkit.deployment.loading", "mtlkit.deployment.predicting"),
         ("mtlkit.diagnosis.result", "mtlkit.diagnosis.page"),
         ("mtlkit.method.aggregator", "mtlkit.method.method"),
         ("mtlkit.training.experiment", "mtlkit"),
