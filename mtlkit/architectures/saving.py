@@ -1,7 +1,7 @@
 """Save an architecture as plain values or in a folder, and restore it.
 
-The folder is that of huggingface_hub's mixin: ``config.json`` describes the network, ``model.safetensors``
-holds its weights, ``README.md`` is a model card.
+The folder is that of huggingface_hub's mixin: ``config.json`` describes the network,
+``model.safetensors`` holds its weights, ``README.md`` is a model card.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Pretrained(
             )
         check_format(config, model_id)
         network = rebuild(config)
-        if not isinstance(network, cls):
+        if not issubclass(type(network), cls):
             raise SpecError(
                 f"{model_id} holds {type(network).__name__}, not {cls.__name__}; "
                 "mtlkit.Architecture.from_pretrained takes any"

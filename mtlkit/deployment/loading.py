@@ -28,8 +28,8 @@ def load(
 ) -> LoadedModel:
     """Load the trained network of a run, with its best weights, in eval mode.
 
-    The data set's files are not needed. No code of the folder runs: weights are read as tensors only, and
-    a plugin that the run was trained with is imported only if you trust it.
+    The data set's files are not needed. No code of the folder runs: weights are read as tensors only,
+    and a plugin that the run was trained with is imported only if you trust it.
 
     Args:
         run: folder that ``mtlkit train`` wrote, or the folder of one run of a comparison that kept its
@@ -63,7 +63,7 @@ def load(
 def build(record: Record) -> nn.Module:
     """Make the network that a record describes, with new random weights."""
     outputs = {task["name"]: task["outputs"] for task in record["tasks"]}
-    network = rebuild({**record, "tasks": outputs})
+    network: nn.Module = rebuild({**record, "tasks": outputs})
     if set(record["predicts"]) == set(outputs):
         return network
     (task,) = record["predicts"]

@@ -150,7 +150,7 @@ class LoadedModel(nn.Module):
         preprocessing = self.checked_preprocessing()
         if not hasattr(preprocessing, "labels"):
             raise MtlkitError(
-                f"the preprocessing {preprocessing.name!r} of this run does not read labels from a file; "
+                f"the preprocessing {preprocessing.name!r} of this run does not read labels from files; "
                 "compare the predictions of `mtlkit predict` with your labels instead"
             )
         columns = {task.name: list(task.columns) for task in self.tasks}

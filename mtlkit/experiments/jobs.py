@@ -196,7 +196,7 @@ def network_change(job: Job) -> Any:
             add_capacity(model, job.extra_capacity)  # type: ignore[arg-type]
         if job.task is None:
             return model, tasks
-        alone = SingleTask(model, job.task, named=True)  # type: ignore[arg-type]
+        alone = SingleTask(model, job.task, named=True)
         return alone, [task for task in tasks if task.name == job.task]
 
     return change
