@@ -1,4 +1,4 @@
-"""A method that fits the heads of somebody else's model."""
+"""Make a method that fits the heads of a given model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from torch import nn
 
 from mtlkit.config.registry import methods
 from mtlkit.config.spec import Part, SpecLike
-from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.create import create_method
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -17,13 +16,13 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 def fitting_method(
     spec: SpecLike, heads: Mapping[str, nn.Module], feature_dim: int | None, options: Mapping[str, Any]
-) -> GradientAggregator:
-    """The method of ``spec``; one that rotates finds the size of the features at the heads.
+) -> Any:
+    """Make the method of ``spec``; rotations get their size from the heads.
 
     Args:
         spec: config string.
-        heads: by task; where their first layers read channels of maps, the channels are rotated.
-        feature_dim: size of the rotated axis; default what the first layers of all heads read.
+        heads: heads by task; if their first layers read channels of maps, the channels are rotated.
+        feature_dim: size of the rotated axis; default: the input size of the heads' first layers.
         options: options that replace those of the string.
     """
     parts = methods.override(methods.expand(spec), options, of=str(spec))
@@ -37,7 +36,7 @@ def fitting_method(
 
 
 def _input_of(head: nn.Module) -> tuple[int, bool] | None:
-    """How many features the first layer of a head reads, and whether these are channels of maps."""
+    """Return the input size of a head's first layer, and whether it reads channels of maps."""
     pools = False
     for module in head.modules():
         if isinstance(module, _CONVOLUTIONS):
