@@ -15,7 +15,11 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def fitting_method(
-    spec: SpecLike, heads: Mapping[str, nn.Module], feature_dim: int | None, options: Mapping[str, Any]
+    spec: SpecLike,
+    heads: Mapping[str, nn.Module],
+    feature_dim: int | None,
+    options: Mapping[str, Any],
+    shared: Any = None,
 ) -> Any:
     """Make the method of ``spec``; rotations get their size from the heads.
 
@@ -24,6 +28,7 @@ def fitting_method(
         heads: heads by task; if their first layers read channels of maps, the channels are rotated.
         feature_dim: size of the rotated axis; default: the input size of the heads' first layers.
         options: options that replace those of the string.
+        shared: shared parameters, for ``wrt=parameters``; None finds them in the graph.
     """
     parts = methods.override(methods.expand(spec), options, of=str(spec))
     if any(part.name == "rotate" for part in parts):
@@ -32,7 +37,7 @@ def fitting_method(
         if known is not None:
             feature_dim = known[0] if feature_dim is None else feature_dim
             parts = [_by_channel(part) for part in parts] if known[1] else parts
-    return create_method(list[Any](parts), tuple(heads), feature_dim=feature_dim)
+    return create_method(list[Any](parts), tuple(heads), feature_dim=feature_dim, shared=shared)
 
 
 def _input_of(head: nn.Module) -> tuple[int, bool] | None:
