@@ -315,7 +315,7 @@ class SingleTask(nn.Module):
     torch.Size([8, 3])
     """
 
-    def __init__(self, architecture: Architecture, task: str, *, named: bool = False) -> None:
+    def __init__(self, architecture: Any, task: str, *, named: bool = False) -> None:
         super().__init__()
         self.architecture = architecture
         self.task = task

@@ -137,8 +137,8 @@ def _fused(
                         continue
                     reason = layer
                 fused.explicit[name] = reason
-        fork = _Fork(len(method.tasks), rotations, rotate)
-        fork = traced(fork, None if features is None else (features,))
+        plain = _Fork(len(method.tasks), rotations, rotate)
+        fork = traced(plain, None if features is None else (features,))
         for holder, name in places:
             setattr(holder, name, fork)
     fused.model = _without_own_classes(model, inputs, record)

@@ -193,7 +193,7 @@ def network_change(job: Job) -> Any:
 
     def change(model: nn.Module, tasks: Sequence[Task]) -> tuple[nn.Module, Sequence[Task]]:
         if job.extra_capacity is not None:
-            add_capacity(model, job.extra_capacity)  # type: ignore[arg-type]
+            add_capacity(model, job.extra_capacity)
         if job.task is None:
             return model, tasks
         alone = SingleTask(model, job.task, named=True)
