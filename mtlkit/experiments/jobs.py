@@ -15,8 +15,9 @@ from typing import Any
 from zlib import crc32
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from mtlkit.architectures.base import SingleTask
 from mtlkit.architectures.capacity import add_capacity
 from mtlkit.config.files import write_text
 from mtlkit.config.plugins import users_line
@@ -112,19 +113,6 @@ class Outcome:
     error: str = ""
 
 
-class OneTask(nn.Module):
-    """One task of an architecture, as the Trainer wants it; the other heads are not computed."""
-
-    def __init__(self, architecture: nn.Module, task: str) -> None:
-        super().__init__()
-        self.architecture = architecture
-        self.task = task
-
-    def forward(self, inputs: Any) -> dict[str, Tensor]:
-        """The prediction of the task, by its name."""
-        return {self.task: self.architecture.forward_only(self.task, inputs)}  # type: ignore[operator]
-
-
 def run_job(job: Job) -> Outcome:
     """Train and test, going on from a checkpoint where there is one; a finished job is only read.
 
@@ -207,10 +195,11 @@ def network_change(job: Job) -> Any:
 
     def change(model: nn.Module, tasks: Sequence[Task]) -> tuple[nn.Module, Sequence[Task]]:
         if job.extra_capacity is not None:
-            add_capacity(model, job.extra_capacity)  # type: ignore[arg-type]
+            add_capacity(model, job.extra_capacity)
         if job.task is None:
             return model, tasks
-        return OneTask(model, job.task), [task for task in tasks if task.name == job.task]
+        alone = SingleTask(model, job.task, named=True)
+        return alone, [task for task in tasks if task.name == job.task]
 
     return change
 
