@@ -74,7 +74,7 @@ def merged_gradient(spec: str, gradients: Tensor) -> tuple[Tensor, Tensor]:
             optimizer.step()
     assert point.grad is not None
     turned = gradients
-    if method.fork_part is not None:
+    if method.forking is not None:
         turned = torch.stack([R.T @ g for R, g in zip(method.rotations, gradients, strict=True)])
     return turned.detach(), point.grad[0].detach()
 

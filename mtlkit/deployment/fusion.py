@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 from mtlkit.deployment.tracing import find_heads, is_own_class, traced, uncompiled_copy
 from mtlkit.engine.features import flatten_features
 from mtlkit.errors import UsageError
-from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.method import Method
 
 _ROUNDINGS = 8
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -64,7 +64,7 @@ def fuse(model: nn.Module, example: Any = None, *, tolerance: float = 1e-5) -> n
     >>> any("rotation" in name for name in fused.state_dict())
     False
     """
-    if isinstance(model, GradientAggregator):
+    if isinstance(model, Method):
         raise UsageError("fuse takes the model that holds the method, not the method")
     if example is None:
         example = getattr(model, "example_input", None)  # an architecture remembers its last input
@@ -123,9 +123,9 @@ def _fused(
     for index, (method, places) in enumerate(holders):
         features = None if record is None else record.features(method)
         rotations: dict[int, Tensor] = {}
-        rotate: Any = method.fork_part
+        rotate: Any = method.forking
         if rotate is not None:
-            rotations = dict(enumerate(_rotations(rotate)))
+            rotations = dict(enumerate(_rotations(method)))
             heads = find_heads(places, method.tasks) if record is None else record.heads(method)
             for task, name in enumerate(method.tasks):
                 reason = "folding it changes the output"
@@ -145,22 +145,22 @@ def _fused(
     return fused
 
 
-def _rotations(part: GradientAggregator) -> Tensor:
+def _rotations(method: Method) -> Tensor:
     try:
-        return part.rotations
+        return method.rotations
     except UsageError:
         raise UsageError(
-            f"fuse can replace the fork of 'rotate' only, and {part} forks the features differently"
+            f"fuse can replace the fork of 'rotate' only, and {method} forks the features differently"
         ) from None
 
 
-def _holders(model: nn.Module) -> list[tuple[GradientAggregator, list[tuple[nn.Module, str]]]]:
+def _holders(model: nn.Module) -> list[tuple[Method, list[tuple[nn.Module, str]]]]:
     """Return every method of the model, with the modules and attribute names that hold it."""
-    found: dict[int, tuple[GradientAggregator, list[tuple[nn.Module, str]]]] = {}
+    found: dict[int, tuple[Method, list[tuple[nn.Module, str]]]] = {}
     methods: list[str] = []
     for path, module in model.named_modules(remove_duplicate=False):
         is_part = any(path.startswith(f"{method}.") for method in methods)
-        if is_part or not isinstance(module, GradientAggregator):
+        if is_part or not isinstance(module, Method):
             continue
         methods.append(path)
         parent, _, name = path.rpartition(".")
@@ -189,7 +189,7 @@ class _Record:
 
         handles = [module.register_forward_pre_hook(before) for module in model.modules()]
         for module in model.modules():
-            if isinstance(module, GradientAggregator):
+            if isinstance(module, Method):
                 handles.append(module.register_forward_hook(after))
         model(*inputs)
         for handle in handles:
@@ -199,12 +199,12 @@ class _Record:
         """Return the arguments of the module's first call; None if it was not called."""
         return next((given for called, given in self._calls if called is module), None)
 
-    def features(self, method: GradientAggregator) -> Any:
+    def features(self, method: Method) -> Any:
         """Return the features that the method forked."""
         given = self.inputs(method)
         return None if given is None else given[0]
 
-    def heads(self, method: GradientAggregator) -> dict[int, nn.Module]:
+    def heads(self, method: Method) -> dict[int, nn.Module]:
         """Return by task the only module that was given the task's view of the features."""
         heads = {}
         for task, view in enumerate(self._views.get(method, ())):

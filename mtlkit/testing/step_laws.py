@@ -250,7 +250,7 @@ def compiled(case: Case, backends: Sequence[str] = ("inductor", "aot_eager")) ->
     labels[:, -1] = 0
     batches = [(x, labels if step == 1 else None) for step, x in enumerate(case.batches(STEPS))]
     eager = case.network()
-    # without momentum: compiled graphs give unused heads zeros for gradients, where eager mode gives None
+    # no momentum: compiled graphs give unused heads zeros, where eager mode gives None
     expected = train(eager, batches, torch.optim.SGD(eager.parameters(), lr=0.02)).state_dict()
     for backend in backends:
         torch.compiler.reset()

@@ -160,8 +160,8 @@ def run_regression(
     return path
 
 
-def _rotations(method: mtlkit.GradientAggregator) -> Tensor:
-    if method.fork_part is None:
+def _rotations(method: mtlkit.Method) -> Tensor:
+    if method.forking is None:
         return torch.eye(2).expand(2, 2, 2).clone()
     return method.rotations.float()
 
