@@ -135,7 +135,8 @@ class Summary:
     def help_error(self) -> Array:
         """(K,) standard errors of :attr:`help`."""
         off_diagonal = self.cosine_error * ~np.eye(len(self.tasks), dtype=bool)
-        return np.sqrt(np.nansum(off_diagonal**2, axis=1))
+        error: Array = np.sqrt(np.nansum(off_diagonal**2, axis=1))
+        return error
 
     @cached_property
     def similarity(self) -> Array:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_library = torch.library.Library("mtlkit", "DEF")
+_library: Any = torch.library.Library("mtlkit", "DEF")  # type: ignore[no-untyped-call]
 _unsafe: Any = getattr(torch.Tag, "cudagraph_unsafe", None)
 _tags = (
     () if _unsafe is None else (_unsafe,)

@@ -223,14 +223,14 @@ def _merge_compiled(grads: Gradients, report: Tensor | None, ctx: Any) -> tuple[
         sizes = [tasks, tasks, *(parameter.numel() for parameter in hooks.learned)]
         cross = grads.cross_gram() if hooks.cross_gram else gram[:0]
         decided = compiled.call(hooks.handle, sum(sizes), gram, report, cross)
-        weights, units, *learned = decided.split(sizes)
+        weights, units, *learned = torch.split(decided, sizes)
         merged = grads.weighted(weights)
         own = [g.reshape(p.shape).to(p.dtype) for g, p in zip(learned, hooks.learned, strict=True)]
     else:
         matrix = grads.matrix()
         size = matrix.shape[1]
         decided = compiled.call(hooks.handle, size + tasks, gram, report, matrix)
-        vector, units = decided.split([size, tasks])
+        vector, units = torch.split(decided, [size, tasks])
         merged, own = grads.split(vector), []
     if hooks.forking is None:
         return merged, own

@@ -48,7 +48,8 @@ class _LossNode(torch.autograd.Function):
         losses, values, *_ = ctx.facts = facts
         ctx.hooks, ctx.parameters = hooks, tensors[len(hooks.learned) :]
         given = [loss.detach() for loss in losses if loss is not None]
-        return sum(given, values.new_zeros(()))
+        total: Tensor = sum(given, values.new_zeros(()))
+        return total
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> Any:

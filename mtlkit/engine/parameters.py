@@ -168,7 +168,8 @@ def add_up(gradients: Iterable[Tensor | None]) -> Tensor | None:
 @contextlib.contextmanager
 def _without_hooks(parameters: Sequence[Tensor]) -> Iterator[None]:
     """Keep the parameters' own hooks for the merged gradient, instead of running them on every row."""
-    registered = [p._backward_hooks for p in parameters if getattr(p, "_backward_hooks", None)]  # noqa: SLF001
+    known = (p._backward_hooks for p in parameters)  # noqa: SLF001  no public name
+    registered = [hooks for hooks in known if hooks]
     copies = [dict(hooks) for hooks in registered]
     for hooks in registered:
         hooks.clear()

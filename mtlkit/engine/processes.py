@@ -68,7 +68,8 @@ def processes_of(chosen: Any = None) -> Processes:
 
 
 def _sum_by_name(tensor: Tensor, name: str) -> Tensor:
-    resolve: Any = dist.distributed_c10d._resolve_process_group  # noqa: SLF001  no public name
+    c10d: Any = dist.distributed_c10d
+    resolve = c10d._resolve_process_group  # noqa: SLF001  no public name
     summed = tensor.clone()
     dist.all_reduce(summed, group=resolve(name) if name else _own_group())
     return summed

@@ -50,7 +50,7 @@ def create_method(
         raise SpecError(f"feature_dim must be an integer, 1 or more, not {feature_dim!r}")
     given = _parts_of(spec)
     if given is None:
-        parts = methods.override(methods.expand(spec), overrides, of=str(spec))  # type: ignore[arg-type]
+        parts = methods.override(methods.expand(spec), overrides, of=str(spec))
         method = Method([_build(part, names, feature_dim) for part in parts])
     else:
         method = spec if isinstance(spec, Method) else Method(given)

@@ -236,7 +236,8 @@ class Method(nn.Module):
         self._groups = Groups.of(shared, "all" if merging is None else merging.groups)
         if len(self._groups.names) > 1 and not self.wrt_parameters:
             raise SpecError(f"groups of parameters need a merge with wrt=parameters, not {self}")
-        self.copies = nn.ModuleList(copy.deepcopy(merging) for _ in self._groups.names[1:])
+        copies = [] if merging is None else [copy.deepcopy(merging) for _ in self._groups.names[1:]]
+        self.copies = nn.ModuleList(copies)
 
     @property
     def shared(self) -> list[Tensor] | None:
@@ -254,7 +255,7 @@ class Method(nn.Module):
 
     def set_epoch_length(self, batches: int) -> None:
         """Tell parts that count epochs, such as ``dwa``, how many batches one has."""
-        for part in self.parts:
+        for part in self._parts:
             part.set_epoch_length(batches)
 
     # What it is made of
@@ -262,12 +263,12 @@ class Method(nn.Module):
     @cached_property
     def forking(self) -> GradientAggregator | None:
         """The part that forks; None if every task is given the features as they are."""
-        return self._playing("fork")
+        return next((part for part in self._parts if "fork" in part.roles), None)
 
     @cached_property
     def merging(self) -> GradientAggregator | None:
         """The part that merges; None means the plain sum."""
-        return self._playing("merge")
+        return next((part for part in self._parts if "merge" in part.roles), None)
 
     @property
     def wrt_parameters(self) -> bool:
@@ -301,7 +302,7 @@ class Method(nn.Module):
     @property
     def spec(self) -> list[Part]:
         """Names and options of the parts; options left at their defaults are not listed."""
-        return [part.own_spec() for part in self.parts]
+        return [part.own_spec() for part in self._parts]
 
     def __str__(self) -> str:
         return format_spec(self.spec)
@@ -309,12 +310,13 @@ class Method(nn.Module):
     def __repr__(self) -> str:
         return f"<Method {str(self)!r}, tasks: {', '.join(self.tasks)}>"
 
-    def _playing(self, role: str) -> Any:
-        return next((part for part in self.parts if role in part.roles), None)
+    @property
+    def _parts(self) -> list[GradientAggregator]:
+        return [*self.parts]  # type: ignore[list-item]
 
     @cached_property
-    def _loss_parts(self) -> list[Any]:
-        return [part for part in self.parts if "loss" in part.roles]
+    def _loss_parts(self) -> list[GradientAggregator]:
+        return [part for part in self._parts if "loss" in part.roles]
 
     @property
     def _merge_uses_losses(self) -> bool:
@@ -326,7 +328,7 @@ class Method(nn.Module):
 
     @property
     def _traceable(self) -> bool:
-        return not self.wrt_parameters and all(part.traceable for part in self.parts)
+        return not self.wrt_parameters and all(part.traceable for part in self._parts)
 
     @property
     def _device(self) -> torch.device:
@@ -445,7 +447,7 @@ class Method(nn.Module):
         return {key: value for key, value in self.__dict__.items() if key not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._begin()
 
     def get_extra_state(self) -> Tensor:
@@ -492,6 +494,6 @@ def _join(method: Method, losses: Iterable[Tensor | None], values: Tensor, merge
 
 
 # torch.compiler.disable would import the compiler, which takes seconds, for everybody
-_disable: Any = torch._disable_dynamo  # noqa: SLF001
+_disable: Any = torch._disable_dynamo  # type: ignore[attr-defined]  # noqa: SLF001
 _forward_untraced: Callable[[Method, Any], list[Any]] = _disable(Method.forward)
 _join_untraced: Callable[[Method, list[Tensor | None], Tensor, bool], Tensor] = _disable(_join)

@@ -14,6 +14,7 @@ from torch.autograd import backward
 from mtlkit.architectures import Architecture, create_architecture
 from mtlkit.engine.features import flatten_features
 from mtlkit.errors import UnknownNameError, UsageError
+from mtlkit.method.method import Method
 from mtlkit.testing.cases import require
 from mtlkit.testing.networks import (
     Case,
@@ -155,7 +156,7 @@ def _merging_touches_shared_parameters_alone(case: Case) -> None:
     """A weight per task reaches all shared parameters; a task's own get the gradient of its loss."""
     net = case.build("sum")
     alone, together = copy.deepcopy(net), copy.deepcopy(net)
-    net.set_method(FirstTask(net.tasks, wrt="features" if net.forks else "parameters"))
+    net.set_method(Method(FirstTask(net.tasks, wrt="features" if net.forks else "parameters")))
     for each in (net, together):
         backward(each.method.total(losses_of(each, case.inputs)))
     first = net.tasks[0]

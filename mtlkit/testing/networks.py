@@ -18,6 +18,7 @@ from mtlkit.config.spec import Part
 from mtlkit.engine.features import flatten_features
 from mtlkit.errors import UsageError
 from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.state import State
 from mtlkit.testing.cases import require
 
 
@@ -87,11 +88,11 @@ class FirstTask(GradientAggregator):
 
     name = "first_task"
 
-    def weights(self, gram: Tensor) -> Tensor:  # type: ignore[override,unused-ignore]
+    def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """(K,) weights."""
         weights = torch.zeros_like(gram[0])
         weights[0] = 3.0
-        return weights
+        return weights, state
 
 
 def merging_method(net: Architecture) -> str:

@@ -396,5 +396,4 @@ class Trainer:
 
     def _tell_epoch(self, batches: Batches) -> None:
         with suppress(TypeError):  # a stream has no length
-            for part in self.method.parts:
-                part.set_epoch_length(max(1, len(batches)))
+            self.method.set_epoch_length(max(1, len(batches)))
