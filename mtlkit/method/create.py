@@ -50,7 +50,7 @@ def create_method(
         raise SpecError(f"feature_dim must be an integer, 1 or more, not {feature_dim!r}")
     given = _parts_of(spec)
     if given is None:
-        parts = methods.override(methods.expand(spec), overrides, of=str(spec))
+        parts = methods.override(methods.expand(spec), overrides, of=str(spec))  # type: ignore[arg-type]
         method = Method([_build(part, names, feature_dim) for part in parts])
     else:
         method = spec if isinstance(spec, Method) else Method(given)
@@ -67,7 +67,7 @@ def create_method(
 def _parts_of(spec: Any) -> list[GradientAggregator] | None:
     """The parts, where they are made already."""
     if isinstance(spec, Method):
-        return [*spec.parts]  # type: ignore[list-item]
+        return [*spec.parts]
     if isinstance(spec, GradientAggregator):
         return [spec]
     if isinstance(spec, list | tuple) and any(isinstance(part, GradientAggregator) for part in spec):

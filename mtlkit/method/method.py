@@ -312,7 +312,7 @@ class Method(nn.Module):
 
     @property
     def _parts(self) -> list[GradientAggregator]:
-        return [*self.parts]  # type: ignore[list-item]
+        return [*self.parts]
 
     @cached_property
     def _loss_parts(self) -> list[GradientAggregator]:

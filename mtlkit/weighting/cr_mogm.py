@@ -99,7 +99,7 @@ class CRMOGM(GradientAggregator):
 
 
 def _create(inner: str, tasks: tuple[str, ...]) -> GradientAggregator:
-    parts: list[GradientAggregator] = [*create_method(inner, tasks).parts]  # type: ignore[list-item]
+    parts: list[GradientAggregator] = [*create_method(inner, tasks).parts]
     part = parts[0]
     if len(parts) > 1 or part.roles != {"merge"} or part.needs_whole_gradients:
         raise SpecError(
