@@ -34,6 +34,7 @@ RULES: dict[str, Callable[[Floats], Floats]] = {
 BEFORE = "paired t, methods x tasks (before)"
 FLIPS = "sign flips"
 CHOSEN = "larger of own and mean variance"
+RULES[f"{CHOSEN}, all degrees of freedom"] = partial(guarded, all_degrees=True)
 RULES[CHOSEN] = guarded
 _MANY = 8
 """Sign flips of ten seeds are simulated for at most this many methods."""

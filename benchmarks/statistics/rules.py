@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 from scipy.special import digamma, polygamma
@@ -17,9 +18,15 @@ def paired_t(differences: Floats) -> Floats:
     return estimate(differences[..., None, :]).p_values[..., 0]
 
 
-def guarded(differences: Floats) -> Floats:
-    """The rule of :mod:`mtlkit.report.significance`: the larger of own and mean variance."""
-    return estimate(differences).p_values
+def guarded(differences: Floats, *, all_degrees: bool = False) -> Floats:
+    """The rule of :mod:`mtlkit.report.significance`: the larger of own and mean variance.
+
+    With ``all_degrees``, tests with a variance above the mean keep its degrees of freedom.
+    """
+    found = estimate(differences)
+    if all_degrees:
+        found = replace(found, freedom=found.freedom.max(-1, keepdims=True))
+    return found.p_values
 
 
 def moderated_t(

@@ -4,7 +4,8 @@ With three seeds a paired t-test has two degrees of freedom and finds next to no
 data set vary by similar amounts. So each test here uses the larger of two variances: that of its own
 differences, and the mean over all methods. The first guards against a method that varies more than the
 others and against runs that collapse; the second against a variance that is small by chance, and it has
-the degrees of freedom of all methods. ``benchmarks/results/statistics`` has the simulation that chose
+the degrees of freedom of all methods. The further the own variance is above the mean, the fewer of these
+are left, down to those of the paired t-test. ``benchmarks/results/statistics`` has the simulation that chose
 this rule: false findings and power under seven kinds of noise.
 """
 
@@ -54,7 +55,7 @@ class Estimates:
     Attributes:
         mean: over the pairs.
         error: standard error, from the larger of the own variance and the mean over all tests.
-        freedom: degrees of freedom of the errors.
+        freedom: degrees of freedom of the errors, fewer where the own variance is above the mean.
         pairs: finite differences of each test; a test of fewer than two is not made.
         typical: error of a test of all pairs whose own variance is not above the mean.
     """
@@ -90,7 +91,7 @@ class Estimates:
         from scipy.optimize import brentq
         from scipy.stats import nct, t
 
-        freedom, typical = float(np.min(self.freedom)), float(np.min(self.typical))
+        freedom, typical = float(np.max(self.freedom)), float(np.min(self.typical))
         if not (freedom >= 1 and typical > 0):
             return math.nan
         critical = float(t.isf(level / 2 / tests, freedom))
@@ -102,11 +103,12 @@ def estimate(differences: ArrayLike) -> Estimates:
     """Estimate the means of paired differences to one reference: (..., tests, seeds), NaN where missing.
 
     The mean variance over T tests of n seeds has ``T (n - 1) / (1 + (T - 1) / 4)`` degrees of freedom:
-    the tests share the noise of their reference. One test alone is the ordinary paired t-test.
+    the tests share the noise of their reference. A test whose own variance is r times the mean has 1/r of
+    them, but no fewer than its own n - 1. One test alone is the ordinary paired t-test.
 
     >>> found = estimate([[1.0, 2.0, 3.0], [2.0, 2.0, 2.3]])
     >>> found.mean.round(2), found.error.round(2), found.p_values.round(3)
-    (array([2. , 2.1]), array([0.58, 0.41]), array([0.037, 0.013]))
+    (array([2. , 2.1]), array([0.58, 0.41]), array([0.074, 0.013]))
     """
     values = np.asarray(differences, dtype=np.float64)
     known = np.isfinite(values)
@@ -121,8 +123,9 @@ def estimate(differences: ArrayLike) -> Estimates:
         shared = np.where(made, own * (pairs - 1), 0.0).sum(-1, keepdims=True) / total
         error = np.sqrt(np.maximum(own, shared) / pairs)
         typical = np.sqrt(shared / pairs.max(-1, keepdims=True, initial=0))
-    tests = made.sum(-1, keepdims=True)
-    freedom = total / (1 + _SHARED * (np.maximum(tests, 1) - 1))
+        most = total / (1 + _SHARED * (np.maximum(made.sum(-1, keepdims=True), 1) - 1))
+        excess = np.where(own > shared, own / shared, 1.0)
+        freedom = np.maximum(most / excess, pairs - 1)
     return Estimates(mean, error, freedom, pairs.astype(np.float64), typical)
 
 
@@ -171,7 +174,7 @@ def endpoint_intervals(*families: ArrayLike) -> list[list[Interval]]:
 
     >>> (found,) = endpoint_intervals([[2.0, 2.4, 2.2], [0.1, -0.2, 0.0]])
     >>> [(round(each.low, 1), round(each.high, 1), each.better) for each in found]
-    [(1.7, 2.7, True), (-0.4, 0.4, False)]
+    [(1.6, 2.8, True), (-0.4, 0.4, False)]
     """
     tables = [np.asarray(family, dtype=np.float64) for family in families]
     found = [estimate(table) for table in tables]
