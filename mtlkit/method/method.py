@@ -150,14 +150,29 @@ class Method(nn.Module):
     def update(self, losses: Losses) -> None:
         """Take in the losses of the same batch after the optimizer's step.
 
-        Only parts with a second pass, such as ``famo(second_pass=True)``, read them; others ignore them.
+        Only parts with a second pass, such as ``famo(second_pass=True)``, read them, weighed by the
+        parts to their left as in ``total``; others ignore them.
+
+        Example:
+            >>> import mtlkit
+            >>> method = mtlkit.create_method("famo(second_pass=True)", tasks=2)
+            >>> _ = method.total([torch.tensor(1.0), torch.tensor(1.0)])
+            >>> method.update([torch.tensor(0.5), torch.tensor(1.0)])  # the first task is ahead
+            >>> method.parts[0].logits
+            tensor([-0.0250,  0.0250], dtype=torch.float64)
         """
+        if not any(part.overrides("update") for part in self._loss_parts):
+            return
         given = align(losses, self.tasks)
+        present, values = average(given, len(self.tasks), self.processes, self._device)
+        if not present:
+            return
         for part in self._loss_parts:
-            if part.overrides("update"):
-                present, values = average(given, len(self.tasks), self.processes, self._device)
-                state = part.read(present)
-                part.commit(state, part.update(values, state), present, torch.isfinite(values).all())
+            state = part.read(present)
+            new = part.update(values, state)
+            if new is not state:
+                part.commit(state, new, present, torch.isfinite(values).all() & new.is_finite())
+            values = values * part.weigh_losses(values, state)[0].to(values.dtype)
 
     @torch.no_grad()
     def combine(self, grads: Tensor, losses: Tensor | None = None) -> Tensor:
