@@ -74,7 +74,8 @@ def dual_cone_corrections(cosines: Matrix, start: Matrix, rounding: float = EPS)
     roots = np.sqrt(values + len(cosines) * rounding)
     system = roots[:, None] * vectors.T * (cosines.diagonal() > 0)  # zero gradients correct nothing
     targets = -(start @ vectors) * (values / nonzero(roots))
-    corrections, unsettled = np.zeros_like(targets), np.arange(len(targets))
+    corrections: Matrix = np.zeros_like(targets)
+    unsettled = np.arange(len(targets))
     if len(cosines) > _FEW_TASKS:
         corrections, unsettled = block_pivoting(system, targets)
     for row in unsettled:
