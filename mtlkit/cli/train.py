@@ -28,6 +28,13 @@ def train(
         str | None,
         typer.Option(help="'auto': go on from the newest good checkpoint; or a checkpoint's path."),
     ] = None,
+    tuned: Annotated[
+        Path | None,
+        typer.Option(
+            "--tuned",
+            help="Folder of mtlkit tune: train its best method, or the one that --method names.",
+        ),
+    ] = None,
     **flags: Any,
 ) -> None:
     """Train one network with one method.
@@ -39,6 +46,10 @@ def train(
     from mtlkit.training.interrupts import Interrupted
 
     settings: dict[str, Any] = {} if config is None else read_yaml(config)
+    if tuned is not None:
+        from mtlkit.experiments.tuning.winners import Winners
+
+        settings |= Winners.load(tuned).training(flags.pop("method", None))
     chosen = TrainConfig.make({**settings, **flags}, str(config) if config and not flags else "train")
     if chosen.folder.is_file():
         raise SpecError(f"the output {chosen.folder} is a file; give a folder, such as -o runs/first")

@@ -81,7 +81,7 @@ def collect_figures(comparison: Comparison, *, all_metrics: bool = False) -> Fig
     Metrics of the tasks come first; then relative improvements over the baseline's run of the same seed,
     or, without a baseline, statistics over tasks of a metric that all have; last the time of a step.
     """
-    values: Values = {label: {} for label in comparison.labels}
+    values: Values = {label: {} for label in (*comparison.labels, *comparison.simple_labels)}
     columns = _metric_columns(comparison, all_metrics, values)
     if comparison.baseline in comparison.labels:
         columns += _improvement_columns(comparison, values)
@@ -130,7 +130,15 @@ def _improvement_columns(comparison: Comparison, values: Values) -> list[Column]
     over = comparison.config.get("improvement_over")
     for run in _finished(comparison):
         gains = task_gains(comparison, run)
-        found = task_statistics([gain for name, gain in gains.items() if over is None or name in over])
+        single = comparison.find(str(comparison.baseline), run.seed)
+        found = task_statistics(
+            [
+                gain
+                for name, gain in gains.items()
+                # a task whose single-task network failed is left out for every method alike
+                if (over is None or name in over) and (single is None or name in single.metrics)
+            ]
+        )
         row = values[run.label]
         for task in several:
             row.setdefault(f"delta/task/{task.name}", {})[run.seed] = gains[task.name]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from mtlkit.report.claims import Claim, compare_methods, family
 from mtlkit.report.figures import Column, collect_figures
+from mtlkit.report.notes import cost_notes, with_length_note
 from mtlkit.report.results import Comparison
 from mtlkit.report.significance import Difference
 from mtlkit.report.statistics import Spread, TTest, paired_t_test, spread
@@ -50,7 +51,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A method. ``role`` is ``baseline``, ``reference`` or empty."""
+    """A method. ``role`` is ``baseline``, ``reference``, ``simple`` or empty."""
 
     label: str
     cells: dict[str, Cell]
@@ -73,6 +74,8 @@ class Table:
     """Number of tests that Holm's correction is over."""
     split: str = "test"
     """What the metrics were measured on."""
+    notes: tuple[str, ...] = ()
+    """What else there is to know about the rows."""
 
 
 def build_table(comparison: Comparison, *, all_metrics: bool = False, level: float = 0.05) -> Table:
@@ -96,7 +99,7 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
     if reference is not None:
         claims = compare_methods(figures, tested, reference, family(figures))
     rows = []
-    for label in comparison.labels:
+    for label in (*comparison.labels, *comparison.simple_labels):
         runs = comparison.of(label)
         cells = {}
         for column in figures.columns:
@@ -110,6 +113,7 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
             fewer = 0 < found.count < len(comparison.seeds)
             cells[column.key] = Cell(found, test, claims.get((label, column.key)), fewer=fewer)
         role = "baseline" if label == comparison.baseline else "reference" if label == reference else ""
+        role = "simple" if label in comparison.simple_labels else role
         failed = sum(run.status == "failed" for run in runs)
         rows.append(Row(label, cells, role, sum(run.status == "done" for run in runs), failed))
     columns = [_with_decimals(column, rows) for column in figures.columns]
@@ -118,9 +122,10 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
         _mark_best(columns, rows),
         reference,
         tuple(comparison.config.get("improvement_over") or ()),
-        judge(comparison, figures),
+        with_length_note(judge(comparison, figures), comparison),
         sum(not math.isnan(claim.p_value) for claim in claims.values()),
         comparison.split,
+        cost_notes(comparison),
     )
 
 
@@ -144,7 +149,8 @@ def _mark_best(columns: list[Column], rows: list[Row]) -> list[Row]:
         ranked = {
             row.label: row.cells[column.key].spread.median * (1 if column.higher_is_better else -1)
             for row in rows
-            if row.role != "baseline" and math.isfinite(row.cells[column.key].spread.median)
+            if row.role not in ("baseline", "simple")
+            and math.isfinite(row.cells[column.key].spread.median)
         }
         if len(ranked) < 2:
             continue
@@ -182,7 +188,7 @@ def _runs_text(row: Row) -> str:
 def describe_marks(table: Table, *, bold: bool = True) -> str:
     """What the marks of a table mean; ``bold`` where the best of each column is."""
     text = f"Median ± standard deviation over seeds on the {table.split} set"
-    text += "; the best of each column is bold." if bold else "."
+    text += "; the best method of each column is bold." if bold else "."
     if table.reference is not None:
         text += (
             f" {DAGGER}: better than {table.reference} (one-sided paired t-test, 0.05)."
@@ -193,7 +199,7 @@ def describe_marks(table: Table, *, bold: bool = True) -> str:
     if any(column.kind == "gain" for column in table.columns):
         which = f" of {', '.join(table.improvement_over)}" if table.improvement_over else ""
         text += f" Δ: improvement{which} over single-task networks of the same seed, in percent."
-    return text
+    return " ".join([text, *table.notes])
 
 
 def table_files(table: Table) -> dict[str, str]:

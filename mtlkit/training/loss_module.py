@@ -74,7 +74,11 @@ class LossModule(nn.Module):
                     for loss, factor in zip(losses, factors, strict=True)
                 ]
             names = (task.name for task in self.tasks)
-            total = self.method.total(dict(zip(names, losses, strict=True)))
+            if self.own_method is not None and all(loss is None for loss in losses):
+                # a batch without labels adds nothing to the gradients that are accumulated
+                total = sum(predictions[task.name].sum() * 0.0 for task in self.tasks)
+            else:
+                total = self.method.total(dict(zip(names, losses, strict=True)))
             auxiliary = None if self._auxiliary is None else self._auxiliary()
             if auxiliary is not None:
                 total = total + auxiliary

@@ -247,6 +247,7 @@ class Trainer:
         self, batches: Batches, validating: Batches | None, steps: int | None, progress: Progress
     ) -> None:
         here = self._position
+        begun, whole = here.step, here.batch == 0
         self._prepared.train()
         saved = self._saved_rng
         with closing(batches.start(here.epoch, here.batch)) as epoch:
@@ -287,6 +288,9 @@ class Trainer:
                     raise Interrupted(here.step, self._save())
         if here.batch == 0:
             raise UsageError("the training loader gave no batch; is the data set empty?")
+        if whole and here.step == begun and self._accumulate == 1:
+            names = ", ".join(task.name for task in self.tasks)
+            raise UsageError(f"no batch of the epoch has a label of {names}: there is nothing to learn")
         here.epoch, here.batch = here.epoch + 1, 0
         self._schedulers.after("epoch")
         if self.eval_steps is None or here.is_due(self.eval_steps):
@@ -303,6 +307,10 @@ class Trainer:
         accelerator = self.accelerator
         own_counts = [float(batch.labels[task.name].number) for task in self.tasks]
         counts, factors = self._shares.add_up(own_counts)
+        if self._accumulate == 1 and not any(counts):  # nothing to learn from this batch
+            if self.step == 0:
+                self._log.write("unlabeled", 0)
+            return False
         if self._policy.skips and self._position.batch % self._accumulate == 0:
             self._statistics.keep()
         with accelerator.accumulate(self._prepared):

@@ -63,13 +63,13 @@ def test_a_file_and_flags_go_together(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data", "multidigits"], "'methods' must name one method or more"),
-        ([], "the key 'data' is missing"),
+        (["--data", "multidigits"], "--methods is missing"),
+        ([], "--data is missing"),
         (["--data", "multidigit", "--methods", "sum"], "did you mean 'multidigits'"),
         (["--data", "multidigits", "--methods", "pcgad"], "did you mean 'pcgrad'"),
         (["--data", "multidigits", "--methods", "sum", "--budget", "tiny"], "'small' or 'full'"),
         (["--data", "multidigits", "--methods", "sum", "--budget", "small"], "has no key 'small'"),
-        (["--demo", "--config", "x.yaml"], "exclude each other"),
+        (["--demo", "--config", "x.yaml"], "--demo excludes --config"),
         (["--config", "absent.yaml"], "cannot read the configuration absent.yaml"),
         (
             ["--data", "multidigits", "--methods", "sum", "--launcher", "ray"],

@@ -53,9 +53,15 @@ class TuneConfig(MethodsConfig):
         "without any, every trial takes all its steps.",
         panel=TUNING,
     )
+    trial_seeds: int = setting(
+        1,
+        "Seeds that every trial is trained with; it is judged by the mean over them.",
+        panel=TUNING,
+        ge=1,
+    )
     seed: int = setting(
         _FIRST_SEED,
-        "Of all trials: weights, batches, split and draws. A comparison must not use it.",
+        "First seed of all trials: weights, batches, split and draws. A comparison must not use it.",
         panel=TUNING,
         ge=0,
         lt=2**32,

@@ -14,7 +14,12 @@ from mtlkit.errors import ConfigError, unknown_name
 Axis = Uniform | LogUniform | Choice
 """What a sampler draws one number or word from."""
 
-SETTINGS = ("lr", "weight_decay", "max_grad_norm", "rotation_decay", "optimizer", "schedule")
+_INTEGERS = ("batch_size", "epochs", "steps")
+SETTINGS = (
+    *("lr", "weight_decay", "max_grad_norm", "rotation_decay", "optimizer", "schedule"),
+    *_INTEGERS,
+    "architecture",
+)
 """Settings of the training that may be searched, besides ``lr_ratio``."""
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -80,7 +85,11 @@ class MethodSpace:
 
     def settings(self, point: Mapping[str, Any], train: Mapping[str, Any]) -> dict[str, Any]:
         """Settings of the training at a point; ``method_lr`` keeps its ratio to ``lr``."""
-        found = {name: point[name] for name in SETTINGS if name in point}
+        found = {
+            name: round(point[name]) if name in _INTEGERS else point[name]
+            for name in SETTINGS
+            if name in point
+        }
         lr = found.get("lr", train["lr"])
         ratio = point.get(LR_RATIO)
         if ratio is None and train.get("method_lr") is not None and train["lr"] > 0:
@@ -132,7 +141,7 @@ def make_space(
             if isinstance(search, Simplex):
                 simplexes[name] = search
                 axes |= {f"{name}.{task}": search.axis for task in tasks}
-                defaults |= {f"{name}.{task}": 0.5 for task in tasks}
+                defaults |= {f"{name}.{task}": 1.0 for task in tasks}
             else:
                 axes[name] = _axis(search, name, features)
                 if option != LR_RATIO:

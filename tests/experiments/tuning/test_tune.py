@@ -14,7 +14,8 @@ import mtlkit
 from mtlkit.data.published.multidigits import MultiDigits
 from mtlkit.data.table.splitting import split_by_share
 from mtlkit.errors import ConfigError, UsageError
-from mtlkit.experiments.compare import Stopped, compare
+from mtlkit.experiments.compare import Stopped
+from mtlkit.experiments.compare import run_comparison as compare
 from mtlkit.experiments.compare_config import CompareConfig
 from mtlkit.experiments.tuning import TuneConfig, Winners
 from mtlkit.experiments.tuning.ledger import Ledger
@@ -93,7 +94,7 @@ def test_values_follow_from_the_best_validation(whole):
     (log,) = folder.glob("trials/cagrad-seed100000/001/log.jsonl")
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     validations = [row for row in rows if row["kind"] == "validation"]
-    best = min(validations, key=lambda row: sum(task["loss"] for task in row["tasks"].values()))
+    best = max(validations, key=lambda row: row["score"])
     assert trial.facts["metrics"]["left"]["accuracy"] == best["tasks"]["left"]["accuracy"]
 
 
@@ -348,9 +349,9 @@ def test_an_interrupted_search_says_how_to_go_on(tmp_path):
         wait_for(lambda: process.poll() is not None)
     output = (tmp_path / "output.txt").read_text()
     assert process.returncode == 130, output
-    assert f"go on with: mtlkit tune -c {out / 'tune.yaml'} -o {out}" in output
+    assert f"resume with: mtlkit tune -c {out / 'tune.yaml'} -o {out}" in output
     assert "Traceback" not in output
-    assert re.search(r"\[1/6\] sum, trial 1: \+0.00 % \(\d+\.\d s\)  normalize\+sum lr=0.001", output)
+    assert re.search(r"\[1/6\] sum, trial 1: \+0.00 %  normalize\+sum lr=0.001 \(\d+\.\d s\)", output)
     written = TuneConfig.make(yaml.safe_load((out / "tune.yaml").read_text()))
     assert written.model_dump() == TuneConfig.make(LONGER).model_dump()
 
