@@ -29,6 +29,15 @@ def test_flags_compare_and_tell_where_the_report_is(tmp_path, capsys):
     assert call("report", tmp_path, "--output", tmp_path / "again.html") == 0
 
 
+def test_a_dry_run_says_what_would_run_and_writes_nothing(tmp_path, capsys):
+    folder = tmp_path / "out"
+    assert call("compare", *SMALL, "--methods", "sum,mgda", "-o", folder, "--dry-run") == 0
+    shown = capsys.readouterr().out
+    assert "0 of 4 trainings are done" in shown
+    assert "mgda: 2 trainings of 2 steps" in shown
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize("command", ["compare", "tune"])
 def test_an_output_that_is_a_file_is_refused(command, tmp_path, capsys):
     path = tmp_path / "people.csv"

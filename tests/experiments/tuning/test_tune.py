@@ -11,9 +11,10 @@ import pytest
 import yaml
 
 import mtlkit
+from mtlkit.cli import main
 from mtlkit.data.published.multidigits import MultiDigits
 from mtlkit.data.table.splitting import split_by_share
-from mtlkit.errors import ConfigError, UsageError
+from mtlkit.errors import ConfigError, SpecError, UsageError
 from mtlkit.experiments.compare import Stopped
 from mtlkit.experiments.compare import run_comparison as compare
 from mtlkit.experiments.compare_config import CompareConfig
@@ -212,6 +213,40 @@ def test_data_sets_with_published_test_samples_stay_as_they_are():
     assert hold_out_test("table(file=x)", 7) == "table(file=x, test_seed=7)"
     several = "sources(of={a: 'table(file=x)', b: multimnist})"
     assert hold_out_test(several, 7) == "sources(of={a: 'table(file=x, test_seed=7)', b: multimnist})"
+
+
+def test_a_trial_may_be_judged_by_the_mean_over_several_seeds(tmp_path):
+    settings = {**SETTINGS, "methods": ["sum"], "tuned_sum": False, "trials": 2, "epochs": 1}
+    made = mtlkit.tune({**settings, "trial_seeds": 2}, tmp_path, progress=False)
+    first, second = made.trials["sum"]
+    assert first.value == 0.0
+    assert second.value == pytest.approx(statistics.fmean(second.facts["values"]))
+    assert len(set(second.facts["values"])) == 2
+    assert {trial.facts["steps"] for trial in made.trials["sum"]} == {6}
+    again = Winners.load(tmp_path)
+    assert list(again.seeds) == [100_000, 100_001]
+    with pytest.raises(ConfigError, match="seed 100001 is that of the search"):
+        CompareConfig.make({"tuned": str(tmp_path), "seeds": [1, 100_001]})
+    # the test samples of the first seed are kept from every trial
+    config = yaml.safe_load((tmp_path / "trials" / "sum-seed100001" / "001" / "config.yaml").read_text())
+    assert "test_seed=100000" in config["data"]
+
+
+def test_a_winner_is_trained_with_its_settings(whole, tmp_path):
+    folder, made = whole
+    settings = made.winners.training("cagrad")
+    assert settings["method"].startswith("normalize+cagrad")
+    assert settings["lr"] == made.winners.best[2].settings["lr"]
+    best = max(made.winners.best, key=lambda winner: winner.value)
+    assert made.winners.training()["lr"] == best.settings["lr"]
+    with pytest.raises(SpecError, match="did you mean 'cagrad'"):
+        made.winners.training("cagrd")
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--tuned", str(folder), "--method", "cagrad", "-o", str(tmp_path / "run")])
+    assert stop.value.code == 0
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert (config["method"], config["lr"]) == (settings["method"], settings["lr"])
+    assert "test_seed=100000" in config["data"]
 
 
 def test_a_method_that_fails_costs_its_trials_only(tmp_path):
