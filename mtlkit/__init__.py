@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from mtlkit.method.dropins import backward, mtl_backward
     from mtlkit.method.losses import weigh_by_labels
     from mtlkit.tasks import Task, register_task
-    from mtlkit.training.groups import param_groups, rotation_schedule
+    from mtlkit.training.experiment import train
+    from mtlkit.training.optimizers import param_groups, rotation_schedule
     from mtlkit.training.trainer import Trainer
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "register_method",
     "register_task",
     "rotation_schedule",
+    "train",
     "tune",
     "weigh_by_labels",
 ]
@@ -76,9 +78,10 @@ _LAZY: dict[str, str] = {
     "load": "mtlkit.deployment.loading",
     "load_dataset": "mtlkit.data",
     "mtl_backward": "mtlkit.method.dropins",
-    "param_groups": "mtlkit.training.groups",
+    "param_groups": "mtlkit.training.optimizers",
     "register_task": "mtlkit.tasks",
-    "rotation_schedule": "mtlkit.training.groups",
+    "rotation_schedule": "mtlkit.training.optimizers",
+    "train": "mtlkit.training.experiment",
     "tune": "mtlkit.experiments.tuning.study",
     "weigh_by_labels": "mtlkit.method.losses",
 }

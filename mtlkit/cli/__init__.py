@@ -58,7 +58,6 @@ app = typer.Typer(
     help="Multi-task learning: compare methods, train, look at the results.",
     cls=_Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )

@@ -35,6 +35,9 @@ def train(
             help="Folder of mtlkit tune: train its best method, or the one that --method names.",
         ),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Build everything, say what would be done, and stop.")
+    ] = False,
     **flags: Any,
 ) -> None:
     """Train one network with one method.
@@ -43,18 +46,24 @@ def train(
 
     On several GPUs: [bold]accelerate launch --multi_gpu -m mtlkit train --config run.yaml[/bold]
     """
-    from mtlkit.training.interrupts import Interrupted
+    from mtlkit.training.accelerators import Interrupted
 
     settings: dict[str, Any] = {} if config is None else read_yaml(config)
     if tuned is not None:
         from mtlkit.experiments.tuning.winners import Winners
 
         settings |= Winners.load(tuned).training(flags.pop("method", None))
+    if config is not None and resume == "auto" and "output" not in flags:
+        settings = _follow_folder(config, settings)
     chosen = TrainConfig.make({**settings, **flags}, str(config) if config and not flags else "train")
     if chosen.folder.is_file():
         raise SpecError(f"the output {chosen.folder} is a file; give a folder, such as -o runs/first")
-    from mtlkit.training.experiment import run
+    from mtlkit.training.experiment import describe_plan, run
 
+    if dry_run:
+        with warnings_as_notes():
+            typer.echo(describe_plan(chosen))
+        return
     with warnings_as_notes():
         try:
             result = run(chosen, resume=resume)
@@ -69,11 +78,24 @@ def train(
         _print_result(result)
 
 
+def _follow_folder(config: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Resume a run in the folder that its configuration lies in, also after the folder was moved."""
+    folder, output = config.parent, settings.get("output")
+    moved = output is not None and Path(output).absolute() != folder.absolute()
+    if not moved or not (folder / "checkpoints").is_dir():
+        return settings
+    if is_first_process():
+        typer.echo(f"note: resumes in {folder}, where {config.name} lies; it names {output}", err=True)
+    return {**settings, "output": str(folder)}
+
+
 def _print_result(result: Any) -> None:
-    figures = result.test if result.test is not None else result.fit.validation
     which = "test set" if result.test is not None else "validation"
-    typer.echo(f"{result.fit.step} steps, {result.fit.epoch} epochs; {result.folder}")
-    for task, row in figures.items():
+    fit = result.fit
+    typer.echo(f"{fit.step} steps, {fit.epoch} epochs; {result.folder}")
+    if fit.still_improving:
+        typer.echo("best at its last validation: train longer, with more --epochs or --steps")
+    for task, row in result.metrics.items():
         values = "  ".join(f"{k} {v:.4g}" for k, v in row.items() if math.isfinite(v))
         typer.echo(f"  {which}  {task}: {values}")
     typer.echo(f"plots: mtlkit report {result.folder}")

@@ -159,6 +159,7 @@ class DataSet(ABC):
     source: ClassVar[str] = ""  # where to get them
     origin: ClassVar[str] = "embedded"  # where the samples come from, without ``folder``
     default_architecture: str = ""
+    minimum_steps: ClassVar[int] = 0  # of a run without epochs or steps; ten epochs may be too short
     preprocessing: Any = None
     """A :class:`~mtlkit.data.preprocessing.Preprocessing`, saved with a run; None for none."""
 

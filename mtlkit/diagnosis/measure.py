@@ -20,12 +20,10 @@ from mtlkit.diagnosis.samples import shared_samples
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.tasks import Task, task_names
 from mtlkit.training.accelerators import make_accelerator
-from mtlkit.training.arguments import check_at_least, check_choice, check_tasks
-from mtlkit.training.groups import param_groups
 from mtlkit.training.loaders import Batch, Batches, prepare_loader
-from mtlkit.training.loss_module import LossModule
-from mtlkit.training.optimizers import build_optimizer
-from mtlkit.training.progress import Progress
+from mtlkit.training.optimizers import build_optimizer, param_groups
+from mtlkit.training.run_log import Progress
+from mtlkit.training.step import LossModule, check_at_least, check_choice, check_tasks
 from mtlkit.weighting import GradientAggregator
 
 Array = NDArray[np.float64]

@@ -317,20 +317,19 @@ def _train(job: Job, session: Session) -> Outcome:
 
 
 def planned_steps(config: TrainConfig, dataset: Any) -> tuple[int, int]:
-    """Return the number of steps that a training takes, and those of one epoch."""
-    batches = len(dataset.loader("train", config.batch_size, drop_last=True))
-    if batches == 0:
-        batches = 1
+    """Return the number of steps that a training takes, and those between two validations."""
+    from mtlkit.training.experiment import plan_length
+
+    batches = max(1, len(dataset.loader("train", config.batch_size, drop_last=True)))
+    length = plan_length(config, dataset, batches)
     epoch = -(-batches // config.gradient_accumulation_steps)
-    epochs = 10 if config.epochs is None and config.steps is None else config.epochs
-    ends = [config.steps, None if epochs is None else epochs * epoch]
-    return min(end for end in ends if end is not None), epoch
+    return length.last_step(epoch), length.eval_steps or epoch
 
 
 def _shortened(config: TrainConfig, dataset: Any, divisor: int) -> TrainConfig:
     """Return the settings for a fraction of the steps, with as many validations."""
-    steps, epoch = planned_steps(config, dataset)
-    every = max(1, (config.eval_steps or epoch) // divisor)
+    steps, between = planned_steps(config, dataset)
+    every = max(1, between // divisor)
     changes = {"steps": max(1, steps // divisor), "epochs": None, "eval_steps": every}
     return config.model_copy(update=changes)
 

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mtlkit.config.logs import Log, read_log
     from mtlkit.data.collate import collate
+    from mtlkit.training.accelerators import Interrupted
     from mtlkit.training.checkpoints import (
         CheckpointError,
         Checkpoints,
         load_checkpoint,
         save_checkpoint,
     )
-    from mtlkit.training.groups import param_groups, rotation_schedule
-    from mtlkit.training.interrupts import Interrupted
-    from mtlkit.training.monitor import Monitor
-    from mtlkit.training.position import FitResult
+    from mtlkit.training.optimizers import param_groups, rotation_schedule
+    from mtlkit.training.run_log import Monitor
+    from mtlkit.training.state import FitResult
     from mtlkit.training.trainer import Trainer
 
 __all__ = [
@@ -35,12 +35,19 @@ __all__ = [
 
 # Accelerate takes long to import; optimizer groups do without it
 _MODULES = {
-    "checkpoints": ("CheckpointError", "Checkpoints", "load_checkpoint", "save_checkpoint"),
-    "groups": ("param_groups", "rotation_schedule"),
-    "loaders": ("collate",),
-    "logs": ("Log", "read_log"),
-    "monitor": ("Monitor",),
-    "trainer": ("FitResult", "Interrupted", "Trainer"),
+    "mtlkit.config.logs": ("Log", "read_log"),
+    "mtlkit.data.collate": ("collate",),
+    "mtlkit.training.accelerators": ("Interrupted",),
+    "mtlkit.training.checkpoints": (
+        "CheckpointError",
+        "Checkpoints",
+        "load_checkpoint",
+        "save_checkpoint",
+    ),
+    "mtlkit.training.optimizers": ("param_groups", "rotation_schedule"),
+    "mtlkit.training.run_log": ("Monitor",),
+    "mtlkit.training.state": ("FitResult",),
+    "mtlkit.training.trainer": ("Trainer",),
 }
 
 
@@ -49,5 +56,5 @@ def __getattr__(name: str) -> Any:
 
     for module, names in _MODULES.items():
         if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+            return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,39 +1,67 @@
-"""Accelerate, as the Trainer uses it."""
+"""Accelerate as the Trainer uses it, what processes exchange at every step, and signals to stop."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from mtlkit.config.launching import warn_first
-from mtlkit.errors import SpecError, UsageError, unknown_name
+from mtlkit.errors import ConfigError, SpecError, UsageError, unknown_name
 
 
 def make_accelerator(
-    precision: str, accumulate: int, trackers: Sequence[str], output: Path | None
+    mixed_precision: str,
+    gradient_accumulation_steps: int,
+    log_with: Sequence[str],
+    output: Path | None,
 ) -> Any:
-    """An accelerator of this precision, also where an earlier one of this process had another."""
+    """Create an accelerator, also where an earlier one of this process had another precision."""
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, is_initialized
 
-    if is_initialized() and AcceleratorState().mixed_precision != precision:
+    if is_initialized() and AcceleratorState().mixed_precision != mixed_precision:
         # the precision is process-wide there, and Accelerate has no public way to change it
         AcceleratorState._reset_state(reset_partial_state=False)  # noqa: SLF001
-    check_trackers(trackers)
+    check_trackers(log_with)
     return Accelerator(
-        mixed_precision=precision,
-        gradient_accumulation_steps=accumulate,
-        log_with=list(trackers) or None,
+        mixed_precision=mixed_precision,
+        gradient_accumulation_steps=gradient_accumulation_steps,
+        log_with=list(log_with) or None,
         project_dir=None if output is None else str(output),
     )
 
 
+def choose_device(device: str) -> None:
+    """Make Accelerate use a device in this process: auto, cpu, mps, cuda, or a number as in cuda:1."""
+    from accelerate.state import AcceleratorState, PartialState, is_initialized
+
+    if device == "auto":
+        return
+    name, _, index = device.partition(":")
+    if name not in ("cpu", "mps", "cuda") or (index and not (name == "cuda" and index.isdigit())):
+        raise ConfigError(f"the device is auto, cpu, mps, cuda or cuda:N, not {device!r}")
+    if name == "cpu":
+        os.environ["ACCELERATE_USE_CPU"] = "true"
+    else:
+        if not (torch.cuda if name == "cuda" else torch.backends.mps).is_available():
+            raise ConfigError(f"torch finds no device {device!r} here; use cpu or auto")
+        os.environ.pop("ACCELERATE_USE_CPU", None)
+    if index:
+        torch.cuda.set_device(int(index))
+    if is_initialized() and PartialState().device.type != name:
+        AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001
+
+
 def check_trackers(trackers: Sequence[str]) -> None:
-    """Refuse trackers that Accelerate does not know, or would leave out without a word."""
+    """Refuse trackers that Accelerate does not know, or would silently leave out."""
     from accelerate.tracking import get_available_trackers
     from accelerate.utils import LoggerType
 
@@ -49,9 +77,9 @@ def check_trackers(trackers: Sequence[str]) -> None:
 
 
 def end_trackers(
-    accelerator: Any, settings: Mapping[str, Any], figures: Mapping[str, float], step: int
+    accelerator: Any, settings: Mapping[str, Any], metrics: Mapping[str, float], step: int
 ) -> None:
-    """Add settings and last figures to the trackers and end them, so that the next run has its own."""
+    """Add settings and last metrics to the trackers and end them, so that the next run has its own."""
     if accelerator.trackers and accelerator.is_main_process:
         plain = {
             name: value if isinstance(value, bool | int | float) else str(value)
@@ -60,27 +88,23 @@ def end_trackers(
         }
         for tracker in accelerator.trackers:
             tracker.store_init_configuration(plain)
-        if figures:
-            accelerator.log(dict(figures), step=step)
+        if metrics:
+            accelerator.log(dict(metrics), step=step)
         for tracker in accelerator.trackers:
             tracker.finish()
     accelerator.trackers = []
 
 
-def adapt_accelerator(accelerator: Any, accumulate: int) -> None:
-    """Check an accelerator, anybody's, and set what the Trainer relies on."""
+def adapt_accelerator(accelerator: Any, gradient_accumulation_steps: int) -> None:
+    """Check an accelerator, the Trainer's or a user's, and set what the Trainer relies on."""
     _check_processes(accelerator)
     _find_unused_parameters(accelerator)
-    if accumulate != 1:
-        accelerator.gradient_accumulation_steps = accumulate
+    if gradient_accumulation_steps != 1:
+        accelerator.gradient_accumulation_steps = gradient_accumulation_steps
 
 
 def _check_processes(accelerator: Any) -> None:
-    """Refuse processes that Accelerate did not join, and warn where it ignores FSDP.
-
-    Raises:
-        UsageError: where several processes were started and each believes that it is alone.
-    """
+    """Refuse processes that Accelerate did not join, and warn where it ignores FSDP."""
     started = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     if started > accelerator.num_processes:
         raise UsageError(
@@ -105,12 +129,12 @@ def _find_unused_parameters(accelerator: Any) -> None:
 
 
 def is_sharded(accelerator: Any) -> bool:
-    """Whether FSDP shards the parameters."""
+    """Return whether FSDP shards the parameters."""
     return bool(accelerator.distributed_type.name == "FSDP")
 
 
 def gather(thing: Any, accelerator: Any) -> list[Any]:
-    """The objects of all processes, in the order of their ranks."""
+    """Return the objects of all processes, in the order of their ranks."""
     if accelerator.num_processes == 1:
         return [thing]
     gathered: list[Any] = [None] * accelerator.num_processes
@@ -119,9 +143,103 @@ def gather(thing: Any, accelerator: Any) -> list[Any]:
 
 
 def broadcast(thing: Any, accelerator: Any) -> Any:
-    """The object of the first process."""
+    """Return the object of the first process."""
     if accelerator.num_processes == 1:
         return thing
     holder = [thing]
     dist.broadcast_object_list(holder, src=0)
     return holder[0]
+
+
+class LabelCounts:
+    """Adds up the labels of a batch over the processes.
+
+    The numbers are known on the host and exchanged there, without waiting for a device.
+
+    Attributes:
+        unlabeled: names of the tasks that no batch had a label of so far.
+
+    Args:
+        tasks: names of the tasks.
+        accelerator: whose processes share every batch.
+        stop: set where this process was asked to stop.
+    """
+
+    def __init__(self, tasks: Sequence[str], accelerator: Any, stop: threading.Event) -> None:
+        self.unlabeled = list(tasks)
+        self._tasks = tuple(tasks)
+        self.processes = int(accelerator.num_processes)
+        self._stop = stop
+        self._stop_agreed = False
+        self._group: Any = None
+        if self.processes > 1 and accelerator.device.type != "cpu":
+            timeout = getattr(accelerator.init_handler, "timeout", None)
+            self._group = dist.new_group(backend="gloo", timeout=timeout)
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether some process was asked to stop; all processes give the same answer."""
+        return self._stop_agreed if self.processes > 1 else self._stop.is_set()
+
+    def start(self) -> None:
+        """Forget an earlier request to stop."""
+        self._stop_agreed = False
+
+    def add_up(self, own: Sequence[float]) -> tuple[Sequence[float], list[float] | None]:
+        """Return the numbers of labels on all processes, and factors for the losses of this process.
+
+        With these factors, the mean of the losses over the processes is the mean over all labels. One
+        process has no factors.
+        """
+        counts, factors = own, None
+        if self.processes > 1:
+            message = torch.tensor([*own, float(self._stop.is_set())], dtype=torch.float64)
+            dist.all_reduce(message, group=self._group)
+            *counts, stops = message.tolist()
+            self._stop_agreed = stops > 0
+            pairs = zip(own, counts, strict=True)
+            factors = [mine * self.processes / max(count, 1.0) for mine, count in pairs]
+        if self.unlabeled:
+            found = {name for name, count in zip(self._tasks, counts, strict=True) if count}
+            self.unlabeled = [name for name in self.unlabeled if name not in found]
+        return counts, factors
+
+
+class Interrupted(KeyboardInterrupt):
+    """Training was stopped by Ctrl-C or SIGTERM, after finishing its step.
+
+    Attributes:
+        step: steps taken.
+        checkpoint: what was saved; None for a run without an output folder.
+    """
+
+    def __init__(self, step: int, checkpoint: Path | None) -> None:
+        saved = f"saved as {checkpoint}" if checkpoint else "nothing was saved: no output folder"
+        super().__init__(f"stopped after step {step}; {saved}")
+        self.step = step
+        self.checkpoint = checkpoint
+
+
+@contextlib.contextmanager
+def catch_signals(stop: threading.Event) -> Iterator[None]:
+    """Set ``stop`` on the first Ctrl-C or SIGTERM; the second one has its usual effect."""
+    stop.clear()
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    old: dict[int, Any] = {}
+
+    def restore() -> None:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+    def request(number: int, frame: Any) -> None:
+        stop.set()
+        restore()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        old[int(number)] = signal.signal(number, request)
+    try:
+        yield
+    finally:
+        restore()

@@ -18,7 +18,7 @@ from mtlkit.errors import shorten
 
 RESUMABLE = (
     *("output", "data_dir", "plugins", "epochs", "steps", "early_stopping_patience", "on_nonfinite"),
-    *("mixed_precision", "channels_last", "compile", "workers", "eval_steps", "save_steps"),
+    *("device", "mixed_precision", "channels_last", "compile", "workers", "eval_steps", "save_steps"),
     *("save_total_limit", "logging_steps", "monitor_steps", "log_with", "test"),
 )
 """Settings that a run may be resumed with other values of."""
@@ -100,7 +100,8 @@ class TrainingSettings(Settings):
 
     epochs: int | None = setting(
         None,
-        "Passes over the data; without `epochs` and `steps`, 10.",
+        "Passes over the data; without `epochs` and `steps`, 10, but for a table at least 4000 steps, "
+        "which end after 10 validations without progress.",
         panel=LENGTH,
         per_method=True,
         ge=0,
@@ -115,7 +116,7 @@ class TrainingSettings(Settings):
     )
     optimizer: Spec = setting(
         "adam",
-        "`adam`, `adamw`, `radam` or `sgd`, with options as in `sgd(momentum=0.9)`.",
+        "An optimizer of torch, in lower case, with its options: `adamw`, `sgd(momentum=0.9)`, ...",
         panel=LENGTH,
         per_method=True,
     )
@@ -138,9 +139,9 @@ class TrainingSettings(Settings):
     )
     schedule: Spec = setting(
         "constant",
-        "Of the learning rate: `constant`, `cosine` down to zero, `cosine(period=200)`, "
+        "Of the learning rate: `constant`, `cosine` or `linear` down to zero, `cosine(period=200)`, "
         "`step(every=100, factor=0.5)` in steps or `step(epochs=100, factor=0.5)`; with `on=network` "
-        "the method's own rate is left alone.",
+        "the method's own rate does not change.",
         panel=LENGTH,
         per_method=True,
     )
@@ -187,7 +188,7 @@ class TrainingSettings(Settings):
     )
     log_with: Names = setting(
         [],
-        "Where figures go besides the log, by Accelerate's names: `tensorboard`, `wandb`, `mlflow`, ...",
+        "Where metrics go besides the log, by Accelerate's names: `tensorboard`, `wandb`, `mlflow`, ...",
         panel=LOG,
     )
 
@@ -240,8 +241,15 @@ class TrainingSettings(Settings):
 
 
 class TrainConfig(TrainingSettings):
-    """The settings of a run. The keys of the file are these names."""
+    """The settings of a run. The keys of the file are these names.
 
+    >>> from mtlkit.training.config import TrainConfig
+    >>> config = TrainConfig.make({"data": "multidigits", "lr": "1e-2", "epochs": 3})
+    >>> config.lr, config.method
+    (0.01, 'sum')
+    """
+
+    device: str = setting("auto", "`auto`, `cpu`, `mps`, `cuda` or `cuda:1`.", panel=SPEED)
     method: Spec = setting(
         "sum", "How the tasks' gradients are merged; see `mtlkit methods`.", panel=DATA
     )
@@ -267,6 +275,6 @@ class TrainConfig(TrainingSettings):
         return Path("runs") / f"{data}-{method}-{self.seed}"
 
     def to_yaml(self) -> str:
-        """The settings as YAML."""
+        """Return the settings as YAML."""
         values: dict[str, Any] = self.model_dump()
         return yaml.safe_dump(values, sort_keys=False)

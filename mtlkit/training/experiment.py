@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim import Optimizer
@@ -19,15 +21,22 @@ from mtlkit.config.yaml_files import parse_yaml, read_yaml
 from mtlkit.data.collate import collate
 from mtlkit.errors import ConfigError, SpecError, shorten
 from mtlkit.tasks import Task
-from mtlkit.training.accelerators import end_trackers
+from mtlkit.training.accelerators import choose_device, end_trackers
 from mtlkit.training.checkpoints import Checkpoints, seed_rng
 from mtlkit.training.config import RESUMABLE, TrainConfig
-from mtlkit.training.groups import METHOD_GROUP, paper_decay, param_groups
-from mtlkit.training.optimizers import build_optimizer
-from mtlkit.training.position import FitResult
-from mtlkit.training.run_state import refuse_old_run
-from mtlkit.training.schedules import make_schedule
+from mtlkit.training.optimizers import (
+    METHOD_GROUP,
+    build_optimizer,
+    describe_groups,
+    make_schedule,
+    paper_decay,
+    param_groups,
+)
+from mtlkit.training.state import FitResult, refuse_old_run
 from mtlkit.training.trainer import Trainer
+
+Metrics = dict[str, dict[str, float]]
+Change = Callable[[torch.nn.Module, Sequence[Task]], tuple[torch.nn.Module, Sequence[Task]]]
 
 
 @dataclass
@@ -38,14 +47,98 @@ class RunResult:
         fit: how training ended.
         test: metrics of the best checkpoint on the test set, by task; None without a test.
         folder: where the run is.
+        model: the network, with the weights of the best checkpoint.
     """
 
     fit: FitResult
-    test: dict[str, dict[str, float]] | None
+    test: Metrics | None
     folder: Path
+    model: torch.nn.Module = field(repr=False)
+
+    @property
+    def metrics(self) -> Metrics:
+        """Metrics by task on the test set, or without a test those of the last validation."""
+        return self.fit.validation if self.test is None else self.test
 
 
-Change = Callable[[torch.nn.Module, Sequence[Task]], tuple[torch.nn.Module, Sequence[Task]]]
+class Length(NamedTuple):
+    """How long a run trains: until the first of these is reached."""
+
+    epochs: int | None
+    steps: int | None
+    eval_steps: int | None
+    patience: int | None
+
+    def last_step(self, epoch_steps: int) -> int:
+        """Return the step that training ends at, if no patience ends it before."""
+        ends = [self.steps, None if self.epochs is None else self.epochs * epoch_steps]
+        return min(end for end in ends if end is not None)
+
+
+def plan_length(config: TrainConfig, dataset: Any, batches: int) -> Length:
+    """Decide how long a run trains.
+
+    Without epochs and steps, a run has ten epochs. Where these are fewer steps than
+    ``dataset.minimum_steps``, it has so many steps and ends after ten validations without progress.
+
+    Args:
+        config: the settings.
+        dataset: to train on.
+        batches: of an epoch.
+    """
+    patience = config.early_stopping_patience
+    if config.epochs is not None or config.steps is not None:
+        return Length(config.epochs, config.steps, config.eval_steps, patience)
+    epoch_steps = math.ceil(batches / config.gradient_accumulation_steps)
+    least = int(getattr(dataset, "minimum_steps", 0))
+    if 10 * epoch_steps >= least:
+        return Length(10, None, config.eval_steps, patience)
+    return Length(None, least, config.eval_steps or max(100, epoch_steps), patience or 10)
+
+
+def train(
+    config: TrainConfig | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    *,
+    resume: str | None = None,
+    progress: bool | None = None,
+    dataset: Any = None,
+    **settings: Any,
+) -> RunResult:
+    """Train one network with one method, as ``mtlkit train`` does.
+
+    Args:
+        config: settings by name, a YAML file with them, or a :class:`TrainConfig`; None for none.
+        resume: ``"auto"`` continues the run in the output folder, if there is one; or a checkpoint.
+        progress: show a progress bar; None shows it on a terminal, and a line per epoch elsewhere.
+        dataset: the data set itself, in place of the one that ``data`` names.
+        settings: further settings, which override those of ``config``; the flags of the command line
+            with underscores, such as ``batch_size=128``.
+
+    Returns:
+        The result, with the trained ``model``, its ``metrics`` and the ``folder`` of the run.
+
+    >>> import tempfile, mtlkit
+    >>> data = "multidigits(train=64, val=16, test=16)"
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = mtlkit.train(
+    ...         data=data, method="pcgrad", epochs=1, output=folder, progress=False
+    ...     )
+    >>> result.fit.step
+    1
+    >>> sorted(result.metrics)
+    ['left', 'right']
+    """
+    source = "train"
+    if isinstance(config, str | os.PathLike):
+        config, source = read_yaml(config), str(config)
+    if isinstance(config, TrainConfig):
+        config = config.model_dump(exclude_unset=True)
+    given = {**(config or {}), **settings}
+    given = {key: os.fspath(v) if isinstance(v, os.PathLike) else v for key, v in given.items()}
+    if dataset is not None:
+        given.setdefault("data", str(getattr(dataset, "name", type(dataset).__name__)))
+    chosen = TrainConfig.make(given, source)
+    return run(chosen, resume=resume, progress=progress, dataset=dataset)
 
 
 def run(
@@ -77,24 +170,51 @@ def run(
     if trainer.accelerator.is_main_process:
         write_text(config.folder / "config.yaml", config.to_yaml())
         write_record(config.folder, record, dataset)
-    epochs = 10 if config.epochs is None and config.steps is None else config.epochs
-    limits = [steps for steps in (config.steps, stop_at) if steps is not None]
-    steps = min(limits, default=None)
+    length = plan_length(config, dataset, len(loaders["train"]))  # type: ignore[arg-type]
+    steps = min((n for n in (length.steps, stop_at) if n is not None), default=None)
     test = None
     try:
-        fit = trainer.fit(loaders["train"], loaders["val"], epochs=epochs, steps=steps, resume=resume)
+        fit = trainer.fit(
+            loaders["train"], loaders["val"], epochs=length.epochs, steps=steps, resume=resume
+        )
         if trainer.accelerator.is_main_process:
-            facts = {"steps": fit.step, "best_step": fit.best_step}
+            names = ("best_step", "stopped_early", "still_improving")
+            facts = {"steps": fit.step, **{name: getattr(fit, name) for name in names}}
             write_record(config.folder, record, trained=facts)
+        trainer.load_best()
         if config.test and loaders["test"] is not None:
-            trainer.load_best()
             test = trainer.evaluate(loaders["test"])
             if trainer.accelerator.is_main_process:
                 write_text(config.folder / "test.json", json.dumps(test, indent=2))
     finally:
-        figures = {f"test/{t}/{m}": v for t, row in (test or {}).items() for m, v in row.items()}
-        end_trackers(trainer.accelerator, config.model_dump(), figures, trainer.step)
-    return RunResult(fit, test, config.folder)
+        metrics = {f"test/{t}/{m}": v for t, row in (test or {}).items() for m, v in row.items()}
+        end_trackers(trainer.accelerator, config.model_dump(), metrics, trainer.step)
+    return RunResult(fit, test, config.folder, trainer.model)
+
+
+def describe_plan(config: TrainConfig) -> str:
+    """Build everything that a run needs, and say what it would do; nothing is trained or written."""
+    dataset = load_data(config)
+    trainer, loaders = build_trainer(config, dataset=dataset, progress=False)
+    batches = len(loaders["train"])  # type: ignore[arg-type]
+    length = plan_length(config, dataset, batches)
+    epoch_steps = math.ceil(batches / config.gradient_accumulation_steps)
+    sizes = {split: len(getattr(dataset, split, None) or ()) for split in ("train", "val", "test")}
+    ends = f"; ends after {length.patience} validations without progress" if length.patience else ""
+    every = f"every {length.eval_steps} steps" if length.eval_steps else "after every epoch"
+    lines = {
+        "data": f"{shorten(config.data)}: " + ", ".join(f"{n:,} {split}" for split, n in sizes.items()),
+        "tasks": ", ".join(f"{task.name} ({task.kind})" for task in trainer.tasks),
+        "network": config.architecture or getattr(dataset, "default_architecture", ""),
+        "method": str(trainer.method),
+        "optimizer": f"{config.optimizer}; {describe_groups(trainer.optimizer.param_groups)}",
+        "length": f"{length.last_step(epoch_steps):,} steps, {epoch_steps:,} per epoch{ends}",
+        "validation": every if loaders["val"] is not None else "none: no samples for it",
+        "device": f"{trainer.accelerator.device}, precision {trainer.accelerator.mixed_precision}, "
+        f"{trainer.accelerator.num_processes} process(es)",
+        "folder": str(config.folder),
+    }
+    return "\n".join(f"{name:<11} {text}" for name, text in lines.items())
 
 
 def _check_folder(config: TrainConfig, resume: str | None) -> None:
@@ -110,10 +230,10 @@ def _check_folder(config: TrainConfig, resume: str | None) -> None:
     before, now = read_yaml(path), parse_yaml(config.to_yaml(), "these settings")
     changed = [key for key in now if key in before and key not in RESUMABLE and before[key] != now[key]]
     if changed:
-        told = "; ".join(f"{key} was {shorten(before[key])}, is {shorten(now[key])}" for key in changed)
+        changes = [f"{key} was {shorten(before[key])}, is {shorten(now[key])}" for key in changed]
         raise ConfigError(
-            f"the run in {origin} had other settings: {told}. Resume with the same ones (only its "
-            "length, its log and its devices may change), or start a new run in another folder"
+            f"the run in {origin} had other settings: {'; '.join(changes)}. Resume with the same ones "
+            "(only its length, its log and its devices may change), or start a new run in another folder"
         )
 
 
@@ -124,7 +244,11 @@ def build_trainer(
     dataset: Any = None,
     change: Change | None = None,
 ) -> tuple[Trainer, dict[str, DataLoader[Any] | None]]:
-    """The Trainer of these settings, and the loaders of train, val and test, where that is wanted."""
+    """Return the Trainer of these settings, and the loaders of train, val and test."""
+    choose_device(config.device)
+    if dataset is None:
+        dataset = load_data(config)
+    whole = dataset
     model, tasks, dataset = build_model(config, dataset=dataset, change=change)
     if hasattr(dataset, "only"):
         dataset = dataset.only([task.name for task in tasks])
@@ -133,21 +257,22 @@ def build_trainer(
     loaders = {"test": None, **{name: _loader(dataset, name, config) for name in splits}}
     if loaders["train"] is None:
         raise ConfigError(f"data set {config.data!r} has no samples to train on")
+    length = plan_length(config, whole, len(loaders["train"]))
     trainer = Trainer(
         model,
         tasks,
         optimizer,
-        scheduler=_schedule(config, optimizer, loaders["train"], lenient=change is not None),
+        scheduler=_schedule(config, optimizer, length, len(loaders["train"]), change is not None),
         output=config.folder,
         mixed_precision=config.mixed_precision,
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         max_grad_norm=config.max_grad_norm,
         on_nonfinite=config.on_nonfinite,
-        eval_steps=config.eval_steps,
+        eval_steps=length.eval_steps,
         save_steps=config.save_steps,
         save_total_limit=config.save_total_limit,
         best_by=config.best_by,
-        early_stopping_patience=config.early_stopping_patience,
+        early_stopping_patience=length.patience,
         logging_steps=config.logging_steps,
         monitor_steps=config.monitor_steps,
         log_with=config.log_with,
@@ -160,7 +285,7 @@ def build_trainer(
 
 
 def load_data(config: TrainConfig) -> Any:
-    """The data set of these settings."""
+    """Return the data set of these settings."""
     from mtlkit.data import load_dataset
 
     return load_dataset(config.data, data_dir=config.data_dir, seed=config.seed)
@@ -169,7 +294,7 @@ def load_data(config: TrainConfig) -> Any:
 def build_model(
     config: TrainConfig, *, dataset: Any = None, change: Change | None = None
 ) -> tuple[torch.nn.Module, Sequence[Task], Any]:
-    """The network, its tasks and the data set; the weights depend on the seed alone."""
+    """Return the network, its tasks and the data set; the weights depend on the seed alone."""
     import mtlkit
 
     if dataset is None:
@@ -193,7 +318,7 @@ def build_model(
 
 
 def make_optimizer(config: TrainConfig, model: torch.nn.Module) -> Optimizer:
-    """The optimizer of these settings, with the method's parameters in a group of their own."""
+    """Return the optimizer of these settings, the method's parameters in a group of their own."""
     groups = param_groups(
         model, lr=config.lr, method_lr=config.method_lr, weight_decay=config.weight_decay
     )
@@ -201,12 +326,10 @@ def make_optimizer(config: TrainConfig, model: torch.nn.Module) -> Optimizer:
 
 
 def _schedule(
-    config: TrainConfig, optimizer: Optimizer, train: Iterable[Any], lenient: bool = False
+    config: TrainConfig, optimizer: Optimizer, length: Length, batches: int, lenient: bool
 ) -> LambdaLR | None:
-    epoch_steps = -(-len(train) // config.gradient_accumulation_steps)  # type: ignore[arg-type]
-    epochs = 10 if config.epochs is None and config.steps is None else config.epochs
-    ends = [config.steps, None if epochs is None else epochs * epoch_steps]
-    steps = min(end for end in ends if end is not None)
+    epoch_steps = math.ceil(batches / config.gradient_accumulation_steps)
+    steps = length.last_step(epoch_steps)
     decay = 1.0
     if config.rotation_decay is not None:
         if any(group.get("name") == METHOD_GROUP for group in optimizer.param_groups):

@@ -1,15 +1,15 @@
 """Data loaders whose order depends on seed and epoch alone, split exactly over the processes.
 
 Accelerate's own sharding repeats samples to fill the last batch, and draws the order from a generator
-that a resumed run would have to replay. Here each batch of the given loader is one global batch; every
-process takes its share of it. A resumed run skips the batches that it has used without reading them.
+that a resumed run would have to replay. Here each batch of the given loader is one global batch, and
+every process takes its share of it. A resumed run skips the batches that it has used without reading
+them. A stream (an ``IterableDataset``, or any iterable of batches) is read by the first process for all.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
-import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,16 +17,18 @@ import torch
 from accelerate.data_loader import DataLoaderDispatcher, DataLoaderShard, DataLoaderStateMixin
 from accelerate.data_loader import prepare_data_loader as place
 from accelerate.state import GradientState
-from accelerate.utils import send_to_device
+from accelerate.utils import recursively_apply, send_to_device
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, default_collate
 
+from mtlkit.config.launching import warn_first
 from mtlkit.data.collate import collate, stack_targets
 from mtlkit.data.mixture import in_turn, mix
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.tasks import LabelCount, Task
 from mtlkit.tasks.overlap import LabelOverlap, join_overlaps, overlap_advice
-from mtlkit.training.accelerators import gather
+from mtlkit.training.accelerators import broadcast, gather
+from mtlkit.training.step import check_targets
 
 _SEED_STRIDE = 1_000_003
 
@@ -78,15 +80,16 @@ class ShardedBatches:
             if number < skip:
                 continue
             samples = list(batch)
-            share = samples
-            if self.world > 1:
-                size = len(samples)
-                first, last = size * self.rank // self.world, size * (self.rank + 1) // self.world
-                share = samples[first:last]
-                if not share:
-                    share = samples[:1]
-                    self.padded.add(number)
+            share = samples[_share(len(samples), self.rank, self.world)]
+            if not share:
+                share = samples[:1]
+                self.padded.add(number)
             yield share
+
+
+def _share(size: int, rank: int, world: int) -> slice:
+    """Return the share of a process in a batch of this size; it may be empty."""
+    return slice(size * rank // world, size * (rank + 1) // world)
 
 
 class Batch(NamedTuple):
@@ -118,10 +121,11 @@ class Batches:
         self.tasks = tasks
         self.accelerator = accelerator
         self._overlap = LabelOverlap(tasks) if training else None
-        self._named: set[str] = set()  # the targets that batches have had
+        self.target_names: set[str] = set()
+        """Names of the targets that batches have had so far."""
 
     def advice(self, method: Any) -> str | None:
-        """What the labels of the first batches mean for the method; said once, None otherwise.
+        """Return what the labels of the first batches mean for the method; once, None otherwise.
 
         Every process must call this after every batch.
         """
@@ -136,7 +140,7 @@ class Batches:
         return self._read(self.source, 0)
 
     def start(self, epoch: int, first: int = 0) -> Generator[Batch, None, None]:
-        """The batches of this epoch without the first ones; close it if it is left early."""
+        """Return the batches of this epoch without the first ones; close it if it is left early."""
         if hasattr(self.source, "set_epoch"):
             self.source.set_epoch(epoch)
         return self._read(self._skip(first), first)
@@ -158,41 +162,33 @@ class Batches:
             for number, batch in enumerate(source, start=first):
                 inputs, targets = unpack(batch, self.tasks)
                 own = {task.name: targets.get(task.name) for task in self.tasks}
+                if number == first:
+                    check_targets(self.tasks, own)
                 padded = self._is_padded(number)
                 labels = {
                     task.name: LabelCount(0) if padded else task.count_labels(own[task.name])
                     for task in self.tasks
                 }
-                self._named.update(targets)
+                self.target_names.update(map(str, targets))
                 if self._overlap is not None:
                     self._overlap.observe(inputs, own, labels)
-                # a copy to CUDA need not be awaited, since the stream keeps the order
-                yield send_to_device(
-                    Batch(inputs, own, labels), device, non_blocking=device.type == "cuda"
-                )
-            self._warn_of_names()
+                found = Batch(inputs, own, labels)
+                if device.type != "cpu":
+                    # a copy to CUDA need not be awaited, since the stream keeps the order
+                    found = send_to_device(found, device, non_blocking=device.type == "cuda")
+                yield found
         finally:
             if hasattr(source, "end"):
                 source.end()  # otherwise Accelerate keeps treating an abandoned loader as active
 
-    def _warn_of_names(self) -> None:
-        """Warn at the end of an epoch of tasks that no target is named after."""
-        missing = [task.name for task in self.tasks if task.name not in self._named]
-        if self._overlap is not None and missing:
-            warnings.warn(
-                f"no batch of the epoch has a target named {' or '.join(map(repr, missing))}, so that "
-                f"is not trained; the targets are named {', '.join(sorted(map(str, self._named)))}",
-                UserWarning,
-                stacklevel=2,
-            )
-
     def _is_padded(self, number: int) -> bool:
-        sampler = getattr(self.source, "batch_sampler", None)
-        return isinstance(sampler, ShardedBatches) and number in sampler.padded
+        source = self.source
+        splitter = source if isinstance(source, Stream) else getattr(source, "batch_sampler", None)
+        return isinstance(splitter, Stream | ShardedBatches) and number in splitter.padded
 
 
 def unpack(batch: Any, tasks: Sequence[Task]) -> tuple[Any, Mapping[str, Tensor | None]]:
-    """Inputs, and targets by task name, of a batch."""
+    """Return the inputs of a batch, and its targets by task name."""
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise UsageError(
             f"a batch must be (inputs, targets), not {type(batch).__name__}; targets by task name"
@@ -212,14 +208,14 @@ def unpack(batch: Any, tasks: Sequence[Task]) -> tuple[Any, Mapping[str, Tensor 
 
 
 def _as_tensor(target: Any) -> Tensor | None:
-    """A batch's target; one that is a list of numbers and None comes from a loader of the user's own."""
+    """Stack a target that a user's own loader gives as a list of numbers and None."""
     return stack_targets(target) if isinstance(target, list) else target
 
 
 def prepare_loader(
     loader: Any, tasks: Sequence[Task], accelerator: Any, seed: int, *, training: bool = False
 ) -> Batches:
-    """The loader for this process: its share of every batch, on its device.
+    """Return the batches of a loader for this process: its share of each, on its device.
 
     Loaders by task are mixed in training, and read one after the other elsewhere.
     """
@@ -227,21 +223,27 @@ def prepare_loader(
         return loader
     if isinstance(loader, Mapping):
         loader = mix(loader, seed=seed) if training else in_turn(loader)
-    return Batches(_source(loader, accelerator, seed), tasks, accelerator, training=training)
+    return Batches(_source(loader, tasks, accelerator, seed), tasks, accelerator, training=training)
 
 
-def _source(loader: Any, accelerator: Any, seed: int) -> Any:
-    """A loader that Accelerate knows and that leaves the batches on the host, where it can."""
+def _source(loader: Any, tasks: Sequence[Task], accelerator: Any, seed: int) -> Any:
+    """Return a loader that Accelerate knows and that leaves the batches on the host, where it can."""
     if isinstance(loader, DataLoaderShard | DataLoaderDispatcher):
+        if accelerator.num_processes > 1:
+            warn_first(
+                "a loader that Accelerate has prepared repeats samples to fill the last batch, which "
+                "counts them twice on several processes; give the Trainer the loader itself",
+                stacklevel=4,
+            )
         return loader
-    if not isinstance(loader, DataLoader):
-        if hasattr(loader, "__iter__"):
-            return _Plain(loader, accelerator)
+    if not hasattr(loader, "__iter__"):
         raise SpecError(f"expected a torch DataLoader or another iterable of batches, not {loader!r}")
-    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
-        # on several processes the first one may read for all, which goes through the devices
-        on_device = None if accelerator.num_processes > 1 else False
-        return accelerator.prepare_data_loader(loader, device_placement=on_device)
+    if (
+        not isinstance(loader, DataLoader)
+        or isinstance(loader.dataset, IterableDataset)
+        or loader.batch_sampler is None
+    ):
+        return Stream(loader, tasks, accelerator)
     split_already = isinstance(getattr(loader.batch_sampler, "sampler", None), DistributedSampler)
     batches = ShardedBatches(
         loader.batch_sampler,
@@ -271,35 +273,88 @@ def _source(loader: Any, accelerator: Any, seed: int) -> Any:
     return place(own, accelerator.device, num_processes=1, process_index=0, put_on_device=False)
 
 
-class _Plain(DataLoaderStateMixin):  # type: ignore[misc]
-    """Any iterable of batches, in one process."""
+class Stream(DataLoaderStateMixin):  # type: ignore[misc]
+    """Batches of an iterable, of which nothing can be read out of turn.
+
+    On several processes the first one reads, and every process takes its share of each batch: together
+    they see every sample once, however many there are. So the stream must not be split by rank itself.
+    """
 
     _drop_last = True
 
-    def __init__(self, batches: Any, accelerator: Any) -> None:
+    def __init__(self, batches: Any, tasks: Sequence[Task], accelerator: Any) -> None:
+        if getattr(batches, "collate_fn", None) is default_collate:
+            batches = copy.copy(batches)
+            batches.collate_fn = collate
         self.batches = batches
+        self.tasks = tasks
+        self.accelerator = accelerator
         self.gradient_state = GradientState()
-        if accelerator.num_processes > 1:
-            raise SpecError(
-                f"{type(batches).__name__} cannot be split over {accelerator.num_processes} processes; "
-                "give a torch DataLoader"
-            )
+        self.padded: set[int] = set()
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[Any]:
         self.begin()
+        self.padded = set()
+        several = self.accelerator.num_processes > 1
         missing = object()
-        batches = iter(self.batches)
+        batches = self._receive() if several else self._open()
         batch = next(batches, missing)
-        while batch is not missing:
+        for number in itertools.count():
+            if batch is missing:
+                break
             following = next(batches, missing)  # accumulation must end with the last batch
             self.end_of_dataloader = following is missing
-            yield batch
+            yield self._take_share(number, batch) if several else batch
             batch = following
         self.end()
 
     def set_epoch(self, epoch: int) -> None:
-        if hasattr(self.batches, "set_epoch"):
-            self.batches.set_epoch(epoch)
+        """Tell the loader and its data set, where these have an order per epoch."""
+        holder: Any
+        for holder in (self.batches, getattr(self.batches, "dataset", None)):
+            if hasattr(holder, "set_epoch"):
+                holder.set_epoch(epoch)
+
+    def _open(self) -> Iterator[Any]:
+        with torch.random.fork_rng(devices=[]):  # a DataLoader draws a seed for its workers
+            return iter(self.batches)
+
+    def _receive(self) -> Iterator[Any]:
+        """Yield what the first process reads; its error, too, ends all processes."""
+        reads = self.accelerator.is_main_process
+        batches = self._open() if reads else None
+        while True:
+            message: tuple[Any, ...] = ()
+            failure: Exception | None = None
+            if batches is not None:
+                try:
+                    message = (unpack(next(batches), self.tasks), None)
+                except StopIteration:
+                    message = (None, None)
+                except Exception as error:  # of the user's data set
+                    message, failure = (None, repr(error)), error
+            batch, problem = broadcast(message, self.accelerator)
+            if failure is not None:
+                raise failure
+            if problem is not None:
+                raise UsageError(f"the first process could not read a batch: {problem}")
+            if batch is None:
+                return
+            yield batch
+
+    def _take_share(self, number: int, batch: Any) -> Any:
+        """Return this process's part of every tensor; one sample where that is empty."""
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        sizes: list[int] = []
+        recursively_apply(lambda tensor: sizes.append(len(tensor)), batch)
+        if any(size > 0 and _is_empty(_share(size, rank, world)) for size in sizes):
+            self.padded.add(number)
+            return recursively_apply(lambda tensor: tensor[:1], batch)
+        return recursively_apply(lambda tensor: tensor[_share(len(tensor), rank, world)], batch)
+
+
+def _is_empty(part: slice) -> bool:
+    return bool(part.start == part.stop)

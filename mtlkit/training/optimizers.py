@@ -1,63 +1,237 @@
-"""Optimizers from config strings, one for the network and, if wanted, another for the method."""
+"""Optimizers and learning-rate schedules from config strings, and the method's own parameter group.
+
+The rotations are the slow learner of the paper's appendix B: their own group, at half the rate.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import inspect
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, TypeAlias
 
 import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR, ReduceLROnPlateau
 
+from mtlkit.config.launching import warn_first
 from mtlkit.config.spec import parse_spec
-from mtlkit.errors import ConfigError, unknown_name
-from mtlkit.training.groups import METHOD_GROUP
+from mtlkit.errors import ConfigError, SpecError, unknown_name
+from mtlkit.method.aggregator import GradientAggregator
+
+METHOD_GROUP = "method"
+
+PAPER_DECAY, PAPER_STEPS = 0.9999, 17_600
+"""The rotations' decay on multi-MNIST, and the steps of that run: 300 epochs of batches of 1024."""
+
+Curve: TypeAlias = Callable[[int], float]
 
 _OPTIMIZERS: dict[str, type[Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "radam": torch.optim.RAdam,
-    "sgd": torch.optim.SGD,
+    name.lower(): kind
+    for name, kind in vars(torch.optim).items()
+    if isinstance(kind, type)
+    and issubclass(kind, Optimizer)
+    and name not in ("Optimizer", "LBFGS", "SparseAdam")  # the second needs a closure
 }
-_OPTIONS = {
-    "adam": ("betas", "eps", "amsgrad"),
-    "adamw": ("betas", "eps", "amsgrad"),
-    "radam": ("betas", "eps"),
-    "sgd": ("momentum", "dampening", "nesterov"),
+_SCHEDULES = {
+    "constant": (),
+    "cosine": ("period", "on"),
+    "linear": ("on",),
+    "step": ("every", "epochs", "factor", "on"),
 }
+
+
+class ParamGroups(list[dict[str, Any]]):
+    """Parameter groups for any torch optimizer; ``repr`` shows sizes and learning rates."""
+
+    def __repr__(self) -> str:
+        return f"ParamGroups({describe_groups(self)})"
+
+
+def describe_groups(groups: Iterable[dict[str, Any]]) -> str:
+    """Say of every group how many parameters it has, and at which rate they learn."""
+    groups = list(groups)
+    first = float(groups[0]["lr"]) if groups else 0.0
+    said = []
+    for index, group in enumerate(groups):
+        rate = float(group["lr"])
+        size = sum(parameter.numel() for parameter in group["params"])
+        text = f"{group.get('name', index)}: {size:,} parameters, lr {rate:g}"
+        if index and first and rate != first:
+            share = rate / first
+            text += f", {'half' if share == 0.5 else f'{share:g} times'} the network's"
+        said.append(text)
+    return "; ".join(said)
+
+
+def param_groups(
+    model: nn.Module | Iterable[nn.Module],
+    *,
+    lr: float,
+    method_lr: float | None = None,
+    method_options: dict[str, Any] | None = None,
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """Return optimizer groups with the method's own parameters apart, at half the learning rate.
+
+    Args:
+        model: the network with its method, or several modules (backbone, heads, method).
+        lr: the network's learning rate.
+        method_lr: learning rate of rotations or learned weights; by default half of ``lr``, which the
+            RotoGrad paper found best.
+        method_options: further options of the method's group, such as ``betas``.
+        options: further options of the network's group, such as ``weight_decay``.
+
+    Returns:
+        A list for any torch optimizer; the method's group is named ``"method"``, and is left out if
+        the method owns no parameters.
+
+    >>> import torch, mtlkit
+    >>> network = torch.nn.Linear(3, 4)
+    >>> method = mtlkit.create_method("rotograd", tasks=2, feature_dim=4)
+    >>> groups = mtlkit.param_groups([network, method], lr=0.1)
+    >>> [(group["name"], group["lr"]) for group in groups]
+    [('network', 0.1), ('method', 0.05)]
+    >>> groups
+    ParamGroups(network: 16 parameters, lr 0.1; method: 32 parameters, lr 0.05, half the network's)
+    >>> optimizer = torch.optim.Adam(groups)
+    """
+    if isinstance(model, nn.Module) or not isinstance(model, Iterable):
+        model = [model]
+    modules: list[Any] = list(model)
+    for module in modules:
+        if not isinstance(module, nn.Module):
+            raise SpecError(f"param_groups takes a module or a list of modules, not {module!r}")
+    for name, rate in (("lr", lr), ("method_lr", method_lr)):
+        if rate is not None and not isinstance(rate, float | int | Tensor):
+            raise SpecError(f"{name} must be a number, not {rate!r}")
+    methods = [m for root in modules for m in root.modules() if isinstance(m, GradientAggregator)]
+    owned = list({id(p): p for method in methods for p in method.parameters()}.values())
+    apart = {id(parameter) for parameter in owned}
+    network = {id(p): p for root in modules for p in root.parameters() if id(p) not in apart}
+    method_lr = lr / 2 if method_lr is None else method_lr
+    groups = ParamGroups()
+    if network:
+        groups.append({"params": list(network.values()), "lr": lr, "name": "network", **options})
+    if owned:
+        groups.append(
+            {"params": owned, "lr": method_lr, "name": METHOD_GROUP, "weight_decay": 0.0}
+            | (method_options or {})
+        )
+        _warn_if_fast(method_lr, lr, methods)
+    return groups
+
+
+def rotation_schedule(optimizer: Optimizer, decay: float = 0.9999) -> MultiplicativeLR:
+    """Return a scheduler that multiplies the method's learning rate by ``decay`` at every ``step()``.
+
+    The network's rate is not changed. The rotations then decay faster than the network, which is the
+    condition for convergence (proposition B.1). It chains with schedulers that multiply the rate they
+    find (``StepLR``, ``ExponentialLR``, ``CosineAnnealingLR``). ``LambdaLR`` and ``OneCycleLR``
+    overwrite it: give these the factor ``decay**step`` for the method's group instead.
+
+    >>> import torch, mtlkit
+    >>> method = mtlkit.create_method("rotograd", tasks=2, feature_dim=4)
+    >>> groups = mtlkit.param_groups([torch.nn.Linear(3, 4), method], lr=0.2)
+    >>> optimizer = torch.optim.SGD(groups)
+    >>> schedule = mtlkit.rotation_schedule(optimizer, decay=0.9)
+    >>> optimizer.step()
+    >>> schedule.step()
+    >>> [round(rate, 3) for rate in schedule.get_last_lr()]
+    [0.2, 0.09]
+    """
+    if not 0 < decay <= 1:
+        raise SpecError(f"decay must be above 0 and at most 1, not {decay}")
+    names = [group.get("name") for group in optimizer.param_groups]
+    if METHOD_GROUP not in names:
+        raise SpecError(
+            "the optimizer has no group named 'method'; make it with mtlkit.param_groups(model, lr=...)"
+        )
+    rates = {name: group["lr"] for name, group in zip(names, optimizer.param_groups, strict=True)}
+    others = [rate for name, rate in rates.items() if name != METHOD_GROUP]
+    if others:
+        _warn_if_fast(rates[METHOD_GROUP], max(others), [])
+    factors: list[Curve] = [_Factor(decay if name == METHOD_GROUP else 1.0) for name in names]
+    return MultiplicativeLR(optimizer, lr_lambda=factors)
+
+
+def paper_decay(steps: int) -> float:
+    """Return the decay per step that ends where the paper's run ended, at 17 % of the first rate."""
+    return float(PAPER_DECAY ** (PAPER_STEPS / max(steps, 1)))
+
+
+class _Factor:
+    """A constant factor; an object, so that the scheduler's state can be saved."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __call__(self, epoch: int) -> float:
+        return self.value
+
+
+_warned = False
+
+
+def _warn_if_fast(method_lr: float, lr: float, methods: list[GradientAggregator]) -> None:
+    """Warn once if the rotations are the fast learner."""
+    global _warned
+    rotates = not methods or any(method.fork_part is not None for method in methods)
+    if rotates and method_lr > lr and not _warned:
+        _warned = True
+        warn_first(
+            f"the rotations' learning rate ({method_lr:g}) is above the network's ({lr:g}); RotoGrad "
+            "converges when the rotations are the slow learner (appendix B of the paper): take about "
+            "half of the network's rate and decay it with mtlkit.rotation_schedule",
+            stacklevel=3,
+        )
 
 
 def build_optimizer(
     spec: str, groups: Sequence[dict[str, Any]], method_spec: str | None = None
 ) -> Optimizer:
-    """An optimizer such as ``"sgd(momentum=0.9)"`` of these parameter groups.
+    """Create an optimizer of torch by name, such as ``"sgd(momentum=0.9)"``, of these groups.
 
     Args:
-        spec: name and options.
+        spec: name in lower case, and options as torch names them.
         groups: as :func:`mtlkit.param_groups` makes them.
         method_spec: the optimizer of the method's own group, where it is another one.
     """
     own = [group for group in groups if group.get("name") == METHOD_GROUP]
     if method_spec is not None:
-        _read(method_spec)  # a wrong name is an error even if the method has no parameters
+        _read_spec("optimizer", method_spec, _options)  # an error even if there are no parameters
     if method_spec is None or method_spec == spec or not own:
         return _make(spec, groups)
     others = [group for group in groups if group.get("name") != METHOD_GROUP]
     return CombinedOptimizer([_make(spec, others), _make(method_spec, own)])
 
 
-def _read(spec: str) -> tuple[str, Mapping[str, Any]]:
+def _options(name: str) -> tuple[str, ...] | None:
+    """The options of an optimizer; rates and decay are settings of their own."""
+    if name not in _OPTIMIZERS:
+        return None
+    known = inspect.signature(_OPTIMIZERS[name]).parameters
+    return tuple(option for option in known if option not in ("params", "lr", "weight_decay"))
+
+
+def _read_spec(
+    kind: str, spec: str, options_of: Callable[[str], Sequence[str] | None]
+) -> tuple[str, dict[str, Any]]:
+    """The name and the options of a config string with one part."""
     parts = parse_spec(spec)
-    name = parts[0].name
-    if len(parts) > 1 or name not in _OPTIMIZERS:
-        raise unknown_name("optimizer", spec, _OPTIMIZERS)
-    for option in parts[0].options:
-        if option not in _OPTIONS[name]:
-            raise unknown_name(f"option of {name}", option, _OPTIONS[name])
-    return name, parts[0].options
+    name, options = parts[0].name, dict(parts[0].options)
+    known = options_of(name)
+    if len(parts) > 1 or known is None:
+        raise unknown_name(kind, spec, _OPTIMIZERS if kind == "optimizer" else _SCHEDULES)
+    for option in options:
+        if option not in known:
+            raise unknown_name(f"option of {name}", option, known)
+    return name, options
 
 
 def _make(spec: str, groups: Sequence[dict[str, Any]]) -> Optimizer:
-    name, options = _read(spec)
+    name, options = _read_spec("optimizer", spec, _options)
     try:
         return _OPTIMIZERS[name](list(groups), **options)
     except (TypeError, ValueError) as error:
@@ -77,7 +251,7 @@ class CombinedOptimizer(Optimizer):
         self.param_groups = [group for part in self.parts for group in part.param_groups]
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of each."""
+        """Take one step of each."""
         loss = None if closure is None else closure()
         for part in self.parts:
             part.step()
@@ -89,7 +263,7 @@ class CombinedOptimizer(Optimizer):
             part.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of the parts."""
+        """Return the states of the parts."""
         return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -97,3 +271,90 @@ class CombinedOptimizer(Optimizer):
         for part, state in zip(self.parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
         self._gather()
+
+
+def make_schedule(
+    spec: str, optimizer: Optimizer, steps: int, epoch_steps: int, rotation_decay: float = 1.0
+) -> LambdaLR | None:
+    """Return the scheduler of a config string, for every step; None if no rate ever changes.
+
+    ``cosine`` and ``linear`` go down to zero at the end; ``cosine(period=200)`` goes down and up again
+    within 400 steps. ``step(every=100, factor=0.5)`` halves the rate every 100 steps, with
+    ``epochs=100`` instead every 100 epochs. With ``on=network`` the method's own rate is unchanged.
+
+    Args:
+        spec: the string.
+        optimizer: whose rates change.
+        steps: of the whole run.
+        epoch_steps: of an epoch.
+        rotation_decay: factor of the method's own rate at every step, besides the schedule. It is part
+            of this scheduler because PyTorch's ``LambdaLR`` overwrites what others did to a rate.
+    """
+    name, options = _read_spec("schedule", spec, _SCHEDULES.get)
+    reach = options.pop("on", "all")
+    if reach not in ("all", "network"):
+        raise unknown_name("value of on", str(reach), ("all", "network"))
+    curve = _curve(spec, name, options, max(steps, 1), epoch_steps)
+    if name == "constant" and rotation_decay == 1:
+        return None
+
+    # PyTorch does not save functions, so a run that is resumed with more steps follows the longer curve
+    def own(step: int) -> float:
+        return (curve(step) if reach == "all" else 1.0) * rotation_decay**step
+
+    names = [group.get("name") for group in optimizer.param_groups]
+    return LambdaLR(optimizer, [own if name == METHOD_GROUP else curve for name in names])
+
+
+def _curve(spec: str, name: str, options: dict[str, Any], steps: int, epoch_steps: int) -> Curve:
+    """Return the factor of a rate by the number of steps taken."""
+    if name == "constant":
+        return lambda step: 1.0
+    if name == "cosine":
+        period = _positive(options.get("period", steps), "period")
+        return lambda step: (1 + math.cos(math.pi * step / period)) / 2
+    if name == "linear":
+        return lambda step: max(0.0, 1 - step / steps)
+    if ("every" in options) == ("epochs" in options):
+        raise ConfigError(f"schedule {spec!r} needs either every=STEPS or epochs=N")
+    every = (
+        _positive(options["every"], "every")
+        if "every" in options
+        else _positive(options["epochs"], "epochs") * epoch_steps
+    )
+    factor = _positive(options.get("factor", 0.5), "factor")
+    return lambda step: float(factor ** (step // every))
+
+
+class Schedulers:
+    """The schedulers of a run, each stepped when it is due.
+
+    Args:
+        given: one scheduler, several, or None.
+        every: ``"step"`` or ``"epoch"``; ``ReduceLROnPlateau`` is stepped after validations instead.
+    """
+
+    def __init__(self, given: Any, every: Literal["step", "epoch"]) -> None:
+        if every not in ("step", "epoch"):
+            raise unknown_name("value of scheduler_every", str(every), ("step", "epoch"))
+        several = given if isinstance(given, list | tuple) else [given]
+        self.all = [scheduler for scheduler in several if scheduler is not None]
+        self.every = every
+
+    def after(self, what: Literal["step", "epoch"]) -> None:
+        """Step the schedulers that are due after a step or an epoch."""
+        for scheduler in self.all if what == self.every else ():
+            if not isinstance(scheduler, ReduceLROnPlateau):
+                scheduler.step()
+
+    def after_validation(self, score: float) -> None:
+        """Step the schedulers that depend on the score."""
+        for scheduler in self.all:
+            if isinstance(scheduler, ReduceLROnPlateau):
+                scheduler.step(score)
+
+
+def _positive(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ConfigError(f"{name} of a schedule must be above 0, not {value!r}")
+    return value

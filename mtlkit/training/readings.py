@@ -1,18 +1,27 @@
-"""Losses and gradient norms of the training batches, kept on the device until they are read."""
+"""Losses and gradient norms of the training batches, and what happens when they are not finite.
+
+They stay on the device until they are read. ``on_nonfinite="raise"`` never makes a step wait for the
+device: it looks in steps that log, before a validation, before a checkpoint and at the end, and its
+error names the first step that went wrong, and its tasks. Until then training continues with useless
+weights, which are never saved. ``"skip"`` must know before the optimizer's step, so each step waits.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from mtlkit.weighting import Stats
+from mtlkit.errors import NonFiniteError
+from mtlkit.weighting import GradientAggregator, Stats
+
+_MOST_SKIPS = 50
+_STATISTICS = ("running_mean", "running_var")
 
 
 @dataclass(frozen=True)
@@ -47,17 +56,20 @@ class _Record(NamedTuple):
 
 
 class Readings:
-    """Collects the batches' figures without waiting for the device; :meth:`read` waits for it.
+    """Collects losses and norms without waiting for the device; :meth:`read` waits for it.
 
     Args:
-        tasks: number of tasks.
+        tasks: names of the tasks.
         accelerator: whose processes share every batch.
+        policy: what to do about values that are not finite.
     """
 
-    def __init__(self, tasks: int, accelerator: Any) -> None:
-        self.tasks = tasks
+    def __init__(self, tasks: Sequence[str], accelerator: Any, policy: NonFinitePolicy) -> None:
+        self.tasks = len(tasks)
         self.device = accelerator.device
         self.processes = int(accelerator.num_processes)
+        self.policy = policy
+        self.losses, self.epoch_losses = LossMeans(tasks), LossMeans(tasks)
         self._records: list[_Record] = []
 
     def __len__(self) -> int:
@@ -73,7 +85,7 @@ class Readings:
         counts: Sequence[float],
         gradients: Stats | Tensor | None,
     ) -> None:
-        """Keep the figures of a batch.
+        """Keep the losses and norms of a batch.
 
         Args:
             step: see :class:`BatchReading`, as for ``batch`` and ``total``.
@@ -87,20 +99,30 @@ class Readings:
         record = _Record(step, batch, total.detach(), losses, own_counts, counts, gradients)
         self._records.append(record)
 
-    def read(self) -> list[BatchReading]:
-        """The batches since the last call; every process must call this at the same step."""
+    def read(self) -> str | None:
+        """Read the batches since the last call, and say what was not finite; None if nothing was.
+
+        This waits for the device; every process must call it at the same step.
+        """
+        readings = self._collect()
+        self.losses.add(readings)
+        self.epoch_losses.add(readings)
+        return self.policy.check(readings)
+
+    def _collect(self) -> list[BatchReading]:
         records, self._records = self._records, []
         if not records:
             return []
         dtype = torch.float32 if self.device.type == "mps" else torch.float64
         zero = torch.zeros((), dtype=dtype, device=self.device)
         cells = [
-            zero if value is None else value.to(dtype)
+            zero if value is None else value
             for record in records
             for value in (record.total, *record.losses)
         ]
         rows = len(records)
-        values = torch.stack(cells).reshape(rows, -1)  # (rows, 1 + K): the total, then the losses
+        # (rows, 1 + K): the total, then the losses
+        values = torch.stack(cells).reshape(rows, -1).to(dtype)
         factors = [[1.0, *record.own_counts] for record in records]
         values = values * torch.tensor(factors, dtype=dtype, device=self.device)
         norms = torch.stack([self._norms(record, zero) for record in records])  # (rows, K)
@@ -151,6 +173,130 @@ class LossMeans:
                     self._counts[index] += count
 
     def means(self) -> dict[str, float]:
-        """By task name; a task without any label is left out."""
+        """Return the means by task name, without tasks that had no label."""
         triples = zip(self.names, self._sums, self._counts, strict=True)
         return {name: total / count for name, total, count in triples if count}
+
+
+class NonFinitePolicy:
+    """Checks losses and norms of batches, and stops the run or skips a step.
+
+    Args:
+        action: ``"raise"`` or ``"skip"``.
+        tasks: names of the tasks.
+        gradients: whether to look at the gradients too; not where a GradScaler skips such steps.
+    """
+
+    def __init__(
+        self, action: Literal["raise", "skip"], tasks: Sequence[str], *, gradients: bool
+    ) -> None:
+        self.action = action
+        self.tasks = tasks
+        self.gradients = gradients
+        self._skips = 0
+
+    @property
+    def skips(self) -> bool:
+        """Whether the answer is needed before every optimizer step."""
+        return self.action == "skip"
+
+    def check(self, readings: Iterable[BatchReading]) -> str | None:
+        """Describe what was not finite first; None if everything was finite.
+
+        Raises:
+            NonFiniteError: if the policy is to stop, or after many skipped steps in a row.
+        """
+        readings = list(readings)
+        if not readings:
+            return None
+        for reading in readings:
+            reason = self._describe(reading)
+            if reason is None:
+                continue
+            where = f"{reason} at step {reading.step}, batch {reading.batch} of the epoch"
+            if self.action == "raise":
+                raise NonFiniteError(
+                    f"{where}; lower the learning rate, clip the gradient (max_grad_norm), look at the "
+                    "data, or skip such steps with on_nonfinite='skip'"
+                )
+            self._skips += 1
+            if self._skips >= _MOST_SKIPS:
+                raise NonFiniteError(
+                    f"{where}; {self._skips} steps in a row were skipped, so training stops"
+                )
+            return reason
+        self._skips = 0
+        return None
+
+    def _describe(self, reading: BatchReading) -> str | None:
+        losses = self._names(reading.losses)
+        if losses:
+            return f"the loss of {losses} is not finite"
+        if not math.isfinite(reading.total):
+            return "the weighted sum of the losses is not finite, though every loss is"
+        if not self.gradients or all(map(math.isfinite, reading.norms)):
+            return None
+        if len(reading.norms) < len(self.tasks):
+            return "the gradient is not finite"
+        # the norm of a task without labels is NaN
+        norms = [
+            norm if count else None for norm, count in zip(reading.norms, reading.counts, strict=True)
+        ]
+        named = self._names(norms)
+        return f"the gradient of {named} is not finite" if named else None
+
+    def _names(self, values: Sequence[float | None]) -> str:
+        pairs = zip(self.tasks, values, strict=True)
+        return ", ".join(
+            repr(name) for name, value in pairs if value is not None and not math.isfinite(value)
+        )
+
+
+class RunningStatistics:
+    """Buffers that a forward pass changes, such as those of BatchNorm; a method guards its own."""
+
+    def __init__(self, model: nn.Module, method: GradientAggregator) -> None:
+        self.model, self.method = model, method
+        self._kept: list[tuple[Tensor, Tensor]] = []
+
+    def keep(self) -> None:
+        """Copy them before a step."""
+        own = {id(buffer) for buffer in self.method.buffers()}
+        buffers = [b for b in self.model.buffers() if b.is_floating_point() and id(b) not in own]
+        self._kept = [(buffer, buffer.clone()) for buffer in buffers]
+
+    def restore(self) -> None:
+        """Put back what was kept, because the step is skipped."""
+        for buffer, kept in self._kept:
+            buffer.copy_(kept)
+
+
+def gradients_of(method: GradientAggregator, parameters: Sequence[Tensor]) -> Any:
+    """Return the method's statistics of the last backward; without a merge, the gradient's norm."""
+    stats = method.stats
+    if stats is not None:
+        return stats
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    return _total_norm(gradients, 2.0) if gradients else None
+
+
+def check_parameters(module: nn.Module, step: int) -> None:
+    """Refuse to save weights that are not finite, which a finite loss and gradient may hide.
+
+    Raises:
+        NonFiniteError: naming the parameters.
+    """
+    learned = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
+    learned |= {name: b for name, b in module.named_buffers() if name.rpartition(".")[2] in _STATISTICS}
+    if not learned or math.isfinite(_total_norm(list(learned.values()), math.inf)):
+        return
+    wrong = [name for name, p in learned.items() if not math.isfinite(_total_norm([p], math.inf))]
+    raise NonFiniteError(
+        f"the parameters {', '.join(wrong)} are not finite after step {step}, so no checkpoint is "
+        "written; lower the learning rate, clip the gradient (max_grad_norm), or look at the data"
+    )
+
+
+def _total_norm(tensors: Sequence[Tensor], order: float) -> Any:
+    norm: Any = nn.utils.get_total_norm(tensors, order)
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # sharded by FSDP

@@ -1,18 +1,33 @@
-"""Output of a run: the log file, trackers and warnings."""
+"""What a run shows: the log file, trackers, statistics of the gradients, and the progress bar."""
 
 from __future__ import annotations
 
 import math
+import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
 
 from mtlkit.config.logs import LOG_NAME, Log
+from mtlkit.errors import SpecError, UsageError
 from mtlkit.tasks import Task
+from mtlkit.weighting import GradientAggregator
 
+_SAMPLED = ("norms", "weights", "update_cosines", "cosines")
 _TRACKED = ("norms", "weights", "update_cosines", "rotation_angles")
+_INTERVAL = 0.5
+_MOST_TASKS = 4
+_WIDE = 110
+"""Terminal width from which there is room for a long bar."""
+
+Shown = Literal["bar", "lines", ""]
+Metrics = Mapping[str, Mapping[str, float]]
 
 
 class RunLog:
@@ -77,7 +92,7 @@ class RunLog:
         optimizer: Any,
         summary: Mapping[str, Any] | None,
     ) -> None:
-        """Losses and learning rates since the last time, and the monitor's summary."""
+        """Write losses since the last time, learning rates and the monitor's summary."""
         rates = {
             str(group.get("name", index)): group["lr"]
             for index, group in enumerate(optimizer.param_groups)
@@ -93,15 +108,243 @@ class RunLog:
                 values |= {f"{name}/{task}": value for task, value in summary.get(name, {}).items()}
         self._track(values, step)
 
-    def validation(
-        self, step: int, epoch: int, score: float, best: bool, figures: Mapping[str, Mapping[str, float]]
-    ) -> None:
-        """The figures of a validation."""
-        self.write("validation", step, epoch=epoch, score=score, best=best, tasks=figures)
-        values = {f"validation/{t}/{m}": v for t, row in figures.items() for m, v in row.items()}
+    def validation(self, step: int, epoch: int, score: float, best: bool, metrics: Metrics) -> None:
+        """Write the metrics of a validation."""
+        self.write("validation", step, epoch=epoch, score=score, best=best, tasks=metrics)
+        values = {f"validation/{t}/{m}": v for t, row in metrics.items() for m, v in row.items()}
         self._track(values, step)
 
     def _track(self, values: Mapping[str, float], step: int) -> None:
         if self.accelerator.trackers:
             finite = {name: value for name, value in values.items() if math.isfinite(value)}
             self.accelerator.log(finite, step=step)
+
+
+class Monitor:
+    """Samples ``method.stats`` and averages it between summaries, without an extra backward.
+
+    Args:
+        method: the method to watch.
+        every: number of steps between samples.
+
+    >>> import torch, mtlkit
+    >>> from mtlkit.training import Monitor
+    >>> method = mtlkit.create_method("pcgrad", tasks=("a", "b"))
+    >>> monitor = Monitor(method, every=1)
+    >>> a, b = method(torch.ones(2, 3, requires_grad=True))
+    >>> method.total([a.sum(), -b.sum()]).backward()
+    >>> monitor.observe(step=1)
+    >>> monitor.summary()["conflict"]
+    1.0
+    """
+
+    def __init__(self, method: GradientAggregator, every: int = 10) -> None:
+        if every < 1:
+            raise SpecError(f"a monitor samples every 1 or more steps, not every {every}")
+        self.method = method
+        self.every = every
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, Tensor] = {}
+        self._samples = 0
+
+    def observe(self, step: int) -> None:
+        """Sample the last step, if it is due, without waiting for the device."""
+        if step % self.every:
+            return
+        stats = self.method.stats
+        if stats is None:
+            return
+        values = {name: stats[name] for name in _SAMPLED}
+        cosines = stats.cosines
+        known = ~torch.isnan(cosines)
+        values["conflicts"] = torch.where(known, (cosines < 0).to(cosines.dtype), torch.nan)
+        self._samples += 1
+        for name, value in values.items():  # sums stay on the device: nothing is read here
+            value = value.detach().to(torch.float32 if value.is_mps else torch.float64)
+            finite = torch.isfinite(value)  # a task that is absent or overflowed is left out
+            if name not in self._sums:
+                self._sums[name] = torch.zeros_like(value)
+                self._counts[name] = torch.zeros_like(value)
+            self._sums[name] += torch.where(finite, value, 0.0)
+            self._counts[name] += finite
+
+    @property
+    def conflict(self) -> float | None:
+        """Fraction of pairs of tasks with a negative cosine, over the samples; None without any."""
+        if self._samples == 0:
+            return None
+        pairs = [self._sums["conflicts"].triu(1).sum(), self._counts["conflicts"].triu(1).sum()]
+        conflicts, count = torch.stack(pairs).tolist()
+        return conflicts / count if count else 0.0
+
+    def summary(self) -> dict[str, Any] | None:
+        """Return means since the last summary, as plain numbers; None where nothing was sampled."""
+        if self._samples == 0:
+            return None
+        means = {name: self._sums[name] / self._counts[name] for name in self._sums}
+        tasks = self.method.tasks
+        record: dict[str, Any] = {
+            "tasks": list(tasks),
+            "samples": self._samples,
+            "conflict": self.conflict,
+            "cosines": means["cosines"].tolist(),
+        }
+        for name in ("norms", "weights", "update_cosines"):
+            record[name] = dict(zip(tasks, means[name].tolist(), strict=True))
+        angles = rotation_angles(self.method)
+        if angles is not None:
+            record["rotation_angles"] = dict(zip(tasks, angles, strict=True))
+        self._sums, self._counts, self._samples = {}, {}, 0
+        return record
+
+
+def rotation_angles(method: GradientAggregator) -> list[float] | None:
+    """Return how far each rotation has turned from the identity, in degrees; None without rotations.
+
+    A rotation of m dimensions turns m/2 planes; given is the angle whose cosine is the mean of their
+    cosines, ``trace(R) / m``.
+    """
+    try:
+        rotations = method.rotations
+    except UsageError:
+        return None
+    with torch.no_grad():
+        means = rotations.diagonal(dim1=-2, dim2=-1).double().mean(dim=-1)
+        angles = torch.rad2deg(torch.acos(means.clamp(-1, 1))).reshape(len(method.tasks), -1)
+        found: list[float] = angles.mean(dim=1).tolist()
+        return found
+
+
+class Progress:
+    """A bar on a terminal, or a line per epoch: losses, main metrics, conflicts, and the speed.
+
+    Args:
+        shown: ``bar``, ``lines``, or empty for nothing.
+        total: steps to be taken, None if that is not known.
+        console: of rich; None for one on stderr.
+    """
+
+    def __init__(self, shown: Shown, total: int | None, console: Any = None) -> None:
+        self._bar: Any = None
+        self._lines = shown == "lines"
+        self._next = float("inf")
+        self._started_at = 0
+        self._begun = time.monotonic()
+        self._total = total
+        if shown == "bar":
+            from rich.console import Console
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                TextColumn,
+                TimeRemainingColumn,
+            )
+            from rich.progress import Progress as Bar
+
+            console = Console(stderr=True) if console is None else console
+            bar_width = 20 if console.width >= _WIDE else 10
+            self._bar = Bar(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=bar_width),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[values]}"),
+                TimeRemainingColumn(compact=True),
+                console=console,
+                refresh_per_second=4,
+            )
+            # epoch, bar, step of steps, remaining time, and the spaces between them
+            counted = 2 * len(str(total)) + 1
+            self._room = console.width - len("epoch 1000") - bar_width - counted - len("00:00:00") - 4
+
+    @staticmethod
+    def wanted(shown: bool | None) -> Shown:
+        """Return what to show; None means a bar on a terminal, and lines elsewhere."""
+        if shown is None:
+            return "bar" if sys.stderr.isatty() else "lines"
+        return "bar" if shown else ""
+
+    def __enter__(self) -> Progress:
+        self._begun = time.monotonic()
+        if self._bar is not None:
+            self._bar.start()
+            self._row = self._bar.add_task("epoch 1", total=self._total, values="")
+            self._next = 0.0
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, step: int) -> None:
+        """Set the step that a resumed run starts from."""
+        self._started_at = step
+        if self._bar is not None:
+            self._bar.update(self._row, completed=step)
+
+    def due(self) -> bool:
+        """Return whether it is time to update the bar."""
+        return self._bar is not None and time.monotonic() >= self._next
+
+    def show(
+        self,
+        step: int,
+        epoch: int,
+        losses: Mapping[str, float],
+        conflict: float | None,
+        validation: Metrics,
+    ) -> None:
+        """Show the values of this step in the bar: as many as fit, the first ones first."""
+        self._next = time.monotonic() + _INTERVAL
+        pieces = [*_losses(losses), self._rate(step), *_metrics(validation)]
+        if conflict is not None:
+            pieces.append(f"conflict {conflict:.0%}")
+        self._bar.update(
+            self._row,
+            completed=step,
+            description=f"epoch {epoch + 1}",
+            values=_fit(pieces, self._room),
+        )
+
+    def end_epoch(
+        self,
+        step: int,
+        epoch: int,
+        losses: Mapping[str, float],
+        validation: Metrics,
+    ) -> None:
+        """Write the line of a finished epoch, where lines are shown."""
+        if self._lines:
+            of = "" if self._total is None else f" of {self._total}"
+            values = " | ".join([*_losses(losses), *_metrics(validation), self._rate(step)])
+            print(f"epoch {epoch}, step {step}{of}: {values}", file=sys.stderr, flush=True)
+
+    def _rate(self, step: int) -> str:
+        seconds = max(time.monotonic() - self._begun, 1e-9)
+        return f"{(step - self._started_at) / seconds:.1f} steps/s"
+
+
+def _losses(losses: Mapping[str, float]) -> list[str]:
+    known = [(name, value) for name, value in losses.items() if math.isfinite(value)]
+    return [f"{name} {value:.3g}" for name, value in known[:_MOST_TASKS]]
+
+
+def _metrics(validation: Metrics) -> list[str]:
+    """The main metric of the first tasks."""
+    pieces = []
+    for name, row in list(validation.items())[:_MOST_TASKS]:
+        metric = next((key for key in row if key != "loss"), "loss")
+        pieces.append(f"{name} {metric} {row[metric]:.3g}")
+    return pieces
+
+
+def _fit(pieces: Sequence[str], room: int) -> str:
+    """Join pieces from the first on, as far as there is room for them."""
+    text = ""
+    for piece in pieces:
+        longer = f"{text} | {piece}" if text else piece
+        if len(longer) > room:
+            break
+        text = longer
+    return text

@@ -14,32 +14,31 @@ from torch.optim import Optimizer
 
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.tasks import Task
-from mtlkit.training.accelerators import adapt_accelerator, is_sharded, make_accelerator
-from mtlkit.training.arguments import (
+from mtlkit.training.accelerators import (
+    Interrupted,
+    adapt_accelerator,
+    catch_signals,
+    is_sharded,
+    make_accelerator,
+)
+from mtlkit.training.checkpoints import write_rng
+from mtlkit.training.evaluation import evaluate, score
+from mtlkit.training.loaders import Batches, prepare_loader
+from mtlkit.training.optimizers import Schedulers, describe_groups
+from mtlkit.training.run_log import Monitor, Progress, RunLog
+from mtlkit.training.state import FitResult, Position, RunState, Saver
+from mtlkit.training.step import (
+    LossModule,
+    TrainStep,
     check_at_least,
     check_best_by,
     check_choice,
     check_optimizer,
     check_tasks,
 )
-from mtlkit.training.checkpoints import write_rng
-from mtlkit.training.interrupts import Interrupted, catch_signals
-from mtlkit.training.loaders import Batch, Batches, prepare_loader
-from mtlkit.training.loss_module import LossModule
-from mtlkit.training.monitor import Monitor
-from mtlkit.training.nonfinite import NonFinitePolicy, RunningStatistics, gradients_of
-from mtlkit.training.position import FitResult, Position
-from mtlkit.training.progress import Progress
-from mtlkit.training.readings import LossMeans, Readings
-from mtlkit.training.run_log import RunLog
-from mtlkit.training.run_state import RunState
-from mtlkit.training.saver import Saver
-from mtlkit.training.schedules import Schedulers
-from mtlkit.training.shares import Shares
-from mtlkit.training.validation import evaluate, score
 
 _MOST_UNREAD = 1000
-"""Most batches whose figures stay on the device, for runs that rarely log."""
+"""Most batches whose losses stay on the device, for runs that rarely log."""
 
 
 class Trainer:
@@ -61,8 +60,7 @@ class Trainer:
         max_grad_norm: largest norm of the gradient.
         on_nonfinite: what to do about a loss or gradient that is not finite. ``"raise"`` stops with
             the names of task and step; it notices in the next step that logs, and before anything is
-            validated or saved. ``"skip"`` leaves the step out, for which every step has to wait for
-            the device once.
+            validated or saved. ``"skip"`` skips the step, for which every step waits for the device.
         eval_steps: steps between validations; None validates after every epoch.
         save_steps: steps between checkpoints; None saves with every validation or epoch.
         save_total_limit: how many of the last checkpoints stay, besides the best.
@@ -75,6 +73,20 @@ class Trainer:
         log_with: Accelerate's trackers, such as ``("tensorboard",)``.
         seed: of the order of the samples.
         progress: show a progress bar; None shows it on a terminal, and a line per epoch elsewhere.
+
+    >>> import torch, mtlkit
+    >>> tasks = [mtlkit.Task.regression("sum"), mtlkit.Task.binary("sign")]
+    >>> model = mtlkit.create_architecture("hard_sharing", tasks, method="pcgrad", inputs=4)
+    >>> optimizer = torch.optim.Adam(mtlkit.param_groups(model, lr=0.01))
+    >>> x = torch.randn(64, 4)
+    >>> targets = {"sum": x.sum(dim=1, keepdim=True), "sign": (x[:, :1] > 0).float()}
+    >>> samples = [(x[i], {name: target[i] for name, target in targets.items()}) for i in range(64)]
+    >>> loader = torch.utils.data.DataLoader(samples, batch_size=16, shuffle=True)
+    >>> trainer = mtlkit.Trainer(model, tasks, optimizer, progress=False)
+    >>> trainer.fit(loader, epochs=2).step
+    8
+    >>> sorted(trainer.evaluate(loader)["sum"])
+    ['loss', 'mae', 'mse']
     """
 
     def __init__(
@@ -136,7 +148,6 @@ class Trainer:
         self.model = model
         module = LossModule(model, self.tasks, self.accelerator)
         self.method = module.method
-        self._accumulate = int(self.accelerator.gradient_accumulation_steps)
         self._prepared, self.optimizer = self.accelerator.prepare(module, optimizer)
         self._module: LossModule = self.accelerator.unwrap_model(self._prepared)
         self.monitor = Monitor(self.method, monitor_steps) if monitor_steps else None
@@ -144,15 +155,18 @@ class Trainer:
         self._saver = Saver(self.output, save_total_limit, state)
         own_trackers = accelerator is None and bool(log_with)
         self._log = RunLog(self.output, self.accelerator, start_trackers=own_trackers)
-        names = [task.name for task in self.tasks]
-        self._readings = Readings(len(names), self.accelerator)
-        self._losses, self._epoch_losses = LossMeans(names), LossMeans(names)
-        self._policy = NonFinitePolicy(on_nonfinite, names, gradients=self.accelerator.scaler is None)
         self._position = Position()
         self._saved_rng: dict[str, Any] | None = None
         self._stop = threading.Event()
-        self._shares = Shares(self.accelerator, self._stop)
-        self._statistics = RunningStatistics(model, self.method)
+        self._step = TrainStep(
+            self._prepared,
+            self.optimizer,
+            self.accelerator,
+            on_nonfinite=on_nonfinite,
+            max_grad_norm=max_grad_norm,
+            stop=self._stop,
+        )
+        self._readings, self._counts = self._step.readings, self._step.counts
 
     @property
     def step(self) -> int:
@@ -200,40 +214,42 @@ class Trainer:
             self.tasks,
             until=self.step if resumed else None,
             method=str(self.method),
-            processes=self._shares.processes,
+            processes=self._counts.processes,
             mixed_precision=str(self.accelerator.mixed_precision),
             parameters=sum(p.numel() for p in self._module.parameters()),
+            optimizer=describe_groups(self.optimizer.param_groups),
         )
         if validating is None and self.output is not None and not resumed:
             self._log.note("no validation set: the last checkpoint is kept as the best", self.step)
         # all accelerators of a process share this setting
-        self.accelerator.gradient_accumulation_steps = self._accumulate
-        self._shares.start()
+        self.accelerator.gradient_accumulation_steps = self._step.batches_per_step
+        self._counts.start()
         self._tell_epoch(batches)
         here = self._position
         shown = Progress.wanted(self.show_progress) if self.accelerator.is_main_process else ""
-        progress = Progress(shown, here.end(batches, self._accumulate, epochs, steps))
+        progress = Progress(shown, here.end(batches, self._step.batches_per_step, epochs, steps))
         try:
             with catch_signals(self._stop), progress:
                 progress.advance(self.step)
                 while not here.reached(epochs, steps):
                     self._train_epoch(batches, validating, steps, progress)
-                    if self._shares.should_stop and not here.reached(epochs, steps):
+                    if self._counts.should_stop and not here.reached(epochs, steps):
                         raise Interrupted(self.step, self._save())
-                self._finish(validating)
+                self._finish(batches, validating)
         finally:
             self._log.close()
         return FitResult(
             step=self.step,
             epoch=self.epoch,
-            validation=here.figures,
+            validation=here.metrics,
             best_step=here.best_step,
             best_checkpoint=self._saver.best,
             stopped_early=here.done,
+            still_improving=here.still_improving,
         )
 
     def evaluate(self, loader: Any) -> dict[str, dict[str, float]]:
-        """Loss and metrics of every task over all samples of ``loader``; NaN without any label."""
+        """Return loss and metrics of every task over all samples of ``loader``; NaN without labels."""
         batches = prepare_loader(loader, self.tasks, self.accelerator, self.seed)
         # DDP's forward must be called equally often by all processes; FSDP's cannot be bypassed
         network = self._prepared if is_sharded(self.accelerator) else self._module
@@ -256,22 +272,28 @@ class Trainer:
                     write_rng(saved)
                     saved = self._saved_rng = None
                 try:
-                    stepped = self._train_batch(batch)
+                    outcome = self._step.take(batch, here.step + 1, here.batch)
                 except Exception:
-                    if self._shares.processes == 1:
-                        self._read()  # if an earlier step was not finite, that is the error to show
+                    if self._counts.processes == 1:  # an earlier step that was not finite comes first
+                        self._readings.read()
                     raise
                 here.batch += 1
                 advice = batches.advice(self.method)
                 if advice is not None:
                     self._log.note(advice, self.step)
-                if not stepped:
+                if outcome == "unlabeled" and here.step == 0:
+                    self._log.write("unlabeled", 0)
+                if outcome in ("accumulated", "unlabeled"):
                     continue
                 here.step += 1
+                if outcome == "updated":
+                    self._schedulers.after("step")
+                elif outcome == "skipped":
+                    self._log.write("skipped", here.step, reason=self._step.reason)
                 self._after_step(progress)
                 last = steps is not None and here.step >= steps
                 validates, saves = here.is_due(self.eval_steps), here.is_due(self.save_steps)
-                stops = self._shares.should_stop
+                stops = self._counts.should_stop
                 if not (last or validates or saves or stops):
                     continue
                 if self.accelerator.gradient_state.end_of_dataloader:
@@ -288,72 +310,21 @@ class Trainer:
                     raise Interrupted(here.step, self._save())
         if here.batch == 0:
             raise UsageError("the training loader gave no batch; is the data set empty?")
-        if whole and here.step == begun and self._accumulate == 1:
+        if whole and here.step == begun and outcome == "unlabeled":
             names = ", ".join(task.name for task in self.tasks)
             raise UsageError(f"no batch of the epoch has a label of {names}: there is nothing to learn")
         here.epoch, here.batch = here.epoch + 1, 0
         self._schedulers.after("epoch")
         if self.eval_steps is None or here.is_due(self.eval_steps):
             self._validate(validating)
-        self._read()
-        progress.end_epoch(here.step, here.epoch, self._epoch_losses.means(), here.figures)
-        self._epoch_losses.reset()
+        self._readings.read()
+        losses = self._readings.epoch_losses
+        progress.end_epoch(here.step, here.epoch, losses.means(), here.metrics)
+        losses.reset()
+        self._warn_of_unlabeled(batches)
         every = self.save_steps
         if every is None or here.is_due(every) or validating is not None:
             self._save()
-
-    def _train_batch(self, batch: Batch) -> bool:
-        """Forward and backward of a batch; True if it completed an optimizer step."""
-        accelerator = self.accelerator
-        own_counts = [float(batch.labels[task.name].number) for task in self.tasks]
-        counts, factors = self._shares.add_up(own_counts)
-        if self._accumulate == 1 and not any(counts):  # nothing to learn from this batch
-            if self.step == 0:
-                self._log.write("unlabeled", 0)
-            return False
-        if self._policy.skips and self._position.batch % self._accumulate == 0:
-            self._statistics.keep()
-        with accelerator.accumulate(self._prepared):
-            total, losses = self._prepared(*batch, factors)
-            accelerator.backward(total)
-            self._readings.add(
-                self.step + 1,
-                self._position.batch + 1,
-                total,
-                losses,
-                own_counts,
-                counts,
-                gradients_of(self.method, self._prepared) if self._policy.gradients else None,
-            )
-            if not accelerator.sync_gradients:
-                return False
-            reason = self._read() if self._policy.skips else None
-            if reason is None:
-                self._update()
-            else:
-                self._log.write("skipped", self.step + 1, reason=reason)
-                self._statistics.restore()
-            self.optimizer.zero_grad()
-        return True
-
-    def _update(self) -> None:
-        batches = self._position.batch % self._accumulate + 1
-        if batches < self._accumulate:  # the end of an epoch; Accelerate divided by all
-            for parameter in self._prepared.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(self._accumulate / batches)
-        if self.max_grad_norm is not None:
-            self.accelerator.clip_grad_norm_(self._prepared.parameters(), self.max_grad_norm)
-        self.optimizer.step()
-        if not self.accelerator.optimizer_step_was_skipped:
-            self._schedulers.after("step")
-
-    def _read(self) -> str | None:
-        """Read losses and norms of the batches, which waits for the device; say what was not finite."""
-        readings = self._readings.read()
-        for means in (self._losses, self._epoch_losses):
-            means.add(readings)
-        return self._policy.check(readings)
 
     def _after_step(self, progress: Progress) -> None:
         if self.monitor is not None:
@@ -361,36 +332,39 @@ class Trainer:
         if self._position.is_due(self.logging_steps):
             self._log_training()
         elif len(self._readings) >= _MOST_UNREAD:
-            self._read()
+            self._readings.read()
         if progress.due():
-            if self._shares.processes == 1:  # several processes must read at the same step
-                self._read()
+            if self._counts.processes == 1:  # several processes must read at the same step
+                self._readings.read()
             conflict = None if self.monitor is None else self.monitor.conflict
-            progress.show(self.step, self.epoch, self._losses.means(), conflict, self._position.figures)
+            losses = self._readings.losses.means()
+            progress.show(self.step, self.epoch, losses, conflict, self._position.metrics)
 
     def _log_training(self) -> None:
-        self._read()
+        self._readings.read()
         summary = None if self.monitor is None else self.monitor.summary()
-        means, batches = self._losses.means(), self._losses.batches
+        losses = self._readings.losses
+        means, batches = losses.means(), losses.batches
         self._log.training(self.step, self.epoch, means, batches, self.optimizer, summary)
-        self._losses.reset()
+        losses.reset()
 
     def _validate(self, validating: Batches | None) -> None:
-        self._read()
+        self._readings.read()
         if validating is None:
             return
         here = self._position
-        figures = self.evaluate(validating)
-        here.validated, here.figures = here.step, figures
-        reached = score(figures, self.tasks, self.best_by, here.first)
+        metrics = self.evaluate(validating)
+        here.validated, here.metrics = here.step, metrics
+        reached = score(metrics, self.tasks, self.best_by, here.first)
         is_best = here.judge(reached, self.early_stopping_patience)
         self._schedulers.after_validation(reached)
-        self._log.validation(here.step, here.epoch, reached, is_best, figures)
+        self._log.validation(here.step, here.epoch, reached, is_best, metrics)
 
-    def _finish(self, validating: Batches | None) -> None:
+    def _finish(self, batches: Batches, validating: Batches | None) -> None:
         here = self._position
-        self._read()
-        if self._losses.batches:
+        self._readings.read()
+        self._warn_of_unlabeled(batches)
+        if self._readings.losses.batches:
             self._log_training()
         unjudged = here.validated != here.step
         if unjudged:
@@ -398,9 +372,20 @@ class Trainer:
         if self.output is not None and (unjudged or not self._saver.holds(here.step)):
             self._save(best=True if validating is None else None)
 
+    def _warn_of_unlabeled(self, batches: Batches) -> None:
+        """Warn, at the end of the first epoch, of tasks without any label so far."""
+        names, self._counts.unlabeled = self._counts.unlabeled, []
+        if names and batches.target_names:
+            self._log.note(
+                f"no batch so far has a label of {' or '.join(map(repr, names))}, so nothing is learned "
+                "for it: all its targets are missing (None, NaN or negative), or have another name; the "
+                f"targets are named {', '.join(sorted(batches.target_names))}",
+                self.step,
+            )
+
     def _save(self, *, best: bool | None = None) -> Path | None:
         """Write a checkpoint; every process must call this."""
-        self._read()
+        self._readings.read()
         return self._saver.save(self._position, best=best)
 
     def _resume(self, resume: str | os.PathLike[str] | None) -> bool:
@@ -410,10 +395,7 @@ class Trainer:
             return resume is None and self.step > 0
         self._position, self._saved_rng, origin = found
         here = self._position
-        here.done = (
-            self.early_stopping_patience is not None
-            and here.without_progress >= self.early_stopping_patience
-        )
+        here.done = here.gave_up(self.early_stopping_patience)
         if self._saved_rng is None:
             self._log.note(f"{origin}: random generators are not restored here", self.step)
         return True

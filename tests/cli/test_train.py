@@ -109,6 +109,43 @@ def test_a_run_that_is_resumed_with_more_steps_follows_the_longer_schedule(tmp_p
     assert rates[4:] == pytest.approx(expected)
 
 
+def test_a_run_whose_folder_was_moved_resumes_where_it_lies_and_says_so(tmp_path, capsys):
+    options = ["train", "--data", "small", "--batch-size", 8, "--no-test"]
+    assert call(*options, "--steps", 4, "-o", tmp_path / "old") == 0
+    (tmp_path / "old").rename(tmp_path / "new")
+    again = ["train", "-c", tmp_path / "new" / "config.yaml", "--steps", 6, "--resume", "auto"]
+    assert call(*again) == 0
+    shown = capsys.readouterr()
+    assert f"resumes in {tmp_path / 'new'}" in shown.err
+    assert f"6 steps, 1 epochs; {tmp_path / 'new'}" in shown.out
+    assert not (tmp_path / "old").exists()
+
+
+def test_a_dry_run_builds_everything_and_writes_nothing(tmp_path, capsys):
+    options = ["train", "--data", "small", "--batch-size", 8, "--method", "rotograd", "--lr", 0.01]
+    assert call(*options, "--epochs", 3, "-o", tmp_path / "run", "--device", "cpu", "--dry-run") == 0
+    shown = capsys.readouterr().out
+    assert "18 steps, 6 per epoch" in shown
+    assert "lr 0.005, half the network's" in shown
+    assert not (tmp_path / "run").exists()
+    assert call(*options, "--method", "pcgad", "--dry-run") == 2
+
+
+def test_an_unknown_device_or_one_that_is_absent_is_refused(tmp_path, capsys):
+    for device in ("gpu", "cuda:x", *(() if torch.cuda.is_available() else ("cuda",))):
+        assert call("train", "--data", "small", "-o", tmp_path, "--device", device) == 2
+        assert f"'{device}'" in capsys.readouterr().err
+
+
+def test_the_shell_completes_commands_and_options(monkeypatch, capsys):
+    for words, completion in (("mtlkit tra", "train"), ("mtlkit train --mixed", "--mixed-precision")):
+        monkeypatch.setenv("_MTLKIT_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+        call()
+        assert completion in capsys.readouterr().out.split()
+
+
 def test_a_schedule_ends_where_the_run_does(tmp_path):
     options = ["train", "--data", "small", "--batch-size", 8, "--no-test", "--schedule", "cosine"]
     assert call(*options, "--epochs", 1, "--steps", 1000, "-o", tmp_path, "--logging-steps", 1) == 0

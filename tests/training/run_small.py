@@ -12,7 +12,7 @@ import warnings
 
 import torch
 
-from tests.training.small_problem import TASKS, SmallNet, flat, make_loader, make_trainer  # noqa: F401
+from tests.training.small_problem import flat, make_loader, make_stream, make_trainer
 
 
 def main(options: dict) -> None:
@@ -23,13 +23,17 @@ def main(options: dict) -> None:
     fit = options.pop("fit")
     validate = options.pop("validate", False)
     pause = options.pop("pause", 0.0)
+    stream = options.pop("stream", False)
     trainer = make_trainer(**options)
-    loader = make_loader(**data)
+    loader = make_stream(**data) if stream else make_loader(**data)
     if pause:
         trainer.model.register_forward_hook(lambda *_: time.sleep(pause))
     validation = make_loader(size=21, seed=1, shuffle=False) if validate else None
     result = trainer.fit(loader, validation, **fit)
-    figures = trainer.evaluate(make_loader(size=21, seed=2, shuffle=False))
+    held_out = {"size": 21, "seed": 2}
+    figures = trainer.evaluate(
+        make_stream(**held_out) if stream else make_loader(**held_out, shuffle=False)
+    )
     if trainer.accelerator.is_main_process:
         torch.save({"parameters": flat(trainer.model), "step": result.step, "figures": figures}, save)
     if torch.distributed.is_initialized():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import mtlkit
 from mtlkit import Task
@@ -71,6 +71,20 @@ class SmallData(Dataset):
 
 def make_loader(size: int = 40, batch: int = 8, seed: int = 0, missing: float = 0.0, **options):
     return DataLoader(SmallData(size, seed, missing), batch_size=batch, **{"shuffle": True, **options})
+
+
+class SmallStream(IterableDataset):
+    """The samples of :class:`SmallData`, one after the other."""
+
+    def __init__(self, **options) -> None:
+        self.data = SmallData(**options)
+
+    def __iter__(self):
+        return (self.data[index] for index in range(len(self.data)))
+
+
+def make_stream(size: int, seed: int = 0, missing: float = 0.0):
+    return DataLoader(SmallStream(size=size, seed=seed, missing=missing), batch_size=8)
 
 
 def make_trainer(

@@ -7,7 +7,7 @@ import torch
 
 import mtlkit
 from mtlkit.errors import SpecError
-from mtlkit.training import groups
+from mtlkit.training import optimizers
 from mtlkit.training.config import TrainConfig
 from mtlkit.training.experiment import build_trainer
 from tests.networks import SmallNet, train
@@ -15,7 +15,7 @@ from tests.networks import SmallNet, train
 
 @pytest.fixture(autouse=True)
 def _fresh_warning(monkeypatch):
-    monkeypatch.setattr(groups, "_warned", False)
+    monkeypatch.setattr(optimizers, "_warned", False)
 
 
 def optimizer_of(net, **options):

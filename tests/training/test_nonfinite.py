@@ -179,7 +179,7 @@ def test_a_step_waits_for_the_device_only_if_it_logs_or_may_be_skipped(method, o
     trainer = mtlkit.Trainer(
         model, TASKS, torch.optim.SGD(model.parameters(), lr=0.01), progress=False, **options
     )
-    train, after = trainer._train_batch, trainer._after_step
+    take, after = trainer._step.take, trainer._after_step
     found: dict[int, list[str]] = {}
 
     def watched(call, step):
@@ -192,7 +192,7 @@ def test_a_step_waits_for_the_device_only_if_it_logs_or_may_be_skipped(method, o
         return run
 
     # the loader, which counts the labels on the host, is left out
-    trainer._train_batch = watched(train, lambda: trainer.step + 1)
+    trainer._step.take = watched(take, lambda: trainer.step + 1)
     trainer._after_step = watched(after, lambda: trainer.step)
     trainer.fit(
         make_loader(batch=4 if "gradient_accumulation_steps" in options else 8, missing=0.5), epochs=2

@@ -8,8 +8,7 @@ import torch
 import mtlkit
 from mtlkit.errors import ConfigError, SpecError
 from mtlkit.training.config import TrainConfig
-from mtlkit.training.optimizers import CombinedOptimizer, build_optimizer
-from mtlkit.training.schedules import make_schedule
+from mtlkit.training.optimizers import CombinedOptimizer, build_optimizer, make_schedule
 from tests.training.small_problem import TASKS, SmallNet, flat, make_loader
 
 

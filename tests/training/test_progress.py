@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from mtlkit.training.progress import Progress
+from mtlkit.training.run_log import Progress
 from tests.training.small_problem import make_loader, make_trainer
 
 LOSSES = {"segmentation": 1.2345, "depth": 0.012345, "normals": 123.45, "edges": 0.5, "more": 1.0}

@@ -73,6 +73,7 @@ class Table(DataSet):
 
     summary = "your own CSV or Parquet file"
     origin = "your file"
+    minimum_steps = 4000
 
     def __init__(
         self,

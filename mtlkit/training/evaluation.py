@@ -1,4 +1,4 @@
-"""Figures of a data set, and one number to choose the best checkpoint by."""
+"""Metrics of a data set, and one score to choose the best checkpoint by."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from torch import nn
 from mtlkit.tasks import Task
 from mtlkit.training.checkpoints import read_rng, write_rng
 from mtlkit.training.loaders import Batches
-from mtlkit.training.loss_module import prediction_of
+from mtlkit.training.step import prediction_of
 
-Figures = dict[str, dict[str, float]]
+Metrics = dict[str, dict[str, float]]
 _LARGEST = 14.0
 """Size of the log-ratio of a metric that is 0: that of a factor of a million."""
 
 
 @torch.no_grad()
-def evaluate(network: nn.Module, tasks: Sequence[Task], batches: Batches, accelerator: Any) -> Figures:
+def evaluate(network: nn.Module, tasks: Sequence[Task], batches: Batches, accelerator: Any) -> Metrics:
     """Loss and metrics of every task over all batches; random generators are left unchanged."""
     device = accelerator.device
     # torchmetrics' sums are float64, which Apple's GPUs lack
@@ -52,12 +52,12 @@ def evaluate(network: nn.Module, tasks: Sequence[Task], batches: Batches, accele
     if accelerator.num_processes > 1:
         dist.all_reduce(sums)
     return {
-        task.name: _figures(task, metrics[task.name], row)
+        task.name: _metrics(task, metrics[task.name], row)
         for task, row in zip(tasks, sums.tolist(), strict=True)
     }
 
 
-def _figures(task: Task, metrics: Mapping[str, Any], sums: Sequence[float]) -> dict[str, float]:
+def _metrics(task: Task, metrics: Mapping[str, Any], sums: Sequence[float]) -> dict[str, float]:
     total, count = sums
     with warnings.catch_warnings():
         # "compute before update" on a process that had no label
@@ -68,33 +68,33 @@ def _figures(task: Task, metrics: Mapping[str, Any], sums: Sequence[float]) -> d
     return {"loss": math.inf if math.isnan(total) else total / count, **values}
 
 
-def score(figures: Figures, tasks: Sequence[Task], by: str, first: dict[str, float]) -> float:
+def score(metrics: Metrics, tasks: Sequence[Task], by: str, first: dict[str, float]) -> float:
     """One number for a validation, the higher the better.
 
     Args:
-        figures: of the validation.
+        metrics: of the validation.
         tasks: the tasks.
         by: ``"improvement"`` (the mean over tasks of the log-ratio of their metrics to the first
             validation's, whatever the scales), ``"loss"`` (the sum of the tasks' losses, the lower the
             better) or ``"task/metric"``.
         first: metrics of the first validation by ``task/metric``; filled in here.
     """
-    if any(math.isinf(figures[task.name]["loss"]) for task in tasks):
+    if any(math.isinf(metrics[task.name]["loss"]) for task in tasks):
         return -math.inf
     if by == "loss":
-        losses = [figures[task.name]["loss"] for task in tasks]
+        losses = [metrics[task.name]["loss"] for task in tasks]
         total = sum(loss for loss in losses if not math.isnan(loss))
         return -total
     if by != "improvement":
         name, metric = by.rsplit("/", 1)
         better = next(task for task in tasks if task.name == name).higher_is_better.get(metric, False)
-        value = figures[name][metric]
+        value = metrics[name][metric]
         return (value if better else -value) if math.isfinite(value) else -math.inf
     gains = []
     for task in tasks:
         own = []
         for metric in task.compared or (task.main_metric,):
-            now = figures[task.name].get(metric, math.nan)
+            now = metrics[task.name].get(metric, math.nan)
             if not math.isnan(now):
                 gain = _log_ratio(now, first, f"{task.name}/{metric}")
                 own.append(gain if task.higher_is_better.get(metric, False) else -gain)

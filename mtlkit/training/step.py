@@ -1,0 +1,329 @@
+"""A training step: predictions, losses, the method's total, its backward pass and the update.
+
+The checks at the end raise or warn where a step would not train what it seems to train.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from mtlkit.config.launching import warn_first
+from mtlkit.errors import SpecError, UsageError, unknown_name
+from mtlkit.tasks import LabelCount, Task, task_names
+from mtlkit.training.accelerators import LabelCounts
+from mtlkit.training.readings import NonFinitePolicy, Readings, RunningStatistics, gradients_of
+from mtlkit.weighting import GradientAggregator, create_method
+
+if TYPE_CHECKING:
+    from mtlkit.training.loaders import Batch
+
+Outcome = Literal["accumulated", "unlabeled", "updated", "skipped", "overflowed"]
+
+
+class TrainStep:
+    """Takes steps: forward and backward of every batch, and the update after the last of a step.
+
+    Accelerate's own ``backward`` and ``step`` search the disk for optional packages and inspect
+    signatures every time, which costs a small network a fifth of its time. Without a gradient scaler, on
+    one process or with DDP, they only call torch; so torch is called directly.
+
+    Args:
+        prepared: a :class:`LossModule` as Accelerate prepared it.
+        optimizer: as Accelerate prepared it.
+        accelerator: of the run.
+        on_nonfinite: ``"raise"`` or ``"skip"``.
+        max_grad_norm: largest norm of the gradient; None for any.
+        stop: set where this process was asked to stop.
+    """
+
+    def __init__(
+        self,
+        prepared: nn.Module,
+        optimizer: Any,
+        accelerator: Any,
+        *,
+        on_nonfinite: Literal["raise", "skip"],
+        max_grad_norm: float | None,
+        stop: threading.Event,
+    ) -> None:
+        module: LossModule = accelerator.unwrap_model(prepared)
+        self.prepared, self.optimizer, self.accelerator = prepared, optimizer, accelerator
+        self.method = module.method
+        self.max_grad_norm = max_grad_norm
+        self.batches_per_step = int(accelerator.gradient_accumulation_steps)
+        self.reason: str | None = None
+        """Why the last step was skipped."""
+        self.tasks = [task.name for task in module.tasks]
+        self.counts = LabelCounts(self.tasks, accelerator, stop)
+        self._policy = NonFinitePolicy(on_nonfinite, self.tasks, gradients=accelerator.scaler is None)
+        self.readings = Readings(self.tasks, accelerator, self._policy)
+        self._statistics = RunningStatistics(module.model, self.method)
+        kind = accelerator.distributed_type.name
+        self._direct = accelerator.scaler is None and (kind == "NO" or kind.startswith("MULTI_"))
+        self._inner = optimizer.optimizer if self._direct else optimizer
+        self._accumulates = self.batches_per_step > 1 or not self._direct
+        self._parameters = list(prepared.parameters())
+
+    def take(self, batch: Batch, step: int, number: int) -> Outcome:
+        """Train on a batch.
+
+        Args:
+            batch: on the device.
+            step: number of the optimizer step that the batch belongs to.
+            number: of the batch in its epoch, from 0.
+        """
+        own_counts = [float(batch.labels[name].number) for name in self.tasks]
+        counts, factors = self.counts.add_up(own_counts)
+        if self.batches_per_step == 1 and not any(counts):
+            return "unlabeled"  # there is nothing to learn from this batch
+        if self._policy.skips and number % self.batches_per_step == 0:
+            self._statistics.keep()
+        with self._accumulation():
+            total, losses = self.prepared(*batch, factors)
+            self._backward(total)
+            gradients = gradients_of(self.method, self._parameters) if self._policy.gradients else None
+            self.readings.add(step, number + 1, total, losses, own_counts, counts, gradients)
+            if self._accumulates and not self.accelerator.sync_gradients:
+                return "accumulated"
+            self.reason = self.readings.read() if self._policy.skips else None
+            if self.reason is None:
+                outcome = self._update(number % self.batches_per_step + 1)
+            else:
+                self._statistics.restore()
+                outcome = "skipped"
+            self._inner.zero_grad()
+        return outcome
+
+    def _accumulation(self) -> contextlib.AbstractContextManager[Any]:
+        if not self._accumulates:
+            return contextlib.nullcontext()
+        context: contextlib.AbstractContextManager[Any] = self.accelerator.accumulate(self.prepared)
+        return context
+
+    def _backward(self, total: Tensor) -> None:
+        if self._direct:
+            (total if self.batches_per_step == 1 else total / self.batches_per_step).backward()  # type: ignore[no-untyped-call]
+        else:
+            self.accelerator.backward(total)
+
+    def _update(self, batches: int) -> Outcome:
+        if batches < self.batches_per_step:  # the end of an epoch; the losses were divided by all
+            for parameter in self._parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(self.batches_per_step / batches)
+        if self.max_grad_norm is not None:
+            self.accelerator.clip_grad_norm_(self._parameters, self.max_grad_norm)
+        self._inner.step()
+        skipped = not self._direct and self.accelerator.optimizer_step_was_skipped
+        return "overflowed" if skipped else "updated"
+
+
+class LossModule(nn.Module):
+    """Model, losses and method in one forward pass, so that DDP sees everything that enters the loss."""
+
+    def __init__(self, model: nn.Module, tasks: Sequence[Task], accelerator: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.tasks = tuple(tasks)
+        self.losses = nn.ModuleList(t.loss for t in tasks if isinstance(t.loss, nn.Module))
+        self.accelerator = accelerator
+        self.half_precision = accelerator.mixed_precision != "no"
+        method = _find_method(model, task_names(tasks))
+        self.own_method = create_method("sum", task_names(tasks)) if method is None else None
+        self._auxiliary: Callable[[], Tensor | None] | None = getattr(model, "auxiliary_loss", None)
+        self._checked = False
+
+    @property
+    def method(self) -> GradientAggregator:
+        """The model's method, or a plain sum."""
+        own = self.own_method
+        return self.model.method if own is None else own  # type: ignore[return-value]
+
+    def forward(
+        self,
+        inputs: Any,
+        targets: Mapping[str, Tensor | None] | None = None,
+        labels: Mapping[str, LabelCount] | None = None,
+        factors: Sequence[float] | None = None,
+    ) -> Any:
+        """Return the predictions; with targets, the total and the tasks' losses.
+
+        Args:
+            inputs: of the model.
+            targets: by task name.
+            labels: of the targets, by task name.
+            factors: for each task's loss in the total, so that on several processes the mean over the
+                processes is the mean over all labels; None for one process.
+        """
+        predictions = self.model(inputs)
+        if targets is None or labels is None:
+            return predictions
+        with self._full_precision():
+            losses = [
+                task.measure(
+                    prediction_of(predictions, task.name), targets.get(task.name), labels[task.name]
+                )[0]
+                for task in self.tasks
+            ]
+            if not self._checked:
+                self._check_step(losses)
+            reported = [None if loss is None else loss.detach() for loss in losses]
+            if factors is not None:
+                losses = [
+                    None if loss is None else loss * factor
+                    for loss, factor in zip(losses, factors, strict=True)
+                ]
+            if self.own_method is not None and all(loss is None for loss in losses):
+                # a batch without labels adds nothing to the gradients that are accumulated
+                total = torch.stack([predictions[t.name].sum() * 0.0 for t in self.tasks]).sum()
+            else:
+                total = self._total(losses, alone=factors is None)
+            auxiliary = None if self._auxiliary is None else self._auxiliary()
+            if auxiliary is not None:
+                total = total + auxiliary
+        return total, reported
+
+    def _total(self, losses: Sequence[Tensor | None], *, alone: bool) -> Tensor:
+        present = [loss for loss in losses if loss is not None]
+        if self.own_method is not None and alone and present:
+            return sum(present[1:], present[0])
+        names = (task.name for task in self.tasks)
+        return self.method.total(dict(zip(names, losses, strict=True)))
+
+    def _full_precision(self) -> contextlib.AbstractContextManager[Any]:
+        """Compute losses in float32, also where the network runs in half precision."""
+        if not self.half_precision:
+            return contextlib.nullcontext()
+        return torch.autocast(self.accelerator.device.type, enabled=False)
+
+    def _check_step(self, losses: Sequence[Tensor | None]) -> None:
+        """Raise or warn in the first training step if it would not train what it seems to train."""
+        if not (self.training and torch.is_grad_enabled()):
+            return
+        self._checked = True
+        if not self.method.training:
+            warn_first(
+                "the method is in evaluation mode, so the tasks' gradients are added and not merged; "
+                "call train() on it, also where the model's own train() leaves it out"
+            )
+        pairs = zip(self.tasks, losses, strict=True)
+        detached = [t.name for t, loss in pairs if loss is not None and not loss.requires_grad]
+        if detached:
+            raise UsageError(
+                f"the loss of {' and '.join(map(repr, detached))} does not depend on any parameter that "
+                "is trained, so it has no gradient: is the prediction detached, computed under "
+                "torch.no_grad(), or its part of the network frozen? Leave out a task that is not trained"
+            )
+
+
+def _find_method(model: nn.Module, names: Sequence[str]) -> GradientAggregator | None:
+    """Return the method of a model, which must be ``model.method`` and know these tasks."""
+    method = getattr(model, "method", None)
+    if method is None:
+        for path, module in model.named_modules():
+            same = isinstance(module, GradientAggregator) and set(module.tasks) == set(names)
+            if same and len(names) > 1:
+                raise SpecError(
+                    f"the model has its method under the name {path!r}, where the Trainer does not look "
+                    f"for it; name it 'method', for example self.method = self.{path}"
+                )
+        return None
+    if not isinstance(method, GradientAggregator):
+        raise SpecError(f"model.method must come from mtlkit.create_method, not {method!r}")
+    if set(method.tasks) != set(names):
+        raise SpecError(
+            f"the method knows the tasks {', '.join(method.tasks)}; given are {', '.join(names)}"
+        )
+    return method
+
+
+def prediction_of(predictions: Any, name: str) -> Tensor:
+    """Return the prediction of one task, in float32 or better."""
+    if not isinstance(predictions, Mapping):
+        raise UsageError(
+            f"the model must return predictions by task name, not {type(predictions).__name__}"
+        )
+    if name not in predictions:
+        raise unknown_name("task in the model's predictions", name, map(str, predictions))
+    prediction: Tensor = predictions[name]
+    if prediction.dtype in (torch.float16, torch.bfloat16):
+        return prediction.float()
+    return prediction
+
+
+def check_targets(tasks: Sequence[Task], targets: Mapping[str, Tensor | None]) -> None:
+    """Raise for one-hot targets of a task that takes class numbers."""
+    for task in tasks:
+        target = targets.get(task.name)
+        if target is None or task.kind not in ("classification", "segmentation"):
+            continue
+        if target.dim() == (2 if task.kind == "classification" else 4) and target.shape[1] > 1:
+            raise UsageError(
+                f"the target of task {task.name!r} has shape {tuple(target.shape)}, as one-hot vectors "
+                "have; give the numbers of the classes, target.argmax(dim=1)"
+            )
+
+
+def check_choice(name: str, given: Any, known: Sequence[str]) -> None:
+    """Refuse a value that is not among the known ones."""
+    if given not in known:
+        raise unknown_name(f"value of {name}", str(given), known)
+
+
+def check_at_least(least: int, numbers: Mapping[str, int | None]) -> None:
+    """Refuse a number below ``least``; None passes."""
+    for name, number in numbers.items():
+        if number is not None and number < least:
+            raise SpecError(f"{name} must be at least {least}, not {number}")
+
+
+def check_tasks(tasks: Sequence[Task]) -> tuple[Task, ...]:
+    """Return the tasks, which must have losses and different names."""
+    task_names(tasks)
+    for task in tasks:
+        if not isinstance(task, Task):
+            raise SpecError(
+                f"a Trainer needs Task objects, with losses; {task!r} is only a name. "
+                "For example mtlkit.Task.classification('left', classes=10)"
+            )
+    return tuple(tasks)
+
+
+def check_optimizer(optimizer: Optimizer, model: nn.Module) -> None:
+    """Refuse an optimizer without parameters of the model; warn of one without those of its method."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if not any(id(parameter) in held for parameter in model.parameters()):
+        raise SpecError(
+            "the optimizer holds no parameter of the model, so nothing would be trained; create it with "
+            "mtlkit.param_groups(model, lr=...)"
+        )
+    owned = [p for p in _method_parameters(model) if p.requires_grad]
+    left_out = sum(id(parameter) not in held for parameter in owned)
+    if left_out:
+        warn_first(
+            f"the optimizer holds {len(owned) - left_out} of the {len(owned)} parameters of the method "
+            f"{getattr(model, 'method', '')}, so the others (rotations, weights) stay as they are; "
+            "create it with mtlkit.param_groups(model, lr=...)",
+            stacklevel=3,
+        )
+
+
+def _method_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
+    method = getattr(model, "method", None)
+    return method.parameters() if isinstance(method, nn.Module) else iter(())
+
+
+def check_best_by(best_by: str, tasks: Sequence[Task]) -> str:
+    """Return ``improvement``, ``loss``, or ``task/metric`` where the task has that metric."""
+    known = ["improvement", "loss"]
+    for task in tasks:
+        known += [f"{task.name}/{metric}" for metric in (*task.higher_is_better, "loss")]
+    check_choice("best_by", best_by, known)
+    return best_by
