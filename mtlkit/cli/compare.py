@@ -99,7 +99,7 @@ def _run(chosen: Any, folder: Path, resume: list[str]) -> Any:
     table = build_table(comparison)
     print_table(table)
     seconds = seconds_per_seed(chosen, comparison)
-    if table.verdict.undecided and chosen.minutes is None and 0 < seconds < 60:
+    if table.verdict.labels("not decided") and chosen.minutes is None and 0 < seconds < 60:
         typer.echo(f"one more seed takes about {seconds:.0f} s: --minutes 10 runs as many as fit")
     failed = [run for run in comparison.runs if run.error]
     for run in failed:

@@ -27,6 +27,7 @@ from mtlkit.experiments.progress import Display
 from mtlkit.experiments.terminal import render_table
 from mtlkit.experiments.timing import TIMING, known_or_timed
 from mtlkit.experiments.weightings import front_entries
+from mtlkit.report.endpoint import Endpoint
 from mtlkit.report.histories import HistoryRow, read_history
 from mtlkit.report.report import write_report
 from mtlkit.report.results import (
@@ -156,7 +157,9 @@ def task_records(config: CompareConfig) -> list[TaskRecord]:
     for name in config.improvement_over or ():
         if name not in names:
             raise unknown_name("task in improvement_over", name, names)
-    return [TaskRecord(task.name, dict(task.higher_is_better), task.compared) for task in tasks]
+    records = [TaskRecord(task.name, dict(task.higher_is_better), task.compared) for task in tasks]
+    Endpoint.parse(config.primary, records, config.improvement_over)
+    return records
 
 
 def first_jobs(config: CompareConfig, jobs: Sequence[Job]) -> dict[str, Job]:

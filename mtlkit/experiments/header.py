@@ -65,6 +65,10 @@ def write_header(config: CompareConfig, folder: Path, tasks: list[TaskRecord], t
     }
     if config.improvement_over is not None:
         described["improvement_over"] = list(config.improvement_over)
+    if config.primary is not None:
+        described["primary"] = config.primary
+    if config.single_task_row is not None:
+        described["single_task_row"] = dict(config.single_task_row)
     _check_settings(folder, before, plain_values(described))
     Comparison(
         title=config.title or f"{config.data}: {len(config.entries)} methods",

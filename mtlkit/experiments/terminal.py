@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mtlkit.report.figures import Column
+from mtlkit.report.figures import PRIMARY, Column
 from mtlkit.report.tables import Row, Table, describe_marks, format_number
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def render_table(table: Table, width: int = _WIDE) -> Any:
     room = width - first - _GAP - max(map(len, [*runs, "runs"]))
     dropped = 0
     while sum(_least(c, cells[c.key]) + _GAP for c in shown) > room and len(shown) > 1:
-        # the mean over tasks stays longest
+        # the primary endpoint stays longest
         metrics = [column for column in shown if column.kind in ("metric", "time")]
         shown.remove(metrics[-1] if metrics else shown[-1])
         dropped += 1
@@ -148,8 +148,8 @@ def _texts(rows: Sequence[Row], column: Column, spread: bool) -> list[str]:
 
 
 def _is_extra(column: Column) -> bool:
-    """Whether a column is a statistic over tasks other than their mean."""
-    return column.kind in ("gain", "summary") and column.key not in ("delta/mean", "over/mean")
+    """Whether a column is a statistic over tasks besides the primary endpoint and the mean."""
+    return column.kind in ("gain", "summary") and column.key not in (PRIMARY, "delta/mean", "over/mean")
 
 
 def _head(column: Column) -> str:

@@ -1,8 +1,7 @@
-"""Mean ranks over tasks as a critical-difference drawing (Demšar, 2006)."""
+"""Mean ranks over tasks and seeds, drawn as by Demšar (2006)."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -10,38 +9,40 @@ import numpy as np
 from mtlkit.report.charts import ROW, Chart, plain, shorten
 from mtlkit.report.page import Charts, Note, Section
 from mtlkit.report.results import Comparison
-from mtlkit.report.significance import Ranking, rank_methods
-from mtlkit.report.trade_offs import incomplete, mean_metrics
-
-_FEW_TASKS = 5
+from mtlkit.report.significance import LEVEL, Ranking, rank_methods
+from mtlkit.report.statistics import Floats
+from mtlkit.report.trade_offs import incomplete
 
 
 def rank_section(comparison: Comparison) -> Section:
     """Ranks on every task's main metric, the single-task networks among them."""
-    labels = comparison.labels
+    labels, seeds = comparison.labels, comparison.seeds
     if len(labels) < 3 or len(comparison.tasks) < 2:
         return Section("ranks", "", [])
-    signs = np.array([1.0 if task.higher_is_better else -1.0 for task in comparison.tasks])
-    ranking = rank_methods(labels, mean_metrics(comparison, labels) * signs)
+    ranking = rank_methods(labels, _metrics(comparison))
     if len(ranking.labels) < 3:
         return Section("ranks", "", [])
-    note = Note(_note(ranking) + incomplete(comparison, "of the ranking"))
+    found = "differ" if ranking.p_value < LEVEL else "are not told apart"
+    note = Note(
+        f"Mean rank over {len(comparison.tasks)} tasks and {len(seeds)} seeds, 1 is best. The ranks "
+        f"{found} (p = {ranking.p_value:.2g}, permutation of methods within seeds). A bar joins methods "
+        f"whose ranks are closer than {ranking.critical:.2f}, which the mean ranks of methods "
+        f"that do not differ span in 95 % of permutations.{incomplete(comparison, 'of the ranking')}"
+    )
     return Section("ranks", "Ranks over tasks", [note, Charts([_drawing(comparison, ranking)])])
 
 
-def _note(ranking: Ranking) -> str:
-    few = f" {ranking.tasks} tasks are few for such a test." if ranking.tasks < _FEW_TASKS else ""
-    if math.isnan(ranking.p_value):
-        result = "All ranks are alike."
-    elif ranking.p_value < 0.05:
-        result = f"Friedman's test: the ranks differ (p = {ranking.p_value:.2g})."
-    else:
-        result = f"Friedman's test does not tell the methods apart (p = {ranking.p_value:.2g})."
-    return (
-        f"Mean rank over {ranking.tasks} tasks, 1 is best, by means over seeds. {result} A bar joins "
-        "methods whose ranks are closer than Nemenyi's critical difference of "
-        f"{ranking.critical:.2f} at 0.05.{few}"
-    )
+def _metrics(comparison: Comparison) -> Floats:
+    """Main metrics (methods, seeds, tasks), signed so that higher is better; NaN where missing."""
+    table = np.full((len(comparison.labels), len(comparison.seeds), len(comparison.tasks)), np.nan)
+    for method, label in enumerate(comparison.labels):
+        for run in comparison.of(label):
+            if run.status == "done":
+                table[method, comparison.seeds.index(run.seed)] = [
+                    run.metric(task.name, task.main_metric) * (1 if task.higher_is_better else -1)
+                    for task in comparison.tasks
+                ]
+    return table
 
 
 def _drawing(comparison: Comparison, ranking: Ranking) -> Chart:

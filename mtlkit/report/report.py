@@ -119,9 +119,9 @@ def _cell(cell: TableCell, column: Column) -> Cell:
     if cell.test is not None and not math.isnan(cell.test.p_value):
         hints.append(f"one-sided p = {cell.test.p_value:.3g}")
     if cell.claim is not None and not math.isnan(cell.claim.p_value):
-        found = cell.claim.difference
-        hints.append(f"better by {found.mean:.3g} (95 % interval {found.low:.3g} to {found.high:.3g})")
-        hints.append(f"two-sided p = {cell.claim.p_value:.3g} after Holm's correction")
+        found = cell.claim
+        hints.append(f"better by {found.mean:.3g} (corrected: {found.low:.3g} to {found.high:.3g})")
+        hints.append(f"two-sided p = {found.p_value:.3g} after correction")
     return Cell(
         format_number(median, column.decimals),
         median if math.isfinite(median) else None,
@@ -137,16 +137,14 @@ def difference_charts(table: Table, *, tasks: bool = False) -> Charts:
     charts = []
     for column in table.columns:
         intervals = [
-            Interval(
-                index, row.label, claim.difference.mean, claim.difference.low, claim.difference.high
-            )
+            Interval(index, row.label, claim.mean, claim.low, claim.high)
             for index, row in enumerate(table.rows)
             if (claim := row.cells[column.key].claim) is not None
         ]
         summary = column.kind in ("gain", "summary")
         if summary == tasks:
             continue
-        unit = "percentage points" if column.kind == "gain" else column.title
+        unit = "points of log-ratio" if column.kind == "gain" else column.title
         label = f"better by, {unit}" if summary else f"{column.title}: better by"
         title = f"Mean over tasks, against {table.reference}" if summary else column.group
         charts.append(interval_chart(intervals, title, label))
@@ -159,7 +157,7 @@ def _differences(table: Table) -> Section:
         return Section("differences", "", [])
     note = Note(
         f"Mean of the differences to {table.reference} on the same seeds, to the right is better, with "
-        "95 % intervals (Student's, not corrected for their number)."
+        "95 % intervals that hold for all methods together."
     )
     return Section("differences", f"Against {table.reference}", [note, *groups])
 

@@ -219,7 +219,7 @@ class LossModule(nn.Module):
             raise UsageError(
                 f"the loss of {' and '.join(map(repr, detached))} does not depend on any parameter that "
                 "is trained, so it has no gradient: is the prediction detached, computed under "
-                "torch.no_grad(), or its part of the network frozen? Leave out a task that is not trained"
+                "torch.no_grad(), or its part of the network frozen? Leave out tasks that do not train"
             )
 
 
