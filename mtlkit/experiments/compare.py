@@ -15,12 +15,12 @@ from typing import Any
 from mtlkit.config.files import write_text
 from mtlkit.config.launching import refuse_launcher
 from mtlkit.config.yaml_files import read_yaml
-from mtlkit.errors import ConfigError, UsageError, unknown_name
+from mtlkit.errors import ConfigError, MissingExtraError, UsageError, unknown_name
 from mtlkit.experiments.compare_config import CompareConfig
 from mtlkit.experiments.compare_result import CompareResult, to_tidy_csv
 from mtlkit.experiments.entries import SINGLE_TASK
 from mtlkit.experiments.header import threads_of, write_header
-from mtlkit.experiments.jobs import Job, Outcome, load_data, read_outcome
+from mtlkit.experiments.jobs import Job, Outcome, forget_data, load_data, read_outcome
 from mtlkit.experiments.launchers import choose_launcher, number_of_jobs
 from mtlkit.experiments.preflight import check_first_step
 from mtlkit.experiments.progress import Display
@@ -150,6 +150,7 @@ def task_records(config: CompareConfig) -> list[TaskRecord]:
     """Load the data set and describe its tasks."""
     from mtlkit.data import load_dataset
 
+    forget_data()
     train = config.train
     dataset = load_dataset(train["data"], data_dir=train["data_dir"], seed=config.seeds[0])
     tasks = [Task.of(task) for task in dataset.tasks]
@@ -289,13 +290,18 @@ class _Work:
             if not hasattr(dataset, "baselines"):
                 return
             show.note(f"simple models of seed {seed}")
-            for label, metrics in dataset.baselines(seed).items():
+            try:
+                rows = dataset.baselines()
+            except MissingExtraError as error:
+                show.note(str(error))
+                return
+            for label, metrics in rows.items():
                 run = Run(label, seed, metrics=metrics, kind=SIMPLE)
                 self.comparison.runs.append(run)
                 append_result(self.folder, run)
 
     def _check_equal_starts(self) -> None:
-        """Check that all runs of a seed had the same initial weights and the same first batch."""
+        """Check that all runs of a seed had the same data, initial weights and first batch."""
         groups: dict[Any, dict[str, Outcome]] = {}
         for job in self.jobs:
             outcome = self.outcomes[job.folder]
@@ -303,14 +309,21 @@ class _Work:
                 network = (job.seed, job.train.get("architecture"), job.train.get("batch_size"))
                 groups.setdefault(network, {})[job.name] = outcome
         for (seed, *_), outcomes in groups.items():
-            for what in ("weights", "batch"):
+            for what in ("data", "weights", "batch"):
                 found = {name: getattr(outcome, what) for name, outcome in outcomes.items()}
-                if len({value for value in found.values() if value is not None}) > 1:
+                if len({value for value in found.values() if value is not None}) < 2:
+                    continue
+                if what == "data":
                     raise UsageError(
-                        f"runs of seed {seed} did not start alike ({what}: {found}); a comparison of "
-                        "them means nothing. Does a method or the network draw random numbers when it "
-                        "is built?"
+                        f"the data have changed since the first runs of seed {seed}: inputs or labels "
+                        "are not those of all runs, and a comparison of them means nothing. Take "
+                        "another output folder, or restore the data"
                     )
+                raise UsageError(
+                    f"runs of seed {seed} did not start alike ({what}: {found}); a comparison of "
+                    "them means nothing. Does a method or the network draw random numbers when it "
+                    "is built?"
+                )
 
 
 def _join_histories(folder: Path, run: Run, parts: Sequence[Job]) -> None:

@@ -102,6 +102,7 @@ class Outcome:
         weights: checksum of the network's first weights, without the method's own.
         batch: checksum of the first batch; None for a task that was trained on data of its own, or
             that has no label in the first batch.
+        data: checksum of inputs and targets; None for a task that was trained on data of its own.
         steps: optimizer steps.
         best_step: the step whose weights were tested.
         error: why it failed; empty for a training that ended well.
@@ -112,6 +113,7 @@ class Outcome:
     seconds: float = 0.0
     weights: int = 0
     batch: int | None = 0
+    data: int | None = None
     steps: int = 0
     best_step: int | None = None
     error: str = ""
@@ -281,6 +283,11 @@ def load_data(config: TrainConfig) -> Any:
 _datasets: dict[Any, Any] = {}
 
 
+def forget_data() -> None:
+    """Read the data anew for the next run: files may have changed since the last comparison."""
+    _datasets.clear()
+
+
 def _train(job: Job, session: Session) -> Outcome:
     from mtlkit.training.experiment import run
 
@@ -311,6 +318,7 @@ def _train(job: Job, session: Session) -> Outcome:
         seconds=session.seconds,
         weights=start["weights"],
         batch=None if own_data else start["batch"],
+        data=None if own_data else getattr(dataset, "checksum", None),
         steps=result.fit.step,
         best_step=result.fit.best_step,
     )

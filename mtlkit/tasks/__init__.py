@@ -7,6 +7,7 @@ preview.
 from mtlkit.config.names import task_names
 from mtlkit.tasks.binary import Binary
 from mtlkit.tasks.classification import Classification
+from mtlkit.tasks.dense_regression import DenseRegression
 from mtlkit.tasks.depth import Depth
 from mtlkit.tasks.labels import NO_LABEL, LabelCount
 from mtlkit.tasks.multilabel import Multilabel
@@ -20,6 +21,7 @@ __all__ = [
     "NO_LABEL",
     "Binary",
     "Classification",
+    "DenseRegression",
     "Depth",
     "LabelCount",
     "Multilabel",

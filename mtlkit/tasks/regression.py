@@ -29,7 +29,7 @@ class Regression(Task):
             Masked(name, functional.mse_loss, number_known)
             if loss is None
             else KnownSamples(name, loss, number_known),
-            {"errors": _errors},
+            {"errors": make_errors},
             {"mse": False, "mae": False},
             outputs=outputs,
             labels=number_known,
@@ -37,7 +37,8 @@ class Regression(Task):
         )
 
 
-def _errors() -> Any:
+def make_errors() -> Any:
+    """Make the metrics, mean squared and absolute error."""
     from mtlkit.tasks.metrics import RegressionErrors
 
     return RegressionErrors()

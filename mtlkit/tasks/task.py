@@ -258,6 +258,13 @@ class Task:
         return Regression(name, outputs=outputs, loss=loss)
 
     @staticmethod
+    def dense_regression(name: str, outputs: int = 1, *, loss: Loss | None = None) -> Task:
+        """Numbers per pixel; (B, D, H, W), single ones NaN where unknown: mean squared error."""
+        from mtlkit.tasks.dense_regression import DenseRegression
+
+        return DenseRegression(name, outputs=outputs, loss=loss)
+
+    @staticmethod
     def segmentation(name: str, classes: Classes, *, loss: Loss | None = None) -> Task:
         """A class per pixel; prediction (B, C, H, W), target (B, H, W), negative where unlabeled."""
         from mtlkit.tasks.segmentation import Segmentation

@@ -267,7 +267,7 @@ def test_options_are_checked_by_name_and_range():
     with pytest.raises(SpecError, match="train of multidigits"):
         load_dataset("multidigits(train=0)")
     with pytest.raises(SpecError, match="one data set"):
-        load_dataset("multidigits+scenes")
+        load_dataset("multidigits+cifar10")
     with pytest.raises(SpecError, match="seed"):
         load_dataset("multidigits", seed=-1)
 

@@ -230,8 +230,8 @@ def test_a_time_budget_adds_the_seeds_that_fit():
 def test_simple_models_of_the_data_set_are_rows_that_are_not_tested(tmp_path, monkeypatch):
     calls = []
 
-    def baselines(self, seed):
-        calls.append(seed)
+    def baselines(self):
+        calls.append(self.seed)
         return {"constant": {task: {"accuracy": 0.1} for task in TASKS}}
 
     monkeypatch.setattr(MultiDigits, "baselines", baselines, raising=False)
