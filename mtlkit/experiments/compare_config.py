@@ -276,7 +276,7 @@ class CompareConfig(MethodsConfig):
 
 
 def _with_winners(winners: Winners, given: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """The settings with those of a search; methods that are named are taken by their labels."""
+    """Return the settings with those of a search; methods that are named are taken by their labels."""
     found = winners.comparison()
     data = given.get("data")
     if data is not None and winners.hold_out(format_spec(parse_spec(data))) != found["data"]:

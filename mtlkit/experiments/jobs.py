@@ -33,7 +33,7 @@ ERROR_LOG = "error.log"
 FREE = frozenset(
     {"data_dir", "plugins", "workers", "save_steps", "logging_steps", "monitor_steps", "log_with"}
 )
-"""Settings of a training that do not change its result: a comparison may go on with other values."""
+"""Settings of a training that do not change its result: a comparison may be resumed with others."""
 _IDENTITY = "job.json"
 _START = "start.json"
 

@@ -54,7 +54,7 @@ class Plan:
 
     @classmethod
     def make(cls, config: TuneConfig, folder: Path) -> Plan:
-        """The plan of these settings; the data set is loaded for its tasks."""
+        """Make the plan of these settings; the data set is loaded for its tasks."""
         from mtlkit.data import load_dataset
 
         dataset = load_dataset(config.data, data_dir=config.data_dir, seed=config.seed)
@@ -113,7 +113,7 @@ class Plan:
             write_text(self.folder / CONFIG, text)
 
     def _identity(self) -> dict[str, Any]:
-        """What must not change when a search goes on; the number of trials may."""
+        """Return what must not change when a search is resumed; the number of trials may."""
         config = self.config
         methods = {
             label: {
@@ -172,7 +172,7 @@ class Plan:
 
 
 def _features(entry: Entry, train: dict[str, Any], config: TuneConfig, dataset: Any) -> int | None:
-    """Size of the rotated axis, where a share of it is searched."""
+    """Return the size of the rotated axis, if a fraction of it is searched."""
     from mtlkit.config.registry import methods
     from mtlkit.training.experiment import build_model
 
@@ -194,7 +194,7 @@ def _features(entry: Entry, train: dict[str, Any], config: TuneConfig, dataset: 
 
 
 def _threads(folder: Path, config: TuneConfig) -> int:
-    """Threads per trial, as in the search's first call: they change the order of sums."""
+    """Return the threads per trial, as in the search's first call: they change the order of sums."""
     try:
         return int(json.loads((folder / HEADER).read_text(encoding="utf-8"))["threads"])
     except (OSError, ValueError, KeyError, TypeError):

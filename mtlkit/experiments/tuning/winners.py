@@ -31,6 +31,9 @@ class Winner:
         settings: of the training that differ from the shared ones.
         value: improvement over the reference run on validation, in percent.
         trial: its index.
+
+    >>> Winner("cagrad", "cagrad(c=0.3)", {"lr": 0.002}, value=4.2, trial=7).settings["lr"]
+    0.002
     """
 
     label: str
@@ -52,6 +55,11 @@ class Winners:
         best: the winners, in order.
         cost: by label: ``trials``, ``failed``, ``seconds``, ``steps``.
         trial_seeds: seeds that each trial was trained with, from ``seed`` on.
+
+    >>> best = [Winner("sum", "sum", {"lr": 0.002}, 1.5, 3), Winner("mgda", "mgda", {}, 0.5, 0)]
+    >>> found = Winners({"data": "multidigits"}, 100, 20, "tpe", best)
+    >>> found.training()
+    {'data': 'multidigits(test_seed=100)', 'lr': 0.002, 'method': 'sum'}
     """
 
     shared: dict[str, Any]
@@ -164,12 +172,12 @@ class Winners:
         return {**shared, **chosen.settings, "data": data, "method": method}
 
     def hold_out(self, data: str) -> str:
-        """The data set with the test samples that the search set aside; see :func:`hold_out_test`."""
+        """Return the data set with the test samples that the search set aside."""
         return hold_out_test(data, self.seed)
 
 
 def hold_out_test(data: str, seed: int) -> str:
-    """The data set with the test samples that it has with ``seed``, whatever its own seed is.
+    """Return the data set with the test samples that it has with ``seed``, whatever its own seed is.
 
     Data sets that draw their test samples have the option ``test_seed``, or ``split_seed`` for all three
     parts. The others have published test samples, or make new ones.
