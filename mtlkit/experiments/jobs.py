@@ -318,7 +318,8 @@ def _train(job: Job, session: Session) -> Outcome:
         seconds=session.seconds,
         weights=start["weights"],
         batch=None if own_data else start["batch"],
-        data=None if own_data else getattr(dataset, "checksum", None),
+        # the checksum reads the test samples too, which a trial of a search must not
+        data=getattr(dataset, "checksum", None) if config.test and not own_data else None,
         steps=result.fit.step,
         best_step=result.fit.best_step,
     )
