@@ -84,6 +84,7 @@ def _demo(changes: dict[str, Any], folder: Path) -> None:
 
 def _run(chosen: Any, folder: Path, resume: list[str]) -> Any:
     """Run and print a comparison; ``resume`` are the arguments of the command that resumes it."""
+    typer.echo(f"loading the data; output: {folder}", err=True)  # torch alone takes seconds
     from mtlkit.experiments.compare import Stopped, run_comparison, seconds_per_seed
     from mtlkit.experiments.terminal import print_table
     from mtlkit.report.tables import build_table

@@ -72,6 +72,7 @@ def _value(word: str) -> Any:
 
 
 def _run(chosen: TuneConfig, folder: Path) -> None:
+    typer.echo(f"loading the data; output: {folder}", err=True)  # torch alone takes seconds
     from mtlkit.experiments.compare import Stopped
     from mtlkit.experiments.terminal import make_console, winners_table
     from mtlkit.experiments.tuning.page import PAGE
