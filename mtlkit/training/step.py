@@ -25,7 +25,7 @@ from mtlkit.training.readings import NonFinitePolicy, Readings, RunningStatistic
 if TYPE_CHECKING:
     from mtlkit.training.loaders import Batch
 
-Outcome = Literal["accumulated", "updated", "skipped", "overflowed"]
+Outcome = Literal["accumulated", "unlabeled", "updated", "skipped", "overflowed"]
 
 
 class TrainStep:
@@ -82,6 +82,8 @@ class TrainStep:
         """
         own_counts = [float(batch.labels[name].number) for name in self.tasks]
         counts, factors = self.counts.add_up(own_counts)
+        if self.batches_per_step == 1 and not any(counts):
+            return "unlabeled"  # there is nothing to learn from this batch
         if self._policy.skips and number % self.batches_per_step == 0:
             self._statistics.keep()
         with self._accumulation():
@@ -179,7 +181,11 @@ class LossModule(nn.Module):
                     None if loss is None else loss * factor
                     for loss, factor in zip(losses, factors, strict=True)
                 ]
-            total = self._total(losses, alone=factors is None)
+            if self.own_method is not None and all(loss is None for loss in losses):
+                # a batch without labels adds nothing to the gradients that are accumulated
+                total = torch.stack([predictions[t.name].sum() * 0.0 for t in self.tasks]).sum()
+            else:
+                total = self._total(losses, alone=factors is None)
             auxiliary = None if self._auxiliary is None else self._auxiliary()
             if auxiliary is not None:
                 total = total + auxiliary
@@ -214,7 +220,7 @@ class LossModule(nn.Module):
             raise UsageError(
                 f"the loss of {' and '.join(map(repr, detached))} does not depend on any parameter that "
                 "is trained, so it has no gradient: is the prediction detached, computed under "
-                "torch.no_grad(), or its part of the network frozen? Leave out such a task"
+                "torch.no_grad(), or its part of the network frozen? Leave out tasks that do not train"
             )
 
 
