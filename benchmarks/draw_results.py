@@ -16,22 +16,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.overview import beside_fronts, comparable, left_out, on_seeds_of_front, overview
+from benchmarks.overview import (
+    beside_fronts,
+    comparable,
+    left_out,
+    log_gains,
+    on_seeds_of_front,
+    overview,
+)
 from benchmarks.paper.toy.plots import shares_figure
 from mtlkit.config.files import write_text
+from mtlkit.report.figures import PRIMARY
 from mtlkit.report.results import Comparison
-from mtlkit.report.significance import paired_difference
-from mtlkit.report.tables import build_table, to_markdown
-from mtlkit.report.trade_offs import mean_gains
-from mtlkit.report.verdict import judge
+from mtlkit.report.tables import Table, build_table, to_markdown
 
 RESULTS = Path(__file__).parent / "results"
 OVERVIEW = """\
-Improvement over single-task networks in percent, mean over all tasks and seeds, and the place among the
-methods by the mean of the tasks' ranks; equal ranks share their places. In brackets after a data set:
-the numbers of tasks and seeds. Budgets and networks differ, so that columns are not comparable with one
-another, and most differences within a column are not significant: see each section. The mean place is
-over the data sets that a method was run on, 0 for always first, 1 for always last. Left out are
+Hundredths of the log-ratio to single-task networks, mean over all tasks and seeds, and the place among
+the methods by the mean of the tasks' ranks; equal ranks share their places. In brackets after a data
+set: the numbers of tasks and seeds. Budgets and networks differ, so that columns are not comparable with
+one another, and most differences within a column are not significant: see each section. The mean place
+is over the data sets that a method was run on, 0 for always first, 1 for always last. Left out are
 comparisons of fewer than four of these methods: {left_out}. On cifar10 the area under the ROC curve
 counts, as some single-task networks have an F1 of zero, and all but the sum have R_k."""
 FRONTS = """\
@@ -69,10 +74,15 @@ def redraw(folder: Path) -> None:
         shares = json.loads((folder / "shares.json").read_text())
         shares_figure(shares).savefig(folder / "shares.png", dpi=110)
         return
+    if not (folder / "comparison.json").exists():
+        return
     comparison = Comparison.load(folder)
-    write_text(folder / "table.md", to_markdown(build_table(comparison)))
-    write_text(folder / "verdict.md", " ".join(judge(comparison).sentences) + "\n")
-    differences_figure(comparison).savefig(folder / "differences.png", dpi=110)
+    table = build_table(comparison)
+    write_text(folder / "table.md", to_markdown(table))
+    lines = [each.sentence for each in (*table.verdict.findings, *table.verdict.single_task)]
+    verdict = [table.verdict.text, "", *(f"- {line}" for line in lines)]
+    write_text(folder / "verdict.md", "\n".join(verdict) + "\n")
+    differences_figure(table).savefig(folder / "differences.png", dpi=110)
     shown = comparable(folder.name, comparison)
     if shown.front_labels and shown.baseline is not None:
         front_figure(shown).savefig(folder / "front.png", dpi=110)
@@ -81,47 +91,43 @@ def redraw(folder: Path) -> None:
         cosines_figure(cosines, COSINE_PANELS[folder.name]).savefig(folder / "cosines.png", dpi=110)
 
 
-def differences_figure(comparison: Comparison) -> Any:
-    """Differences from the reference, paired by seeds, with 95 % intervals; a panel per task."""
-    labels = [label for label in comparison.labels if label != comparison.reference]
-    figure, panels = _panels(len(comparison.tasks), 0.25 * len(labels) + 1.2)
-    for panel, task in zip(panels, comparison.tasks, strict=True):
-        metric = task.main_metric
-        for row, label in enumerate(labels):
-            pairs = [
-                (run.metric(task.name, metric), other.metric(task.name, metric))
-                for run in comparison.of(label)
-                if (other := comparison.find(comparison.reference or "", run.seed)) is not None
-            ]
-            if not pairs:
-                continue
-            found = paired_difference(*zip(*pairs, strict=True), task.metrics[metric])
-            panel.plot([found.low, found.high], [row, row], color=BLUE, linewidth=2)
-            panel.plot(found.mean, row, "o", color=BLUE, markersize=5)
+def differences_figure(table: Table) -> Any:
+    """Differences from the reference with corrected intervals: the primary endpoint, then each task."""
+    columns = [each for each in table.columns if any(row.cells[each.key].claim for row in table.rows)]
+    columns.sort(key=lambda column: column.key != PRIMARY)
+    rows = [row for row in table.rows if row.cells[columns[0].key].claim is not None]
+    figure, panels = _panels(len(columns), 0.25 * len(rows) + 1.2)
+    for panel, column in zip(panels, columns, strict=True):
+        for place, row in enumerate(rows):
+            found = row.cells[column.key].claim
+            if found is not None:
+                panel.plot([found.low, found.high], [place, place], color=BLUE, linewidth=2)
+                panel.plot(found.mean, place, "o", color=BLUE, markersize=5)
         panel.axvline(0, color=GRAY, linewidth=1)
-        panel.set_title(f"{task.name}: {metric}", fontsize=10)
-        panel.set_xlabel(f"better than {comparison.reference} →", fontsize=9)
+        title = "primary endpoint" if column.key == PRIMARY else f"{column.group}: {column.title}"
+        panel.set_title(title, fontsize=10)
+        panel.set_xlabel(f"better than {table.reference} →", fontsize=9)
         panel.locator_params(axis="x", nbins=4)
-    panels[0].set_yticks(range(len(labels)), labels)
+    panels[0].set_yticks(range(len(rows)), [row.label for row in rows])
     panels[0].invert_yaxis()
     return figure
 
 
 def front_figure(comparison: Comparison) -> Any:
-    """Gains over single-task networks, a panel per task: a dot per method, above them the weightings.
+    """Log-ratios to single-task networks, a panel per task: a dot per method, above them the weightings.
 
     They are means over the seeds that the weightings were trained on.
     """
     comparison = on_seeds_of_front(comparison)
     labels = [label for label in comparison.labels if label != comparison.baseline]
     figure, panels = _panels(len(comparison.tasks), 0.25 * len(labels) + 1.5)
-    drawn, methods = mean_gains(comparison, comparison.front_labels), mean_gains(comparison, labels)
+    drawn, methods = log_gains(comparison, comparison.front_labels), log_gains(comparison, labels)
     for panel, task, gray, blue in zip(panels, comparison.tasks, drawn.T, methods.T, strict=True):
         panel.plot(gray, [0] * len(gray), "|", color=GRAY, markersize=11)
         panel.plot(blue, range(1, len(labels) + 1), "o", color=BLUE, markersize=5)
         panel.axvline(0, color=GRAY, linewidth=1)
         panel.set_title(task.name, fontsize=10)
-        panel.set_xlabel(f"gain over {comparison.baseline}, %", fontsize=9)
+        panel.set_xlabel(f"log-ratio to {comparison.baseline}, hundredths", fontsize=9)
         panel.locator_params(axis="x", nbins=4)
     panels[0].set_yticks(range(len(labels) + 1), [f"{len(drawn)} weightings", *labels])
     panels[0].invert_yaxis()

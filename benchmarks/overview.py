@@ -1,4 +1,4 @@
-"""Tables over all stored comparisons: improvements over single-task networks, ranks, and fronts.
+"""Tables over all stored comparisons: gains over single-task networks, places, and fronts.
 
 ``python -m benchmarks.draw_results`` writes them to ``benchmarks/results/overview.md``.
 """
@@ -6,17 +6,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from scipy.stats import rankdata
 
+from mtlkit.report.endpoint import task_log_gains
 from mtlkit.report.results import FRONT, Comparison, TaskRecord
-from mtlkit.report.significance import rank_methods
-from mtlkit.report.trade_offs import mean_gains
-
-__all__ = ["beside_fronts", "comparable", "left_out", "on_seeds_of_front", "overview"]
+from mtlkit.report.significance import LEVEL, rank_methods
+from mtlkit.report.statistics import Floats
 
 # What a practitioner would try; the same in every comparison of benchmarks/field.
 METHODS = (
@@ -55,39 +54,85 @@ def comparable(name: str, comparison: Comparison) -> Comparison:
     return replace(comparison, tasks=tasks, runs=runs, baseline="single-task")
 
 
-def overview(comparisons: Mapping[str, Comparison]) -> str:
-    """A Markdown table: methods by data sets, the best on average first.
+def log_gains(comparison: Comparison, labels: Sequence[str]) -> Floats:
+    """Log-ratios to the single-task networks (labels, tasks), in hundredths, means over seeds.
 
-    A cell is the mean improvement over single-task networks in percent, over tasks and seeds, and the
-    place by the mean of the tasks' ranks; equal ranks share their places. As not every method was run
-    everywhere, the mean place is one of shares: 0 for always first, 1 for always last. A head has the
-    numbers of tasks and seeds. Comparisons that are :func:`left_out` have no column.
+    A method without a finite value on every seed has NaN.
+    """
+    table = np.full((len(labels), len(comparison.tasks)), np.nan)
+    for row, label in zip(table, labels, strict=True):
+        runs = [run for run in comparison.of(label) if run.status == "done"]
+        if len(runs) == len(comparison.seeds):
+            row[:] = np.mean([[*task_log_gains(comparison, run).values()] for run in runs], axis=0)
+    return table
+
+
+def places(comparisons: Mapping[str, Comparison]) -> dict[str, dict[str, float]]:
+    """The place of each method by data set and name: 0 for the first, 1 for the last.
+
+    It is by the mean of the tasks' ranks; equal ranks share their places.
+    """
+    found = {}
+    for name, comparison in comparisons.items():
+        chosen = _chosen(comparison)
+        ranking = rank_methods(list(chosen), log_gains(comparison, list(chosen.values()))[:, None])
+        ranks = rankdata(np.round(ranking.ranks, 9))
+        shares = (ranks - 1) / max(len(ranks) - 1, 1)
+        found[name] = dict(zip(ranking.labels, map(float, shares), strict=True))
+    return found
+
+
+def p_value_of_places(found: Mapping[str, Mapping[str, float]], draws: int = 10_000) -> float:
+    """The p-value of the mean places, if methods were exchangeable within each data set.
+
+    The data sets are the blocks. Not every method was run on each: the statistic is the sum of squared
+    deviations from one half, each times the number of data sets.
+    """
+    methods = sorted({method for places in found.values() for method in places})
+    table = np.array([[row.get(method, np.nan) for method in methods] for row in found.values()])
+
+    def statistic(values: Floats) -> Floats:
+        counts = np.isfinite(values).sum(-2)
+        return np.asarray((counts * (np.nanmean(values, -2) - 0.5) ** 2).sum(-1))
+
+    random = np.random.default_rng(0)
+    drawn = np.broadcast_to(table, (draws, *table.shape)).copy()
+    for block, row in enumerate(table):
+        known = np.isfinite(row)
+        drawn[:, block, known] = random.permuted(drawn[:, block, known], axis=1)
+    return float((1 + np.count_nonzero(statistic(drawn) >= statistic(table) - 1e-12)) / (1 + draws))
+
+
+def overview(comparisons: Mapping[str, Comparison]) -> str:
+    """A Markdown table: methods by data sets, the best on average first, and the test of their places.
+
+    A cell is the mean log-ratio to single-task networks, over tasks and seeds, and the place. A head has
+    the numbers of tasks and seeds. Comparisons that are :func:`left_out` have no column.
     """
     gone = left_out(comparisons)
     comparisons = {name: each for name, each in comparisons.items() if name not in gone}
+    found = places(comparisons)
     cells: dict[str, dict[str, str]] = {}
-    shares: dict[str, list[float]] = {}
     for name, comparison in comparisons.items():
         chosen = _chosen(comparison)
-        gains = mean_gains(comparison, list(chosen.values()))
-        ranking = rank_methods(list(chosen), gains)
-        means = dict(zip(chosen, gains.mean(axis=1), strict=True))
-        ranks = np.round(ranking.ranks, 9)  # sums of the same ranks in another order are equal
-        firsts, lasts = (rankdata(ranks, method=which).astype(int) for which in ("min", "max"))
-        for method, first, last in zip(ranking.labels, firsts, lasts, strict=True):
-            place = f"{first}." if first == last else f"{first}.–{last}."
-            cells.setdefault(method, {})[name] = f"{means[method]:+.1f} ({place})"
-            share = ((first + last) / 2 - 1) / max(len(ranking.labels) - 1, 1)
-            shares.setdefault(method, []).append(share)
-    order = sorted((m for m in METHODS if m in cells), key=lambda m: float(np.mean(shares[m])))
-    names = list(comparisons)
-    heads = ["method", "mean place", *(_head(name, comparisons[name]) for name in names)]
-    lines = [f"| {' | '.join(heads)} |", "|:--|" + "--:|" * (len(names) + 1)]
-    for method in order:
-        found = [cells[method].get(name, "–") for name in names]
-        row = [method, f"{np.mean(shares[method]):.2f}", *found]
+        gains = dict(zip(chosen, log_gains(comparison, list(chosen.values())).mean(1), strict=True))
+        last = len(found[name]) - 1
+        for method, share in found[name].items():
+            cells.setdefault(method, {})[name] = f"{gains[method]:+.1f} ({1 + share * last:g})"
+    means = {method: _mean_place(found, method) for method in METHODS if method in cells}
+    heads = ["method", "mean place", *(_head(name, each) for name, each in comparisons.items())]
+    lines = [f"| {' | '.join(heads)} |", "|:--|" + "--:|" * (len(heads) - 1)]
+    for method in sorted(means, key=means.__getitem__):
+        row = [method, f"{means[method]:.2f}", *(cells[method].get(name, "–") for name in comparisons)]
         lines.append(f"| {' | '.join(row)} |")
+    p_value = p_value_of_places(found)
+    verdict = "differ" if p_value < LEVEL else "do not differ"
+    lines += ["", f"The mean places {verdict} (p = {p_value:.2g}, permutation within data sets)."]
     return "\n".join(lines) + "\n"
+
+
+def _mean_place(found: Mapping[str, Mapping[str, float]], method: str) -> float:
+    return float(np.mean([places[method] for places in found.values() if method in places]))
 
 
 def beside_fronts(comparisons: Mapping[str, Comparison]) -> str:
@@ -101,9 +146,9 @@ def beside_fronts(comparisons: Mapping[str, Comparison]) -> str:
     }
     cells: dict[str, dict[str, str]] = {}
     for name, comparison in comparisons.items():
-        drawn = mean_gains(comparison, comparison.front_labels)
+        drawn = log_gains(comparison, comparison.front_labels)
         for method, label in _chosen(comparison).items():
-            gains = mean_gains(comparison, [label])
+            gains = log_gains(comparison, [label])
             above, below = (drawn >= gains).all(axis=1).sum(), (drawn <= gains).all(axis=1).sum()
             cells.setdefault(method, {})[name] = f"{above} / {below}"
     heads = [

@@ -132,7 +132,7 @@ def test_tasks_need_an_order():
         (lambda: mtlkit.register_method("lambda"), "name must be a word"),
         (
             lambda: mtlkit.create_architecture("hard_sharing(backbone='mlp(4)')", {"a": "3"}),
-            "outputs of task 'a' must be a whole number, 1 or more, not '3'",
+            "outputs of task 'a' must be an integer, 1 or more, not '3'",
         ),
     ],
 )

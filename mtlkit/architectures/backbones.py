@@ -41,7 +41,7 @@ def register_backbone(name: str) -> Callable[[T], T]:
 
 
 def list_backbones() -> list[str]:
-    """Names of the backbones that are not timm's."""
+    """Return the names of the backbones that are not timm's."""
     return sorted(_BACKBONES)
 
 

@@ -16,17 +16,17 @@ from mtlkit.config.registry import methods
 from mtlkit.config.spec import Part, format_spec
 from mtlkit.engine.features import flatten_features
 from mtlkit.errors import SpecError, UsageError, unknown_name
-from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.create import create_method
+from mtlkit.method.method import Method
 
 Tasks = int | Sequence[Any] | Mapping[str, Any]
-MethodLike = str | Mapping[str, Any] | Sequence[Any] | Part | GradientAggregator
+MethodLike = str | Mapping[str, Any] | Sequence[Any] | Part | Method
 
 
 def task_outputs(
     tasks: Tasks, outputs: int | Sequence[int] | Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Name and number of outputs of every task.
+    """Return the name and number of outputs of every task.
 
     A task's own size comes first: the value of a mapping ``{"seg": 13, "depth": 1}``, or the attribute
     ``outputs`` of a task object. ``outputs`` gives the size of the others: one for all, a list in
@@ -52,7 +52,7 @@ def task_outputs(
     sizes = {name: others[name] if size is None else size for name, size in zip(names, own, strict=True)}
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise SpecError(f"outputs of task {name!r} must be a whole number, 1 or more, not {size!r}")
+            raise SpecError(f"outputs of task {name!r} must be an integer, 1 or more, not {size!r}")
     return sizes
 
 
@@ -63,19 +63,39 @@ def _own_outputs(item: Any) -> Any:
 class Architecture(Pretrained, nn.Module, ABC):
     """A network with a shared part and one part per task, to be trained by any method.
 
-    A subclass has two hooks: :meth:`encode` computes what the tasks share, and :meth:`predict` one
-    task's prediction from its view of that. Between the two, :meth:`forward` calls the method once.
+    A subclass has two hooks: :meth:`encode` computes the shared features, and :meth:`predict` computes
+    one task's prediction from its view of them. Between the two, :meth:`forward` calls the method once.
     Keyword-only arguments of ``__init__`` are the options of the config string.
 
-    ``save_pretrained(folder)`` and ``push_to_hub(name)`` keep a network that
+    ``save_pretrained(folder)`` and ``push_to_hub(name)`` save a network that
     :func:`~mtlkit.create_architecture` made, weights and method included;
-    ``Architecture.from_pretrained(folder_or_name)`` gives it back in eval mode.
+    ``Architecture.from_pretrained(folder_or_name)`` loads it in eval mode.
 
     Args:
         tasks: number of tasks, their names, ``{name: number of outputs}``, or objects with ``name``
             and ``outputs`` (see :func:`task_outputs`).
-        outputs: number of outputs of the tasks that do not say it themselves.
+        outputs: number of outputs of the tasks that do not define it themselves.
         multi_input: every task has its own batch; ``forward`` takes ``{task: inputs}``.
+
+    >>> import torch, mtlkit
+    >>> class TwoLayers(mtlkit.Architecture):
+    ...     def __init__(self, tasks, *, width: int = 8, method="sum"):
+    ...         super().__init__(tasks)
+    ...         self.encoder = torch.nn.Linear(4, width)
+    ...         self.heads = self.by_task(
+    ...             {task: torch.nn.Linear(width, size) for task, size in self.outputs.items()}
+    ...         )
+    ...         self.features = self.vector_features(width)
+    ...         self.set_method(method)
+    ...     def encode(self, inputs):
+    ...         return self.encoder(inputs).relu()
+    ...     def predict(self, task, shared, inputs):
+    ...         return self.head(task)(shared)
+    >>> net = TwoLayers({"kind": 3, "size": 1}, method="rotograd")
+    >>> net(torch.randn(5, 4))["kind"].shape
+    torch.Size([5, 3])
+    >>> [sum(p.numel() for p in net.task_parameters(task)) for task in net.tasks]
+    [27, 9]
     """
 
     name: ClassVar[str] = "this architecture"
@@ -84,22 +104,22 @@ class Architecture(Pretrained, nn.Module, ABC):
     """Authors, title and venue."""
     year: ClassVar[int | None] = None
     fork_hint: ClassVar[str] = ""
-    """Where there is no fork unless an option asks for one: what to write."""
+    """For an architecture that forks only with some option: what to write."""
     waived_laws: ClassVar[Mapping[str, str]] = {}
     """Laws of :func:`mtlkit.testing.check_architecture` that do not apply, with the reason."""
 
-    method: GradientAggregator
-    """How the tasks' gradients are merged."""
+    method: Method
+    """The method that merges the tasks' gradients."""
     forks: bool = True
     """Whether all tasks read one set of shared features, which the method forks."""
     features: Features | None = None
     """Kind and size of the shared features, if known."""
     heads: nn.ModuleDict
-    """Last module of every task, made by :meth:`by_task`."""
+    """The last module of every task, made by :meth:`by_task`."""
     spec: str = ""
     """The config string that it was made from."""
     extra_capacity: Mapping[str, Any] | None = None
-    """Options of :func:`~mtlkit.architectures.capacity.add_capacity`, where it was called."""
+    """Options of :func:`~mtlkit.architectures.capacity.add_capacity`, if it was called."""
 
     def __init__(
         self,
@@ -120,36 +140,36 @@ class Architecture(Pretrained, nn.Module, ABC):
 
     @abstractmethod
     def encode(self, inputs: Any) -> Any:
-        """What all tasks share: a tensor, or a nested list, tuple or dict of tensors, batch first."""
+        """Return the shared features: a tensor, or a nested list, tuple or dict, batch first."""
 
     @abstractmethod
     def predict(self, task: str, shared: Any, inputs: Any) -> Any:
-        """Prediction of one task from its view of the shared features."""
+        """Return the prediction of one task from its view of the shared features."""
 
     def task_modules(self, task: str) -> Iterable[nn.Module | nn.Parameter]:
-        """Modules and parameters that :meth:`predict` uses for ``task`` and for no other."""
+        """Return the modules and parameters that :meth:`predict` uses for ``task`` only."""
         return [self.head(task)]
 
     # What a subclass calls
 
     def by_task(self, modules: Mapping[str, nn.Module]) -> nn.ModuleDict:
-        """Modules by task, under names that PyTorch accepts; :meth:`of_task` finds them."""
+        """Return modules by task, under names that PyTorch accepts; :meth:`of_task` finds them."""
         return nn.ModuleDict({self._keys[task]: module for task, module in modules.items()})
 
     def of_task(self, modules: nn.Module, task: str) -> nn.Module:
-        """The module of ``task`` among those that :meth:`by_task` put together."""
+        """Return the module of ``task`` in a result of :meth:`by_task`."""
         assert isinstance(modules, nn.ModuleDict)
         return modules[self._keys[self.check_task(task)]]
 
     def check_task(self, task: str) -> str:
-        """``task`` itself, or an error that names the known tasks."""
+        """Return ``task``, or raise an error that names the known tasks."""
         if task not in self.tasks:
             raise unknown_name("task", str(task), self.tasks)
         return task
 
     @staticmethod
     def vector_features(size: int) -> Features:
-        """Value of ``features`` for shared vectors (B, size)."""
+        """Return the value of ``features`` for shared vectors (B, size)."""
         return Features("vector", size)
 
     def add_auxiliary(self, term: Tensor) -> None:
@@ -157,13 +177,13 @@ class Architecture(Pretrained, nn.Module, ABC):
         self._auxiliary.add(term)
 
     def set_method(self, method: MethodLike) -> None:
-        """Use another method; one that rotates is told the size of the features.
+        """Use another method; one that rotates is given the size of the features.
 
         Raises:
             SpecError: if the method needs shared features and this network has none.
         """
         dim = None if self.features is None else self.features.dim
-        if not isinstance(method, GradientAggregator):
+        if not isinstance(method, Method):
             parts = methods.expand(method)
             if not self.forks and any(map(_needs_fork, parts)):
                 raise SpecError(self._no_fork_message(parts))
@@ -179,7 +199,7 @@ class Architecture(Pretrained, nn.Module, ABC):
     # What a user calls
 
     def forward(self, inputs: Any) -> dict[str, Any]:
-        """Predictions by task name."""
+        """Return predictions by task name."""
         if isinstance(inputs, Tensor) and not torch.compiler.is_compiling():
             self._seen = (inputs.shape[1:], inputs.dtype)
         self._auxiliary.begin(self.training and torch.is_grad_enabled())
@@ -191,7 +211,7 @@ class Architecture(Pretrained, nn.Module, ABC):
         }
 
     def forward_only(self, task: str, inputs: Any) -> Any:
-        """Prediction of one task; gradients pass the fork as through any other layer."""
+        """Return the prediction of one task; gradients pass the fork as they pass any layer."""
         self.check_task(task)
         self._auxiliary.begin(False)
         training = self.method.training
@@ -203,20 +223,20 @@ class Architecture(Pretrained, nn.Module, ABC):
         return self.predict(task, view, inputs)
 
     def only(self, task: str) -> SingleTask:
-        """A module that computes the prediction of one task alone; the weights are shared with it."""
+        """Return a module that computes only this task's prediction, with the same weights."""
         return SingleTask(self, self.check_task(task))
 
     def head(self, task: str) -> nn.Module:
-        """The last module of ``task``."""
+        """Return the last module of ``task``."""
         if not isinstance(getattr(self, "heads", None), nn.ModuleDict):
             raise UsageError(
-                f"{type(self).__name__} keeps no heads: set self.heads = self.by_task({{...}}), or "
+                f"{type(self).__name__} has no heads: set self.heads = self.by_task({{...}}), or "
                 "override task_modules(task)"
             )
         return self.of_task(self.heads, task)
 
     def task_parameters(self, task: str) -> Iterator[nn.Parameter]:
-        """Parameters above the fork that compute the prediction of ``task`` and of no other."""
+        """Return the parameters above the fork that only ``task`` uses."""
         found: dict[int, nn.Parameter] = {}
         for item in self.task_modules(self.check_task(task)):
             for parameter in [item] if isinstance(item, nn.Parameter) else item.parameters():
@@ -224,15 +244,15 @@ class Architecture(Pretrained, nn.Module, ABC):
         return iter(found.values())
 
     def shared_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters below the fork, whose gradients are merged; without those of the method."""
+        """Return the parameters below the fork, without those of the method."""
         apart = {id(p) for task in self.tasks for p in self.task_parameters(task)}
         apart |= {id(p) for p in self.method.parameters()}
         return (parameter for parameter in self.parameters() if id(parameter) not in apart)
 
     def auxiliary_loss(self) -> Tensor | None:
-        """Term of the last forward pass to add to ``method.total(losses)``, or None.
+        """Return the term of the last forward pass to add to ``method.total(losses)``, or None.
 
-        Each term is returned once: a second call gives None until the next forward pass.
+        Each term is returned once: a second call returns None until the next forward pass.
         """
         return self._auxiliary.take()
 
@@ -254,7 +274,7 @@ class Architecture(Pretrained, nn.Module, ABC):
         return self.method(shared) if self.forks else [shared] * len(self.tasks)
 
     def _forward_each(self, inputs: Any) -> dict[str, Any]:
-        """One pass of the shared part over the batches of all tasks; then each task reads its rows."""
+        """Run the shared part once over the batches of all tasks; each task reads its rows."""
         if not isinstance(inputs, Mapping) or not inputs:
             raise UsageError(
                 f"multi_input takes a mapping from task to inputs, not {type(inputs).__name__}; "
@@ -282,21 +302,34 @@ class Architecture(Pretrained, nn.Module, ABC):
 
 
 class SingleTask(nn.Module):
-    """One task of an architecture: ``forward(x)`` gives its prediction and computes no other head."""
+    """One task of an architecture: ``forward(x)`` computes its prediction and no other head.
 
-    def __init__(self, architecture: Architecture, task: str) -> None:
+    Args:
+        architecture: the network, whose weights are used.
+        task: name of the task.
+        named: return ``{task: prediction}``, as the Trainer expects, instead of the prediction.
+
+    >>> import torch, mtlkit
+    >>> net = mtlkit.create_architecture("hard_sharing(backbone=mlp(16, inputs=4))", {"a": 3, "b": 1})
+    >>> net.only("a")(torch.randn(8, 4)).shape
+    torch.Size([8, 3])
+    """
+
+    def __init__(self, architecture: Any, task: str, *, named: bool = False) -> None:
         super().__init__()
         self.architecture = architecture
         self.task = task
+        self.named = named
         self.training = architecture.training
 
     def forward(self, inputs: Any) -> Any:
-        """The prediction of the task."""
-        return self.architecture.forward_only(self.task, inputs)
+        """Return the prediction of the task."""
+        prediction = self.architecture.forward_only(self.task, inputs)
+        return {self.task: prediction} if self.named else prediction
 
 
 class _AuxiliaryTerm:
-    """Sum of the auxiliary terms of one forward pass. It is not copied or saved with the module."""
+    """The sum of the auxiliary terms of one forward pass; not copied or saved with the module."""
 
     def __init__(self) -> None:
         self._recording = False
@@ -322,7 +355,7 @@ class _AuxiliaryTerm:
 
 
 def _by_channel(part: Part) -> Part:
-    """``rotate`` turns the channels of maps, unless its options say otherwise."""
+    """Rotate the channels of maps, unless the options of ``rotate`` name another axis."""
     return Part("rotate", {"dim": "channel", **part.options}) if part.name == "rotate" else part
 
 
@@ -332,7 +365,7 @@ def _roles(part: Part) -> frozenset[str]:
 
 
 def _merges(part: Part) -> bool:
-    """Whether the part merges gradients otherwise than by their sum."""
+    """Return whether the part merges gradients in another way than by their sum."""
     return "merge" in _roles(part) and not getattr(methods.get(part.name), "is_plain_sum", False)
 
 
@@ -341,7 +374,7 @@ def _needs_fork(part: Part) -> bool:
 
 
 def _without_fork(parts: Iterable[Part]) -> list[Part]:
-    """The nearest method that needs no fork: no rotations, gradients of the parameters."""
+    """Return the nearest method that needs no fork: no rotations, gradients of parameters."""
     kept = [
         Part(part.name, {**part.options, "wrt": "parameters"}) if _merges(part) else part
         for part in parts
@@ -351,7 +384,7 @@ def _without_fork(parts: Iterable[Part]) -> list[Part]:
 
 
 def _module_keys(tasks: Sequence[str]) -> dict[str, str]:
-    """Keys for ``nn.ModuleDict``, which takes neither dots nor the names of its own attributes."""
+    """Return keys for ``nn.ModuleDict``, which accepts neither dots nor its attributes' names."""
     keys: dict[str, str] = {}
     taken = set(dir(nn.ModuleDict()))
     for task in tasks:

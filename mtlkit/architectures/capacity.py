@@ -1,4 +1,4 @@
-"""Rotations as ordinary parameters: the paper's baselines "with R_k", which have RotoGrad's capacity."""
+"""Rotations as ordinary parameters: the paper's baselines "with R_k", with RotoGrad's capacity."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from mtlkit.architectures.base import Architecture
 from mtlkit.errors import SpecError, unknown_name
 from mtlkit.rotations import Axis
 
@@ -16,13 +15,13 @@ _OPTIONS = ("size", "dim")
 
 
 class TaskMatrix(nn.Module):
-    """A square matrix of a task's own, the identity at first, before the task's head.
+    """A square matrix before a task's head, initially the identity.
 
     It is as large as RotoGrad's rotation of that task, but learns from the task's loss like all other
     parameters of the head, and is not kept orthogonal.
 
     Args:
-        size: side of the matrix; features beyond it pass unchanged.
+        size: number of rows; features beyond it pass unchanged.
         dim: axis of the features: -1, ``channel`` or ``flat``, as for ``rotate``.
     """
 
@@ -32,15 +31,15 @@ class TaskMatrix(nn.Module):
         self.matrix = nn.Parameter(torch.eye(size))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features of the same shape."""
+        """Return features of the same shape."""
         return self.axis.apply_one(self.matrix, features)
 
 
-def add_capacity(model: Architecture, options: Mapping[str, Any]) -> None:
+def add_capacity(model: Any, options: Mapping[str, Any]) -> None:
     """Put a :class:`TaskMatrix` before every head of ``model``.
 
     Args:
-        model: an architecture whose heads read the shared features directly.
+        model: an :class:`~mtlkit.Architecture` whose heads read the shared features directly.
         options: ``size`` and ``dim`` as for ``rotate``; by default the whole feature axis.
     """
     for option in options:
@@ -49,7 +48,7 @@ def add_capacity(model: Architecture, options: Mapping[str, Any]) -> None:
     heads = getattr(model, "heads", None)
     if not isinstance(heads, nn.ModuleDict) or model.features is None:
         raise SpecError(
-            f"extra_capacity needs heads that read shared features of known size; not so in {model.name}"
+            f"extra_capacity needs heads that read shared features of known size; {model.name} has none"
         )
     dim = options.get("dim", "channel" if model.features.kind == "map" else -1)
     whole = model.features.flat_size if dim == "flat" else model.features.dim

@@ -1,4 +1,4 @@
-"""From a config string to an architecture."""
+"""Make an architecture from its config string."""
 
 from __future__ import annotations
 
@@ -30,7 +30,17 @@ def create_architecture(
 
     Raises:
         SpecError: for a string that cannot be read, an unknown name or option, or a method that needs
-            shared features where the architecture has none.
+            shared features if the architecture has none.
+
+    >>> import torch, mtlkit
+    >>> net = mtlkit.create_architecture(
+    ...     "hard_sharing(backbone=mlp(16, inputs=4))", {"kind": 3, "size": 1}, method="pcgrad"
+    ... )
+    >>> predictions = net(torch.randn(8, 4))
+    >>> {task: tuple(prediction.shape) for task, prediction in predictions.items()}
+    {'kind': (8, 3), 'size': (8, 1)}
+    >>> losses = {task: prediction.square().mean() for task, prediction in predictions.items()}
+    >>> net.method.total(losses).backward()
     """
     parts = architectures.expand(spec)
     if len(parts) != 1:

@@ -61,7 +61,7 @@ class Features:
 
 
 def last_leaf(features: Any) -> Tensor:
-    """The last tensor of a nested list, tuple or dict: the deepest level of a pyramid."""
+    """Return the last tensor of a nested list, tuple or dict: the deepest level of a pyramid."""
     while isinstance(features, Mapping | list | tuple):  # a proxy of torch.fx is no tensor
         items = features.values() if isinstance(features, Mapping) else features
         features = [item for item in items if item is not None][-1]
@@ -70,7 +70,7 @@ def last_leaf(features: Any) -> Tensor:
 
 
 def describe(output: Any) -> Features:
-    """Kind and size of given features."""
+    """Return the kind and size of given features."""
     leaves, _ = flatten_features(output)
     if not leaves:
         raise SpecError("the backbone returns no tensor")
@@ -94,7 +94,7 @@ def _kind_of(leaf: Tensor) -> tuple[Kind, int]:
 
 @torch.no_grad()
 def measure(module: nn.Module, input_size: int | Sequence[int]) -> Features:
-    """Features of ``module`` for inputs of this size (without the batch), by one pass in eval mode."""
+    """Find the features of ``module`` for inputs of this size (without the batch) by one pass."""
     size = (input_size,) if isinstance(input_size, int) else tuple(input_size)
     parameter = next(module.parameters(), None)
     like: dict[str, Any] = {}
@@ -111,7 +111,7 @@ def measure(module: nn.Module, input_size: int | Sequence[int]) -> Features:
 
 
 def declared_features(module: nn.Module) -> Features | None:
-    """Features that a module declares or that follow from its last layer; None if unknown."""
+    """Return the features that a module declares or its last layer implies; None if unknown."""
     for attribute in ("num_features", "feature_dim"):
         value = getattr(module, attribute, None)
         if isinstance(value, int) and not isinstance(module, _KEEPS_SIZE):

@@ -13,9 +13,9 @@ from mtlkit.config.registry import register_architecture
 
 @register_architecture("hard_sharing")
 class HardSharing(Architecture):
-    """Any backbone, and a head per task on its features.
+    """One backbone that all tasks share, and a head per task on its features.
 
-    Inputs go to the backbone as they are given: a tensor, a dict or a tuple.
+    Inputs are passed to the backbone as they are: a tensor, a dict or a tuple.
 
     Args:
         backbone: ``timm.<model>(...)``, ``mlp(64, inputs=10)``, a net of the paper (``lenet``,
@@ -24,6 +24,19 @@ class HardSharing(Architecture):
             from task to these (see :mod:`mtlkit.architectures.heads`).
         features: number of features, for a backbone module that does not declare it.
         input_size: shape of one sample; the number of features is then found by one pass.
+
+    >>> import mtlkit
+    >>> mtlkit.create_architecture(
+    ...     "hard_sharing(backbone=mlp(64, inputs=10), heads=mlp(50))", {"kind": 3, "size": 1}
+    ... ).head("kind")
+    Head(
+      pool=avg, output=none
+      (layers): Sequential(
+        (0): Linear(in_features=64, out_features=50, bias=True)
+        (1): ReLU()
+        (2): Linear(in_features=50, out_features=3, bias=True)
+      )
+    )
     """
 
     paper = "Caruana, Multitask learning, Machine Learning 28, 1997"
@@ -47,9 +60,9 @@ class HardSharing(Architecture):
         self.set_method(method)
 
     def encode(self, inputs: Any) -> Any:
-        """The backbone's features."""
+        """Return the backbone's features."""
         return self.backbone(inputs)
 
     def predict(self, task: str, shared: Any, inputs: Any) -> Any:
-        """The head's output."""
+        """Return the head's output."""
         return self.head(task)(shared)

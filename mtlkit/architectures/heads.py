@@ -10,9 +10,9 @@ spec                                   what it makes
 =====================================  ==============================================================
 
 ``output=sigmoid|softmax|log_softmax|softplus|relu|tanh|unit`` is applied last, and
-``pool=avg|max|first|none`` says how tokens and maps become a vector before ``linear`` and ``mlp``. In
-Python a head may also be a module, of which every task gets its own copy, or a factory that is called
-with the number of features and of outputs, such as ``nn.Linear``. A mapping gives each task its own.
+``pool=avg|max|first|none`` sets how tokens and maps become a vector before ``linear`` and ``mlp``. In
+Python a head may also be a module, of which every task gets a copy, or a factory that is called with
+the number of features and of outputs, such as ``nn.Linear``. A mapping gives each task its own head.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Head(nn.Module):
         self.output = output
 
     def forward(self, features: Any) -> Tensor:
-        """The prediction."""
+        """Return the prediction."""
         return _OUTPUTS[self.output](self.layers(pooled(last_leaf(features), self.pool)))
 
     @property
@@ -70,12 +70,12 @@ class Head(nn.Module):
         return None if self.pool == "max" or not len(self.layers) else self.layers[0]
 
     def extra_repr(self) -> str:
-        """Options that the layers do not show."""
+        """Return the options that the layers do not show."""
         return f"pool={self.pool}, output={self.output}"
 
 
 def pooled(x: Tensor, how: str) -> Tensor:
-    """(B, d) from tokens (B, T, d) or maps (B, d, H, W); vectors stay as they are."""
+    """Return (B, d) from tokens (B, T, d) or maps (B, d, H, W); vectors stay as they are."""
     if how == "none" or x.dim() == 2:
         return x
     if how == "first":
@@ -85,14 +85,14 @@ def pooled(x: Tensor, how: str) -> Tensor:
 
 
 def layer_sizes(sizes: Sequence[int], hidden: int | Sequence[int]) -> list[int]:
-    """Sizes given by position, as in ``mlp(64, 32)``, and by name, as in ``mlp(hidden=[64, 32])``."""
+    """Join sizes by position, as in ``mlp(64, 32)``, and by name, as in ``mlp(hidden=[64, 32])``."""
     return [*sizes, *([hidden] if isinstance(hidden, int) else hidden)]
 
 
 def make_mlp(
     sizes: Sequence[int], *, norm: str = "none", dropout: float = 0.0, last: bool = False
 ) -> nn.Sequential:
-    """Linear layers with ReLU between them; ``last`` puts a ReLU after the last one too."""
+    """Make linear layers with ReLU between them; ``last`` adds a ReLU after the last one."""
     layers: list[nn.Module] = []
     for index, (inputs, outputs) in enumerate(pairwise(sizes)):
         layers.append(nn.Linear(inputs, outputs))
@@ -163,7 +163,7 @@ _HEADS: dict[str, Callable[..., Head]] = {
 def build_heads(
     heads: Any, features: int | None, outputs: Mapping[str, int], default: str | None = None
 ) -> dict[str, nn.Module]:
-    """One head per task from a spec, a module, a factory, or a mapping or list of these."""
+    """Make one head per task from a spec, a module, a factory, or a mapping or list of these."""
     if isinstance(heads, nn.ModuleDict):
         heads = dict(heads.items())
     if isinstance(heads, Mapping) and "name" not in heads:
@@ -198,7 +198,7 @@ def _build(head: Any, features: int | None, outputs: int, *, copies: bool) -> nn
         if part.name not in ("mlp", "conv") and part.arguments:
             raise SpecError(f"head {part.name} takes options by name only, not {part.arguments[0]!r}")
         if not all(isinstance(size, int) and size > 0 for size in part.arguments):
-            raise SpecError(f"sizes of head {part} must be whole numbers, 1 or more")
+            raise SpecError(f"sizes of head {part} must be integers, 1 or more")
         if features is None and part.name != "identity":
             raise SpecError(
                 f"head {part} needs the number of features, which the backbone does not declare; give "

@@ -1,6 +1,6 @@
-"""An architecture as plain values and as a folder, and back.
+"""Save an architecture as plain values or in a folder, and restore it.
 
-The folder is that of huggingface_hub's mixin: ``config.json`` says what the network is made of,
+The folder is that of huggingface_hub's mixin: ``config.json`` describes the network,
 ``model.safetensors`` holds its weights, ``README.md`` is a model card.
 """
 
@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtlkit._version import __version__
+from mtlkit.architectures.capacity import add_capacity
 from mtlkit.config.files import replacing, write_text
 from mtlkit.config.registry import architectures, option_defaults
 from mtlkit.config.spec import Part, format_spec, parse_call, parse_spec
 from mtlkit.errors import MissingExtraError, MtlkitError, SpecError
-
-if TYPE_CHECKING:
-    from mtlkit.architectures.base import Architecture
 
 try:
     from huggingface_hub import ModelHubMixin, hf_hub_download
@@ -41,13 +39,42 @@ except ImportError:  # networks can be made and trained without it
 
 
 FORMAT = 1
-"""Of the descriptions that are written; a higher number is refused."""
+"""Format of the descriptions that are written; a higher number is refused."""
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
 
-_FIRST_WEIGHTS = ("pretrained", "checkpoint_path")
+_INITIAL_WEIGHTS = ("pretrained", "checkpoint_path")
+
+
+class _NoHub:
+    """Replaces huggingface_hub's mixin if that package is not installed."""
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        super().__init_subclass__()
+
+    def save_pretrained(self, *_: Any, **__: Any) -> Any:
+        """Raise an error that names the extra to install."""
+        raise MissingExtraError("huggingface_hub", "train", "saving or loading a pretrained network")
+
+    push_to_hub = save_pretrained
+
+    @classmethod
+    def from_pretrained(cls, *_: Any, **__: Any) -> Any:
+        """Raise an error that names the extra to install."""
+        raise MissingExtraError("huggingface_hub", "train", "saving or loading a pretrained network")
+
+
+if TYPE_CHECKING:
+    from huggingface_hub import ModelHubMixin
+else:
+    try:
+        from huggingface_hub import ModelHubMixin
+    except ImportError:
+        ModelHubMixin = _NoHub
 
 
 def resolve(spec: str) -> str:
-    """The config string of an architecture with all options, those that were left out included."""
+    """Return the config string of an architecture with all options, defaults included."""
     parts = architectures.expand(spec)
     filled = []
     for part in parts:
@@ -57,8 +84,8 @@ def resolve(spec: str) -> str:
     return format_spec(filled)
 
 
-def describe(network: Architecture) -> dict[str, Any]:
-    """All that :func:`rebuild` needs, as plain values.
+def describe(network: Any) -> dict[str, Any]:
+    """Return what :func:`rebuild` needs to make the architecture ``network`` again, as plain values.
 
     Raises:
         SpecError: for a network that no config string describes.
@@ -68,8 +95,8 @@ def describe(network: Architecture) -> dict[str, Any]:
     except SpecError:
         given = f"the string {network.spec!r}" if network.spec else "no string"
         raise SpecError(
-            f"{type(network).__name__} was made from {given}, which does not describe it; what is to be "
-            "saved must come from create_architecture with options that are plain values"
+            f"{type(network).__name__} was made from {given}, which does not describe it; to save a "
+            "network, make it by create_architecture with options that are plain values"
         ) from None
     described = {
         "architecture": spec,
@@ -81,14 +108,19 @@ def describe(network: Architecture) -> dict[str, Any]:
     return described
 
 
-def rebuild(description: Mapping[str, Any]) -> Architecture:
-    """The network that :func:`describe` described, its weights drawn anew."""
-    from mtlkit.architectures.capacity import add_capacity
-    from mtlkit.architectures.create import create_architecture
-
-    # all weights are about to be replaced: those to start from are not read, and may not be there
-    spec = _without_first_weights(description["architecture"])
-    network = create_architecture(spec, description["tasks"], method=description["method"])
+def rebuild(description: Mapping[str, Any]) -> Any:
+    """Make the network that :func:`describe` described, with new random weights."""
+    # all weights are about to be replaced: the initial ones are not read, and their files may be gone
+    spec = _without_initial_weights(description["architecture"])
+    parts = architectures.expand(spec)
+    try:
+        (part,) = parts
+        factory = architectures.check(part)
+        network = factory(description["tasks"], method=description["method"], **part.options)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, MtlkitError):
+            raise
+        raise SpecError(f"{spec!r} does not describe an architecture: {error}") from None
     network.spec = description["architecture"]
     if description.get("extra_capacity") is not None:
         add_capacity(network, description["extra_capacity"])
@@ -96,15 +128,11 @@ def rebuild(description: Mapping[str, Any]) -> Architecture:
 
 
 def check_format(description: Mapping[str, Any], source: str) -> None:
-    """Refuse what a later version wrote.
-
-    Raises:
-        MtlkitError: that names both versions.
-    """
+    """Raise an error that names both versions if a later version wrote the description."""
     if int(description["format"]) > FORMAT:
         raise MtlkitError(
             f"{source} was written by mtlkit {description.get('version')}, and this is {__version__}, "
-            "which does not know that format yet; upgrade with: pip install -U mtlkit"
+            "which cannot read that format; upgrade with: pip install -U mtlkit"
         )
 
 
@@ -113,16 +141,16 @@ class Pretrained(
     library_name="mtlkit",
     tags=["multi-task-learning"],
 ):
-    """``save_pretrained``, ``from_pretrained`` and ``push_to_hub`` of huggingface_hub, for networks."""
+    """``save_pretrained``, ``from_pretrained`` and ``push_to_hub`` of huggingface_hub."""
 
     def _save_pretrained(self, save_directory: Path) -> None:
         from safetensors.torch import save_model
 
         network: Any = self
         config = {"format": FORMAT, "version": __version__, **describe(network)}
-        with replacing(save_directory / SAFETENSORS_SINGLE_FILE) as temporary:
+        with replacing(save_directory / WEIGHTS) as temporary:
             save_model(network, str(temporary))
-        write_text(save_directory / CONFIG_NAME, json.dumps(config, indent=2) + "\n")
+        write_text(save_directory / CONFIG, json.dumps(config, indent=2) + "\n")
 
     @classmethod
     def _from_pretrained(
@@ -138,28 +166,29 @@ class Pretrained(
         map_location: str = "cpu",
         **_: Any,
     ) -> Any:
+        from huggingface_hub import hf_hub_download
         from safetensors.torch import load_model
 
         if config is None or "architecture" not in config:
             raise MtlkitError(
-                f"{model_id} holds no network of mtlkit: its {CONFIG_NAME} is missing or of another "
+                f"{model_id} holds no network of mtlkit: its {CONFIG} is missing or of another "
                 "library; save_pretrained writes such a folder"
             )
         check_format(config, model_id)
         network = rebuild(config)
-        if not isinstance(network, cls):
+        if not issubclass(type(network), cls):
             raise SpecError(
                 f"{model_id} holds {type(network).__name__}, not {cls.__name__}; "
                 "mtlkit.Architecture.from_pretrained takes any"
             )
         if os.path.isdir(model_id):
-            path = os.path.join(model_id, SAFETENSORS_SINGLE_FILE)
+            path = os.path.join(model_id, WEIGHTS)
             if not os.path.isfile(path):
-                raise MtlkitError(f"{model_id} holds no weights: there is no {SAFETENSORS_SINGLE_FILE}")
+                raise MtlkitError(f"{model_id} holds no weights: there is no {WEIGHTS}")
         else:
             path = hf_hub_download(
                 model_id,
-                SAFETENSORS_SINGLE_FILE,
+                WEIGHTS,
                 revision=revision,
                 cache_dir=cache_dir,
                 force_download=force_download,
@@ -170,13 +199,13 @@ class Pretrained(
         return network.to(map_location).eval()
 
 
-def _without_first_weights(spec: str) -> str:
+def _without_initial_weights(spec: str) -> str:
     parts = [Part(p.name, _kept(p.options), p.arguments) for p in parse_spec(spec)]
     return format_spec(parts)
 
 
 def _kept(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _stripped(value) for key, value in options.items() if key not in _FIRST_WEIGHTS}
+    return {key: _stripped(value) for key, value in options.items() if key not in _INITIAL_WEIGHTS}
 
 
 def _stripped(value: Any) -> Any:

@@ -70,7 +70,7 @@ class Smp(Architecture):
         split: after the ``encoder`` or after the ``decoder``.
         vectors: tasks that predict one vector per image, by a linear layer on the pooled map.
         in_channels: channels of the images.
-        pretrained: True loads SMP's default weights of the encoder, a word names others.
+        pretrained: True loads SMP's default weights of the encoder, a string names others.
         checkpoint_path: file with weights of the encoder.
     """
 
@@ -141,7 +141,7 @@ class Smp(Architecture):
         return _Decoder(model.decoder, model.segmentation_head)
 
     def encode(self, inputs: Tensor) -> Any:
-        """Maps of all scales but the image itself, finest first; or the decoder's output."""
+        """Return the maps of all scales without the image, finest first; or the decoder's output."""
         height, width = inputs.shape[-2:]
         if height % self._stride or width % self._stride:
             raise UsageError(
@@ -152,7 +152,7 @@ class Smp(Architecture):
         return maps[1:] if self.split == "encoder" else self.decoder(maps)
 
     def predict(self, task: str, shared: Any, inputs: Tensor) -> Any:
-        """(B, outputs, H, W), or (B, outputs)."""
+        """Return (B, outputs, H, W), or (B, outputs)."""
         if task in self._vectors:
             return self.head(task)(shared)
         # SMP counts the image as the finest map

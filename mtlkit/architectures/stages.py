@@ -43,7 +43,7 @@ def _build(backbone: Any, input_size: Any) -> nn.Module:
 
 
 def _inner(net: nn.Module) -> nn.Module:
-    """The timm model itself, if it is wrapped to give maps with channels first."""
+    """Return the timm model, without the wrapper that gives maps with channels first."""
     return net.model if isinstance(net, ChannelsFirst) else net
 
 

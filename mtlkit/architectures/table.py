@@ -9,19 +9,24 @@ from torch import Tensor, nn
 
 from mtlkit.architectures.backbones import register_backbone
 from mtlkit.architectures.heads import layer_sizes, make_mlp
-from mtlkit.errors import SpecError
+from mtlkit.errors import SpecError, UsageError
 
 
 class TableEmbedding(nn.Module):
-    """(B, numbers + categories) to (B, numbers + categories * embedding).
+    """Embed the codes of categories: (B, numbers + C) to (B, numbers + C * embedding).
 
     All columns share one embedding matrix, in which each has its own rows: one lookup for all. The row
     of unknown words, a column's first, starts at zero, the mean of the others.
 
     Args:
         numbers: how many inputs are numbers; they come first.
-        categories: number of indices of each category column.
+        categories: number of codes of each of the C category columns.
         embedding: size of an embedding.
+
+    Example:
+        >>> embed = TableEmbedding(numbers=2, categories=[3, 5], embedding=4)
+        >>> embed(torch.tensor([[0.5, -1.0, 2, 4]])).shape
+        torch.Size([1, 10])
     """
 
     offsets: Tensor
@@ -31,8 +36,10 @@ class TableEmbedding(nn.Module):
         super().__init__()
         if numbers < 0 or any(size < 1 for size in categories) or numbers + len(categories) < 1:
             raise SpecError(
-                "backbone table needs numbers=N, 0 or more, and categories=[sizes], each 1 or more, and "
-                f"one input at least; not numbers={numbers}, categories={list(categories)}"
+                "backbone table needs the sizes of its inputs: numbers=N, 0 or more, and "
+                "categories=[number of codes per column], each 1 or more, not "
+                f"numbers={numbers}, categories={list(categories)}. A data set table fills them in: "
+                "load_dataset(...).complete_architecture('hard_sharing(backbone=table(256, 256))')"
             )
         self.numbers = numbers
         self.num_features = numbers + len(categories) * embedding
@@ -47,11 +54,27 @@ class TableEmbedding(nn.Module):
                 self.table.weight[self.offsets] = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """Numbers, then embeddings."""
+        """Return the numbers, then the embeddings.
+
+        Raises:
+            UsageError: for a code that its column does not have; under ``torch.compile`` and in
+                exported networks the lookup itself fails.
+        """
         if self.table is None:
             return x
-        codes = x[:, self.numbers :].long().clamp(min=0).minimum(self.last) + self.offsets  # (B, C)
-        embedded = self.table(codes).flatten(1)
+        codes = x[:, self.numbers :].long()  # (B, C)
+        known = (codes >= 0) & (codes <= self.last)
+        # a code out of range must not be one of the next column's; it is no row at all
+        rows = torch.where(known, codes + self.offsets, self.table.num_embeddings)
+        try:
+            embedded = self.table(rows).flatten(1)
+        except IndexError:
+            column = int((~known).any(0).nonzero()[0])
+            raise UsageError(
+                f"category column {column} has the codes 0 to {int(self.last[column])}, but was given "
+                f"{int(codes[:, column][~known[:, column]][0])}; encode rows with the preprocessing "
+                "that this network was trained with, where 0 is an unknown category"
+            ) from None
         return torch.cat([x[:, : self.numbers].to(embedded.dtype), embedded], dim=1)
 
 
@@ -65,6 +88,17 @@ def _table(
     norm: str = "none",
     dropout: float = 0.0,
 ) -> nn.Module:
+    """Build embeddings and linear layers: ``table(256, 256, embedding=16, norm=batch, dropout=0.1)``.
+
+    Args:
+        hidden_sizes: of the layers; none leaves the embeddings themselves.
+        hidden: the same as a list.
+        numbers: how many inputs are numbers; a data set fills it in.
+        categories: number of codes of each category column; a data set fills it in.
+        embedding: size of an embedding.
+        norm: between the layers: none, batch or layer.
+        dropout: probability in the layers.
+    """
     embed = TableEmbedding(numbers, categories, embedding)
     sizes = layer_sizes(hidden_sizes, hidden)
     if not sizes:

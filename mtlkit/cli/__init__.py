@@ -24,6 +24,7 @@ COMMANDS = {
     "data": "List the data sets, or describe one.",
     "diagnose": "Take some plain steps; say what the tasks' gradients do, and what to try.",
     "doctor": "Show versions, devices and extras; say what is missing.",
+    "evaluate": "Evaluate the network of a run on a labeled file.",
     "export": "Write a trained network as one file: pt2, ONNX or safetensors.",
     "methods": "List all methods, or show the page of one.",
     "predict": "Predict on new samples with the network of a run.",

@@ -1,4 +1,4 @@
-"""``mtlkit data``: the data sets, whether their files are found, and pictures of them."""
+"""``mtlkit data``: the data sets, whether their files are found, their columns and images of them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from mtlkit.cli.options import Plugins
 from mtlkit.cli.pages import page_width, print_description, print_options
 from mtlkit.errors import SpecError
 
+_FEW_TASKS = 20
+
 
 @app.command(
-    epilog="Example: mtlkit data 'scenes(size=96)' --preview scenes.png",
+    epilog="Example: mtlkit data 'table(file=people.csv, targets=[income])'",
 )
 def data(
     spec: Annotated[
-        str | None, typer.Argument(help="A data set, such as multimnist or 'scenes(size=96)'.")
+        str | None, typer.Argument(help="A data set, such as multimnist or 'table(file=...)'.")
     ] = None,
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", help="Folder with the files; else $MTLKIT_DATA.")
     ] = None,
     preview: Annotated[
-        Path | None, typer.Option(help="Write a picture of some samples and their labels.")
+        Path | None, typer.Option(help="Draw some samples and their labels to a file.")
     ] = None,
     split: Annotated[str, typer.Option(help="Split of the preview: train, val or test.")] = "train",
     count: Annotated[int, typer.Option(min=1, max=64, help="Samples in the preview.")] = 8,
@@ -36,7 +38,7 @@ def data(
     if spec is None:
         if preview is not None:
             raise SpecError(
-                "--preview needs a data set, for example: mtlkit data scenes --preview out.png"
+                "--preview needs a data set, for example: mtlkit data multidigits --preview out.png"
             )
         _list(data_dir)
     else:
@@ -62,7 +64,7 @@ def _list(data_dir: Path | None) -> None:
 
 
 def _explain(factory: Any) -> None:
-    """A data set that is nothing without its options."""
+    """Describe a data set that is nothing without its options."""
     import inspect
 
     from mtlkit.cli.catalog import find_options
@@ -89,11 +91,12 @@ def _describe(
         _describe_without_files(made)
         return
     chosen = made.split(split)  # reading the files first reports what is wrong with them
-    typer.echo(textwrap.fill(f"{made.spec}: {made.summary}", page_width()))
+    typer.echo(textwrap.fill(f"{made.title}: {made.summary}", page_width()))
     typer.echo(f"input: {' x '.join(map(str, made.input_shape))}")
     typer.echo("samples: " + ", ".join(f"{len(made.split(name))} {name}" for name in SPLITS))
     typer.echo(f"architecture: {made.default_architecture}")
     _list_tasks(made)
+    _list_inputs(made)
     if preview is not None:
         from mtlkit.data.preview import write_preview
 
@@ -109,14 +112,39 @@ def _describe_without_files(made: Any) -> None:
 
 
 def _list_tasks(made: Any) -> None:
-    typer.echo("tasks:")
-    width = page_width()
+    """Print the tasks; those that differ in nothing but their names share a line."""
+    from mtlkit.data.notes import listed
+
+    groups: dict[str, list[str]] = {}
     for task in made.tasks:
         better = task.higher_is_better.get(task.main_metric, False)
         arrow = "higher is better" if better else "lower is better"
         count = "1 output" if task.outputs == 1 else f"{task.outputs} outputs"
-        line = (
-            f"{task.name}: {task.kind}, {count}, loss {task.loss_name}, "
-            f"metric {task.main_metric} ({arrow})"
-        )
-        typer.echo(textwrap.fill(line, width, initial_indent="  ", subsequent_indent="      "))
+        line = f"{task.kind}, {count}, loss {task.loss_name}, metric {task.main_metric} ({arrow})"
+        groups.setdefault(line, []).append(task.name)
+    typer.echo("tasks:")
+    for line, names in groups.items():
+        few = names if len(names) <= _FEW_TASKS else [listed(names)]
+        for name in few:
+            shown = textwrap.fill(
+                f"{name}: {line}", page_width(), initial_indent="  ", subsequent_indent="      "
+            )
+            typer.echo(shown)
+
+
+def _list_inputs(made: Any) -> None:
+    """Print what became of each input column of a table, and why."""
+    from rich.console import Console
+    from rich.table import Table
+
+    columns = getattr(made, "input_table", None)
+    if not columns:
+        return
+    table = Table("input", "taken as", "missing", "distinct", "notes", box=None, header_style="bold")
+    for column in columns:
+        distinct = f"{column.distinct}" + (f" ({column.rare} rare)" if column.rare else "")
+        table.add_row(column.name, column.taken, str(column.missing), distinct, column.note)
+    console = Console(highlight=False, markup=False, width=max(page_width(), 80))
+    console.print()
+    console.print(table)
+    console.print("missing and distinct are counted in the training rows", style="dim")

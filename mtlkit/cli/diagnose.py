@@ -1,4 +1,4 @@
-"""``mtlkit diagnose``: what the tasks' gradients do to each other, and what to try."""
+"""``mtlkit diagnose``: how the tasks' gradients interact, and what to try."""
 
 from __future__ import annotations
 
@@ -36,17 +36,19 @@ def diagnose(
     steps: Annotated[int, typer.Option(min=1, help="Steps to take.")] = 200,
     wrt: Annotated[
         Literal["features", "parameters"] | None,
-        typer.Option(help="Whose gradients to look at; without, what the network allows."),
+        typer.Option(help="Gradients of what to measure; by default, what the network allows."),
     ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for diagnosis.html and diagnosis.txt.")
     ] = Path("runs/diagnosis"),
     **flags: Any,
 ) -> None:
-    """Take some plain steps; say what the tasks' gradients do to each other, and what to try."""
+    """Train a copy for some steps; say how the tasks' gradients interact, and what to try."""
     settings: dict[str, Any] = {} if config is None else read_yaml(config)
-    # the plain sum, whatever the file says: the tasks are looked at
+    # the plain sum, whatever the file says, because the diagnosis is about the tasks
     chosen = TrainConfig.make({**settings, **flags, "method": "sum", "output": str(output)}, "diagnose")
+    from dataclasses import replace
+
     import mtlkit
     from mtlkit.config.files import write_text
     from mtlkit.training.experiment import build_trainer
@@ -63,6 +65,8 @@ def diagnose(
             lr=chosen.lr,
             seed=chosen.seed,
         )
+    model = f"model: {chosen.architecture or 'the default of the data set'}"
+    found = replace(found, setup=(f"data: {chosen.data}", model, *found.setup[1:]))
     typer.echo(str(found))
     write_text(output / "diagnosis.txt", f"{found}\n")
     typer.echo(f"\nwrote {found.to_html(output / 'diagnosis.html')}")

@@ -1,4 +1,4 @@
-"""``mtlkit report``: the HTML file and the tables of results on disk."""
+"""``mtlkit report``: write the HTML file and the tables of results on disk."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mtlkit.cli import app
 @app.command(epilog="Example: mtlkit report runs/demo --output demo.html")
 def report(
     folder: Annotated[
-        Path, typer.Argument(help="What `mtlkit compare` or `mtlkit train` wrote.", show_default=False)
+        Path, typer.Argument(help="Folder of `mtlkit compare` or `mtlkit train`.", show_default=False)
     ],
     output: Annotated[
-        Path | None, typer.Option(help="The file to write; report.html in the folder by default.")
+        Path | None, typer.Option(help="File to write; report.html in the folder by default.")
     ] = None,
     tables: Annotated[
         bool, typer.Option(help="Write table.md, table.tex and table.csv next to it.")
@@ -32,7 +32,7 @@ def report(
 
     is_comparison = (folder / HEADER).is_file()
     comparison = Comparison.load(folder) if is_comparison else read_trainer_run(folder)
-    with contextlib.suppress(OSError):  # a folder that may only be read
+    with contextlib.suppress(OSError):  # a read-only folder
         for run in comparison.recovered:
             append_result(folder, run)
     if comparison.recovered:

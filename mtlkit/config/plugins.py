@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +19,7 @@ from typing import Any
 from mtlkit.errors import ConfigError
 
 _LOCATION = re.compile(r"(?P<file>[^()'\"]+\.py):(?P<spec>.+)", re.DOTALL)
+_listeners: list[Callable[[ModuleType], None]] = []
 _OWN = Path(__file__).parent.parent
 _LIBRARIES = {"site-packages", "dist-packages", Path(inspect.__file__).parent.name}
 
@@ -43,6 +44,12 @@ def resolve_plugin(plugin: str) -> str:
     return str(Path(plugin).expanduser().resolve()) if is_file else plugin
 
 
+def on_load(listener: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+    """Call ``listener`` with the module of every plugin that is loaded from now on; a decorator."""
+    _listeners.append(listener)
+    return listener
+
+
 def load_plugins(plugins: Iterable[str]) -> None:
     """Load all; see :func:`load_plugin`."""
     for plugin in plugins:
@@ -51,8 +58,6 @@ def load_plugins(plugins: Iterable[str]) -> None:
 
 def load_plugin(plugin: str) -> ModuleType:
     """Import a Python file or a module, once per process.
-
-    A data set of it that has not been registered is registered under its class's name.
 
     Raises:
         ConfigError: where it is absent, its name is taken, or its code fails: with file and line.
@@ -63,7 +68,8 @@ def load_plugin(plugin: str) -> ModuleType:
         name = _module_name(path)
     try:
         module = importlib.import_module(name)
-        _register_datasets(module)
+        for listener in _listeners:
+            listener(module)
     except (Exception, SystemExit) as error:
         raise ConfigError(f"plugin {_explain(error, plugin, path)}") from None
     return module
@@ -91,19 +97,6 @@ def _module_name(path: Path) -> str:
             f"plugin {path}: another module is called {name!r} ({origin}); rename the file"
         )
     return name
-
-
-def _register_datasets(module: ModuleType) -> None:
-    data: Any = sys.modules.get("mtlkit.data")
-    if data is None:
-        return  # then nothing of the module is a data set
-    from mtlkit.data.base import datasets
-
-    for name, found in list(vars(module).items()):
-        is_dataset = inspect.isclass(found) and issubclass(found, data.DataSet)
-        is_own = is_dataset and found.__module__ == module.__name__ and not inspect.isabstract(found)
-        if is_own and name not in datasets.names():
-            datasets.register(name)(found)
 
 
 def _explain(error: BaseException, plugin: str, path: Path | None) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar, Literal, TypeAlias
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
 
-from mtlkit.config.plugins import load_location
+from mtlkit.config.plugins import load_location, on_load
 from mtlkit.config.registry import Registry, option_defaults
 from mtlkit.config.spec import Part, SpecLike, format_spec, parse_spec
 from mtlkit.data.collate import Batch, Targets, collate
@@ -35,6 +37,25 @@ _TABLES = (".csv", ".gz", ".tsv", ".parquet", ".pq")
 
 class DataError(MtlkitError, OSError):
     """Files of a data set that are missing, damaged or in another layout than expected."""
+
+
+def find_path(
+    name: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None, *, folder: bool = False
+) -> Path:
+    """Return a file or folder, given from here or from the folder of the data sets.
+
+    Raises:
+        DataError: where it is in neither.
+    """
+    root = data_dir if data_dir is not None else os.environ.get(ENVIRONMENT) or None
+    places = [Path(name).expanduser()]
+    if root is not None:
+        places.append(Path(root).expanduser() / name)
+    for place in places:
+        if place.is_dir() if folder else place.is_file():
+            return place
+    tried = " or ".join(str(place.absolute()) for place in places)
+    raise DataError(f"there is no {'folder' if folder else 'file'} {tried}")
 
 
 class Split(Dataset[tuple[Tensor, Targets]], ABC):
@@ -75,7 +96,7 @@ class Split(Dataset[tuple[Tensor, Targets]], ABC):
             yield self[index]
 
     def uniform(self, indices: Sequence[int] | NDArray[np.integer], count: int) -> NDArray[np.float64]:
-        """Numbers in [0, 1), (len(indices), count), fixed by seed, epoch and sample."""
+        """Draw numbers in [0, 1), (len(indices), count), fixed by seed, epoch and sample."""
         return sample_uniform(self.seed, self.epoch, indices, count)
 
 
@@ -93,6 +114,13 @@ class TensorSplit(Split):
             (B, ``draws``) numbers in [0, 1).
         draws: how many numbers a sample's augmentation needs.
         transform: called on the inputs last, for standardization.
+        seed: of the augmentation.
+
+    Example:
+        >>> split = TensorSplit(torch.zeros(6, 4), {"age": torch.arange(6.0)[:, None]})
+        >>> inputs, targets = split.batch([1, 3])
+        >>> inputs.shape, targets["age"].flatten().tolist()
+        (torch.Size([2, 4]), [1.0, 3.0])
     """
 
     def __init__(
@@ -128,7 +156,7 @@ class TensorSplit(Split):
         return Batch(*self.batch(indices))
 
     def batch(self, indices: Sequence[int] | Tensor) -> tuple[Tensor, Targets]:
-        """Inputs and targets of these samples, stacked: one indexing operation per tensor."""
+        """Return inputs and targets of these samples, stacked: one indexing operation per tensor."""
         chosen = torch.as_tensor(indices, dtype=torch.long)
         inputs = self.inputs[chosen]
         targets = {name: target[chosen] for name, target in self.targets.items()}
@@ -150,6 +178,18 @@ class DataSet(ABC):
     Args:
         data_dir: folder that holds the data set's own folder; None means ``$MTLKIT_DATA``.
         seed: decides which samples go where, and the augmentations.
+
+    Example:
+        >>> class Line(DataSet):
+        ...     name, input_shape, tasks = "line", (1,), (Task.regression("y"),)
+        ...
+        ...     def make_split(self, split):
+        ...         x = torch.linspace(0, 1, 8)[:, None]
+        ...         return TensorSplit(x, {"y": 2 * x})
+        >>> for inputs, targets in Line().loader("val", batch_size=4):
+        ...     print(inputs.shape, targets["y"].shape)
+        torch.Size([4, 1]) torch.Size([4, 1])
+        torch.Size([4, 1]) torch.Size([4, 1])
     """
 
     name: ClassVar[str]
@@ -184,19 +224,19 @@ class DataSet(ABC):
                 raise SpecError(f"option {option} of {self.name} must be 1 or more, not {count}")
 
     def check_share(self, val_share: float) -> None:
-        """Refuse a share of validation samples that leaves nothing to one side."""
+        """Refuse a fraction of validation samples that leaves nothing to one side."""
         if not 0 < val_share < 1:
             raise SpecError(f"option val_share of {self.name} must be between 0 and 1, not {val_share}")
 
     def open_folder(self) -> Path:
-        """The folder with this data set's files, after checking that all exist."""
+        """Return the folder with this data set's files, after checking that all exist."""
         folder = self.find_files(self.data_dir)
         assert folder is not None
         self.check_files(folder)
         return folder
 
     def draw_validation(self, count: int, share: float) -> tuple[Indices, Indices]:
-        """Indices of the training and of the validation samples among ``count``."""
+        """Draw the indices of the training and of the validation samples among ``count``."""
         train, val = split_indices(count, [share], generator(self.seed, self.name, "split"))
         return train, val
 
@@ -215,8 +255,29 @@ class DataSet(ABC):
         """Samples to report on."""
         return self.make_split("test")
 
+    @cached_property
+    def checksum(self) -> int:
+        """A number that changes with the samples of the data set, their inputs or targets.
+
+        Of splits in memory all samples count, of others sixteen of each, evenly spaced.
+        """
+        value = 0
+        for name in SPLITS:
+            split = self.split(name)
+            value = crc32(str(len(split)).encode(), value)
+            if isinstance(split, TensorSplit):
+                samples: Any = [(split.inputs, split.targets)]
+            else:
+                places = np.linspace(0, len(split) - 1, min(len(split), 16)).astype(int)
+                with split.at_epoch(0):
+                    samples = [split[int(place)] for place in places]
+            for tensor in _tensors(samples):
+                held: Any = tensor.detach().cpu().contiguous().numpy()
+                value = crc32(held, value)
+        return value
+
     def split(self, name: str) -> Split:
-        """The split of this name."""
+        """Return the split of this name."""
         if name not in SPLITS:
             raise SpecError(f"no split {name!r}; the splits are {', '.join(SPLITS)}")
         chosen: Split = getattr(self, name)
@@ -232,7 +293,7 @@ class DataSet(ABC):
         num_workers: int = 0,
         seed: int | None = None,
     ) -> DataLoader[Any]:
-        """A data loader that indexes splits in memory a whole batch at a time.
+        """Return a data loader that indexes splits in memory a whole batch at a time.
 
         Args:
             split: ``"train"``, ``"val"`` or ``"test"``.
@@ -259,12 +320,17 @@ class DataSet(ABC):
         )
 
     def complete_architecture(self, spec: SpecLike) -> SpecLike:
-        """The architecture with what only the data set knows, such as the size of its inputs."""
+        """Return the architecture with what only the data set knows, such as the size of its inputs."""
         return spec
 
     def only(self, tasks: Sequence[str]) -> DataSet:
-        """The data that these tasks need; all of it, unless tasks have data of their own."""
+        """Return the data that these tasks need; all of it, unless tasks have data of their own."""
         return self
+
+    @property
+    def title(self) -> str:
+        """What a heading calls the data set."""
+        return self.spec
 
     @property
     def task_names(self) -> tuple[str, ...]:
@@ -273,7 +339,7 @@ class DataSet(ABC):
 
     @classmethod
     def find_files(cls, data_dir: str | os.PathLike[str] | None = None) -> Path | None:
-        """The folder with this data set's files; None where nothing is read from disk.
+        """Return the folder with this data set's files; None where nothing is read from disk.
 
         Raises:
             DataError: where the folder is not given or does not exist.
@@ -293,7 +359,7 @@ class DataSet(ABC):
 
     @classmethod
     def files_found(cls, data_dir: str | os.PathLike[str] | None = None) -> bool | None:
-        """Whether the files are there; None where nothing is read from disk. Contents are not read."""
+        """Return whether the files are there; None where nothing is read from disk."""
         if cls.folder is None:
             return None
         try:
@@ -312,13 +378,13 @@ class DataSet(ABC):
 
     @classmethod
     def missing(cls, *paths: Path) -> DataError:
-        """The error for files that are not there."""
+        """Make the error for files that are not there."""
         listing = ", ".join(map(str, paths))
         return DataError(f"data set {cls.name}: not found: {listing}.\n{cls.where_to_get()}")
 
     @classmethod
     def where_to_get(cls) -> str:
-        """Where to download the files and how to arrange them, for an error message."""
+        """Say where to download the files and how to arrange them, for an error message."""
         return (
             f"Get the files from {cls.source} and lay them out as\n"
             f"  DATA_DIR/{cls.folder}/{cls.layout}\n"
@@ -329,24 +395,69 @@ class DataSet(ABC):
         return f"<data set {self.spec}: {len(self.tasks)} tasks, seed {self.seed}>"
 
 
+def _tensors(nested: Any) -> Iterator[Tensor]:
+    """Yield the tensors in lists, tuples and mappings."""
+    if isinstance(nested, Tensor):
+        yield nested
+    elif isinstance(nested, Mapping):
+        for value in nested.values():
+            yield from _tensors(value)
+    elif isinstance(nested, list | tuple):
+        for value in nested:
+            yield from _tensors(value)
+
+
 datasets: Registry[Any] = Registry("data set", "mtlkit.data", "mtlkit.data")
 
 
 def register_dataset(name: str, *, replace: bool = False) -> Callable[[Any], Any]:
-    """Register a :class:`DataSet` subclass; packages use entry points in the group ``mtlkit.data``."""
+    """Register a :class:`DataSet` subclass; packages use entry points in the group ``mtlkit.data``.
+
+    Args:
+        name: by which :func:`load_dataset` finds it.
+        replace: whether another data set of this name may be replaced.
+
+    Example:
+        >>> from mtlkit.data.published.multidigits import MultiDigits
+        >>> @register_dataset("few_digits", replace=True)
+        ... class FewDigits(MultiDigits):
+        ...     summary = "a handful of digits"
+        >>> load_dataset("few_digits(train=8, val=4, test=4)").task_names
+        ('left', 'right', 'parity', 'sum', 'pixels')
+    """
     return datasets.register(name, replace=replace)
 
 
+@on_load
+def _register_plugin(module: ModuleType) -> None:
+    """Make the data sets of a plugin known by their classes' names, so that ``my.py:Cars`` is found."""
+    for name, found in list(vars(module).items()):
+        is_dataset = inspect.isclass(found) and issubclass(found, DataSet)
+        is_own = is_dataset and found.__module__ == module.__name__ and not inspect.isabstract(found)
+        if is_own and datasets.canonical(name) not in datasets.names():
+            datasets.register(name)(found)
+
+
 def list_datasets() -> list[str]:
-    """Sorted names of all data sets, plugins included."""
+    """Return the sorted names of all data sets, plugins included.
+
+    >>> "table" in list_datasets()
+    True
+    """
     return datasets.names()
 
 
 def missing_options(part: Part) -> list[str]:
-    """Options that a data set cannot do without and that are not given."""
+    """Return the options that a data set cannot do without and that are not given."""
     defaults = option_defaults(datasets.get(part.name))
     empty = inspect.Parameter.empty
     return [name for name, value in defaults.items() if value is empty and name not in part.options]
+
+
+def _without_frames(part: Part) -> Part:
+    """Return the part with a word in the place of each DataFrame."""
+    options = {k: "DataFrame" if hasattr(v, "columns") else v for k, v in part.options.items()}
+    return Part(part.name, options, part.arguments)
 
 
 def load_dataset(
@@ -355,7 +466,7 @@ def load_dataset(
     seed: int = 0,
     **overrides: Any,
 ) -> DataSet:
-    """A data set from its config string, such as ``"multimnist"`` or ``"scenes(size=96, train=300)"``.
+    """Return a data set from its config string, such as ``"multimnist(train=10000)"``.
 
     ``"my.py:Cars"`` is the class or registered name ``Cars`` of that Python file.
 
@@ -363,11 +474,20 @@ def load_dataset(
         spec: name and options.
         data_dir: folder with the files; None means ``$MTLKIT_DATA``. Embedded data sets need none.
         seed: decides the splits, the pairs of digits, and the augmentations.
-        overrides: options that replace those of the string.
+        overrides: options that replace those of the string, or complete them; a file may be a pandas
+            DataFrame: ``load_dataset("table(targets=[income])", file=frame)``.
 
     Raises:
         SpecError: for an unknown name or option.
         DataError: for files that are missing or damaged; the message says where to get them.
+
+    Example:
+        >>> data = load_dataset("multidigits(train=64, val=16, test=16)", seed=1)
+        >>> data.task_names
+        ('left', 'right', 'parity', 'sum', 'pixels')
+        >>> image, targets = data.train[0]
+        >>> image.shape
+        torch.Size([1, 22, 22])
     """
     if isinstance(spec, DataSet):
         return spec
@@ -388,5 +508,5 @@ def load_dataset(
     made = factory(data_dir, seed, **part.options)
     if not isinstance(made, DataSet):
         raise SpecError(f"data set {part.name!r} is {type(made).__name__}; it must be a DataSet")
-    made.spec = format_spec([part])
+    made.spec = format_spec([_without_frames(part)])
     return made

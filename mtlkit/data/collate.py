@@ -37,6 +37,12 @@ def collate(samples: Sequence[Any]) -> Any:
     A target is a tensor, an array, a number, or a list of numbers and None. A missing one becomes NaN,
     or :data:`~mtlkit.tasks.NO_LABEL` among integers; a task without any label in the batch becomes
     None. A :class:`Batch` is passed on as it is.
+
+    Example:
+        >>> samples = [(torch.zeros(3), {"age": 31.0, "job": 2}), (torch.ones(3), {"age": None})]
+        >>> inputs, targets = collate(samples)
+        >>> inputs.shape, targets
+        (torch.Size([2, 3]), {'age': tensor([31., nan]), 'job': tensor([   2, -100])})
     """
     if isinstance(samples, Batch):
         return samples.inputs, samples.targets
@@ -49,14 +55,14 @@ def collate(samples: Sequence[Any]) -> Any:
 
 
 def stack_targets(targets: Sequence[Any]) -> Tensor | None:
-    """The targets of one task, one after the other; None where all are missing."""
+    """Stack the targets of one task; None where all are missing."""
     tensors = [None if target is None else _as_tensor(target) for target in targets]
     complete = _fill(tensors, lambda known, _: known.shape)
     return None if complete is None else default_collate(complete)
 
 
 def join_targets(parts: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor | None:
-    """The targets of one task in several batches of these sizes, one after the other."""
+    """Join the targets of one task in several batches of these sizes."""
     complete = _fill(parts, lambda known, index: torch.Size([sizes[index], *known.shape[1:]]))
     return None if complete is None else torch.cat(complete)
 
@@ -64,7 +70,7 @@ def join_targets(parts: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor
 def _fill(
     targets: Sequence[Tensor | None], shape: Callable[[Tensor, int], torch.Size]
 ) -> list[Tensor] | None:
-    """The targets in one dtype, missing ones filled in; None where all are missing."""
+    """Return the targets in one dtype, missing ones filled in; None where all are missing."""
     known = [target for target in targets if target is not None]
     if not known:
         return None

@@ -115,7 +115,7 @@ def mix(
     batches: BatchesOf = "all",
     seed: int = 0,
 ) -> DataLoader[Any]:
-    """One loader for training from several, each with the data of its own task or tasks.
+    """Make one loader for training from several, each with the data of its own task or tasks.
 
     The given loaders say which samples there are, in which order (shuffled or not), how they are
     stacked, and how many make a batch.
@@ -127,6 +127,16 @@ def mix(
         batches: ``all``: every batch has samples of all loaders, as many as their batches together;
             the inputs must have one shape. ``one``: every batch is that of one loader.
         seed: of the schedule and of the orders.
+
+    Example:
+        >>> from torch.utils.data import TensorDataset
+        >>> ages = TensorDataset(torch.zeros(8, 3), torch.rand(8, 1))
+        >>> jobs = TensorDataset(torch.ones(16, 3), torch.zeros(16, dtype=torch.long))
+        >>> loaders = {"age": DataLoader(ages, batch_size=2), "job": DataLoader(jobs, batch_size=4)}
+        >>> for inputs, targets in mix(loaders):
+        ...     print(inputs.shape, [len(targets[task]) for task in ("age", "job")])
+        ...     break
+        torch.Size([6, 3]) [6, 6]
     """
     _check(loaders)
     samplers = {name: loader.sampler for name, loader in loaders.items()}
@@ -136,7 +146,7 @@ def mix(
 
 
 def in_turn(loaders: Mapping[str, DataLoader[Any]]) -> DataLoader[Any]:
-    """One loader for evaluation: all samples of the first loader, then those of the next."""
+    """Make one loader for evaluation: all samples of the first loader, then those of the next."""
     _check(loaders)
     sizes = [int(loader.batch_size or 1) for loader in loaders.values()]
     return _loader(loaders, InTurn([loader.sampler for loader in loaders.values()], sizes), 0)

@@ -1,18 +1,64 @@
-"""What a data set decided by itself, said to the user."""
+"""What a data set decided automatically, printed for the user."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
 from mtlkit.config.launching import is_first_process
 
 said: set[str] = set()
-"""Lines that were said in this process."""
+"""Lines that were printed in this process."""
+_SHOWN = 6
 
 
 def say(dataset: str, message: str) -> None:
-    """Say what was decided, once per process: a comparison reads its data many times."""
+    """Print what was decided, once per process: a comparison reads its data many times."""
     line = f"{dataset}: {message}"
     if line not in said and is_first_process():
         said.add(line)
         print(line, file=sys.stderr)
+
+
+def listed(values: Iterable[object], limit: int = _SHOWN) -> str:
+    """Return some values as a list for people: ``'a', 'b' and 3 more``."""
+    shown = [repr(value) if isinstance(value, str) else str(value) for value in values]
+    if len(shown) <= limit:
+        return ", ".join(shown)
+    return f"{', '.join(shown[:limit])} and {len(shown) - limit} more"
+
+
+class Notices:
+    """Messages about columns or targets, of which equal ones are printed as one line.
+
+    Args:
+        dataset: its name, which the lines begin with.
+    """
+
+    def __init__(self, dataset: str) -> None:
+        self.dataset = dataset
+        self._groups: dict[tuple[str, str], list[str]] = {}
+
+    def add(self, what: str, name: str, message: str) -> None:
+        """Note a message about ``name``, a ``what`` such as a column: a sentence, or ``is left out``."""
+        if not message:
+            return
+        self._groups.setdefault((what, message), []).append(name)
+
+    def note(self, message: str) -> None:
+        """Note a message about the data as a whole."""
+        self._groups.setdefault(("", message), [])
+
+    def say(self) -> None:
+        """Print all, and forget them."""
+        for (what, message), names in self._groups.items():
+            if not what:
+                say(self.dataset, message)
+            elif len(names) == 1:
+                joint = " " if message.startswith("is ") else ": "
+                say(self.dataset, f"{what} {names[0]!r}{joint}{message}")
+            else:
+                joint = " are " if message.startswith("is ") else ": "
+                told = message.removeprefix("is ")
+                say(self.dataset, f"{len(names)} {what}s ({listed(names)}){joint}{told}")
+        self._groups = {}

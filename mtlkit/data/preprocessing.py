@@ -38,7 +38,7 @@ class Preprocessing(ABC):
     def read(self, path: str | Path) -> Any:
         """The raw samples of a file or folder as a pandas DataFrame, one row each.
 
-        A row holds what is needed to find the sample: the values of a table, the path of a picture. What
+        A row holds what is needed to find the sample: the values of a table, the path of an image. What
         is wrong with all samples, such as a column that is not there, is a :class:`DataError` here.
         """
 

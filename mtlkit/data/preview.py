@@ -1,4 +1,4 @@
-"""A picture of some samples with their labels."""
+"""An image of some samples with their labels."""
 
 from __future__ import annotations
 

@@ -73,8 +73,13 @@ class Sources(DataSet):
         self.describe()
         if together:
             self.preprocessing = self._joint_preprocessing(tables)
-        elif len({_as_text(source) for source in self.sources.values()}) == 1:  # pictures alike
+        elif len({_as_text(source) for source in self.sources.values()}) == 1:  # images alike
             self.preprocessing = next(iter(self.sources.values())).preprocessing
+
+    @property
+    def title(self) -> str:
+        """The names of the sources."""
+        return f"sources {', '.join(self.sources)}"
 
     def describe(self) -> None:
         """Take tasks, shape of the inputs and network from the sources."""

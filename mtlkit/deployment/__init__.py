@@ -1,1 +1,1 @@
-"""After training: load a run, export its network, predict on new samples."""
+"""After training: load a run, fuse and export its network, predict on and evaluate new samples."""

@@ -1,4 +1,4 @@
-"""A trained network as one file for other programs: ``pt2``, ``onnx`` or ``safetensors``.
+"""Export a trained network as one file for other programs: ``pt2``, ``onnx`` or ``safetensors``.
 
 The network is fused first, so that rotations cost nothing, and the file is read back and compared with
 the network before it gets its name.
@@ -7,7 +7,6 @@ the network before it gets its name.
 from __future__ import annotations
 
 import copy
-import json
 import math
 import os
 import warnings
@@ -21,9 +20,10 @@ import torch
 from mtlkit.config.files import replacing, write_text
 from mtlkit.deployment.formats import WRITERS, Predictor
 from mtlkit.deployment.fusion import fuse
-from mtlkit.deployment.loading import LoadedModel, build, load
+from mtlkit.deployment.loading import description_of, load
+from mtlkit.deployment.model import LoadedModel
 from mtlkit.errors import MtlkitError, SpecError, unknown_name
-from mtlkit.training.record import read_record, readable_json, restore_task
+from mtlkit.training.record import readable_json
 
 FORMATS = tuple(WRITERS)
 TOLERANCE = 1e-4
@@ -31,14 +31,14 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
+    """The result of :func:`export`.
 
     Attributes:
-        path: of the file.
+        path: the file.
         format: ``pt2``, ``onnx`` or ``safetensors``.
-        difference: largest difference of the file's outputs to the network's, relative to the largest
-            output.
-        notes: what is worth knowing, such as rotations that could not be folded.
+        difference: largest difference between the file's outputs and the network's, relative to the
+            largest output.
+        notes: remarks, such as rotations that could not be folded.
     """
 
     path: Path
@@ -53,22 +53,28 @@ def export(
     *,
     format: str | None = None,
     batch: int | Literal["dynamic"] = "dynamic",
+    trust_plugins: bool = False,
 ) -> Exported:
     """Write the network of a run as one file, rotations folded into the heads.
 
     ``pt2`` is read by ``torch.export.load``, ``onnx`` by ONNX Runtime and others; both have an output
-    per task, raw as the network's: logits for classes. ``safetensors`` holds the weights of the fused
-    network, which :func:`mtlkit.load` reads, with a JSON file that describes it. All three carry the
-    record of the run and its preprocessing as metadata ``mtlkit``.
+    per task, the same as the network's: logits for classes. ``safetensors`` holds the weights of the
+    fused network, which :func:`mtlkit.load` reads, with a JSON file that describes it. All three carry
+    the record of the run and its preprocessing as metadata ``mtlkit``.
 
     Args:
-        run: folder of a run, or what :func:`mtlkit.load` gave.
+        run: folder of a run, or a model of :func:`mtlkit.load`.
         output: the file; by default ``model.<format>`` in the run's folder.
         format: ``pt2``, ``onnx`` or ``safetensors``; None takes it from the name of ``output``.
-        batch: samples that the file takes at a time: any number, or this one.
+        batch: batch size that the file accepts: any, or this one.
+        trust_plugins: as for :func:`mtlkit.load`.
 
     Raises:
-        MtlkitError: for a network that cannot be written like this, or whose outputs differ.
+        MtlkitError: for a network that cannot be written in this format, or whose outputs differ.
+
+    >>> import mtlkit
+    >>> mtlkit.export("runs/people", "people.onnx").difference < 1e-4  # doctest: +SKIP
+    True
     """
     chosen = _choose_format(output, format)
     if output is None and isinstance(run, LoadedModel):
@@ -76,11 +82,15 @@ def export(
     if batch != "dynamic" and (not isinstance(batch, int) or batch < 1):
         raise SpecError(f"batch is 'dynamic' or a number of samples, 1 or more, not {batch!r}")
     path = Path(run, f"model.{chosen}") if output is None else Path(output)  # type: ignore[arg-type]
-    loaded = copy.deepcopy(run).cpu().eval() if isinstance(run, LoadedModel) else load(run)
+    loaded = (
+        copy.deepcopy(run).cpu().eval()
+        if isinstance(run, LoadedModel)
+        else load(run, trust_plugins=trust_plugins)
+    )
     size = 3 if batch == "dynamic" else batch
     example = loaded.example(size)
     if example is None:
-        raise MtlkitError("the shape of the inputs is not known: the run's folder does not say it")
+        raise MtlkitError("the shape of the inputs is unknown: the record of the run does not have it")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         fused = fuse(loaded.network, loaded.example(max(size, 2)))
@@ -95,30 +105,8 @@ def export(
                 "relative to the largest; nothing was written"
             )
     if chosen == "safetensors":
-        write_text(_description_of(path), readable_json(loaded.record))
+        write_text(description_of(path), readable_json(loaded.record))
     return Exported(path, chosen, difference, notes)
-
-
-def load_exported(path: Path) -> LoadedModel:
-    """The network of a ``.safetensors`` file that :func:`export` wrote."""
-    from safetensors.torch import load_file
-
-    from mtlkit.data.preprocessing import read_preprocessing
-
-    description = _description_of(path)
-    for file in (path, description):
-        if not file.is_file():
-            raise MtlkitError(f"there is no file {file}; `mtlkit export --format safetensors` writes it")
-    record = read_record(description)
-    network = build(record)
-    try:
-        network.load_state_dict(load_file(path))
-    except RuntimeError as error:
-        raise MtlkitError(f"{path} does not fit the network of {description}: {error}") from None
-    saved = record["preprocessing"]
-    preprocessing = None if saved is None else read_preprocessing(json.dumps(saved))
-    tasks = [restore_task(task) for task in record["tasks"] if task["name"] in record["predicts"]]
-    return LoadedModel(network, tasks, preprocessing, record).eval()
 
 
 def _choose_format(output: str | os.PathLike[str] | None, given: str | None) -> str:
@@ -133,12 +121,8 @@ def _choose_format(output: str | os.PathLike[str] | None, given: str | None) -> 
     return chosen
 
 
-def _description_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}.json")  # model.json is the run's own
-
-
 def _compare(loaded: LoadedModel, read: Predictor, examples: Iterable[Any]) -> float:
-    """The largest difference to the network, relative to its largest output."""
+    """Return the largest difference to the network, relative to its largest output."""
     worst = 0.0
     for example in examples:
         wanted, found = loaded(example), read(example)

@@ -1,4 +1,4 @@
-"""The formats of exported networks: how each is written, and read back."""
+"""Formats of exported networks: how each is written and read back."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mtlkit.deployment.loading import LoadedModel, build
+from mtlkit.deployment.loading import build
+from mtlkit.deployment.model import LoadedModel
 from mtlkit.engine.features import flatten_features
 from mtlkit.errors import MissingExtraError, MtlkitError
 from mtlkit.training.record import Record
 
 METADATA = "mtlkit"
-"""Key under which a file says what its network is: tasks, classes, units, preprocessing."""
+"""Key of the metadata that describe a file's network: tasks, classes, units, preprocessing."""
 _ROTATION = "method.rotation_"
 
 Predictor = Callable[[Any], Mapping[str, Tensor]]
-"""From inputs to predictions by task."""
+"""A function from inputs to predictions by task."""
 Write = Callable[[nn.Module, Any, Path, LoadedModel, bool], Predictor]
 
 
@@ -33,7 +34,7 @@ def _write_pt2(
     with _explained("pt2"):
         program = _program(fused, example, loaded, dynamic)
     extra = {METADATA: json.dumps(describe_export(loaded))}
-    with open(path, "wb") as file:  # by its name, torch would want the suffix
+    with open(path, "wb") as file:  # given a name, torch would require the suffix
         torch.export.save(program, file, extra_files=extra)
     with open(path, "rb") as file:
         read: Any = torch.export.load(file).module()
@@ -52,7 +53,7 @@ def _write_onnx(
     # ONNX has one set of names, and tasks with inputs of their own give these the tasks' names
     inputs = [f"input_{name}" if name in names else name for name in _input_names(example)]
     with _explained("onnx"), _quiet_onnx():
-        # a program, because of a module this would take a dict for its keyword arguments
+        # a program, because for a module this would take a dict for keyword arguments
         written: Any = torch.onnx.export(
             _program(fused, example, loaded, dynamic),
             dynamo=True,
@@ -67,7 +68,7 @@ def _write_onnx(
 
 
 def _onnx_reader(path: Path, names: list[str]) -> Predictor:
-    """ONNX Runtime where it is installed, else the reference of the package onnx."""
+    """Return a reader by ONNX Runtime if it is installed, else by the reference of onnx."""
     session: Any
     try:
         import onnxruntime
@@ -96,7 +97,7 @@ def _write_safetensors(
     record = {**describe_export(loaded), "method": "sum"}
     network, weights = build(record), fused.state_dict()
     if any(_ROTATION in key for key in weights) or not weights.keys() >= network.state_dict().keys():
-        # rotations that no head took up are part of the method
+        # rotations that were not folded are part of the method
         record = describe_export(loaded)
         network, weights = build(record), loaded.network.state_dict()
     kept = {key: weights[key].clone().contiguous() for key in network.state_dict()}
@@ -114,7 +115,7 @@ WRITERS: dict[str, Write] = {
 
 
 def describe_export(loaded: LoadedModel) -> Record:
-    """What the file says about itself: the record of the run, with its preprocessing inside."""
+    """Return the metadata of a file: the record of the run, with its preprocessing inside."""
     chosen = loaded.preprocessing
     return {
         **loaded.record,
@@ -129,7 +130,7 @@ def _program(fused: nn.Module, example: Any, loaded: LoadedModel, dynamic: bool)
 
 
 def _batch_axis(network: nn.Module, example: Any, dynamic: bool) -> Any:
-    """For every input, that the first axis may have any length; None for the example's own."""
+    """Mark the first axis of every input as dynamic; None keeps the example's size."""
     if not dynamic:
         return None
 
@@ -156,20 +157,20 @@ def _input_names(example: Any) -> list[str]:
 
 @contextmanager
 def _explained(format: str) -> Iterator[None]:
-    """Say in a sentence that torch cannot write this network."""
+    """Raise a short error if torch cannot write this network."""
     try:
         yield
-    except Exception as error:  # torch raises many kinds, with a page of text
+    except Exception as error:  # torch raises many kinds, with long texts
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise MtlkitError(
-            f"torch cannot write this network as {format}: {reason.strip()}. If it is the size of the "
-            "batch that cannot vary, give a number: --batch 1; safetensors takes any network"
+            f"torch cannot write this network as {format}: {reason.strip()}. If the batch size cannot "
+            "vary, give a number: --batch 1; safetensors takes any network"
         ) from error
 
 
 @contextmanager
 def _quiet_onnx() -> Iterator[None]:
-    """Without the exporter's remarks about its own parts."""
+    """Silence the exporter's remarks about its own parts."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,108 +1,58 @@
-"""From the folder of a run back to its network."""
+"""Load the trained network of a run folder or of an exported file."""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from mtlkit.architectures.base import SingleTask
 from mtlkit.architectures.saving import rebuild
 from mtlkit.config.plugins import load_plugin
+from mtlkit.data.preprocessing import read_preprocessing
+from mtlkit.deployment.model import LoadedModel
 from mtlkit.errors import ConfigError, MtlkitError, SpecError
-from mtlkit.tasks import Task
+from mtlkit.report.results import HEADER
 from mtlkit.training.checkpoints import CheckpointError, load_checkpoint
-from mtlkit.training.record import RECORD, Record, draw_inputs, read_record, restore_task
+from mtlkit.training.record import RECORD, Record, read_record, restore_task
 
 
-class LoadedModel(nn.Module):
-    """A trained network, with what its inputs and its predictions mean.
+def load(
+    run: str | os.PathLike[str], device: str | torch.device = "cpu", *, trust_plugins: bool = False
+) -> LoadedModel:
+    """Load the trained network of a run, with its best weights, in eval mode.
 
-    ``forward(inputs)`` gives predictions by task, as the network itself does.
-
-    Attributes:
-        network: the architecture; for a single-task run, the module that computes that task.
-        tasks: what is predicted; ``task.decode`` turns predictions into words and units.
-        preprocessing: turns raw samples into inputs; None where the data set has no such thing.
-        record: all that ``model.json`` says.
-    """
-
-    def __init__(
-        self, network: nn.Module, tasks: Sequence[Task], preprocessing: Any, record: Record
-    ) -> None:
-        super().__init__()
-        self.network = network
-        self.tasks = tuple(tasks)
-        self.preprocessing = preprocessing
-        self.record = record
-
-    def forward(self, inputs: Any) -> dict[str, Tensor]:
-        """Predictions by task name."""
-        predictions: dict[str, Tensor] = self.network(inputs)
-        return predictions
-
-    def predict(self, rows: Any, batch_size: int | None = None) -> Any:
-        """A DataFrame of predictions in words and units for raw samples.
-
-        Args:
-            rows: a file that the preprocessing reads, a DataFrame of raw samples, a list of mappings, or
-                a list of pictures' paths.
-            batch_size: samples per pass through the network; None for what suits the input.
-        """
-        from mtlkit.deployment.predicting import predict_rows
-
-        return predict_rows(self, rows, batch_size)
-
-    def example(self, size: int = 2) -> Any:
-        """A drawn batch of inputs, to try the network on; None if its inputs are not known."""
-        drawn = None if self.preprocessing is None else self.preprocessing.example(size)
-        return draw_inputs(self.record.get("input"), size) if drawn is None else drawn
-
-    @property
-    def example_input(self) -> Any:
-        """Two samples, for :func:`mtlkit.fuse`."""
-        return self.example(2)
-
-
-def load(run: str | os.PathLike[str], device: str | torch.device = "cpu") -> LoadedModel:
-    """The trained network of a run, with its best weights, in eval mode.
-
-    The data set's files are not needed.
+    The data set's files are not needed. No code of the folder runs: weights are read as tensors only,
+    and a plugin that the run was trained with is imported only if you trust it.
 
     Args:
         run: folder that ``mtlkit train`` wrote, or the folder of one run of a comparison that kept its
             weights; or a ``.safetensors`` file of ``mtlkit export``.
-        device: where the network goes.
+        device: device of the network.
+        trust_plugins: import the Python files and modules that the folder names as plugins. Leave it
+            False for folders of others; you can also import the plugins yourself before.
 
     Raises:
-        MtlkitError: for a folder without a trained network; the message says what is missing.
+        MtlkitError: for a folder without a trained network, with what is missing, or one that needs a
+            plugin that is not trusted.
+
+    >>> import mtlkit
+    >>> model = mtlkit.load("runs/people")  # doctest: +SKIP
+    >>> model.predict([{"age": 31, "job": "nurse"}])  # doctest: +SKIP
     """
     path = Path(run)
-    if path.suffix == ".safetensors":
-        from mtlkit.deployment.exporting import load_exported
-
-        return load_exported(path).to(device)
-    record = _find_record(path)
-    weights = path / record["weights"]
-    if not weights.is_file():
-        raise MtlkitError(_no_weights(path, record))
-    if record["trained"] is None:
-        warnings.warn(
-            f"the run in {path} is not finished; these are its best weights so far", stacklevel=2
-        )
-    network = build(record)
-    try:
-        network.load_state_dict(load_checkpoint(weights)["model"])
-    except RuntimeError as error:
-        raise CheckpointError(
-            f"the weights in {weights} do not fit the network that {path / RECORD} describes: {error}"
-        ) from None
+    is_file = path.suffix == ".safetensors"
+    record = _read_description(path) if is_file else _find_record(path)
+    _import_plugins(record, str(path), trusted=trust_plugins)
+    network, preprocessing = (_read_exported if is_file else _read_run)(path, record)
     tasks = [restore_task(task) for task in record["tasks"] if task["name"] in record["predicts"]]
-    loaded = LoadedModel(network, tasks, _preprocessing(path, record), record).eval()
+    loaded = LoadedModel(network, tasks, preprocessing, record).eval()
     try:
         return loaded.to(device)
     except (RuntimeError, AssertionError) as error:
@@ -111,25 +61,89 @@ def load(run: str | os.PathLike[str], device: str | torch.device = "cpu") -> Loa
 
 
 def build(record: Record) -> nn.Module:
-    """The network that a record describes, its weights drawn anew."""
-    for plugin in record.get("plugins", ()):
-        try:
-            load_plugin(plugin)
-        except ConfigError as error:  # it may have brought the data set only
-            warnings.warn(f"{error}; what it registers is not known", stacklevel=3)
+    """Make the network that a record describes, with new random weights."""
     outputs = {task["name"]: task["outputs"] for task in record["tasks"]}
-    network = rebuild({**record, "tasks": outputs})
+    network: nn.Module = rebuild({**record, "tasks": outputs})
     if set(record["predicts"]) == set(outputs):
         return network
-    from mtlkit.experiments.jobs import OneTask
-
     (task,) = record["predicts"]
-    return OneTask(network, task)
+    return SingleTask(network, task, named=True)
+
+
+def description_of(path: Path) -> Path:
+    """Return the file that describes the network of an exported ``.safetensors`` file."""
+    return path.with_name(f"{path.name}.json")  # model.json is the run's own
+
+
+def _import_plugins(record: Record, source: str, *, trusted: bool) -> None:
+    """Import the plugins of a record if they are trusted; else require that they are imported."""
+    absent = [plugin for plugin in map(str, record.get("plugins", ())) if not _is_imported(plugin)]
+    if absent and not trusted:
+        flags = " ".join(f"--plugin {plugin}" for plugin in absent)
+        raise MtlkitError(
+            f"{source} was trained with {', '.join(absent)}, which is Python code and is not run unless "
+            f"you say so. If you trust it, add {flags} on the command line; in Python pass "
+            "trust_plugins=True, or import it before"
+        )
+    for plugin in absent:
+        try:
+            load_plugin(plugin)
+        except ConfigError as error:  # it may have registered the data set only
+            warnings.warn(f"{error}; what it registers is not known", stacklevel=3)
+
+
+def _is_imported(plugin: str) -> bool:
+    """Return whether a plugin is imported; a file is imported by its stem, from any folder."""
+    return (Path(plugin).stem if plugin.endswith(".py") else plugin) in sys.modules
+
+
+def _read_run(path: Path, record: Record) -> tuple[nn.Module, Any]:
+    weights = path / record["weights"]
+    if not weights.is_file():
+        raise MtlkitError(_no_weights(path, record))
+    if record["trained"] is None:
+        warnings.warn(
+            f"the run in {path} is not finished; these are its best weights so far", stacklevel=3
+        )
+    network = build(record)
+    try:
+        network.load_state_dict(load_checkpoint(weights)["model"])
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"the weights in {weights} do not fit the network that {path / RECORD} describes: {error}"
+        ) from None
+    if record["preprocessing"] is None:
+        return network, None
+    file = path / record["preprocessing"]
+    try:
+        return network, read_preprocessing(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise MtlkitError(f"the run in {path} has lost its preprocessing: there is no {file}") from None
+
+
+def _read_description(path: Path) -> Record:
+    description = description_of(path)
+    for file in (path, description):
+        if not file.is_file():
+            raise MtlkitError(f"there is no file {file}; `mtlkit export --format safetensors` writes it")
+    return read_record(description)
+
+
+def _read_exported(path: Path, record: Record) -> tuple[nn.Module, Any]:
+    from safetensors.torch import load_file
+
+    network = build(record)
+    try:
+        network.load_state_dict(load_file(path))
+    except RuntimeError as error:
+        raise MtlkitError(
+            f"{path} does not fit the network of {description_of(path)}: {error}"
+        ) from None
+    saved = record["preprocessing"]
+    return network, None if saved is None else read_preprocessing(json.dumps(saved))
 
 
 def _find_record(path: Path) -> Record:
-    from mtlkit.report.results import HEADER
-
     if not path.exists():
         raise MtlkitError(f"there is no folder {path}; give the output folder of `mtlkit train`")
     if (path / RECORD).is_file():
@@ -141,8 +155,8 @@ def _find_record(path: Path) -> Record:
     if (path / "config.yaml").is_file():
         raise MtlkitError(
             f"the run in {path} has no {RECORD}: its network is not made from a config string, or an "
-            "earlier mtlkit wrote it. Train again, or build the network in Python and give it the "
-            f"weights of {path / 'checkpoints' / 'best.pt'}"
+            "earlier mtlkit wrote it. Train again, or build the network in Python and load the weights "
+            f"of {path / 'checkpoints' / 'best.pt'}"
         )
     raise MtlkitError(f"{path} holds no run of mtlkit; give the output folder of `mtlkit train`")
 
@@ -155,19 +169,7 @@ def _no_weights(path: Path, record: Record) -> str:
         )
     if record["trained"] is None:
         return (
-            f"the run in {path} has no weights yet: it was stopped before its first validation; go on "
-            f"with: mtlkit train --config {path / 'config.yaml'} --resume auto"
+            f"the run in {path} has no weights yet: it was stopped before its first validation; resume "
+            f"it with: mtlkit train --config {path / 'config.yaml'} --resume auto"
         )
     return f"the run in {path} has lost its weights: there is no {path / record['weights']}"
-
-
-def _preprocessing(path: Path, record: Record) -> Any:
-    if record["preprocessing"] is None:
-        return None
-    from mtlkit.data.preprocessing import read_preprocessing
-
-    file = path / record["preprocessing"]
-    try:
-        return read_preprocessing(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise MtlkitError(f"the run in {path} has lost its preprocessing: there is no {file}") from None

@@ -1,26 +1,25 @@
-"""A network of mtlkit's own classes as a graph of torch's modules."""
+"""Networks of mtlkit's own classes as graphs of torch's modules, and heads found in such graphs."""
 
 from __future__ import annotations
 
 import copy
 import functools
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from mtlkit.errors import UsageError
 
 
 def is_own_class(module: nn.Module) -> bool:
-    """Whether the class of ``module`` is defined in mtlkit."""
+    """Return whether the class of ``module`` is defined in mtlkit."""
     return type(module).__module__.partition(".")[0] == "mtlkit"
 
 
 def uncompiled_copy(model: nn.Module) -> nn.Module:
-    """A copy of ``model`` in eval mode, without ``torch.compile`` around it or around its parts."""
+    """Return a copy in eval mode, without ``torch.compile`` around the model or its parts."""
     model = copy.deepcopy(model).eval()
     found: list[tuple[str, nn.Module]] = list(model.named_modules(remove_duplicate=False))
     # the innermost first, so that the paths above stay as they are
@@ -35,58 +34,37 @@ def uncompiled_copy(model: nn.Module) -> nn.Module:
 
 
 def traced(model: nn.Module, inputs: tuple[Any, ...] | None) -> nn.Module:
-    """``model`` without mtlkit's classes.
-
-    ``torch.fx`` gives an ordinary module. Where it fails, ``torch.export`` gives a module for inputs of
-    the example's shape, but for the size of the batch.
+    """Return a network of mtlkit's classes as a graph of torch's modules, for inputs of any size.
 
     Args:
         model: a network in eval mode.
-        inputs: an example; needed if the forward pass looks at the shapes of its inputs.
+        inputs: an example; needed if the forward pass reads the shapes of its inputs.
     """
     name = type(model).__name__
     try:
         found = _Tracer(inputs).trace(model)
     except Exception as error:  # a forward may do anything with a proxy
-        if inputs is None:
-            raise UsageError(
-                f"{name} looks at the shapes of its input, so fuse needs one: fuse(model, example) with "
-                "an example of at least two samples, or run the model once before"
-            ) from error
-    else:
-        # a copy, because a traced graph is saved together with the class of its tracer
-        graph = fx.Graph()
-        graph.output(graph.graph_copy(found, {}))
-        module = fx.GraphModule(model, graph, name)
-        module.graph.eliminate_dead_code()
-        module.delete_all_unused_submodules()
-        module.recompile()
-        return module.eval()
-    batches = tuple(_dynamic_batch(given) for given in inputs)
-    try:
-        exported = torch.export.export(model, inputs, dynamic_shapes=batches).module()
-    except Exception as error:
-        raise UsageError(f"{name} cannot be written as a graph of torch modules: {error}") from error
-    # the class of torch.export's own module refuses eval()
-    return fx.GraphModule(exported, exported.graph, name).eval()
-
-
-def _dynamic_batch(given: Any) -> Any:
-    """The first axis of every tensor may have another length than in the example."""
-    if isinstance(given, Tensor):
-        return {0: torch.export.Dim.AUTO}
-    if isinstance(given, Mapping):
-        return {key: _dynamic_batch(item) for key, item in given.items()}
-    if isinstance(given, list | tuple):
-        return type(given)(_dynamic_batch(item) for item in given)
-    return None
+        if inputs is not None:
+            raise UsageError(f"{name} cannot be written as a graph of torch modules: {error}") from error
+        raise UsageError(
+            f"{name} reads the shape of its input, so fuse needs one: fuse(model, example) with an "
+            "example of at least two samples, or run the model once before"
+        ) from error
+    # a copy, because a traced graph is saved together with the class of its tracer
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(found, {}))
+    module = fx.GraphModule(model, graph, name)
+    module.graph.eliminate_dead_code()
+    module.delete_all_unused_submodules()
+    module.recompile()
+    return module.eval()
 
 
 class _Tracer(fx.Tracer):
-    """Traces through mtlkit's own modules and keeps all others whole.
+    """Traces through mtlkit's own modules and keeps all others as they are.
 
     With an example, every node is computed when it is traced. Its value decides branches, and a list of
-    tensors is traced as a list, so a forward may look at ranks and levels; sizes stay variable.
+    tensors is traced as a list, so a forward may read ranks and levels; sizes stay variable.
     """
 
     proxy_buffer_attributes = True  # otherwise what is computed from buffers alone becomes a constant
@@ -123,7 +101,7 @@ class _Tracer(fx.Tracer):
         return opened, args
 
     def _opened(self, given: Any) -> Any:
-        """A proxy of a list or mapping as a list or mapping of proxies."""
+        """Return a proxy of a list or mapping as a list or mapping of proxies."""
         value: Any = self._values.get(given.node) if isinstance(given, fx.Proxy) else None
         if isinstance(value, Mapping):
             return {key: None if item is None else given[key] for key, item in value.items()}
@@ -135,7 +113,7 @@ class _Tracer(fx.Tracer):
         return _Number(node, self)
 
     def value_of(self, proxy: fx.Proxy) -> Any:
-        """What the node computes on the example."""
+        """Return the value of the node on the example."""
         return self._values[proxy.node]
 
     def to_bool(self, obj: fx.Proxy) -> bool:
@@ -188,3 +166,54 @@ class _Number(fx.Proxy):
 
     def __len__(self) -> int:
         return len(self.tracer.value_of(self))  # type: ignore[attr-defined]
+
+
+def find_heads(places: Sequence[tuple[nn.Module, str]], tasks: Sequence[str]) -> dict[int, nn.Module]:
+    """Return by task the module that alone and directly reads the task's view of the features.
+
+    The forward pass of the module that holds the method is traced, with one node per view. No heads are
+    found in a forward pass that cannot be traced.
+
+    Args:
+        places: the modules and attribute names that hold the method; it is replaced.
+        tasks: names of the tasks.
+    """
+    if len(places) != 1:
+        return {}
+    ((holder, name),) = places
+    setattr(holder, name, _Views(len(tasks)))
+    try:
+        graph = _HolderTracer().trace(holder)
+    except Exception:  # a forward may do anything with a proxy
+        return {}
+    called = [node.target for node in graph.nodes if node.op == "call_module"]
+    views = [node for node in graph.nodes if node.target is _view]
+    heads: dict[int, nn.Module] = {}
+    for view in views:
+        readers = list(view.users)
+        direct = len(readers) == 1 and readers[0].target in called and readers[0].args == (view,)
+        is_once = sum(other.args[1] == view.args[1] for other in views) == 1
+        if direct and is_once and called.count(readers[0].target) == 1:
+            heads[int(view.args[1])] = holder.get_submodule(readers[0].target)
+    return heads
+
+
+class _Views(nn.Module):
+    """Stands for a method while the module that holds it is traced."""
+
+    def __init__(self, tasks: int) -> None:
+        super().__init__()
+        self.tasks = tasks
+
+    def forward(self, features: Any) -> list[Any]:
+        create = features.tracer.create_proxy
+        return [create("call_function", _view, (features, task), {}) for task in range(self.tasks)]
+
+
+def _view(features: Any, task: int) -> Any:
+    """Mark the view of a task in a traced graph, which is never run."""
+
+
+class _HolderTracer(fx.Tracer):
+    def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
+        return not isinstance(module, _Views)

@@ -1,10 +1,10 @@
-"""A short plain run on a copy of the model, and what its steps looked like."""
+"""A short run of the plain sum on a copy of the model, and the gradients of its steps."""
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mtlkit.diagnosis.probe import Probe, find_method, install
-from mtlkit.diagnosis.samples import shared_samples
 from mtlkit.errors import SpecError, UsageError
+from mtlkit.method.method import Method
 from mtlkit.tasks import Task, task_names
+from mtlkit.tasks.overlap import labeled_samples
 from mtlkit.training.accelerators import make_accelerator
 from mtlkit.training.loaders import Batch, Batches, prepare_loader
 from mtlkit.training.optimizers import build_optimizer, param_groups
 from mtlkit.training.run_log import Progress
 from mtlkit.training.step import LossModule, check_at_least, check_choice, check_tasks
-from mtlkit.weighting import GradientAggregator
 
 Array = NDArray[np.float64]
 Wrt = Literal["features", "parameters"]
@@ -32,7 +32,7 @@ Wrt = Literal["features", "parameters"]
 
 @dataclass(frozen=True)
 class Measurement:
-    """What S steps over K tasks looked like; NaN for a task that was absent."""
+    """The losses and gradients of S steps over K tasks; NaN for a task that was absent."""
 
     tasks: tuple[str, ...]
     wrt: Wrt
@@ -43,19 +43,23 @@ class Measurement:
     """(S, K) norms of the gradients."""
     cosines: Array
     """(S, K, K) cosines between them."""
+    similarity: Array
+    """(S, K, K) similarity of the gradients over the samples, up to rotations; NaN without a fork."""
     shared_samples: NDArray[np.int64]
     """(K, K) number of samples with labels of both tasks; on the diagonal, of the task."""
     most_together: int
     """Most tasks that had labels in one batch."""
     forked: bool
-    """Whether the model gives a method its features to fork."""
+    """Whether the model passes its features to a method."""
     features: int
-    """Number of shared features; 0 where the model has none to look at."""
+    """Number of shared features; 0 without a fork."""
     dead_features: int
-    """How many of them had one and the same value in all samples of the last quarter of the run."""
+    """How many of them had the same value in all samples of the last quarter of the run."""
     not_finite: int
-    """Steps that were left out because a loss or a gradient was not finite."""
+    """Steps that were skipped because a loss or a gradient was not finite."""
     seconds: float
+    setup: tuple[str, ...] = ()
+    """Model, optimizer and seed, in a few words."""
 
 
 def measure(
@@ -78,7 +82,7 @@ def measure(
     accelerator = make_accelerator("no", 1, (), None)
     if accelerator.num_processes > 1:
         raise UsageError(
-            f"diagnose looks at one process, and {accelerator.num_processes} were started; run it "
+            f"diagnose runs in one process, and {accelerator.num_processes} were started; start it "
             "without a launcher"
         )
     try:  # losses may have parameters of their own
@@ -96,17 +100,19 @@ def measure(
         probe = _choose_probe(model, checked, first, wrt)
         made = _make_optimizer(optimizer, model, lr)
         run = _Run(LossModule(model, checked, accelerator), probe, made)
+        name = optimizer if isinstance(optimizer, str) else type(made).__name__
+        run.setup = (type(model).__name__, f"{name}, lr {made.param_groups[0]['lr']:g}", f"seed {seed}")
         return run.take(batches, steps, Progress(Progress.wanted(progress), steps))
 
 
-def _in_order(tasks: Sequence[Task], method: GradientAggregator | None) -> tuple[Task, ...]:
-    """The tasks in the order in which the model's method knows them."""
+def _in_order(tasks: Sequence[Task], method: Method | None) -> tuple[Task, ...]:
+    """Return the tasks in the order of the model's method."""
     by_name = {task.name: task for task in tasks}
     if method is None:
         return tuple(tasks)
     if set(by_name) != set(method.tasks):
         raise SpecError(
-            f"the method knows the tasks {', '.join(method.tasks)}; given are {', '.join(by_name)}"
+            f"the model's method has the tasks {', '.join(method.tasks)}; given: {', '.join(by_name)}"
         )
     return tuple(by_name[name] for name in method.tasks)
 
@@ -119,7 +125,7 @@ def _first_batch(batches: Batches) -> Batch:
 
 
 def _choose_probe(model: nn.Module, tasks: Sequence[Task], first: Batch, wrt: Wrt | None) -> Probe:
-    """At the features where there are any and they can tell, else at the parameters."""
+    """Measure at the features if there are any and tasks share samples, else at the parameters."""
     names = task_names(tasks)
     probe = Probe(names, wrt or "features")
     install(probe, model)
@@ -128,8 +134,8 @@ def _choose_probe(model: nn.Module, tasks: Sequence[Task], first: Batch, wrt: Wr
         model(first.inputs)
     if wrt == "features" and not probe.forked:
         raise SpecError(
-            f"{type(model).__name__} does not fork its features by a method, so there are none to look "
-            "at; leave wrt out, or give wrt='parameters'"
+            f"{type(model).__name__} does not call method(features), so there are no features to "
+            "measure at; pass wrt='parameters', or leave wrt out"
         )
     shared = shared_samples(tasks, first)
     labeled = shared.diagonal() > 0
@@ -166,6 +172,8 @@ class _Run:
         self.losses: list[Tensor] = []
         self.norms: list[Tensor] = []
         self.cosines: list[Tensor] = []
+        self.similarity: list[Tensor] = []
+        self.setup: tuple[str, ...] = ()
         self.shared_samples = np.zeros((count, count), dtype=np.int64)
         self.most_together = self.not_finite = 0
 
@@ -189,6 +197,7 @@ class _Run:
             losses=_stack(self.losses),
             norms=_stack(self.norms),
             cosines=_stack(self.cosines),
+            similarity=_stack(self.similarity),
             shared_samples=self.shared_samples,
             most_together=self.most_together,
             forked=self.probe.forked,
@@ -196,6 +205,7 @@ class _Run:
             dead_features=dead,
             not_finite=self.not_finite,
             seconds=time.monotonic() - begun,
+            setup=self.setup,
         )
 
     def _step(self, batch: Batch) -> None:
@@ -206,8 +216,9 @@ class _Run:
         device = next(self.module.parameters()).device
         losses = norms = torch.full((count,), torch.nan, device=device)
         cosines = torch.full((count, count), torch.nan, device=device)
+        similarity = torch.full((count, count), torch.nan)
         if any(labels.number for labels in batch.labels.values()):
-            self.probe.last_step.forget()
+            self.probe.start_step()
             self.optimizer.zero_grad()
             total, reported = self.module(*batch)
             total.backward()
@@ -218,15 +229,33 @@ class _Run:
                 self.optimizer.step()
                 if stats is not None:
                     norms, cosines = stats.norms, stats.cosines
+                    similarity = self.probe.similarity()
             else:
                 self.not_finite += 1
         self.losses.append(losses)
         self.norms.append(norms)
         self.cosines.append(cosines)
+        self.similarity.append(similarity)
+
+
+def shared_samples(tasks: Sequence[Task], batch: Batch) -> NDArray[np.int64]:
+    """Return the (K, K) number of samples of a batch that are labeled for both tasks.
+
+    Where the inputs are a mapping by task, every task has samples of its own.
+    """
+    own_inputs = isinstance(batch.inputs, Mapping) and set(batch.inputs) <= {t.name for t in tasks}
+    targets = [batch.targets.get(task.name) for task in tasks]
+    size = max((len(target) for target in targets if target is not None), default=0)
+    masks = np.zeros((len(tasks), size), dtype=np.int64)
+    for mask, task, target in zip(masks, tasks, targets, strict=True):
+        if target is not None:
+            mask[: len(target)] = labeled_samples(task, target, batch.labels[task.name]).numpy()
+    table: NDArray[np.int64] = masks @ masks.T
+    return np.diag(table.diagonal()) if own_inputs else table
 
 
 def _endless(batches: Batches) -> Iterator[tuple[int, Batch]]:
-    """Batches of one epoch after the other, each with the number of its epoch."""
+    """Yield batches epoch after epoch, each with the number of its epoch."""
     epoch = 0
     while True:
         found = False

@@ -1,168 +1,110 @@
-"""The page of a diagnosis: findings, a table of the tasks, and drawings."""
+"""The page of a diagnosis: findings, a table of the tasks, and charts."""
 
 from __future__ import annotations
 
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mtlkit.config.files import write_text
-from mtlkit.diagnosis.affinity import GROUP_COSINE, tree
-from mtlkit.diagnosis.figures import Figures
 from mtlkit.diagnosis.measure import Array
-from mtlkit.diagnosis.sentences import share
-from mtlkit.report.charts import Chart, Line, heat_chart, line_chart, shorten
+from mtlkit.diagnosis.rules import percent
+from mtlkit.diagnosis.summary import Summary
+from mtlkit.report.charts import Chart, Line, heat_chart, line_chart
 from mtlkit.report.page import Cell, Charts, Head, Listing, Note, Section, render_page
 
 if TYPE_CHECKING:
     from mtlkit.diagnosis.result import Diagnosis
 
-_ROW = 28
+_HELP = Note(
+    "Help from other tasks: sum of the mean cosines with them. At equal gradient norms, they add this "
+    "much to the decrease of a task's loss by its own gradient, to first order; at -100 % they undo it."
+)
+_DIRECTIONS = (
+    "Blue is agreement, red is conflict. Similarity ignores how the heads were initialized: 1 where a "
+    "rotation turns the gradients of one task into those of the other, about 0 for unrelated tasks."
+)
 
 
 def write_page(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> Path:
-    """Write the page of a diagnosis; gives its path."""
-    target = Path(path)
-    write_text(target, _page(diagnosis))
-    return target
-
-
-def _page(diagnosis: Diagnosis) -> str:
-    figures = diagnosis.figures
-    first = diagnosis.findings[0]
-    return render_page(
+    """Write the page of a diagnosis and return its path."""
+    summary, first = diagnosis.summary, diagnosis.findings[0]
+    page = render_page(
         "Diagnosis",
         [
-            Section("findings", "What was found, and what to try", _findings(diagnosis)),
-            Section("tasks", "Tasks", [_task_table(figures), _OTHERS]),
-            Section("sizes", "Sizes over time", [Charts(_curves(figures))]),
-            Section("directions", "Directions", [Charts(_directions(figures), note=_DIRECTIONS)]),
+            Section("findings", "Findings", _findings(diagnosis)),
+            Section("tasks", "Tasks", [_task_table(summary), _HELP]),
+            Section("sizes", "Losses and gradient norms", [Charts(_curves(summary))]),
+            Section("directions", "Directions", [Charts(_directions(summary), note=_DIRECTIONS)]),
         ],
-        lead=[_plain(f"{_sentence(first.figure)} Try {first.advice}.")],
-        facts=diagnosis.facts(),
-        legend=figures.tasks,
+        lead=[_sentence(f"{first.text}. Try {first.advice}")],
+        facts=[*diagnosis.origin(), *diagnosis.facts()],
+        legend=summary.tasks,
     )
-
-
-_OTHERS = Note(
-    "Others bring: what the other tasks together add to the decrease of a task's loss, over what the "
-    "task adds itself, to first order. Below -100 % they raise the loss."
-)
-_DIRECTIONS = (
-    "Affinity: what the column's task adds to the decrease of the row's loss, over what the row's task "
-    "adds itself. Blue is help, red is conflict. Agreement is the cosine over the whole run; the dashed "
-    "line parts the groups."
-)
+    write_text(path, page)
+    return Path(path)
 
 
 def _findings(diagnosis: Diagnosis) -> list[Note]:
     notes = []
     for number, finding in enumerate(diagnosis.findings, start=1):
-        notes.append(Note(f"{number}. {_sentence(finding.figure)}", important=True))
-        notes.append(Note(_plain(f"Try {_sentence(finding.advice, capital=False)} Why: {finding.why}.")))
+        notes.append(Note(f"{number}. {_sentence(finding.text)}", important=True))
+        notes.append(Note(_sentence(f"Try {finding.advice}. Why: {finding.why}")))
     return notes
 
 
-def _task_table(f: Figures) -> Listing:
-    rows = []
-    for k, task in enumerate(f.tasks):
-        first, last = f.loss_change[k]
-        rows.append(
-            [
-                Cell(task, series=k),
-                _number(f.labeled_samples[k], "{:.0f}"),
-                _number(first),
-                _number(last),
-                _number(f.typical_norms[k]),
-                Cell(share(f.effect[k], "+"), _known(f.effect[k])),
-            ]
-        )
-    losses = Head("loss at first", "low"), Head("loss at last", "low")
-    heads: list[Head | str] = ["task", "labeled samples", *losses, "gradient norm", "others bring"]
-    return Listing(heads, rows, name="task-table")
+def _task_table(s: Summary) -> Listing:
+    rows = [
+        [
+            Cell(task, series=k),
+            _number(s.labeled_samples[k], "{:.0f}"),
+            _number(s.loss_change[k, 0]),
+            _number(s.loss_change[k, 1]),
+            _number(s.typical_norms[k]),
+            Cell(percent(s.help[k]), _known(s.help[k])),
+        ]
+        for k, task in enumerate(s.tasks)
+    ]
+    losses = Head("first loss", "low"), Head("last loss", "low")
+    heads: list[Head | str] = [
+        "task",
+        "labeled samples",
+        *losses,
+        "gradient norm",
+        "help from other tasks",
+    ]
+    return Listing(heads, rows, name="task-table", sortable=len(rows) > 2)
 
 
-def _curves(f: Figures) -> list[Chart | None]:
-    steps = np.arange(1, f.steps + 1, dtype=np.float64)
+def _curves(s: Summary) -> list[Chart | None]:
+    steps = np.arange(1, s.steps + 1, dtype=np.float64)
 
     def chart(values: Array, title: str) -> Chart | None:
-        lines = [Line(k, task, steps, values[:, k]) for k, task in enumerate(f.tasks)]
+        lines = [Line(k, task, steps, values[:, k]) for k, task in enumerate(s.tasks)]
         positive = not (values[np.isfinite(values)] <= 0).any()
         return line_chart(lines, title, "step", title.lower(), log_y=positive)
 
-    return [chart(f.norms, "Gradient norm"), chart(f.losses, "Loss")]
+    return [chart(s.norms, "Gradient norm"), chart(s.losses, "Loss")]
 
 
-def _directions(f: Figures) -> list[Chart | None]:
-    if len(f.tasks) < 2:
+def _directions(s: Summary) -> list[Chart | None]:
+    if len(s.tasks) < 2:
         return []
+    shares = [["" if math.isnan(v) else f"{v:.0%}" for v in row] for row in s.conflict_share]
+    order = [task for group in s.grouping.groups for task in group]
+    similarity, names = s.similarity[np.ix_(order, order)], [s.tasks[k] for k in order]
     return [
-        _matrix(f, f.cosine, "Mean cosine"),
-        _conflicts(f),
-        _matrix(f, f.affinity, "First-order affinity"),
-        _dendrogram(f),
+        heat_chart(_off_diagonal(s.cosine), s.tasks, "Mean cosine"),
+        heat_chart(-s.conflict_share, s.tasks, "Steps in conflict", texts=shares),
+        heat_chart(_off_diagonal(similarity), names, "Similarity over samples, by group"),
     ]
 
 
-def _matrix(f: Figures, values: Array, title: str) -> Chart:
-    off_diagonal = np.where(np.eye(len(f.tasks), dtype=bool), np.nan, values)  # there it is one
-    made = heat_chart(off_diagonal.tolist(), f.tasks, f.tasks, title, title)
-    # one stands for as much as the task's own, so larger figures have no stronger color
-    made.figure["data"][0] |= {"zmin": -1.0, "zmax": 1.0}
-    return made
-
-
-def _conflicts(f: Figures) -> Chart:
-    """Shares of steps, as red as conflicts are."""
-    made = _matrix(f, -f.conflict_share, "Steps in conflict")
-    made.figure["data"][0] |= {
-        "text": [["" if math.isnan(v) else f"{v:.0%}" for v in row] for row in f.conflict_share],
-        "texttemplate": "%{text}" if f.conflict_share.size <= 150 else "",
-        "hovertemplate": "%{y}, %{x}: %{text}<extra></extra>",
-        "showscale": False,
-    }
-    return made
-
-
-def _dendrogram(f: Figures) -> Chart | None:
-    """The tree of the tasks by agreement."""
-    from scipy.cluster.hierarchy import dendrogram
-
-    links = tree(f.affinity)
-    if links is None:
-        return None
-    placed = dendrogram(links, no_plot=True, labels=list(f.tasks))
-    data: list[dict[str, Any]] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            # the tree is in distances, one minus the agreement, which is what people read
-            "x": [1 - height for height in heights],
-            "y": list(across),
-            "hovertemplate": "agreement %{x:+.2f}<extra></extra>",
-        }
-        for across, heights in zip(placed["icoord"], placed["dcoord"], strict=True)
-    ]
-    leaves = placed["ivl"]
-    lowest = min(1 - float(links[:, 2].max()), 0.0)
-    layout = {
-        "xaxis": {"title": {"text": "agreement"}, "range": [1.02, lowest - 0.05]},
-        "yaxis": {
-            "tickvals": [5 + 10 * number for number in range(len(leaves))],
-            "ticktext": [shorten(name) for name in leaves],
-            "range": [10 * len(leaves), 0],
-        },
-        "shapes": [
-            {"type": "line", "x0": GROUP_COSINE, "x1": GROUP_COSINE, "yref": "paper", "y0": 0, "y1": 1}
-        ],
-        "height": 120 + _ROW * len(leaves),
-        "hovermode": "closest",
-    }
-    groups = "; ".join(", ".join(f.tasks[k] for k in group) for group in f.groups)
-    return Chart("Groups by agreement", {"data": data, "layout": layout}, f"Groups: {groups}.")
+def _off_diagonal(values: Array) -> Array:
+    return np.where(np.eye(len(values), dtype=bool), np.nan, values)
 
 
 def _number(value: float, form: str = "{:.3g}") -> Cell:
@@ -173,9 +115,5 @@ def _known(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _sentence(text: str, capital: bool = True) -> str:
-    return (text[:1].upper() if capital else text[:1]) + text[1:] + "."
-
-
-def _plain(text: str) -> str:
-    return text.replace("`", "")
+def _sentence(text: str) -> str:
+    return (text[:1].upper() + text[1:]).replace("`", "") + "."

@@ -1,4 +1,4 @@
-"""What a diagnosis found, as text, as a page, and as figures to go on with."""
+"""What a diagnosis found, as text, as a page, and as arrays."""
 
 from __future__ import annotations
 
@@ -7,58 +7,77 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-from mtlkit.diagnosis.figures import Figures
+from mtlkit._version import __version__
 from mtlkit.diagnosis.measure import Measurement
-from mtlkit.diagnosis.rules import Finding, apply_rules
-from mtlkit.diagnosis.sentences import share
+from mtlkit.diagnosis.rules import Finding, apply_rules, percent
+from mtlkit.diagnosis.summary import Summary
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a short plain run showed. ``str()`` of it is the text to print."""
+    """What the gradients of a short run showed; ``str()`` returns the text to print.
 
-    figures: Figures
-    """Arrays: losses, norms, cosines, affinity, groups and so on."""
+    >>> import torch, mtlkit
+    >>> tasks = [mtlkit.Task.regression("small"), mtlkit.Task.regression("large")]
+    >>> model = mtlkit.create_architecture("hard_sharing(backbone=mlp(8, 4, inputs=3))", tasks)
+    >>> x = torch.randn(32, 3)
+    >>> batch = (x, {"small": x[:, :1], "large": 1000 * x[:, 1:2]})
+    >>> found = mtlkit.diagnose(model, tasks, [batch], steps=20, progress=False)
+    >>> found.findings[0].rule
+    'different norms'
+    >>> found.summary.norm_ratio > 100
+    True
+    """
+
+    summary: Summary
+    """Arrays: losses, norms, cosines, similarity, groups and so on."""
     findings: list[Finding]
-    """What was found, each with its figure, what to try and why."""
+    """What was found, each with its numbers, what to try and why."""
+    setup: tuple[str, ...] = ()
+    """Data, model, optimizer and seed, in a few words."""
 
     @classmethod
     def of(cls, measured: Measurement) -> Diagnosis:
-        """The diagnosis of a measurement."""
-        figures = Figures(measured)
-        return cls(figures, apply_rules(figures))
+        """Return the diagnosis of a measurement."""
+        summary = Summary(measured)
+        return cls(summary, apply_rules(summary), measured.setup)
 
     def __str__(self) -> str:
         numbered = [_wrap(f"{n}. {finding}") for n, finding in enumerate(self.findings, start=1)]
-        return "\n\n".join(["; ".join(self.facts()), self._table(), *numbered]).replace("`", "")
+        start = [textwrap.fill("; ".join(each), 100) for each in (self.origin(), self.facts())]
+        return "\n\n".join(["\n".join(start), self._table(), *numbered]).replace("`", "")
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
-        """Write a page with the findings and drawings; gives its path."""
+        """Write a page with the findings and charts, and return its path."""
         from mtlkit.diagnosis.page import write_page
 
         return write_page(self, path)
 
     def facts(self) -> list[str]:
-        """What was measured, in a few words."""
-        measured = self.figures.measured
+        """Return how the run was measured, in a few words."""
+        measured, steps = self.summary.measured, self.summary.steps
         facts = [
-            f"{self.figures.steps} plain steps of a copy in {measured.seconds:.1f} s",
+            f"trained a copy for {steps} steps with the plain sum ({measured.seconds:.1f} s)",
             f"gradients of the shared {measured.wrt}",
         ]
         if measured.features:
             facts.append(f"{measured.dead_features} of {measured.features} features dead")
         return facts
 
+    def origin(self) -> list[str]:
+        """Return data, model, optimizer, seed and version."""
+        return [*self.setup, f"mtlkit {__version__}"]
+
     def _table(self) -> str:
-        f = self.figures
-        width = max(4, *(len(task) for task in f.tasks))
-        head = f"{'labels':>7}  {'loss at first':>13}  {'at last':>9}  {'norm':>8}  others bring"
+        s = self.summary
+        width = max(4, *(len(task) for task in s.tasks))
+        head = f"{'labels':>7}  {'first loss':>10}  {'last loss':>9}  {'norm':>8}  help from others"
         lines = [f"{'task':<{width}}  {head}"]
-        for k, task in enumerate(f.tasks):
-            first, last = f.loss_change[k]
+        for k, task in enumerate(s.tasks):
+            first, last = s.loss_change[k]
             lines.append(
-                f"{task:<{width}}  {f.labeled_samples[k]:>7}  {first:>13.4g}  {last:>9.4g}  "
-                f"{f.typical_norms[k]:>8.2g}  {share(f.effect[k], '+')}"
+                f"{task:<{width}}  {s.labeled_samples[k]:>7}  {first:>10.4g}  {last:>9.4g}  "
+                f"{s.typical_norms[k]:>8.2g}  {percent(s.help[k])}"
             )
         return "\n".join(lines)
 

@@ -1,190 +1,409 @@
-"""The rules: what is looked for, the figure that shows it, what to try, and why.
+"""The rules: what each one looks for, the numbers that show it, what to try, and why.
 
-A rule's ``figure`` gives the sentence with the figures where the condition of ``when`` holds, and None
-where it does not, so there is no advice without a figure. :data:`RULES` is in the order of the
-findings: what makes other figures void comes first.
+A rule's ``find`` returns the sentence with the numbers where the condition of ``when`` holds and None
+elsewhere, so there is no advice without numbers. :data:`RULES` is in the order of the findings: what
+invalidates other findings comes first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from mtlkit.diagnosis import sentences as found
-from mtlkit.diagnosis.figures import Figures
+import numpy as np
+
+from mtlkit.diagnosis.summary import ENOUGH_STEPS, Pair, Summary
 
 Kind = Literal["repair", "note"]
+
+NORM_RATIO = 10.0
+NORM_DRIFT = 5.0
+CONFLICT_SHARE, CONFLICT_COSINE, _LEAST_COSINE = 0.6, -0.1, -0.01
+CANCELED = -0.25
+HELP = 0.25
+FEW_LABELS = 0.1
+LOSS_RISE = 0.02
+STANDARD_ERRORS = 3.0
+DEAD_SHARE = 0.1
+_FEW_NAMED, _MOST_NAMED = 3, 20
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One row of the table."""
+    """One row of the table of rules.
+
+    Attributes:
+        name: of the rule.
+        when: its condition, in words.
+        find: returns the sentence with the numbers, or None where the condition does not hold.
+        advice: what to try.
+        why: the reason.
+        kind: ``"repair"`` where something should be changed, else ``"note"``.
+        at_parameters: what to try instead where only gradients of the parameters can be merged.
+    """
 
     name: str
     when: str
-    figure: Callable[[Figures], str | None]
+    find: Callable[[Summary], str | None]
     advice: str
     why: str
     kind: Kind = "repair"
+    at_parameters: str = ""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule that applies, with the figures that show it."""
+    """A rule whose condition holds.
+
+    Attributes:
+        rule: its name.
+        kind: ``"repair"`` or ``"note"``.
+        text: the sentence with the numbers that show it.
+        advice: what to try.
+        why: the reason.
+    """
 
     rule: str
     kind: Kind
-    figure: str
+    text: str
     advice: str
     why: str
 
     def __str__(self) -> str:
-        return f"{self.figure}\n  try  {self.advice}\n  why  {self.why}"
+        return f"{self.text}\n  try  {self.advice}\n  why  {self.why}"
+
+
+def _not_finite(s: Summary) -> str | None:
+    count = s.measured.not_finite
+    return f"{count} of {s.steps} steps had a loss or gradient that is not finite" if count else None
+
+
+def _no_labels(s: Summary) -> str | None:
+    tasks = [k for k, count in enumerate(s.labeled_samples) if count == 0]
+    return f"no label in {s.steps} batches: {_names(s, tasks)}" if tasks else None
+
+
+def _unreached(s: Summary) -> str | None:
+    if not s.unreached:
+        return None
+    return f"gradient 0 at the shared {s.wrt} in all {s.steps} steps: {_names(s, s.unreached)}"
+
+
+def _one_task_per_batch(s: Summary) -> str | None:
+    if len(s.tasks) < 2 or s.measured.most_together > 1:
+        return None
+    return f"each of the {s.steps} batches has labels of at most one task, so no pair was measured"
+
+
+def _different_samples(s: Summary) -> str | None:
+    if not s.apart or s.measured.most_together < 2:
+        return None
+    if len(s.apart) == len(s.pairs) > 1:
+        return f"0 samples are labeled for two tasks ({len(s.tasks)} tasks, {len(s.pairs)} pairs)"
+    return f"0 samples are labeled for both of {_some((_pair(s, p) for p in s.apart), _FEW_NAMED)}"
+
+
+def _no_fork(s: Summary) -> str | None:
+    return None if s.measured.forked else f"no call of method(features) in {s.steps} steps"
+
+
+def _few_labels(s: Summary) -> str | None:
+    counts = np.array(s.labeled_samples)
+    few = [k for k, n in enumerate(counts) if 0 < n < FEW_LABELS * counts.max()]
+    if not few:
+        return None
+    listed = _some((f"{s.tasks[k]} {counts[k]}" for k in few), _FEW_NAMED)
+    return f"labeled samples: {listed}, against {counts.max()} of {s.tasks[int(counts.argmax())]}"
+
+
+def _different_norms(s: Summary) -> str | None:
+    if s.norm_ratio < NORM_RATIO:
+        return None
+    norms = np.where(s.typical_norms > 0, s.typical_norms, np.nan)
+    ends = [int(np.nanargmax(norms)), int(np.nanargmin(norms))]
+    listed = "; ".join(f"{s.tasks[k]} {norms[k]:.3g}" for k in ends)
+    return f"gradient norms differ {_times(s.norm_ratio)} ({listed}), losses {_times(s.loss_ratio)}"
+
+
+def _drifting_norms(s: Summary) -> str | None:
+    if s.norm_drift is None or s.steps < ENOUGH_STEPS:
+        return None
+    (i, j), first, last = s.norm_drift
+    if max(first / last, last / first) < NORM_DRIFT:
+        return None
+    ratio = f"the gradient norm of {s.tasks[i]} changes from {_times(first)} to {_times(last)}"
+    return f"{ratio} that of {s.tasks[j]}"
+
+
+def _rising_losses(s: Summary) -> str | None:
+    first, last = s.loss_change.T
+    rises = last - first > LOSS_RISE * np.abs(first)
+    tasks = np.flatnonzero(rises & (s.loss_rise > STANDARD_ERRORS))
+    if not len(tasks) or s.steps < ENOUGH_STEPS:
+        return None
+    pieces = (f"{s.tasks[k]} from {first[k]:.3g} to {last[k]:.3g}" for k in tasks)
+    return "losses rise: " + _some(pieces, _FEW_NAMED)
+
+
+def _conflicts(s: Summary, *, large: bool) -> list[Pair]:
+    """Return pairs that conflict beyond chance in most steps, with large or with small cosines."""
+    found = [
+        p
+        for p in s.judged
+        if s.conflict_share[p] >= CONFLICT_SHARE
+        and s.cosine[p] < -s.beyond_chance * np.nan_to_num(s.cosine_error[p])
+        and (s.cosine[p] <= CONFLICT_COSINE) == large
+        and s.cosine[p] <= _LEAST_COSINE
+    ]
+    return sorted(found, key=lambda p: s.cosine[p])
+
+
+def _lasting_conflicts(s: Summary) -> str | None:
+    pairs = _conflicts(s, large=True)
+    return "lasting conflicts: " + _conflicting(s, pairs) if pairs else None
+
+
+def _small_conflicts(s: Summary) -> str | None:
+    pairs = _conflicts(s, large=False)
+    return "small conflicts: " + _conflicting(s, pairs) if pairs else None
+
+
+def _conflicting(s: Summary, pairs: list[Pair]) -> str:
+    return _some(
+        (
+            f"{_pair(s, p)} in {s.conflict_share[p]:.0%} of the steps, mean cosine {s.cosine[p]:+.2f}"
+            for p in pairs
+        ),
+        _MOST_NAMED,
+    )
+
+
+def _canceled(s: Summary) -> str | None:
+    judged = {task for pair in s.judged for task in pair}
+    line = np.minimum(CANCELED, -s.beyond_chance * s.help_error)
+    tasks = [k for k in np.argsort(s.help) if s.help[k] <= line[k] and k in judged]
+    if not tasks:
+        return None
+    return "at equal gradient norms, the other tasks cancel " + _some(
+        (f"{-s.help[k]:.0%} of the progress of {s.tasks[k]}" for k in tasks), _FEW_NAMED
+    )
+
+
+def _groups(s: Summary) -> str | None:
+    found = s.grouping
+    if len(found.groups) < 2:
+        return None
+    groups = "; ".join(", ".join(s.tasks[k] for k in group) for group in found.groups)
+    means = f"mean similarity {found.within:.2f} within, {found.between:.2f} between"
+    return f"groups of tasks: {groups} ({means})"
+
+
+def _dead_features(s: Summary) -> str | None:
+    if s.dead_share < DEAD_SHARE:
+        return None
+    dead, count = s.measured.dead_features, s.measured.features
+    return f"{dead} of {count} shared features ({s.dead_share:.0%}) are the same for every sample"
+
+
+def _helpful_pairs(s: Summary) -> str | None:
+    pairs = [p for p in s.judged if s.cosine[p] >= HELP]
+    if not pairs:
+        return None
+    pairs.sort(key=lambda p: -s.cosine[p])
+    return "tasks that help each other: " + _some(
+        (f"{_pair(s, p)}, mean cosine {s.cosine[p]:+.2f}" for p in pairs), _FEW_NAMED
+    )
+
+
+def _nothing(s: Summary) -> str:
+    text = f"nothing to repair: gradient norms differ {_times(s.norm_ratio)}"
+    if s.judged:
+        lowest = min(s.judged, key=lambda p: s.cosine[p])
+        text += f", the lowest mean cosine is {s.cosine[lowest]:+.2f} ({_pair(s, lowest)})"
+    if s.measured.features:
+        text += f", {s.dead_share:.0%} of the features are dead"
+    if s.steps < ENOUGH_STEPS:
+        text += f"; {s.steps} steps are too few to find conflicts or trends"
+    return text
+
+
+def _names(s: Summary, tasks: Iterable[int]) -> str:
+    return _some((s.tasks[k] for k in tasks), _FEW_NAMED)
+
+
+def _pair(s: Summary, pair: Pair) -> str:
+    return f"{s.tasks[pair[0]]} and {s.tasks[pair[1]]}"
+
+
+def _some(pieces: Iterable[str], most: int) -> str:
+    """Join the first pieces, and say how many there are besides."""
+    listed = list(pieces)
+    rest = len(listed) - most
+    return "; ".join(listed[:most]) + (f"; and {rest} more" if rest > 0 else "")
+
+
+def _times(factor: float) -> str:
+    return f"{factor:,.0f} x" if factor >= 100 else f"{factor:.2g} x"
 
 
 RULES: tuple[Rule, ...] = (
     Rule(
         "not finite",
         "a loss or gradient is infinite or NaN",
-        found.not_finite,
+        _not_finite,
         "a lower learning rate, `max_grad_norm` or float32; check the data of those batches",
-        "these steps were left out, so the figures below may not be those of your run",
+        "these steps were skipped, so the numbers below may not be those of your run",
     ),
     Rule(
         "no labels",
         "a task has no label in the whole run",
-        found.without_labels,
-        "check the names of the targets and how missing labels are encoded, or leave the task out",
+        _no_labels,
+        "check the names of the targets and how missing labels are encoded, or remove the task",
         "a task without labels has no loss, and its head is never trained",
     ),
     Rule(
         "unreached",
         "a task with labels has no gradient where tasks share",
-        found.unreached,
-        "look for detach(), a frozen part, a saturated loss, or a head that does not read its own view "
-        "of method(features)",
+        _unreached,
+        "look for a detach() or frozen layers between the shared part and the loss, and compute its "
+        "predictions from the features that method(features) returned for it",
         "the shared layers learn nothing from it, and no method can change that",
     ),
     Rule(
         "one task per batch",
         "no batch has labels of two tasks",
-        found.single_batches,
+        _one_task_per_batch,
         "batches of all tasks; for sources, `batches=all`",
-        "a method is given one gradient at a time, and has nothing to merge",
+        "a method receives one gradient at a time, and has nothing to merge",
     ),
     Rule(
         "different samples",
-        "two tasks are never labeled on the same sample",
-        found.different_samples,
+        "no sample is labeled for both of two tasks",
+        _different_samples,
         "methods with `wrt=parameters`, such as `cagrad(wrt=parameters)`",
-        "at the features a gradient has a row per sample, so theirs are orthogonal whatever they want; "
-        "only at the parameters do they meet",
+        "if no sample is labeled for both tasks, their feature gradients never overlap; gradients of "
+        "the parameters do",
     ),
     Rule(
         "no fork",
         "the model does not call method(features)",
-        found.no_fork,
+        _no_fork,
         "`wrt=parameters` with every method named here, as in `cagrad(wrt=parameters)`; `rotograd` "
-        "needs a fork",
-        "without features to merge at, gradients of the parameters are merged, at a backward per task",
+        "needs method(features)",
+        "without shared features, gradients of the parameters are merged, at one backward pass per task",
         kind="note",
     ),
     Rule(
         "few labels",
-        f"a task has fewer than {found.FEW_LABELS:.0%} of the labels of another",
-        found.few_labels,
+        f"a task has fewer than {FEW_LABELS:.0%} of the labels of another",
+        _few_labels,
         "sample its data more often, or use larger batches; then diagnose again",
         "the gradient of a few labels is mostly noise, and no method can tell it from a signal",
     ),
     Rule(
         "different norms",
-        f"gradient norms differ {found.NORM_RATIO:.0f} x or more",
-        found.different_norms,
-        "`scale`, `imtl_g` or `normalize` before anything else; or losses in other units",
-        "a sum follows the largest gradient: the other tasks hardly move what is shared, and whatever "
-        "conflicts with it loses",
+        f"gradient norms differ {NORM_RATIO:.0f} x or more",
+        _different_norms,
+        "`imtl_g`, `scale` or `normalize` before anything else; or rescale the losses",
+        "the sum follows the largest gradient: the other tasks hardly change the shared layers",
+        at_parameters="`imtl_g(wrt=parameters)` or `normalize` before anything else; or rescale the "
+        "losses",
     ),
     Rule(
         "drifting norms",
-        f"the ratio of two norms changes {found.NORM_DRIFT:.0f} x during the run",
-        found.drifting_norms,
-        "weights that adapt: `gradnorm`, `imtl_g` or `scale`, rather than fixed ones",
+        f"the ratio of two gradient norms changes {NORM_DRIFT:.0f} x during the run",
+        _drifting_norms,
+        "a method that balances the gradients in every step, `imtl_g` or `scale`, not fixed weights",
         "weights that fit the beginning do not fit the end",
+        at_parameters="a method that balances the gradients in every step, `imtl_g(wrt=parameters)`, "
+        "not fixed weights",
     ),
     Rule(
         "rising losses",
-        f"a loss ends more than {found.LOSS_RISE:.0%} above where it began, beyond chance",
-        found.rising_losses,
+        f"a loss ends more than {LOSS_RISE:.0%} above its start, beyond chance",
+        _rising_losses,
         "first a lower learning rate; then the task alone, to see whether it can be learned",
         "every task must be able to improve on its own before a method can be judged",
     ),
     Rule(
         "lasting conflicts",
-        f"a pair conflicts in {found.LASTING_SHARE:.0%} of the steps or more, with a mean cosine of "
-        f"{found.LASTING_COSINE} or less",
-        found.lasting_conflicts,
-        "`rotograd`, `cagrad` or `upgrad`; or more room of their own: `mmoe`, `ple`, `mtan`",
-        "the tasks want different things of the shared layers, step after step",
+        f"a pair conflicts in {CONFLICT_SHARE:.0%} of the steps or more, with a mean cosine of "
+        f"{CONFLICT_COSINE} or less",
+        _lasting_conflicts,
+        "`cagrad`, `upgrad` or `rotograd`; or more task-specific layers: `mmoe`, `ple`, `mtan`",
+        "the tasks pull the shared layers in opposite directions, step after step",
+        at_parameters="`cagrad(wrt=parameters)` or `upgrad(wrt=parameters)`; or more task-specific "
+        "layers: `mmoe`, `ple`",
     ),
     Rule(
-        "costly others",
-        f"the others take back {-found.COST:.0%} or more of a task's own decrease, also at equal norms",
-        found.costly_others,
-        "`nash_mtl`, `cagrad` or `upgrad`, which let no task pay for others; or a larger weight for it",
-        "to first order, a step by the sum lowers its loss that much less than a step of its own would",
+        "canceled progress",
+        f"at equal gradient norms, the other tasks cancel {-CANCELED:.0%} or more of a task's progress",
+        _canceled,
+        "`nash_mtl`, `cagrad` or `upgrad`; or a larger weight for this task",
+        "to first order, a step along the sum lowers its loss that much less than its own gradient does",
+        at_parameters="`nash_mtl(wrt=parameters)`, `cagrad(wrt=parameters)` or "
+        "`upgrad(wrt=parameters)`; or a larger weight for this task",
     ),
     Rule(
         "groups",
-        f"tasks agree within groups, by {found.GROUP_GAP} more than between them",
-        found.task_groups,
-        "one network per group, or branches: `ltb`, `mmoe`, `ple`",
-        "what a group gains by sharing it does not gain from the other groups",
+        "tasks are similar within groups, and at most half as similar between them",
+        _groups,
+        "compare one network per group, or branches (`ltb`, `mmoe`, `ple`), with one network for all",
+        "the tasks of a group need similar changes of the features, those of different groups do not",
     ),
     Rule(
         "dead features",
-        f"{found.DEAD_SHARE:.0%} of the shared features or more never change",
-        found.dead_features,
+        f"{DEAD_SHARE:.0%} of the shared features or more never change",
+        _dead_features,
         "a lower learning rate, normalization before the activation, a leaky one, or a narrower layer",
         "no task can read anything from them, and behind a ReLU no gradient revives them",
     ),
     Rule(
-        "chance conflicts",
-        f"a pair conflicts now and then, with a mean cosine within {found.CHANCE_COSINE} of zero",
-        found.chance_conflicts,
-        "larger batches rather than a method against conflicts",
-        "the tasks are orthogonal on average: the conflicts are those of the batches, not of the tasks",
+        "small conflicts",
+        f"a pair conflicts in {CONFLICT_SHARE:.0%} of the steps or more, with a mean cosine between "
+        f"{CONFLICT_COSINE} and 0",
+        _small_conflicts,
+        "no method for these pairs yet: nearly orthogonal gradients hardly affect each other",
+        "a method that removes conflicts changes such gradients by a few percent",
         kind="note",
     ),
     Rule(
         "help",
-        f"a task brings another {found.HELP:.0%} or more of its own decrease, at a mean cosine of "
-        f"{found.HELP} or more",
-        found.helpful_pairs,
+        f"two tasks have a mean cosine of {HELP} or more",
+        _helpful_pairs,
         "keep them in one network",
-        "to first order, a step for the one is a step for the other",
+        "to first order, a step for one is a step for the other",
         kind="note",
     ),
 )
 
 NOTHING = Rule(
     "nothing",
-    "none of the rules above asks for a repair",
-    found.nothing,
-    "the plain sum, with tuned weights (`mtlkit tune`)",
-    "no figure shows what another method would repair, and a tuned sum is hard to beat",
+    "none of the rules above asks for a change",
+    _nothing,
+    "the plain sum with tuned weights (`mtlkit tune`)",
+    "none of the numbers shows a problem that a method would solve, and a tuned sum is hard to beat",
     kind="note",
 )
 
 
-def apply_rules(figures: Figures) -> list[Finding]:
-    """The findings of all rules; that nothing needs repair is one of them."""
-    findings = [
-        Finding(rule.name, rule.kind, text, rule.advice, rule.why)
-        for rule in RULES
-        if (text := rule.figure(figures)) is not None
-    ]
+def apply_rules(summary: Summary) -> list[Finding]:
+    """Return the findings of all rules; that nothing needs a change is one of them."""
+    shared = len(summary.apart) < max(len(summary.pairs), 1)
+    at_features = summary.measured.forked and shared
+    findings = []
+    for rule in RULES:
+        if (text := rule.find(summary)) is not None:
+            advice = rule.advice if at_features else rule.at_parameters or rule.advice
+            findings.append(Finding(rule.name, rule.kind, text, advice, rule.why))
     if not any(finding.kind == "repair" for finding in findings):
-        text = NOTHING.figure(figures) or ""
+        text = NOTHING.find(summary) or ""
         findings.insert(0, Finding(NOTHING.name, NOTHING.kind, text, NOTHING.advice, NOTHING.why))
     return findings
+
+
+def percent(part: float) -> str:
+    """Return a part with its sign in percent; a dash where it is not known."""
+    return f"{round(part, 2) + 0.0:+.0%}" if math.isfinite(part) else "-"

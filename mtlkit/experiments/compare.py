@@ -28,12 +28,13 @@ from mtlkit.config.logs import plain_values
 from mtlkit.errors import ConfigError, MtlkitError, UsageError, unknown_name
 from mtlkit.experiments.compare_config import CONFIG, CompareConfig
 from mtlkit.experiments.entries import SINGLE_TASK
-from mtlkit.experiments.jobs import FREE, Job, Outcome, read_outcome, write_json
+from mtlkit.experiments.jobs import FREE, Job, Outcome, forget_data, read_outcome, write_json
 from mtlkit.experiments.launchers import choose_launcher, cores, number_of_jobs
 from mtlkit.experiments.live_table import LiveTable
 from mtlkit.experiments.preflight import check_first_step
 from mtlkit.experiments.timing import time_steps
 from mtlkit.experiments.weightings import front_entries
+from mtlkit.report.endpoint import Endpoint
 from mtlkit.report.histories import HistoryRow, read_history
 from mtlkit.report.report import write_report
 from mtlkit.report.results import (
@@ -165,6 +166,7 @@ def write_tables(comparison: Comparison, folder: str | os.PathLike[str]) -> Path
 def _task_records(config: CompareConfig) -> list[TaskRecord]:
     from mtlkit.data import load_dataset
 
+    forget_data()
     train = config.train
     dataset = load_dataset(train["data"], data_dir=train["data_dir"], seed=config.seeds[0])
     tasks = [Task.of(task) for task in dataset.tasks]
@@ -172,7 +174,9 @@ def _task_records(config: CompareConfig) -> list[TaskRecord]:
     for name in config.improvement_over or ():
         if name not in names:
             raise unknown_name("task in improvement_over", name, names)
-    return [TaskRecord(task.name, dict(task.higher_is_better), task.compared) for task in tasks]
+    records = [TaskRecord(task.name, dict(task.higher_is_better), task.compared) for task in tasks]
+    Endpoint.parse(config.primary, records, config.improvement_over)
+    return records
 
 
 def _threads(folder: Path, config: CompareConfig) -> int:
@@ -208,6 +212,10 @@ def _write_header(config: CompareConfig, folder: Path, tasks: list[TaskRecord], 
     }
     if config.improvement_over is not None:
         described["improvement_over"] = list(config.improvement_over)
+    if config.primary is not None:
+        described["primary"] = config.primary
+    if config.single_task_row is not None:
+        described["single_task_row"] = dict(config.single_task_row)
     _check_settings(folder, before, plain_values(described))
     Comparison(
         title=config.title or f"{config.data}: {len(config.entries)} methods",
@@ -378,13 +386,19 @@ def _join_histories(folder: Path, run: Run, parts: Sequence[Job]) -> None:
 
 
 def _check_equal_starts(plan: _Plan) -> None:
-    """Check that all runs of a seed had the same initial weights and the same first batch."""
+    """Check that all runs of a seed had the same data, initial weights and first batch."""
     for seed in dict.fromkeys(job.seed for job in plan.jobs):
         outcomes = {job.name: read_outcome(job) for job in plan.jobs if job.seed == seed}
-        for what in ("weights", "batch"):
+        for what in ("data", "weights", "batch"):
             sums = {name: getattr(o, what) for name, o in outcomes.items() if o is not None}
             found = {name: value for name, value in sums.items() if value is not None}
             if len(set(found.values())) > 1:
+                if what == "data":
+                    raise UsageError(
+                        f"the data have changed since the first runs of seed {seed}: inputs or labels "
+                        "are not those of all runs, and a comparison of them means nothing. Take "
+                        "another output folder, or restore the data"
+                    )
                 raise UsageError(
                     f"runs of seed {seed} did not start alike ({what}: {found}); a comparison of them "
                     "means nothing. Does a method or the network draw random numbers when it is built?"

@@ -165,6 +165,18 @@ class CompareConfig(MethodsConfig):
         "Label that the t-test compares with; added where it is missing.",
         panel=COMPARISON,
     )
+    primary: str | None = setting(
+        None,
+        "The endpoint that decides, set before the runs: `mean` (default), `median` or `minimum` over "
+        "tasks of the log-ratio to single-task networks, or a task; `/` and a metric may follow.",
+        panel=COMPARISON,
+    )
+    single_task_row: dict[str, float] | None = setting(
+        None,
+        "Single-task values by `task/metric` that Delta m is relative to, such as a published row; "
+        "without it, those of the same seed.",
+        panel=COMPARISON,
+    )
     reference_with_rotations: Capacity = setting(
         None,
         "Add the plain sum with RotoGrad's matrices as ordinary task parameters.",

@@ -39,7 +39,7 @@ _COMMON: dict[str, Any] = {
     "method_lr": 1.5e-3,
     "rotation_decay": 0.9999,
     "channels_last": True,
-    "improvement_over": ["left", "right", "parity", "sum"],
+    "improvement_over": ["left", "right", "parity", "digit_sum"],
     "logging_steps": 21,
     "monitor_steps": 7,
     "timing": 10,

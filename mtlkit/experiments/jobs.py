@@ -15,8 +15,9 @@ from typing import Any
 from zlib import crc32
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from mtlkit.architectures.base import SingleTask
 from mtlkit.architectures.capacity import add_capacity
 from mtlkit.config.files import write_text
 from mtlkit.config.plugins import users_line
@@ -95,6 +96,7 @@ class Outcome:
         seconds: of all processes that worked on it.
         weights: checksum of the network's first weights, without the method's own.
         batch: checksum of the first batch; None for a task that was trained on data of its own.
+        data: checksum of inputs and targets; None for a task that was trained on data of its own.
         steps: optimizer steps.
         best_step: the step whose weights were tested.
         error: why it failed; empty for a training that ended well.
@@ -105,22 +107,10 @@ class Outcome:
     seconds: float = 0.0
     weights: int = 0
     batch: int | None = 0
+    data: int | None = None
     steps: int = 0
     best_step: int | None = None
     error: str = ""
-
-
-class OneTask(nn.Module):
-    """One task of an architecture, as the Trainer wants it; the other heads are not computed."""
-
-    def __init__(self, architecture: nn.Module, task: str) -> None:
-        super().__init__()
-        self.architecture = architecture
-        self.task = task
-
-    def forward(self, inputs: Any) -> dict[str, Tensor]:
-        """The prediction of the task, by its name."""
-        return {self.task: self.architecture.forward_only(self.task, inputs)}  # type: ignore[operator]
 
 
 def run_job(job: Job) -> Outcome:
@@ -205,10 +195,11 @@ def network_change(job: Job) -> Any:
 
     def change(model: nn.Module, tasks: Sequence[Task]) -> tuple[nn.Module, Sequence[Task]]:
         if job.extra_capacity is not None:
-            add_capacity(model, job.extra_capacity)  # type: ignore[arg-type]
+            add_capacity(model, job.extra_capacity)
         if job.task is None:
             return model, tasks
-        return OneTask(model, job.task), [task for task in tasks if task.name == job.task]
+        alone = SingleTask(model, job.task, named=True)
+        return alone, [task for task in tasks if task.name == job.task]
 
     return change
 
@@ -271,6 +262,11 @@ def load_data(config: TrainConfig) -> Any:
 _datasets: dict[Any, Any] = {}
 
 
+def forget_data() -> None:
+    """Read the data anew for the next run: files may have changed since the last comparison."""
+    _datasets.clear()
+
+
 def _train(job: Job, sitting: Sitting) -> Outcome:
     from mtlkit.training.experiment import run
 
@@ -297,6 +293,7 @@ def _train(job: Job, sitting: Sitting) -> Outcome:
         seconds=sitting.seconds,
         weights=start["weights"],
         batch=None if own_data else start["batch"],
+        data=None if own_data else getattr(dataset, "checksum", None),
         steps=result.fit.step,
         best_step=result.fit.best_step,
     )

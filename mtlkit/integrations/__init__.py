@@ -1,4 +1,4 @@
-"""mtlkit's methods inside the training loops of other packages, which are imported only when used."""
+"""Methods of mtlkit inside the training loops of other packages, imported when used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A method that fits the heads of somebody else's model."""
+"""Make a method that fits the heads of a given model."""
 
 from __future__ import annotations
 
@@ -9,22 +9,26 @@ from torch import nn
 
 from mtlkit.config.registry import methods
 from mtlkit.config.spec import Part, SpecLike
-from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.create import create_method
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def fitting_method(
-    spec: SpecLike, heads: Mapping[str, nn.Module], feature_dim: int | None, options: Mapping[str, Any]
-) -> GradientAggregator:
-    """The method of ``spec``; one that rotates finds the size of the features at the heads.
+    spec: SpecLike,
+    heads: Mapping[str, nn.Module],
+    feature_dim: int | None,
+    options: Mapping[str, Any],
+    shared: Any = None,
+) -> Any:
+    """Make the method of ``spec``; rotations get their size from the heads.
 
     Args:
         spec: config string.
-        heads: by task; where their first layers read channels of maps, the channels are rotated.
-        feature_dim: size of the rotated axis; default what the first layers of all heads read.
+        heads: heads by task; if their first layers read channels of maps, the channels are rotated.
+        feature_dim: size of the rotated axis; default: the input size of the heads' first layers.
         options: options that replace those of the string.
+        shared: shared parameters, for ``wrt=parameters``; None finds them in the graph.
     """
     parts = methods.override(methods.expand(spec), options, of=str(spec))
     if any(part.name == "rotate" for part in parts):
@@ -33,11 +37,11 @@ def fitting_method(
         if known is not None:
             feature_dim = known[0] if feature_dim is None else feature_dim
             parts = [_by_channel(part) for part in parts] if known[1] else parts
-    return create_method(list[Any](parts), tuple(heads), feature_dim=feature_dim)
+    return create_method(list[Any](parts), tuple(heads), feature_dim=feature_dim, shared=shared)
 
 
 def _input_of(head: nn.Module) -> tuple[int, bool] | None:
-    """How many features the first layer of a head reads, and whether these are channels of maps."""
+    """Return the input size of a head's first layer, and whether it reads channels of maps."""
     pools = False
     for module in head.modules():
         if isinstance(module, _CONVOLUTIONS):

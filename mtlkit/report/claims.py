@@ -1,75 +1,78 @@
-"""Methods against a reference: intervals, and tests that are corrected for their number.
+"""The tests of a comparison: the primary endpoint first, tasks only for the methods that it finds.
 
-The tests are two-sided, unlike the paper's: a comparison may find a method better or worse, and the
-chance of any false finding of either kind shall be 0.05.
+Every method is tested against the reference, and the reference and every method against the single-task
+networks: one family, in which the chance of any false finding is 0.05. The tests are two-sided, unlike
+the paper's: a method may be found better or worse.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from mtlkit.report.figures import Column, Figures
-from mtlkit.report.significance import Difference, holm, paired_difference
-from mtlkit.report.statistics import paired_t_test
+import numpy as np
 
-LEVEL = 0.05
+from mtlkit.report.figures import Column, MetricTable
+from mtlkit.report.results import Comparison
+from mtlkit.report.significance import Interval, endpoint_intervals, estimate, task_intervals
+from mtlkit.report.statistics import Floats
 
 
 @dataclass(frozen=True)
-class Claim:
-    """One method against the reference on one column.
+class Claims:
+    """What the tests of a comparison found.
 
     Attributes:
-        difference: positive where the method is better.
-        p_value: of the two-sided test, after Holm's correction.
+        reference: intervals of the methods against the reference.
+        single_task: intervals of the reference and the methods against the single-task networks.
+        columns: intervals against the reference, by method and key of the column: the endpoint and each
+            task's main metric. On tasks, methods that the endpoint did not find have no p-value.
+        tests: number of tests of the endpoint that the correction is over.
+        detectable: smallest difference to the reference that would have been found, with a chance of
+            80 %; NaN where nothing was tested.
     """
 
-    difference: Difference
-    p_value: float = math.nan
+    reference: dict[str, Interval] = field(default_factory=dict)
+    single_task: dict[str, Interval] = field(default_factory=dict)
+    columns: dict[tuple[str, str], Interval] = field(default_factory=dict)
+    tests: int = 0
+    detectable: float = math.nan
 
-    @property
-    def wins(self) -> bool:
-        """Significantly better."""
-        return self.p_value < LEVEL and self.difference.mean > 0
-
-    @property
-    def loses(self) -> bool:
-        """Significantly worse."""
-        return self.p_value < LEVEL and self.difference.mean < 0
+    def on_tasks(self, label: str, columns: Sequence[Column], *, better: bool) -> list[str]:
+        """Give the tasks on which a method is better, or worse."""
+        found = [(column.group, self.columns[label, column.key]) for column in columns]
+        return [task for task, each in found if (each.better if better else each.worse)]
 
 
-def compare_methods(
-    figures: Figures, labels: Sequence[str], reference: str, columns: Sequence[Column]
-) -> dict[tuple[str, str], Claim]:
-    """Test methods against the reference on some columns; all tests are one family for Holm."""
-    higher = {column.key: bool(column.higher_is_better) for column in columns}
-    pairs = {(label, key): figures.paired(label, reference, key) for label in labels for key in higher}
-    adjusted = holm([_p_value(*pair) for pair in pairs.values()])
-    return {
-        (label, key): Claim(paired_difference(*pair, higher[key]), p_value)
-        for ((label, key), pair), p_value in zip(pairs.items(), adjusted, strict=True)
-    }
+def compare_methods(comparison: Comparison, table: MetricTable) -> Claims:
+    """Make all tests of a comparison."""
+    column, labels = table.primary, comparison.labels
+    reference, single = comparison.reference, comparison.baseline
+    if column is None or not table.all_seeds:
+        return Claims()
+    known = [label for label in labels if label != single]
+    methods = [label for label in known if label != reference]
 
+    def differences(names: Sequence[str], other: str | None, on: Column) -> Floats:
+        rows = [table.differences(name, other, on) for name in names if other in labels and other]
+        return np.array(rows).reshape(-1, len(table.all_seeds))
 
-def _p_value(method: list[float], reference: list[float]) -> float:
-    """Of the two-sided paired t-test; of the sign test where the differences have no spread.
-
-    By chance, a coarse metric can differ by the same amount on two or three seeds. Student's t is then
-    infinite, and would call that certain.
-    """
-    test = paired_t_test(method, reference, True)
-    if math.isinf(test.statistic):
-        return 2 * 0.5**test.pairs
-    return 2 * min(test.p_value, 1 - test.p_value)
-
-
-def family(figures: Figures) -> list[Column]:
-    """The columns that are tested together: each task's main metric, and the mean over tasks."""
-    first: dict[str, Column] = {}
-    for column in figures.columns:
-        if column.kind == "metric":
-            first.setdefault(column.group, column)
-    overall = figures.overall
-    return [*first.values(), *([] if overall is None else [overall])]
+    first, second = differences(methods, reference, column), differences(known, single, column)
+    against, alone = endpoint_intervals(first, second)
+    tests = max(sum(not math.isnan(each.p_value) for each in (*against, *alone)), 1)
+    by_column = {(label, column.key): each for label, each in zip(methods, against, strict=False)}
+    if against:
+        found = [each.better or each.worse for each in against]
+        by_task = [differences(methods, reference, each) for each in table.main_metrics]
+        for task, intervals in zip(
+            table.main_metrics, task_intervals(by_task, found, tests), strict=True
+        ):
+            by_column |= {(label, task.key): one for label, one in zip(methods, intervals, strict=True)}
+    return Claims(
+        dict(zip(methods, against, strict=False)),
+        dict(zip(known, alone, strict=False)),
+        by_column,
+        tests,
+        estimate(first).detectable(tests) if against else math.nan,
+    )

@@ -1,4 +1,4 @@
-"""What each method cost: its runs, and the search for its settings before them."""
+"""The cost of each method: its runs, and the search for its settings before them."""
 
 from __future__ import annotations
 
@@ -29,17 +29,23 @@ class Cost:
 
     @property
     def total_seconds(self) -> float:
-        """Runs and trials."""
+        """Seconds of runs and trials."""
         return self.seconds + self.tuning_seconds
 
     @property
     def total_steps(self) -> int:
-        """Runs and trials."""
+        """Steps of runs and trials."""
         return self.steps + self.tuning_steps
 
 
 def method_costs(comparison: Comparison) -> list[Cost]:
-    """The cost of each method with a finished run that was timed."""
+    """Sum up the cost of each method with a finished run that was timed.
+
+    >>> from mtlkit.report import Comparison, Run
+    >>> runs = [Run("sum", seed, seconds=2.0, steps=10) for seed in range(3)]
+    >>> method_costs(Comparison("digits", [], runs))[0].total_seconds
+    6.0
+    """
     found = []
     for label in comparison.labels:
         runs = [run for run in comparison.of(label) if run.status == "done" and run.seconds is not None]
@@ -61,5 +67,5 @@ def method_costs(comparison: Comparison) -> list[Cost]:
 
 
 def _steps(run: Run) -> int:
-    """Folders of earlier versions have no steps; the history's last one is right for one network."""
+    """Give the steps of a run; without a count, the last one of its history."""
     return run.steps if run.steps is not None else max((row.step for row in run.history), default=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from mtlkit.report.page import Charts, Note, Section
 from mtlkit.report.results import Comparison, Run
 from mtlkit.report.statistics import confidence_band
 
-_BYTES = 2_200_000  # what all curves of a page may take
+_BYTES = 2_200_000  # of all curves of a page
 _POINT = 40
 _NOTE = Note("Mean over seeds; shaded: 90 % confidence interval of the mean.")
 
@@ -21,7 +21,7 @@ Points = Callable[[Run], list[tuple[float, float]]]
 
 
 def learning_section(comparison: Comparison) -> Section:
-    """Metrics and losses over time."""
+    """Draw metrics and losses over time."""
     blocks = [
         Charts(
             [
@@ -43,7 +43,7 @@ def learning_section(comparison: Comparison) -> Section:
 
 
 def gradient_section(comparison: Comparison) -> Section:
-    """What the monitor saw of the tasks' gradients."""
+    """Draw the monitor's statistics of the tasks' gradients."""
 
     def chart(
         title: str, read: Callable[[MonitorRow], float], label: str, bounds: Bounds, log: bool = False
@@ -83,7 +83,7 @@ def _note(comparison: Comparison) -> Note | None:
 
 
 def _points(comparison: Comparison) -> int:
-    """Points per curve that keep the page small: there are ten charts per task or fewer."""
+    """Return the points per curve that keep the page small: at most ten charts per task."""
     curves = max(1, len(comparison.labels) * (3 + 7 * len(comparison.tasks)))
     return max(20, min(160, _BYTES // (_POINT * curves)))
 
@@ -127,7 +127,7 @@ def _history_chart(
 
 
 def _axis(comparison: Comparison, split: str) -> str:
-    """``epoch``, or ``step`` where several rows of a run fall into one epoch."""
+    """Return ``epoch``, or ``step`` where several rows of a run fall into one epoch."""
     for run in comparison.runs:
         epochs = [row.epoch for row in run.history if row.split == split]
         if len(set(epochs)) < len(epochs) or any(math.isnan(epoch) for epoch in epochs):
@@ -136,18 +136,14 @@ def _axis(comparison: Comparison, split: str) -> str:
 
 
 def _mean_lines(comparison: Comparison, points: Points) -> list[Line]:
-    """Each method's mean over seeds, with its band, on the union of its runs' points."""
+    """Average each method over seeds, with a band, on the union of its runs' points."""
     lines = []
     for index, label in enumerate(comparison.labels):
         runs = [dict(points(run)) for run in comparison.of(label)]
-        places = sorted(_union(runs))
+        places = sorted({x for run in runs for x in run})
         table = np.array([[run.get(x, math.nan) for x in places] for run in runs], dtype=np.float64)
         if not places or not np.isfinite(table).any():
             continue
         band = confidence_band(table, 0.9)
         lines.append(Line(index, label, np.array(places), band.mean, band.low, band.high))
     return lines
-
-
-def _union(runs: Iterable[dict[float, float]]) -> set[float]:
-    return {x for run in runs for x in run}

@@ -1,4 +1,4 @@
-"""The figures that a comparison is judged by: one per method, column and seed."""
+"""The values that a comparison is judged by: one per method, column and seed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from mtlkit.errors import SpecError
+from mtlkit.report.endpoint import Endpoint, base_label
 from mtlkit.report.results import FRONT, Comparison, Run
-from mtlkit.report.statistics import task_improvement, task_statistics
+from mtlkit.report.statistics import delta_m, task_improvement, task_statistics
+
+PRIMARY = "primary"
+"""Key of the column that a comparison is decided by."""
 
 _STATISTICS = {
     "mean": "mean",
@@ -22,7 +27,7 @@ Values: TypeAlias = dict[str, dict[str, dict[int, float]]]
 
 @dataclass(frozen=True)
 class Column:
-    """A column of figures.
+    """A column of values.
 
     Attributes:
         key: unique, for CSV.
@@ -52,7 +57,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Figures:
+class MetricTable:
     """Columns, and their values by label, key of the column and seed."""
 
     columns: list[Column]
@@ -60,7 +65,7 @@ class Figures:
 
     def seeds(self, label: str, key: str) -> dict[int, float]:
         """The values of a method, by seed."""
-        return self.values.get(label, {}).get(key, {})
+        return dict(sorted(self.values.get(label, {}).get(key, {}).items()))
 
     def paired(self, first: str, second: str, key: str) -> tuple[list[float], list[float]]:
         """The values of two methods on the seeds that both have."""
@@ -68,31 +73,54 @@ class Figures:
         shared = sorted(set(one) & set(other))
         return [one[seed] for seed in shared], [other[seed] for seed in shared]
 
+    def differences(self, first: str, second: str, column: Column) -> list[float]:
+        """The differences of two methods by seed, positive where the first is better; NaN if missing."""
+        one, other = self.seeds(first, column.key), self.seeds(second, column.key)
+        sign = 1.0 if column.higher_is_better else -1.0
+        return [sign * (one.get(seed, math.nan) - other.get(seed, math.nan)) for seed in self.all_seeds]
+
     @property
-    def overall(self) -> Column | None:
-        """The column that sums a method up: the mean over tasks, where there is one."""
-        means = {("delta/mean", "gain"), ("over/mean", "summary")}
-        return next((c for c in self.columns if (c.key, c.kind) in means), None)
+    def all_seeds(self) -> list[int]:
+        """The seeds of any method."""
+        rows = (row for columns in self.values.values() for row in columns.values())
+        return sorted({seed for row in rows for seed in row})
+
+    @property
+    def primary(self) -> Column | None:
+        """The primary endpoint, where there is a run to measure it from."""
+        return next((column for column in self.columns if column.key == PRIMARY), None)
+
+    @property
+    def main_metrics(self) -> list[Column]:
+        """The main metric of each task."""
+        first: dict[str, Column] = {}
+        for column in self.columns:
+            if column.kind == "metric":
+                first.setdefault(column.group, column)
+        return list(first.values())
 
 
-def collect_figures(comparison: Comparison, *, all_metrics: bool = False) -> Figures:
-    """All figures of the finished runs.
+def collect_metrics(comparison: Comparison, *, all_metrics: bool = False) -> MetricTable:
+    """Collect the values of all finished runs.
 
-    Metrics of the tasks come first; then relative improvements over the baseline's run of the same seed,
-    or, without a baseline, statistics over tasks of a metric that all have; last the time of a step.
+    Metrics of the tasks come first; then the primary endpoint; the relative improvements over the
+    baseline's run of the same seed, or, without a baseline, statistics over tasks of a metric that all
+    have; the field's Delta m; last the time of a step.
     """
     values: Values = {label: {} for label in comparison.labels}
     columns = _metric_columns(comparison, all_metrics, values)
+    columns += _primary_column(comparison, values)
     if comparison.baseline in comparison.labels:
         columns += _improvement_columns(comparison, values)
     else:
         columns += _task_columns(comparison, values)
+    columns += _delta_m_column(comparison, values)
     columns += _time_column(comparison, values)
-    return Figures(columns, values)
+    return MetricTable(columns, values)
 
 
 def task_gains(comparison: Comparison, run: Run) -> dict[str, float]:
-    """Relative improvement of each task over the baseline's run of the same seed, in percent."""
+    """Give the relative improvement of each task over the baseline of the same seed, in percent."""
     single = None
     if comparison.baseline is not None:
         single = comparison.find(comparison.baseline, run.seed)
@@ -115,6 +143,46 @@ def _metric_columns(comparison: Comparison, all_metrics: bool, values: Values) -
             for run in _finished(comparison):
                 values[run.label].setdefault(key, {})[run.seed] = run.metric(task.name, metric)
     return columns
+
+
+def _primary_column(comparison: Comparison, values: Values) -> list[Column]:
+    base = base_label(comparison)
+    if base is None:
+        return []
+    endpoint = Endpoint.of(comparison)
+    for run in _finished(comparison):
+        other = comparison.find(base, run.seed)
+        if other is not None and other.status == "done":
+            gain = endpoint.gain(run.metrics, other.metrics)
+            values[run.label].setdefault(PRIMARY, {})[run.seed] = gain
+    return [Column(PRIMARY, "primary endpoint", f"log-ratio, {endpoint.title}", True, "gain")]
+
+
+def _delta_m_column(comparison: Comparison, values: Values) -> list[Column]:
+    """The field's Delta m, over the single-task run of the same seed or a fixed row of the settings."""
+    fixed = comparison.config.get("single_task_row")
+    directions = {
+        f"{task.name}/{metric}": higher
+        for task in comparison.tasks
+        for metric, higher in (task.metrics if fixed else task.directions).items()
+        if not fixed or f"{task.name}/{metric}" in fixed
+    }
+    if fixed and (unknown := sorted(set(fixed) - set(directions))):
+        known = ", ".join(f"{task.name}/{name}" for task in comparison.tasks for name in task.metrics)
+        raise SpecError(f"single_task_row names {', '.join(unknown)}; known metrics: {known}")
+    if not fixed and comparison.baseline not in comparison.labels:
+        return []
+    for run in _finished(comparison):
+        base = None if fixed else comparison.find(str(comparison.baseline), run.seed)
+        baseline = {**fixed} if fixed else {} if base is None else _flat(base)
+        values[run.label].setdefault("delta_m", {})[run.seed] = delta_m(_flat(run), baseline, directions)
+    return [Column("delta_m", "field", "Δm", False, "gain")]
+
+
+def _flat(run: Run) -> dict[str, float]:
+    return {
+        f"{task}/{name}": run.metric(task, name) for task, row in run.metrics.items() for name in row
+    }
 
 
 def _improvement_columns(comparison: Comparison, values: Values) -> list[Column]:

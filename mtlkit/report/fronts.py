@@ -13,9 +13,12 @@ _DRAWS = 100_000
 
 
 def pareto_front(points: ArrayLike) -> NDArray[np.bool_]:
-    """Which points (N, K) are not dominated, where higher is better; of equal ones, the first.
+    """Find the points (N, K) that no other dominates, where higher is better; of equal ones, the first.
 
     A point with a NaN is dominated by all.
+
+    >>> pareto_front([[1, 3], [2, 2], [1, 2]])
+    array([ True,  True, False])
     """
     table = np.asarray(points, dtype=np.float64)
     kept = np.zeros(len(table), dtype=bool)
@@ -30,7 +33,7 @@ def pareto_front(points: ArrayLike) -> NDArray[np.bool_]:
 
 
 def hypervolume(points: ArrayLike, reference: ArrayLike) -> float:
-    """Volume that the points dominate above the reference, higher being better on every axis.
+    """Give the volume that the points dominate above the reference; higher is better on every axis.
 
     Up to four axes it is exact, by the algorithm of While, Bradstreet and Barone (2012): a point adds
     its own box without what later points dominate of it. Beyond, where that takes minutes, it is the
@@ -40,6 +43,9 @@ def hypervolume(points: ArrayLike, reference: ArrayLike) -> float:
     Args:
         points: (N, K).
         reference: (K,), such as the single-task networks' metrics.
+
+    >>> hypervolume([[1, 3], [2, 2], [3, 1]], reference=[0, 0])
+    6.0
     """
     corner = np.asarray(reference, dtype=np.float64)
     table = np.asarray(points, dtype=np.float64).reshape(-1, corner.size)

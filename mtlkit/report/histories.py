@@ -1,4 +1,4 @@
-"""The history of a run on disk: lines with a ``kind``, ``train``, ``validation`` or ``monitor``.
+"""The history of a run on disk: lines of the kinds ``train``, ``validation`` and ``monitor``.
 
 ``history.jsonl`` is what a comparison writes; the Trainer's ``log.jsonl`` is read as well.
 """
@@ -24,7 +24,11 @@ Metrics: TypeAlias = dict[str, dict[str, float]]
 
 @dataclass
 class HistoryRow:
-    """Losses and metrics at one point of a run, on ``train`` or ``val``."""
+    """Losses and metrics at one point of a run, on ``train`` or ``val``.
+
+    >>> HistoryRow(step=100, epoch=1.0, split="val", losses={"digit": 0.3}).losses
+    {'digit': 0.3}
+    """
 
     step: int
     epoch: float
@@ -37,12 +41,15 @@ class HistoryRow:
 class MonitorRow:
     """Statistics of the task gradients around one step.
 
+    >>> MonitorRow(step=100, update_cosines={"digit": 0.5, "parity": 0.7}).mean_cosine
+    0.6
+
     Attributes:
         step: of the optimizer.
         norms: of the task gradients.
         update_cosines: cosine of each task's gradient with the merged one.
         weights: of the tasks in the merge.
-        conflict: share of pairs of tasks with a negative cosine.
+        conflict: fraction of pairs of tasks with a negative cosine.
         rotation_angles: how far each rotation has turned, in degrees; empty without rotations.
     """
 
@@ -80,7 +87,7 @@ def write_rows(
 
 
 def read_history(folder: str | os.PathLike[str]) -> tuple[list[HistoryRow], list[MonitorRow]]:
-    """Rows of a run from ``history.jsonl``, or else from the Trainer's ``log.jsonl``."""
+    """Read the rows of a run from ``history.jsonl``, or else from the Trainer's ``log.jsonl``."""
     path = next((Path(folder) / name for name in HISTORIES if (Path(folder) / name).is_file()), None)
     history: list[HistoryRow] = []
     monitor: list[MonitorRow] = []
@@ -112,7 +119,7 @@ def read_history(folder: str | os.PathLike[str]) -> tuple[list[HistoryRow], list
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Records of a file of JSON lines; one that is cut short is left out."""
+    """Yield the records of a file of JSON lines; a truncated one is skipped."""
     if not path.is_file():
         return
     with open(path, encoding="utf-8", errors="replace") as file:
@@ -126,19 +133,19 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def number(value: Any) -> float:
-    """A number of a record; NaN where it has none."""
+    """Return a number of a record; NaN where it has none."""
     return float(value) if isinstance(value, int | float) else math.nan
 
 
 def by_task(value: Any) -> ByTask:
-    """One number per task of a record."""
+    """Return one number per task of a record."""
     if not isinstance(value, Mapping):
         return {}
     return {str(name): number(item) for name, item in value.items()}
 
 
 def metrics_of(value: Any) -> Metrics:
-    """The numbers of a record by task and metric."""
+    """Return the numbers of a record by task and metric."""
     if not isinstance(value, Mapping):
         return {}
     return {str(task): by_task(row) for task, row in value.items()}

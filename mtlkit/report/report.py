@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
+import re
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from mtlkit.config.files import write_text
-from mtlkit.report.charts import Point, metric_bounds, point_chart
+from mtlkit.report.charts import Point, Row, metric_bounds, point_chart, row_chart
 from mtlkit.report.costs import method_costs
 from mtlkit.report.curves import gradient_section, learning_section
 from mtlkit.report.figures import Column
@@ -19,29 +23,52 @@ from mtlkit.report.page import (
     Cell,
     Charts,
     Code,
+    Command,
     Head,
     Listing,
     Note,
     Section,
+    Status,
+    StatusList,
     render_page,
 )
 from mtlkit.report.rankings import rank_section
-from mtlkit.report.results import Comparison, Run
-from mtlkit.report.row_charts import Interval, Sample, bar_chart, box_chart, interval_chart
-from mtlkit.report.statistics import spread
+from mtlkit.report.results import Comparison
+from mtlkit.report.statistics import confidence_band
 from mtlkit.report.tables import Cell as TableCell
 from mtlkit.report.tables import Table, build_table, describe_marks, format_number
 from mtlkit.report.trade_offs import front_section
 
+_MOST_SEEDS = 30
+_REPEATED = re.compile(r"^(better than|worse than|level with|not decided)[^;]*?, (?=[+-])")
+
 
 def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
-    """Write the report to ``path`` and return it."""
-    write_text(path, render_report(comparison))
+    """Write the report to ``path`` and return it.
+
+    >>> import tempfile
+    >>> from mtlkit.report import Comparison, Run, TaskRecord
+    >>> run = Run("sum", 0, metrics={"digit": {"accuracy": 0.9}})
+    >>> comparison = Comparison("One run", [TaskRecord("digit", {"accuracy": True})], [run])
+    >>> write_report(comparison, tempfile.mkdtemp() + "/report.html").name
+    'report.html'
+    """
+    write_text(path, render_report(comparison, Path(path).parent))
     return Path(path)
 
 
-def render_report(comparison: Comparison) -> str:
-    """The report as a string of HTML."""
+def render_report(comparison: Comparison, folder: Path | None = None) -> str:
+    """Return the report as a string of HTML.
+
+    >>> from mtlkit.report import Comparison, TaskRecord
+    >>> page = render_report(Comparison("Nothing yet", [TaskRecord("digit", {"accuracy": True})]))
+    >>> "Nothing yet" in page
+    True
+
+    Args:
+        comparison: the runs.
+        folder: of the comparison, for the command that the report suggests.
+    """
     single = len(comparison.runs) == 1
     table = build_table(comparison, all_metrics=single)
     sections = [
@@ -59,7 +86,7 @@ def render_report(comparison: Comparison) -> str:
     return render_page(
         comparison.title,
         sections,
-        lead=table.verdict.sentences,
+        lead=[*verdict_blocks(comparison, table), *_next_command(comparison, table, folder)],
         facts=_facts(comparison),
         legend=comparison.labels,
         gray=comparison.baseline if comparison.baseline in comparison.labels else None,
@@ -84,8 +111,59 @@ def _plural(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
+def verdict_blocks(comparison: Comparison, table: Table) -> list[Block]:
+    """Return the verdict: a status per method against the reference, and the sentences behind it."""
+    verdict = table.verdict
+    items = [
+        Status(
+            each.method,
+            each.status,
+            re.sub(_REPEATED, "", each.sentence.removeprefix(f"{each.method}: ")),
+            comparison.labels.index(each.method),
+        )
+        for status in ("better", "worse", "level", "not decided", "not tested")
+        for each in verdict.findings
+        if each.status == status
+    ]
+    if not items:
+        return [Note(sentence, important=True) for sentence in verdict.sentences]
+    listed = ("Better than", "Worse than", "Level with", "Not tested")
+    sentences = [Note(each) for each in verdict.sentences if not each.startswith(listed)]
+    heading = Note(f"Against {table.reference}, by the primary endpoint:", important=True)
+    return [heading, StatusList(items), *sentences]
+
+
+def _next_command(comparison: Comparison, table: Table, folder: Path | None) -> list[Block]:
+    """Return the command that answers the most with the next runs."""
+    seeds, data = comparison.seeds, comparison.config.get("data")
+    undecided, better = (table.verdict.labels(status) for status in ("not decided", "better"))
+    if len(comparison.labels) < 2:
+        return []
+    settings = None if folder is None else folder / "compare.yaml"
+    more = list(range(max(seeds) + 1, max(seeds) + 1 + len(seeds)))
+    if settings is not None and settings.is_file() and undecided and len(seeds) < _MOST_SEEDS:
+        command = [
+            "-c",
+            str(settings),
+            "-o",
+            str(folder),
+            "--seeds",
+            ",".join(map(str, [*seeds, *more])),
+        ]
+        why = f"Next: double the seeds to decide on {', '.join(undecided[:3])}."
+        return [Command(shlex.join(["mtlkit", "compare", *command]), why)]
+    if data is not None and not comparison.tuning:
+        methods = {run.label: run.method for run in comparison.runs if run.kind == ""}
+        chosen = [label for label in (comparison.reference, *better[:3]) if label in methods]
+        names = ",".join(methods[str(label)] for label in chosen) or "sum"
+        command = ["--data", str(data), "--methods", names, "-o", "runs/tune"]
+        why = "Next: give every method, and the weights of the sum, the same search for settings."
+        return [Command(shlex.join(["mtlkit", "tune", *command]), why)]
+    return []
+
+
 def result_blocks(comparison: Comparison, table: Table, name: str = "table") -> list[Block]:
-    """The table, and what its marks mean."""
+    """Return the table, and what its marks mean."""
     groups: list[tuple[str, int]] = [("", 1)]
     for column in table.columns:
         if groups[-1][0] == column.group:
@@ -103,7 +181,7 @@ def result_blocks(comparison: Comparison, table: Table, name: str = "table") -> 
         first = Cell(row.label, index, small=", ".join(notes), series=index)
         cells = [_cell(row.cells[column.key], column) for column in table.columns]
         rows.append([first, *cells, Cell(str(row.done), row.done)])
-    listing = Listing([*heads, Head("runs")], rows, [*groups, ("", 1)], name)
+    listing = Listing([*heads, Head("runs")], rows, [*groups, ("", 1)], name, sortable=len(rows) > 2)
     several = len(comparison.runs) > 1
     notes = [describe_marks(table) if several else f"All on the {table.split} set."]
     if any(column.kind == "time" for column in table.columns):
@@ -119,9 +197,9 @@ def _cell(cell: TableCell, column: Column) -> Cell:
     if cell.test is not None and not math.isnan(cell.test.p_value):
         hints.append(f"one-sided p = {cell.test.p_value:.3g}")
     if cell.claim is not None and not math.isnan(cell.claim.p_value):
-        found = cell.claim.difference
-        hints.append(f"better by {found.mean:.3g} (95 % interval {found.low:.3g} to {found.high:.3g})")
-        hints.append(f"two-sided p = {cell.claim.p_value:.3g} after Holm's correction")
+        found = cell.claim
+        hints.append(f"better by {found.mean:.3g} (corrected: {found.low:.3g} to {found.high:.3g})")
+        hints.append(f"two-sided p = {found.p_value:.3g} after correction")
     return Cell(
         format_number(median, column.decimals),
         median if math.isfinite(median) else None,
@@ -133,23 +211,21 @@ def _cell(cell: TableCell, column: Column) -> Cell:
 
 
 def difference_charts(table: Table, *, tasks: bool = False) -> Charts:
-    """Paired differences to the reference with their intervals: means over tasks, or of each task."""
+    """Draw paired differences to the reference with intervals: means over tasks, or of each task."""
     charts = []
     for column in table.columns:
-        intervals = [
-            Interval(
-                index, row.label, claim.difference.mean, claim.difference.low, claim.difference.high
-            )
+        rows = [
+            Row(index, row.label, claim.mean, claim.low, claim.high)
             for index, row in enumerate(table.rows)
             if (claim := row.cells[column.key].claim) is not None
         ]
         summary = column.kind in ("gain", "summary")
         if summary == tasks:
             continue
-        unit = "percentage points" if column.kind == "gain" else column.title
+        unit = "points of log-ratio" if column.kind == "gain" else column.title
         label = f"better by, {unit}" if summary else f"{column.title}: better by"
         title = f"Mean over tasks, against {table.reference}" if summary else column.group
-        charts.append(interval_chart(intervals, title, label))
+        charts.append(row_chart(rows, title, label, marker=0.0))
     return Charts(charts, "By task" if tasks else "")
 
 
@@ -159,7 +235,7 @@ def _differences(table: Table) -> Section:
         return Section("differences", "", [])
     note = Note(
         f"Mean of the differences to {table.reference} on the same seeds, to the right is better, with "
-        "95 % intervals (Student's, not corrected for their number)."
+        "95 % intervals that hold for all methods together."
     )
     return Section("differences", f"Against {table.reference}", [note, *groups])
 
@@ -173,15 +249,15 @@ def _costs(comparison: Comparison, table: Table) -> Section:
     heads = [Head("method", "low"), Head("runs"), Head("seconds", "low"), Head("steps", "low")]
     if tuned:
         heads += [Head("trials", "low"), Head("tuning seconds", "low"), Head("tuning steps", "low")]
-        heads += [Head("all seconds", "low"), Head("all steps", "low")]
+        heads += [Head("seconds in all", "low"), Head("steps in all", "low")]
     rows: list[list[Cell | str]] = []
     for cost in costs:
-        figures: list[float] = [cost.runs, cost.seconds, cost.steps]
+        values: list[float] = [cost.runs, cost.seconds, cost.steps]
         if tuned:
-            figures += [cost.trials, cost.tuning_seconds, cost.tuning_steps]
-            figures += [cost.total_seconds, cost.total_steps]
+            values += [cost.trials, cost.tuning_seconds, cost.tuning_steps]
+            values += [cost.total_seconds, cost.total_steps]
         name = Cell(cost.label, places[cost.label], series=places[cost.label])
-        rows.append([name, *(Cell(f"{value:,.0f}".replace(",", "\u202f"), value) for value in figures)])
+        rows.append([name, *(Cell(f"{value:,.0f}".replace(",", "\u202f"), value) for value in values)])
     gains = {row.label: row.cells["delta/mean"].spread.median
              for row in table.rows if "delta/mean" in row.cells}  # fmt: skip
     points = [
@@ -189,47 +265,46 @@ def _costs(comparison: Comparison, table: Table) -> Section:
         for cost in costs
     ]
     what = "seconds of all runs" + (" and trials" if tuned else "")
-    ratios = [
-        Sample(index, label, [r.step_ratio for r in comparison.of(label) if r.step_ratio is not None])
-        for label, index in places.items()
-    ]
-    seconds = [
-        Sample(index, label, [r.seconds for r in comparison.of(label) if r.seconds is not None])
-        for label, index in places.items()
-    ]
+    runs = {label: comparison.of(label) for label in places}
+    ratios = [_median_row(i, x, [run.step_ratio for run in runs[x]]) for x, i in places.items()]
+    seconds = [_median_row(i, x, [run.seconds for run in runs[x]]) for x, i in places.items()]
+    reference, positive = comparison.reference or "reference", (0.0, None)
     charts = [
-        point_chart(points, "Improvement and cost", what, "mean improvement, %", x_bounds=(0.0, None)),
-        bar_chart(ratios, "Time of a step", f"× {comparison.reference or 'reference'}", marker=1.0),
-        bar_chart(seconds, "Time of a run", "seconds"),
+        point_chart(points, "Improvement and cost", what, "mean improvement, %", x_bounds=positive),
+        row_chart(ratios, "Time of a step", f"× {reference}", marker=1.0, bounds=positive),
+        row_chart(seconds, "Time of a run", "seconds, median over runs", bounds=positive),
     ]
     note = "Over all seeds; single-task: all networks together."
     note += "" if tuned else " No search for settings is recorded with this comparison."
-    return Section("cost", "Cost", [Listing(heads, rows, name="costs"), Note(note), Charts(charts)])
+    listing = Listing(heads, rows, name="costs", sortable=len(rows) > 2)
+    return Section("cost", "Cost", [listing, Note(note), Charts(charts)])
+
+
+def _median_row(series: int, label: str, values: Sequence[float | None]) -> Row:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return Row(series, label, float(np.median(known)) if known else math.nan)
 
 
 def task_charts(comparison: Comparison) -> Charts:
-    """The main metric of each task over seeds."""
-
-    def values(label: str, read: Callable[[Run], float]) -> list[float]:
-        return [read(run) for run in comparison.of(label) if run.status == "done"]
-
+    """Draw the main metric of each task: a dot per seed, the mean and its 95 % interval."""
     charts = []
     for task in comparison.tasks:
-        metric = task.main_metric
-
-        def read(run: Run, name: str = task.name, metric: str = metric) -> float:
-            return run.metric(name, metric)
-
-        samples = [Sample(i, label, values(label, read)) for i, label in enumerate(comparison.labels)]
-        marker = None
-        if comparison.baseline in comparison.labels:
-            marker = spread(values(str(comparison.baseline), read)).median
+        rows = []
+        for series, label in enumerate(comparison.labels):
+            runs = [run for run in comparison.of(label) if run.status == "done"]
+            values = [run.metric(task.name, task.main_metric) for run in runs]
+            if values:
+                band = confidence_band(np.array(values)[:, None], 0.95)
+                mean, low, high = (float(each[0]) for each in (band.mean, band.low, band.high))
+                rows.append(Row(series, label, mean, low, high, values))
+        marker = next((row.mean for row in rows if row.label == comparison.baseline), None)
         arrow = "higher is better" if task.higher_is_better else "lower is better"
-        label = f"{metric} ({arrow})"
-        charts.append(box_chart(samples, task.name, label, marker=marker, bounds=metric_bounds(metric)))
-    note = "Box: quartiles; line: median; dots: seeds."
+        bounds = metric_bounds(task.main_metric)
+        label = f"{task.main_metric} ({arrow})"
+        charts.append(row_chart(rows, task.name, label, marker=marker, bounds=bounds))
+    note = "Ring: a seed; large mark with a bar: mean and its 95 % interval."
     if comparison.baseline in comparison.labels:
-        note += " Dashed: median of the single-task networks."
+        note += " Dashed: mean of the single-task networks."
     return Charts(charts, "All tasks" if len(charts) > MANY else "", note)
 
 
@@ -242,20 +317,18 @@ def _runs(comparison: Comparison) -> Section:
     ]
     blocks: list[Listing | Note] = []
     if rows:
-        blocks.append(Listing([Head("label", "low"), Head("method", "low")], rows))
+        blocks.append(Listing(["label", "method"], rows))
     unfinished: list[list[Cell | str]] = [
-        [Cell(run.label), Cell(str(run.seed), run.seed), Cell(run.status), Cell(run.error, code=True)]
+        [Cell(run.label), Cell(str(run.seed)), Cell(run.status), Cell(run.error, code=True)]
         for run in comparison.runs
         if run.status != "done"
     ]
     if unfinished:
         blocks.append(Note("Not finished:", important=True))
-        blocks.append(
-            Listing([Head("label"), Head("seed", "low"), Head("status"), Head("why")], unfinished)
-        )
+        blocks.append(Listing(["label", "seed", "status", "why"], unfinished))
     if comparison.recovered:
         names = ", ".join(f"{run.label} seed {run.seed}" for run in comparison.recovered)
-        blocks.append(Note(f"Lost from results.jsonl and read from their result.json: {names}."))
+        blocks.append(Note(f"Missing from results.jsonl and read from their result.json: {names}."))
     return Section("runs", "Runs", blocks)
 
 
@@ -265,7 +338,7 @@ def _setup(comparison: Comparison) -> Section:
         rows: list[list[Cell | str]] = [
             [str(name), Cell(str(value), code=True)] for name, value in comparison.versions.items()
         ]
-        blocks.append(Listing([Head("what", "low"), Head("version", "low")], rows))
+        blocks.append(Listing(["package", "version"], rows))
     if comparison.config:
         text = json.dumps(comparison.config, indent=2, ensure_ascii=False, default=str)
         blocks.append(Code(text, "Configuration"))

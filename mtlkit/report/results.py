@@ -1,4 +1,4 @@
-"""What a comparison leaves on disk, and how it is read back.
+"""The files of a comparison on disk, and how they are read back.
 
 A folder holds::
 
@@ -50,7 +50,7 @@ Status: TypeAlias = Literal["done", "failed", "running"]
 
 
 class ResultsError(MtlkitError, OSError):
-    """A folder of results that is missing or cannot be read."""
+    """The error for a folder of results that is missing or cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,10 @@ class TaskRecord:
     Attributes:
         name: of the task.
         metrics: whether higher is better, by metric; the main one first.
-        compared: the metrics that the relative improvement is the mean of; empty means the main one.
+        compared: the metrics that a gain is the mean of; empty means the main one.
+
+    >>> TaskRecord("depth", {"rmse": False, "within_1.25": True}).main_metric
+    'rmse'
     """
 
     name: str
@@ -101,6 +104,9 @@ class Run:
         kind: empty for a method, ``front`` for a weighting that only spans the front.
         history: rows of losses and metrics.
         monitor: rows about gradients.
+
+    >>> Run("sum", 0, metrics={"left": {"accuracy": 0.9}}).metric("left", "accuracy")
+    0.9
     """
 
     label: str
@@ -117,7 +123,7 @@ class Run:
     monitor: list[MonitorRow] = field(default_factory=list)
 
     def metric(self, task: str, name: str) -> float:
-        """A test metric; NaN where the run has none, or failed."""
+        """Give a test metric; NaN where the run has none, or failed."""
         if self.status == "failed":
             return math.nan
         return self.metrics.get(task, {}).get(name, math.nan)
@@ -128,7 +134,7 @@ class Comparison:
     """Runs of several methods on the same tasks.
 
     Attributes:
-        title: for people.
+        title: the heading of the report.
         tasks: in order.
         runs: in any order; methods are shown in order of first appearance.
         config: what was asked for.
@@ -138,6 +144,11 @@ class Comparison:
         split: what the runs' metrics were measured on.
         tuning: what the search before the comparison cost, by label: ``trials``, ``seconds``, ``steps``.
         recovered: runs that ``results.jsonl`` had lost and that were read from their ``result.json``.
+
+    >>> tasks = [TaskRecord("left", {"accuracy": True})]
+    >>> made = Comparison("digits", tasks, [Run("sum", 0), Run("pcgrad", 0)], reference="sum")
+    >>> made.labels
+    ['sum', 'pcgrad']
     """
 
     title: str
@@ -153,7 +164,7 @@ class Comparison:
 
     @property
     def labels(self) -> list[str]:
-        """Methods: those that the configuration names under ``order`` first, then as they appear."""
+        """The methods: those that the configuration names under ``order`` first, then as they appear."""
         order = [label for label in self.config.get("order", ()) if isinstance(label, str)]
         found = list(dict.fromkeys(run.label for run in self.runs if run.kind != FRONT))
         return [label for label in order if label in found] + [x for x in found if x not in order]
@@ -169,15 +180,15 @@ class Comparison:
         return sorted({run.seed for run in self.runs if run.kind != FRONT})
 
     def of(self, label: str) -> list[Run]:
-        """The runs of one method, by seed."""
+        """Give the runs of one method, by seed."""
         return sorted((run for run in self.runs if run.label == label), key=lambda run: run.seed)
 
     def find(self, label: str, seed: int) -> Run | None:
-        """One run, or None."""
+        """Give one run, or None."""
         return next((r for r in self.runs if r.label == label and r.seed == seed), None)
 
     def task(self, name: str) -> TaskRecord:
-        """The task of this name."""
+        """Give the task of this name."""
         for task in self.tasks:
             if task.name == name:
                 return task
@@ -253,7 +264,7 @@ class Comparison:
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """What ``comparison.json`` in a folder says.
+    """Read ``comparison.json`` in a folder.
 
     Raises:
         ResultsError: where it is missing or damaged, or of a newer mtlkit.
@@ -279,7 +290,7 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def run_folder(label: str, seed: int) -> str:
-    """Name of a run's folder; labels that differ never share one."""
+    """Give the name of a run's folder; labels that differ never share one."""
     safe = re.sub(r"[^A-Za-z0-9._+=-]+", "_", label).strip("._") or "run"
     if safe != label or len(safe) > 80:
         # the checksum keeps labels apart that differ in replaced characters only
@@ -326,7 +337,7 @@ def _read_run(record: Mapping[str, Any]) -> Run | None:
 
 
 def _finished_runs(path: Path, tasks: list[str]) -> list[Run]:
-    """Runs that finished, from ``job.json`` and ``result.json`` of their trainings."""
+    """Read runs that finished, from ``job.json`` and ``result.json`` of their trainings."""
     parts: dict[tuple[str, int], dict[str | None, tuple[dict[str, Any], dict[str, Any]]]] = {}
     for file in sorted([*path.glob("runs/*/result.json"), *path.glob("runs/*/*/result.json")]):
         result, job = read_json(file), read_json(file.with_name("job.json"))
@@ -350,7 +361,7 @@ def _finished_runs(path: Path, tasks: list[str]) -> list[Run]:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """A file that holds a JSON object; None where it is missing or damaged."""
+    """Read a file that holds a JSON object; None where it is missing or damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,175 +1,286 @@
-"""What a comparison of several methods over several seeds can claim, and what it cannot.
+"""Tests of several methods over few seeds, corrected for their number.
 
-One test per method and metric finds a winner by chance soon enough: with 40 tests at 0.05, two. Holm's
-correction keeps the chance of any false winner at the level. An interval says how large a difference may
-be, the power of a test how many seeds would show it, and ranks compare methods over tasks whose metrics
-have nothing in common.
+With three seeds a paired t-test has two degrees of freedom and finds next to nothing. But methods on one
+data set vary by similar amounts. So each test here uses the larger of two variances: that of its own
+differences, and the mean over all methods. The first guards against a method that varies more than the
+others and against runs that collapse; the second against a variance that is small by chance, and it has
+the degrees of freedom of all methods. ``benchmarks/results/statistics`` has the simulation that chose
+this rule: false findings and power under seven kinds of noise.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mtlkit.errors import SpecError
 from mtlkit.report.statistics import Floats
 
-MOST_SEEDS = 1000
+LEVEL = 0.05
+"""Chance of any false finding in a comparison."""
+POWER = 0.8
+_SHARED = 0.25
+"""Squared correlation of two differences to one reference, where all runs vary alike."""
+_PERMUTATIONS = 10_000
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    r"""P-values after Holm's step-down correction (1979).
+def holm(p_values: ArrayLike) -> Floats:
+    r"""Correct p-values by Holm's step-down rule (1979), along the last axis.
 
-    The k-th smallest of m is multiplied by :math:`m - k + 1`; none falls below one before it.
-    The chance that any true null hypothesis has an adjusted value below 0.05 is 0.05 at most, however
-    the tests depend on each other. NaN is a test that was not made: it stays NaN and does not count.
+    The k-th smallest of m is multiplied by :math:`m - k + 1`; none falls below one before it. The chance
+    that any true null hypothesis ends below 0.05 is 0.05 at most, however the tests depend on each
+    other. NaN is a test that was not made: it stays NaN and does not count.
+
+    >>> holm([0.01, 0.04, 0.03])
+    array([0.03, 0.06, 0.06])
     """
     values = np.asarray(p_values, dtype=np.float64)
-    adjusted = np.full(values.shape, math.nan)
-    known = np.flatnonzero(~np.isnan(values))
-    order = known[np.argsort(values[known], kind="stable")]
-    factors = np.arange(len(order), 0, -1)
-    adjusted[order] = np.minimum(np.maximum.accumulate(values[order] * factors), 1.0)
-    return [float(value) for value in adjusted]
+    order = np.argsort(values, axis=-1, kind="stable")  # NaN last
+    ordered = np.take_along_axis(values, order, -1)
+    made = np.count_nonzero(~np.isnan(values), axis=-1)[..., None]
+    steps = ordered * np.maximum(made - np.arange(values.shape[-1]), 1)
+    adjusted = np.empty_like(values)
+    np.put_along_axis(adjusted, order, np.minimum(np.maximum.accumulate(steps, -1), 1.0), -1)
+    return adjusted
 
 
 @dataclass(frozen=True)
-class Difference:
-    """Mean of the differences of paired values, positive where the method is better.
+class Estimates:
+    """Means of paired differences, one per test, with the error that they are tested by.
 
     Attributes:
         mean: over the pairs.
-        low, high: limits of the confidence interval of the mean; NaN for one pair.
-        std: sample deviation of the differences.
-        pairs: number of pairs with two finite values.
+        error: standard error, from the larger of the own variance and the mean over all tests.
+        freedom: degrees of freedom of the errors.
+        pairs: finite differences of each test; a test of fewer than two is not made.
+        typical: error of a test of all pairs whose own variance is not above the mean.
+    """
+
+    mean: Floats
+    error: Floats
+    freedom: Floats
+    pairs: Floats
+    typical: Floats
+
+    @property
+    def p_values(self) -> Floats:
+        """Two-sided p-values, not corrected; NaN for a test that is not made.
+
+        Differences without any spread occur by chance with a coarse metric: these have the sign test's.
+        """
+        from scipy.stats import t
+
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = 2 * t.sf(np.abs(self.mean / self.error), self.freedom)
+        signs = np.where(self.mean == 0, 1.0, 2 * 0.5**self.pairs)
+        found = np.where(self.error > 0, found, np.minimum(signs, 1.0))
+        return np.where(self.pairs > 1, found, math.nan)
+
+    def reach(self, tests: int, level: float = LEVEL) -> Floats:
+        """Half the width of intervals that hold together for this number of tests."""
+        from scipy.stats import t
+
+        return np.asarray(t.isf(level / 2 / tests, self.freedom) * self.error)
+
+    def detectable(self, tests: int, level: float = LEVEL, power: float = POWER) -> float:
+        """Smallest true difference that this many tests find with this chance; NaN if none was made."""
+        from scipy.optimize import brentq
+        from scipy.stats import nct, t
+
+        freedom, typical = float(np.min(self.freedom)), float(np.min(self.typical))
+        if not (freedom >= 1 and typical > 0):
+            return math.nan
+        critical = float(t.isf(level / 2 / tests, freedom))
+        shift = brentq(lambda size: nct.sf(critical, freedom, size) - power, 0.0, 3 * critical + 3)
+        return float(shift) * typical
+
+
+def estimate(differences: ArrayLike) -> Estimates:
+    """Estimate the means of paired differences to one reference: (..., tests, seeds), NaN where missing.
+
+    The mean variance over T tests of n seeds has ``T (n - 1) / (1 + (T - 1) / 4)`` degrees of freedom:
+    the tests share the noise of their reference. One test alone is the ordinary paired t-test.
+
+    >>> found = estimate([[1.0, 2.0, 3.0], [2.0, 2.0, 2.3]])
+    >>> found.mean.round(2), found.error.round(2), found.p_values.round(3)
+    (array([2. , 2.1]), array([0.58, 0.41]), array([0.037, 0.013]))
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    known = np.isfinite(values)
+    pairs = known.sum(-1)
+    made = pairs > 1
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.where(known, values, 0.0).sum(-1) / pairs
+        squares = (np.where(known, values - mean[..., None], 0.0) ** 2).sum(-1)
+        own = np.where(made, squares / (pairs - 1), 0.0)
+        own = np.where(own > (4 * np.finfo(float).eps * mean) ** 2 * pairs, own, 0.0)  # rounding
+        total = np.where(made, pairs - 1, 0).sum(-1, keepdims=True)
+        shared = np.where(made, own * (pairs - 1), 0.0).sum(-1, keepdims=True) / total
+        error = np.sqrt(np.maximum(own, shared) / pairs)
+        typical = np.sqrt(shared / pairs.max(-1, keepdims=True, initial=0))
+    tests = made.sum(-1, keepdims=True)
+    freedom = total / (1 + _SHARED * (np.maximum(tests, 1) - 1))
+    return Estimates(mean, error, freedom, pairs.astype(np.float64), typical)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The mean of paired differences, positive where the method is better, with corrected limits.
+
+    Attributes:
+        mean: over the pairs.
+        low, high: limits that hold for all intervals of the comparison together, with a chance of 95 %.
+        p_value: two-sided, corrected; NaN where no test was made.
+        pairs: seeds with both values.
     """
 
     mean: float = math.nan
     low: float = math.nan
     high: float = math.nan
-    std: float = math.nan
+    p_value: float = math.nan
     pairs: int = 0
 
+    @property
+    def better(self) -> bool:
+        """Whether the method is significantly better."""
+        return self.p_value < LEVEL and self.mean > 0
 
-def paired_difference(
-    method: ArrayLike, reference: ArrayLike, higher_is_better: bool = True, level: float = 0.95
-) -> Difference:
-    """How much better the method is on the same seeds, with Student's interval of the mean."""
-    from scipy.special import stdtrit
+    @property
+    def worse(self) -> bool:
+        """Whether the method is significantly worse."""
+        return self.p_value < LEVEL and self.mean < 0
 
-    first, second = (np.asarray(values, dtype=np.float64) for values in (method, reference))
-    if first.shape != second.shape or first.ndim != 1:
-        raise SpecError(
-            f"paired values must be two lists of one length, not {first.shape}, {second.shape}"
-        )
-    gains = (first - second)[np.isfinite(first) & np.isfinite(second)]
-    gains = gains if higher_is_better else -gains
-    count = int(gains.size)
-    if count < 2:
-        return Difference(float(gains[0]), pairs=1) if count else Difference()
-    mean, std = float(gains.mean()), float(gains.std(ddof=1))
-    reach = float(stdtrit(count - 1, 0.5 + level / 2)) * std / math.sqrt(count)
-    return Difference(mean, mean - reach, mean + reach, std, count)
+    def within(self, margin: float) -> bool:
+        """Whether the difference is shown to be smaller than the margin, by two one-sided tests."""
+        return self.low >= -margin and self.high <= margin
 
 
-def seeds_needed(effect: float, level: float = 0.05, power: float = 0.8) -> int | None:
-    """Seeds with which a one-sided paired t-test finds this effect with this chance.
+def endpoint_intervals(*families: ArrayLike) -> list[list[Interval]]:
+    """Test several families of paired differences as one, by Holm's rule, with corrected intervals.
 
     Args:
-        effect: mean of the paired differences in units of their standard deviation.
-        level: of the test; divide it by the number of tests where several are made.
-        power: chance to find the effect.
+        families: each (tests, seeds), higher is better, NaN where missing: the methods against the
+            reference, or against the single-task networks. Tests of a family share their reference.
 
     Returns:
-        The smallest such number from 2; None where 1000 are too few, or the effect is not positive.
+        An interval per test, of each family. It excludes zero exactly where the test is significant:
+        limits are Bonferroni's, and where only Holm's rule finds a difference, one of them is zero.
+
+    >>> (found,) = endpoint_intervals([[2.0, 2.4, 2.2], [0.1, -0.2, 0.0]])
+    >>> [(round(each.low, 1), round(each.high, 1), each.better) for each in found]
+    [(1.7, 2.7, True), (-0.4, 0.4, False)]
     """
-    from scipy.special import nctdtr, stdtrit
+    tables = [np.asarray(family, dtype=np.float64) for family in families]
+    found = [estimate(table) for table in tables]
+    adjusted = holm(np.concatenate([each.p_values for each in found]) if found else [])
+    tests = max(int(np.count_nonzero(~np.isnan(adjusted))), 1)
+    parts = np.split(adjusted, np.cumsum([len(table) for table in tables])[:-1])
+    return [_intervals(each, part, tests) for each, part in zip(found, parts, strict=True)]
 
-    if math.isnan(effect) or effect <= 0:
-        return None
-    if math.isinf(effect):
-        return 2
 
-    def chance(seeds: int) -> float:
-        missed = float(nctdtr(seeds - 1, effect * math.sqrt(seeds), stdtrit(seeds - 1, 1 - level)))
-        # far beyond the limit scipy's tail is NaN, where the chance is 1
-        return 1.0 if math.isnan(missed) else 1 - missed
+def task_intervals(
+    differences: Sequence[ArrayLike], found: Sequence[bool], tests: int
+) -> list[list[Interval]]:
+    """Test the tasks of the methods that the endpoint found; all tasks and methods get an interval.
 
-    seeds = 2 + bisect_left(range(2, MOST_SEEDS + 1), power, key=chance)
-    return seeds if seeds <= MOST_SEEDS else None
+    A found method tests its tasks by Holm's rule, at the level that its own test had among ``tests``.
+
+    Args:
+        differences: per task (methods, seeds).
+        found: which methods the endpoint found to differ.
+        tests: number of tests of the endpoint.
+
+    Returns:
+        Per task, an interval per method; the p-value of a method that was not found is NaN.
+
+    >>> left, right = [[2.0, 2.4, 2.2]], [[0.1, -0.2, 0.0]]
+    >>> [each[0].better for each in task_intervals([left, right], [True], tests=1)]
+    [True, False]
+    """
+    each_task = [estimate(table) for table in differences]
+    raw = np.stack([each.p_values for each in each_task], -1)  # (methods, tasks)
+    adjusted = np.minimum(holm(raw) * tests, 1.0)
+    adjusted = np.where(np.asarray(found, dtype=bool)[:, None], adjusted, math.nan)
+    return [
+        _intervals(each, adjusted[:, index], tests * len(each_task))
+        for index, each in enumerate(each_task)
+    ]
+
+
+def _intervals(found: Estimates, adjusted: Floats, tests: int) -> list[Interval]:
+    known = (found.pairs > 1) & ((found.error > 0) | (found.mean == 0))  # else no spread, no limits
+    reach = np.where(known, found.reach(tests), math.nan)
+    made = []
+    for mean, limit, p_value, pairs in zip(found.mean, reach, adjusted, found.pairs, strict=True):
+        low, high = float(mean - limit), float(mean + limit)
+        if p_value < LEVEL:  # Holm's rule may find what Bonferroni's does not
+            low, high = (max(low, 0.0), high) if mean > 0 else (low, min(high, 0.0))
+        made.append(Interval(float(mean), low, high, float(p_value), int(pairs)))
+    return made
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Mean ranks of methods over tasks; 1 is best.
+    """Mean ranks of methods; 1 is best.
 
     Attributes:
-        labels: the methods that have a value on every task, best rank first.
+        labels: the methods that have a value everywhere, best rank first.
         ranks: their mean ranks.
-        tasks: number of tasks.
-        p_value: of Friedman's test that all methods are alike; NaN for fewer than three.
-        critical: Nemenyi's critical difference at 0.05: mean ranks closer than this are not told apart.
-        groups: spans of places in ``labels`` whose ends are closer than that; only the widest.
+        p_value: chance of mean ranks as unequal as these if the methods were exchangeable within
+            blocks; NaN for fewer than two methods.
+        critical: 95 % quantile of the difference between the best and the worst mean rank, likewise.
+        groups: spans of places in ``labels`` whose ends are not further apart; only the widest.
     """
 
     labels: list[str]
     ranks: list[float]
-    tasks: int
     p_value: float
     critical: float
     groups: list[tuple[int, int]]
 
 
 def rank_methods(labels: Sequence[str], gains: ArrayLike) -> Ranking:
-    """Rank methods on every task, and test whether their mean ranks differ (Demšar, 2006).
+    """Rank methods on every task of every block, and test the mean ranks by permutation within blocks.
+
+    Tasks of one run depend on each other, so all ranks of a method in a block are permuted together. The
+    blocks are seeds, or data sets.
 
     Args:
         labels: the methods.
-        gains: (methods, tasks), higher is better; a method with a NaN is left out.
-    """
-    from scipy.stats import friedmanchisquare, rankdata
+        gains: (methods, blocks, tasks), higher is better; a method with a NaN is left out.
 
-    table = np.asarray(gains, dtype=np.float64).reshape(len(labels), -1 if len(labels) else 0)
-    kept = np.flatnonzero(~np.isnan(table).any(1))
-    table, tasks = table[kept], table.shape[1]
-    if len(kept) < 2 or tasks == 0:
-        return Ranking([], [], tasks, math.nan, math.nan, [])
-    means = rankdata(-table, axis=0).mean(1)
+    >>> rank_methods(["a", "b"], [[[3.0, 1.0]], [[2.0, 0.5]]]).ranks
+    [1.0, 2.0]
+    """
+    from scipy.stats import rankdata
+
+    table = np.asarray(gains, dtype=np.float64)
+    kept = np.flatnonzero(~np.isnan(table).reshape(len(labels), -1).any(1))
+    if len(kept) < 2 or table[0].size == 0:
+        return Ranking([], [], math.nan, math.nan, [])
+    blocks = rankdata(-table[kept], axis=0).mean(-1)  # (methods, blocks)
+    means = blocks.mean(1)
+    draws = (
+        np.random.default_rng(0)
+        .permuted(np.broadcast_to(blocks, (_PERMUTATIONS, *blocks.shape)), axis=1)
+        .mean(-1)
+    )  # (permutations, methods)
+    p_value = (1 + np.count_nonzero(draws.var(1) >= means.var() - 1e-12)) / (1 + _PERMUTATIONS)
+    critical = float(np.quantile(np.ptp(draws, axis=1), 1 - LEVEL))
     order = np.argsort(means, kind="stable")
     ranks = [float(means[place]) for place in order]
-    p_value = math.nan
-    if len(kept) > 2 and tasks > 1:
-        with np.errstate(invalid="ignore"):  # all alike
-            p_value = float(friedmanchisquare(*table).pvalue)
-    critical = critical_difference(len(kept), tasks)
     chosen = [labels[kept[place]] for place in order]
-    return Ranking(chosen, ranks, tasks, p_value, critical, _groups(ranks, critical))
+    return Ranking(chosen, ranks, float(p_value), critical, _groups(ranks, critical))
 
 
-def critical_difference(methods: int, tasks: int, level: float = 0.05) -> float:
-    r"""Nemenyi's critical difference of mean ranks.
-
-    .. math:: q_\alpha \sqrt{\frac{k (k + 1)}{6 N}}
-
-    for k methods and N tasks, with the studentized range's quantile :math:`q_\alpha` divided by
-    :math:`\sqrt 2`.
-    """
-    from scipy.stats import studentized_range
-
-    quantile = float(studentized_range.ppf(1 - level, methods, math.inf)) / math.sqrt(2)
-    return quantile * math.sqrt(methods * (methods + 1) / (6 * tasks))
-
-
-def _groups(ranks: Floats | Sequence[float], critical: float) -> list[tuple[int, int]]:
+def _groups(ranks: Sequence[float], critical: float) -> list[tuple[int, int]]:
     """Spans of sorted ranks that are closer than the critical difference, none within another."""
     spans: list[tuple[int, int]] = []
     for first, rank in enumerate(ranks):
-        last = max(place for place, other in enumerate(ranks) if other - rank <= critical)
+        last = max(place for place, other in enumerate(ranks) if other - rank <= critical + 1e-12)
         if last > first and (not spans or last > spans[-1][1]):
             spans.append((first, last))
     return spans

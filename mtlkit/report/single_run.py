@@ -1,4 +1,4 @@
-"""The folder of one training, as ``mtlkit train`` leaves it, read for a report."""
+"""Read the folder of one ``mtlkit train`` run for a report."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from mtlkit.report.results import HEADER, Comparison, ResultsError, Run, TaskRec
 
 
 def read_trainer_run(folder: str | os.PathLike[str]) -> Comparison:
-    """A single run of the Trainer, from its ``log.jsonl``, as a comparison of one.
+    """Read a single run of the Trainer, from its ``log.jsonl``, as a comparison of one.
 
-    Its metrics are those of the test, where it has been tested; else those of the best validation, or of
-    the last where none is marked.
+    Its metrics are those of the test if there was one, else of the best validation, or of the last where
+    none is marked.
 
     Raises:
         ResultsError: where there is no log, or it does not say what the tasks are.

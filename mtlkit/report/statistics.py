@@ -1,4 +1,11 @@
-"""The paper's statistics: relative improvement, medians over seeds, paired t-test, confidence bands.
+"""Gains of one run over another, and statistics over tasks and seeds.
+
+Three conventions say by how much a run is better than a baseline:
+
+- :func:`log_ratio`, by which comparisons are decided: symmetric, higher is better;
+- :func:`relative_improvement`, the RotoGrad paper's: in percent of the baseline, higher is better, the
+  mean over tasks (:func:`task_improvement`);
+- :func:`delta_m`, the field's: the same with the other sign, a mean over metrics, lower is better.
 
 NaN is never hidden:
 
@@ -10,7 +17,7 @@ NaN is never hidden:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,16 +26,89 @@ from numpy.typing import ArrayLike, NDArray
 from mtlkit.errors import SpecError
 
 Floats = NDArray[np.float64]
+LARGEST_RATIO = 100.0
+
+
+def log_ratio(value: float, baseline: float, higher_is_better: bool) -> float:
+    r"""Give 100 times the logarithm of the ratio of two metrics, positive where ``value`` is better.
+
+    Small changes are percents: an error that is 3 % lower is +3.05. Large ones are symmetric: half the
+    error is +69.3 and twice the error -69.3, where relative improvements are +50 and -100. A ratio
+    beyond 100, that to zero, and metrics of different signs count as a ratio of 100.
+
+    >>> round(log_ratio(0.5, 1.0, higher_is_better=False), 1)
+    69.3
+    >>> round(log_ratio(1.0, 0.5, higher_is_better=False), 1)
+    -69.3
+    """
+    if not (math.isfinite(value) and math.isfinite(baseline)):
+        return math.nan
+    if value == baseline:
+        return 0.0
+    limit = math.log(LARGEST_RATIO)
+    size = limit
+    if value * baseline > 0:
+        size = min(abs(math.log(abs(value)) - math.log(abs(baseline))), limit)
+    return math.copysign(100.0 * size, value - baseline if higher_is_better else baseline - value)
+
+
+def task_log_ratio(
+    values: Mapping[str, float], baseline: Mapping[str, float], higher_is_better: Mapping[str, bool]
+) -> float:
+    """Average :func:`log_ratio` over the named metrics of a task.
+
+    >>> task_log_ratio({"mse": 2.0, "mae": 1.0}, {"mse": 2.0, "mae": 1.0}, {"mse": False, "mae": False})
+    0.0
+    """
+    return _mean_gain(log_ratio, values, baseline, higher_is_better)
+
+
+def delta_m(
+    values: Mapping[str, float], baseline: Mapping[str, float], higher_is_better: Mapping[str, bool]
+) -> float:
+    r"""Give the field's :math:`\Delta m` in percent: over all metrics of all tasks, lower is better.
+
+    .. math:: \Delta m = \frac{100}{M} \sum_m (-1)^{h_m} \frac{M_m - S_m}{S_m}
+
+    with :math:`h_m = 1` where higher is better (Maninis et al., 2019, as Nash-MTL and FAMO report it). A
+    task with five metrics counts five times.
+
+    Args:
+        values: metrics by name, which must tell tasks apart.
+        baseline: the single-task networks' metrics, such as a published row.
+        higher_is_better: the metrics to average, and their directions.
+
+    >>> directions = {"iou": True, "mae": False}
+    >>> round(delta_m({"iou": 0.4, "mae": 1.1}, {"iou": 0.5, "mae": 1.0}, directions), 1)
+    15.0
+    """
+    return -_mean_gain(relative_improvement, values, baseline, higher_is_better)
+
+
+def _mean_gain(
+    gain: Callable[[float, float, bool], float],
+    values: Mapping[str, float],
+    baseline: Mapping[str, float],
+    higher_is_better: Mapping[str, bool],
+) -> float:
+    found = [
+        gain(values.get(name, math.nan), baseline.get(name, math.nan), higher)
+        for name, higher in higher_is_better.items()
+    ]
+    return float(np.mean(found)) if found else math.nan
 
 
 def relative_improvement(value: float, baseline: float, higher_is_better: bool) -> float:
-    r"""Improvement over the baseline in percent, positive where better.
+    r"""Give the improvement over the baseline in percent, positive where better.
 
     .. math:: \Delta_k = 100 \cdot (-1)^{l_k} \frac{M_k - S_k}{S_k}
 
-    with :math:`l_k = 1` where lower is better (Maninis et al., 2019). The denominator is taken as
+    with :math:`l_k = 1` where lower is better (Maninis et al., 2019). The denominator is
     :math:`|S_k|`, so that better stays positive for metrics below zero. With a baseline of zero it is 0
     for an equal value and NaN for any other; NaN and infinities give NaN.
+
+    >>> relative_improvement(0.5, 1.0, higher_is_better=False)
+    50.0
     """
     if not (math.isfinite(value) and math.isfinite(baseline)):
         return math.nan
@@ -41,15 +121,15 @@ def relative_improvement(value: float, baseline: float, higher_is_better: bool) 
 def task_improvement(
     values: Mapping[str, float], baseline: Mapping[str, float], higher_is_better: Mapping[str, bool]
 ) -> float:
-    r""":math:`\Delta_k` of a task with several metrics: the mean over the metrics that are named.
+    r"""Average :func:`relative_improvement` over the named metrics of a task.
 
-    This is how the paper's figures for NYUv2 come about, where a task has two to five metrics.
+    The paper's :math:`\Delta_k` for NYUv2 are such means, of two to five metrics.
+
+    >>> directions = {"iou": True, "mae": False}
+    >>> task_improvement({"iou": 0.75, "mae": 1.0}, {"iou": 0.5, "mae": 1.0}, directions)
+    25.0
     """
-    gains = [
-        relative_improvement(values.get(name, math.nan), baseline.get(name, math.nan), higher)
-        for name, higher in higher_is_better.items()
-    ]
-    return float(np.mean(gains)) if gains else math.nan
+    return _mean_gain(relative_improvement, values, baseline, higher_is_better)
 
 
 @dataclass(frozen=True)
@@ -64,9 +144,12 @@ class TaskStatistics:
 
 
 def task_statistics(improvements: Sequence[float] | Floats) -> TaskStatistics:
-    """Mean, median, minimum, maximum and standard deviation over tasks; NaN where any task is NaN.
+    """Summarize improvements over tasks; NaN where any task is NaN.
 
     The tasks are all there are, not a sample of some, so the deviation divides by their number.
+
+    >>> task_statistics([1.0, 2.0, 6.0]).mean
+    3.0
     """
     values = np.asarray(improvements, dtype=np.float64)
     if values.size == 0 or np.isnan(values).any():
@@ -90,10 +173,13 @@ class Spread:
 
 
 def spread(values: ArrayLike) -> Spread:
-    """Median and sample standard deviation over seeds; NaN values are left out.
+    """Give median and sample standard deviation over seeds; NaN values are left out.
 
     The deviation of one run is NaN; without any run, so is the median. An infinite value counts for
     the median and makes the deviation infinite.
+
+    >>> spread([1.0, 2.0, float("nan"), 3.0])
+    Spread(median=2.0, std=1.0, count=3)
     """
     known = np.asarray(values, dtype=np.float64)
     known = known[~np.isnan(known)]
@@ -127,13 +213,17 @@ class TTest:
 def paired_t_test(
     method: ArrayLike, reference: ArrayLike, higher_is_better: bool, level: float = 0.05
 ) -> TTest:
-    """Is the method better than the reference on the same seeds?
+    """Test whether the method is better than the reference on the same seeds.
 
-    The null hypothesis is that it is equal or worse. Pairs with a value that is not finite are left
-    out; fewer than two pairs leave the test undefined (NaN, not significant). Where all differences
-    are the same, t is infinite, and the method is significantly better if the difference is in its
-    favor; where all are zero, t is 0 and p is 1/2.
+    The null hypothesis is that it is equal or worse. Pairs with a value that is not finite are left out.
+    The test is undefined (NaN, not significant) with fewer than two pairs, and where all differences are
+    equal: without any spread there is nothing to measure them by.
+
+    >>> paired_t_test([0.91, 0.92, 0.94], [0.90, 0.90, 0.91], higher_is_better=True).significant
+    True
     """
+    from scipy.stats import ttest_1samp
+
     first, second = (np.asarray(values, dtype=np.float64) for values in (method, reference))
     if first.shape != second.shape or first.ndim != 1:
         raise SpecError(
@@ -141,21 +231,12 @@ def paired_t_test(
         )
     known = np.isfinite(first) & np.isfinite(second)
     differences = (first - second)[known] * (1.0 if higher_is_better else -1.0)
-    count = int(differences.size)
-    if count < 2:
-        return TTest(math.nan, math.nan, count, False)
-    mean = float(differences.mean())
-    error = float(differences.std(ddof=1)) / math.sqrt(count)
-    # differences that agree up to rounding have no spread
-    scale = float(np.abs(np.concatenate([first[known], second[known]])).max())
-    if error <= 4 * np.finfo(np.float64).eps * scale:
-        if abs(mean) <= 4 * np.finfo(np.float64).eps * scale:
-            return TTest(0.0, 0.5, count, False)
-        better = mean > 0
-        return TTest(math.copysign(math.inf, mean), 0.0 if better else 1.0, count, better)
-    statistic = mean / error
-    p_value = _student_survival(statistic, count - 1)
-    return TTest(statistic, p_value, count, p_value < level)
+    scale = max(np.abs(first[known]).max(initial=0.0), np.abs(second[known]).max(initial=0.0))
+    if differences.size < 2 or np.ptp(differences) <= 8 * np.finfo(np.float64).eps * scale:
+        return TTest(math.nan, math.nan, int(differences.size), False)
+    found = ttest_1samp(differences, 0.0, alternative="greater")
+    p_value = float(found.pvalue)
+    return TTest(float(found.statistic), p_value, int(differences.size), p_value < level)
 
 
 @dataclass(frozen=True)
@@ -168,11 +249,17 @@ class Band:
 
 
 def confidence_band(values: ArrayLike, level: float = 0.9) -> Band:
-    """Mean and confidence interval of the mean at each point: (runs, points) to three (points,).
+    """Give mean and confidence interval of the mean at each point: (runs, points) to three (points,).
 
     The interval is Student's, ``mean ± t * s / sqrt(n)``. NaN is left out; a point with one run has a
     mean and no interval.
+
+    >>> band = confidence_band([[1.0], [2.0], [3.0]])
+    >>> band.mean, band.low.round(2)
+    (array([2.]), array([0.31]))
     """
+    from scipy.stats import t
+
     if not 0 < level < 1:
         raise SpecError(f"the level of a confidence band is between 0 and 1, not {level}")
     table = np.asarray(values, dtype=np.float64)
@@ -183,19 +270,7 @@ def confidence_band(values: ArrayLike, level: float = 0.9) -> Band:
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = np.where(known, table, 0.0).sum(0) / count
         variance = np.where(known, (table - mean) ** 2, 0.0).sum(0) / (count - 1)
-        reach = _student_quantile(0.5 + level / 2, count - 1) * np.sqrt(variance / count)
+        reach = t.ppf(0.5 + level / 2, count - 1) * np.sqrt(variance / count)
     mean = np.where(count > 0, mean, np.nan)
     reach = np.where(count > 1, reach, np.nan)
     return Band(mean, mean - reach, mean + reach)
-
-
-def _student_survival(statistic: float, freedom: int) -> float:
-    from scipy.special import stdtr
-
-    return float(stdtr(freedom, -statistic))
-
-
-def _student_quantile(share: float, freedom: NDArray[np.integer]) -> Floats:
-    from scipy.special import stdtrit
-
-    return np.asarray(stdtrit(np.maximum(freedom, 1).astype(np.float64), share))

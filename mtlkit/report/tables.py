@@ -7,10 +7,10 @@ import io
 import math
 from dataclasses import dataclass, field, replace
 
-from mtlkit.report.claims import Claim, compare_methods, family
-from mtlkit.report.figures import Column, collect_figures
+from mtlkit.report.claims import compare_methods
+from mtlkit.report.figures import PRIMARY, Column, collect_metrics
 from mtlkit.report.results import Comparison
-from mtlkit.report.significance import Difference
+from mtlkit.report.significance import Interval
 from mtlkit.report.statistics import Spread, TTest, paired_t_test, spread
 from mtlkit.report.verdict import Verdict, judge
 
@@ -24,27 +24,28 @@ class Cell:
 
     Attributes:
         spread: over the runs that have a value.
-        test: against the reference, where that makes sense.
-        claim: the same with an interval, and corrected for the number of tests.
+        test: the paper's one-sided test against the reference, where that makes sense.
+        claim: the difference to the reference, with a corrected interval and p-value; only of the
+            primary endpoint and the tasks' main metrics.
         best: of the column.
         fewer: over fewer seeds than the comparison has.
     """
 
     spread: Spread
     test: TTest | None = None
-    claim: Claim | None = None
+    claim: Interval | None = None
     best: bool = False
     fewer: bool = False
 
     @property
     def dagger(self) -> bool:
-        """Whether it is better than the reference by the test alone."""
+        """Whether it is better than the reference by the paper's test."""
         return self.test is not None and self.test.significant
 
     @property
     def marks(self) -> str:
-        """A double dagger where it is better after Holm's correction too; a star for fewer seeds."""
-        wins = self.claim is not None and self.claim.wins
+        """A double dagger where it is better after the correction too; a star for fewer seeds."""
+        wins = self.claim is not None and self.claim.better
         return (DOUBLE_DAGGER if wins else DAGGER if self.dagger else "") + (STAR if self.fewer else "")
 
 
@@ -61,7 +62,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of methods, columns of figures."""
+    """Rows of methods, columns of values."""
 
     columns: list[Column]
     rows: list[Row]
@@ -70,62 +71,67 @@ class Table:
     """Tasks that the statistics of the improvement are taken over, where these are not all."""
     verdict: Verdict = field(default_factory=Verdict)
     tests: int = 0
-    """Number of tests that Holm's correction is over."""
+    """Number of tests of the primary endpoint, which Holm's correction is over."""
     split: str = "test"
     """What the metrics were measured on."""
 
 
 def build_table(comparison: Comparison, *, all_metrics: bool = False, level: float = 0.05) -> Table:
-    """Medians and deviations over seeds of test metrics and relative improvements, and the verdict.
+    """Build the table of a comparison: medians and deviations over seeds, and the verdict.
 
-    Improvements of a run are relative to the baseline's run with the same seed, so those of the
-    baseline itself are 0; their statistics are taken over the tasks that the configuration names under
-    ``improvement_over``, or over all. A dagger marks what is better than the reference by a one-sided
-    paired t-test over seeds, a double dagger what is so after Holm's correction. The best median of each
-    column, the baseline left out, is marked too.
+    Gains of a run are over the baseline's run with the same seed, so those of the baseline itself are 0;
+    their statistics are taken over the tasks that the configuration names under ``improvement_over``, or
+    over all. A dagger marks what is better than the reference by the paper's one-sided paired t-test, a
+    double dagger what the corrected tests of :mod:`mtlkit.report.claims` find better. The best
+    median of each column, the baseline left out, is marked too.
 
     Args:
         comparison: the runs.
         all_metrics: a column for every metric, not only for the main one of each task.
-        level: of the test.
+        level: of the one-sided test.
+
+    >>> from mtlkit.report import Comparison, Run, TaskRecord
+    >>> tasks = [TaskRecord("left", {"accuracy": True})]
+    >>> runs = [Run("sum", 0, metrics={"left": {"accuracy": 0.9}})]
+    >>> table = build_table(Comparison("digits", tasks, runs))
+    >>> format_cell(table.rows[0].cells["left/accuracy"], table.columns[0])
+    '0.9000'
     """
-    figures = collect_figures(comparison, all_metrics=all_metrics)
-    reference = comparison.reference if comparison.reference in figures.values else None
+    found = collect_metrics(comparison, all_metrics=all_metrics)
+    claims = compare_methods(comparison, found)
+    reference = comparison.reference if comparison.reference in found.values else None
     tested = [label for label in comparison.labels if label not in (reference, comparison.baseline)]
-    claims: dict[tuple[str, str], Claim] = {}
-    if reference is not None:
-        claims = compare_methods(figures, tested, reference, family(figures))
     rows = []
     for label in comparison.labels:
-        runs = comparison.of(label)
         cells = {}
-        for column in figures.columns:
+        for column in found.columns:
             test = None
             if reference is not None and label in tested and column.is_tested:
-                pair = figures.paired(label, reference, column.key)
+                pair = found.paired(label, reference, column.key)
                 test = paired_t_test(*pair, bool(column.higher_is_better), level)
-            found = spread(list(figures.seeds(label, column.key).values()))
-            if column.kind == "time" and found.std == 0:  # measured once, for all seeds
-                found = Spread(found.median, math.nan, found.count)
-            fewer = 0 < found.count < len(comparison.seeds)
-            cells[column.key] = Cell(found, test, claims.get((label, column.key)), fewer=fewer)
+            values = spread(list(found.seeds(label, column.key).values()))
+            if column.kind == "time" and values.std == 0:  # measured once, for all seeds
+                values = Spread(values.median, math.nan, values.count)
+            fewer = 0 < values.count < len(comparison.seeds)
+            claim = claims.columns.get((label, column.key))
+            cells[column.key] = Cell(values, test, claim, fewer=fewer)
         role = "baseline" if label == comparison.baseline else "reference" if label == reference else ""
-        failed = sum(run.status == "failed" for run in runs)
-        rows.append(Row(label, cells, role, sum(run.status == "done" for run in runs), failed))
-    columns = [_with_decimals(column, rows) for column in figures.columns]
+        ends = [run.status for run in comparison.of(label)]
+        rows.append(Row(label, cells, role, ends.count("done"), ends.count("failed")))
+    columns = [_with_decimals(column, rows) for column in found.columns]
     return Table(
         columns,
         _mark_best(columns, rows),
         reference,
         tuple(comparison.config.get("improvement_over") or ()),
-        judge(comparison, figures),
-        sum(not math.isnan(claim.p_value) for claim in claims.values()),
+        judge(comparison, found, claims),
+        claims.tests,
         comparison.split,
     )
 
 
 def _with_decimals(column: Column, rows: list[Row]) -> Column:
-    """As many decimals as four digits of the largest value need; improvements have two."""
+    """Set as many decimals as four digits of the largest value need; improvements have two."""
     if column.kind in ("gain", "time"):
         return column
     known = [abs(row.cells[column.key].spread.median) for row in rows]
@@ -156,7 +162,7 @@ def _mark_best(columns: list[Column], rows: list[Row]) -> list[Row]:
 
 
 def format_number(value: float, decimals: int) -> str:
-    """Fixed decimals; a dash for NaN; powers of ten for what would be too long."""
+    """Write fixed decimals; a dash for NaN; powers of ten for what would be too long."""
     if math.isnan(value):
         return "–"
     if math.isinf(value):
@@ -180,24 +186,29 @@ def _runs_text(row: Row) -> str:
 
 
 def describe_marks(table: Table, *, bold: bool = True) -> str:
-    """What the marks of a table mean; ``bold`` where the best of each column is."""
+    """Say what the marks of a table mean; ``bold`` where the best of each column is."""
     text = f"Median ± standard deviation over seeds on the {table.split} set"
     text += "; the best of each column is bold." if bold else "."
     if table.reference is not None:
         text += (
-            f" {DAGGER}: better than {table.reference} (one-sided paired t-test, 0.05)."
-            f" {DOUBLE_DAGGER}: also two-sided, after Holm's correction over {table.tests} tests."
+            f" {DAGGER}: better than {table.reference} (the paper's one-sided paired t-test, 0.05)."
+            f" {DOUBLE_DAGGER}: better after correction for {table.tests} tests of the primary endpoint."
         )
     if any(cell.fewer for row in table.rows for cell in row.cells.values()):
         text += f" {STAR}: over fewer seeds than others."
-    if any(column.kind == "gain" for column in table.columns):
+    keys = {column.key for column in table.columns}
+    if PRIMARY in keys:
+        text += " Log-ratio: 100 times the logarithm of the ratio to the baseline, higher is better."
+    if "delta/mean" in keys:
         which = f" of {', '.join(table.improvement_over)}" if table.improvement_over else ""
         text += f" Δ: improvement{which} over single-task networks of the same seed, in percent."
+    if "delta_m" in keys:
+        text += " Δm: the field's mean over all metrics, in percent, lower is better."
     return text
 
 
 def table_files(table: Table) -> dict[str, str]:
-    """The table in every format, by the name of its file."""
+    """Write the table in every format, by the name of its file."""
     return {
         "table.md": to_markdown(table),
         "table.tex": to_latex(table),
@@ -206,7 +217,11 @@ def table_files(table: Table) -> dict[str, str]:
 
 
 def to_markdown(table: Table) -> str:
-    """The verdict, a table in GitHub's Markdown, and a line on what its marks mean."""
+    """Write the verdict, a table in GitHub's Markdown, and a line on what its marks mean.
+
+    >>> print(to_markdown(Table([], [Row("sum", {}, "", 1, 0)], None)).splitlines()[2])
+    | sum | 1 |
+    """
 
     def escape(text: str) -> str:
         return text.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*")
@@ -228,7 +243,11 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A ``tabular`` for the package booktabs."""
+    """Write a ``tabular`` for the package booktabs.
+
+    >>> to_latex(Table([], [Row("sum", {}, "", 1, 0)], None)).splitlines()[1]
+    '\\\\begin{tabular}{l}'
+    """
     heads = ["Method", *(_latex(_head(column)) for column in table.columns)]
     lines = [
         r"\begin{tabular}{l" + "r" * len(table.columns) + "}",
@@ -250,29 +269,30 @@ def to_latex(table: Table) -> str:
     return "".join(f"% {' '.join(line.split())}\n" for line in comments) + "\n".join(lines) + "\n"
 
 
-_FIGURES = ("seeds", "median", "std", "p", "p holm", "difference", "low", "high")
+_VALUES = ("seeds", "median", "std", "p", "p corrected", "difference", "low", "high")
 
 
 def to_csv(table: Table) -> str:
-    """One line per method: the figures of each column at full precision.
+    """Write one line per method: the values of each column at full precision.
 
     ``difference``, ``low`` and ``high`` are the mean of the paired differences to the reference and its
-    95 % interval, ``p holm`` is corrected.
+    corrected interval; ``p`` is the one-sided test's, ``p corrected`` two-sided.
+
+    >>> to_csv(Table([], [Row("sum", {}, "", 1, 0)], None))
+    'method,role,runs,failed\\nsum,,1,0\\n'
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    heads = ["method", "role", "runs", "failed"]
-    for column in table.columns:
-        heads += [f"{column.key} {name}" for name in _FIGURES]
-    writer.writerow(heads)
+    heads = [f"{column.key} {name}" for column in table.columns for name in _VALUES]
+    writer.writerow(["method", "role", "runs", "failed", *heads])
     for row in table.rows:
         line: list[str] = [row.label, row.role, str(row.done), str(row.failed)]
         for column in table.columns:
             cell = row.cells[column.key]
-            values = [cell.spread.median, cell.spread.std]
-            values.append(math.nan if cell.test is None else cell.test.p_value)
-            claim = cell.claim or Claim(Difference())
-            values += [claim.p_value, claim.difference.mean, claim.difference.low, claim.difference.high]
+            claim = cell.claim or Interval()
+            p_value = math.nan if cell.test is None else cell.test.p_value
+            values = [cell.spread.median, cell.spread.std, p_value]
+            values += [claim.p_value, claim.mean, claim.low, claim.high]
             line += [str(cell.spread.count), *map(_csv, values)]
         writer.writerow(line)
     return stream.getvalue()

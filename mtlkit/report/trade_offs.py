@@ -1,4 +1,4 @@
-"""Fronts of weighted sums with the methods on them, and what these dominate."""
+"""The front of weighted sums, the methods beside it, and their hypervolumes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from mtlkit.report.charts import Chart, Point, line_chart, metric_bounds, plain, point_chart
+from mtlkit.report.charts import Chart, Point, line_chart, metric_bounds, plain, point_chart, scatter
 from mtlkit.report.charts import Line as ChartLine
 from mtlkit.report.figures import task_gains
 from mtlkit.report.fronts import hypervolume, pareto_front
@@ -21,7 +21,7 @@ _MOST_PAIRED = 3
 
 
 def mean_metrics(comparison: Comparison, labels: list[str]) -> Floats:
-    """Main metrics (labels, tasks), means over seeds; NaN where a seed has none.
+    """Return main metrics (labels, tasks), means over seeds; NaN where a seed has none.
 
     A method that failed where it is hard would look good by the mean of the other seeds.
     """
@@ -33,7 +33,7 @@ def mean_metrics(comparison: Comparison, labels: list[str]) -> Floats:
 
 
 def mean_gains(comparison: Comparison, labels: list[str]) -> Floats:
-    """Improvements over the single-task networks in percent (labels, tasks), means over seeds."""
+    """Return improvements over single-task networks in percent (labels, tasks), means over seeds."""
     return _means(comparison, labels, lambda run: task_gains(comparison, run))
 
 
@@ -48,18 +48,16 @@ def _means(comparison: Comparison, labels: list[str], read: Callable[[Run], dict
 
 
 def incomplete(comparison: Comparison, what: str) -> str:
-    """A remark about the methods without a finite result on every seed; empty without any."""
+    """Name the methods without a finite result on every seed; empty without any."""
     table = mean_metrics(comparison, comparison.labels)
     names = [n for n, row in zip(comparison.labels, table, strict=True) if np.isnan(row).any()]
     return (
-        f" Left out {what}, for want of a finite result on every seed: {', '.join(names)}."
-        if names
-        else ""
+        f" Left out {what}, without a finite result on every seed: {', '.join(names)}." if names else ""
     )
 
 
 def front_section(comparison: Comparison) -> Section:
-    """The front, where weightings were drawn for it."""
+    """Show the front, where weightings were drawn for it."""
     drawn = comparison.front_labels
     if not drawn or len(comparison.tasks) < 2:
         return Section("front", "", [])
@@ -68,10 +66,10 @@ def front_section(comparison: Comparison) -> Section:
     many = len(comparison.tasks) > _MOST_PAIRED
     blocks: list[Block] = [
         Note(
-            f"Gray: the plain sum with {len(drawn)} drawn weightings of the losses, means over seeds: "
-            "what a search over weights alone reaches. A method is worth its effort if it lies beyond. "
+            f"Gray: the plain sum with {len(drawn)} random weightings of the losses, means over seeds: "
+            "what a search over weights alone reaches. A method is worth its cost if it is better. "
             f"Over all tasks, {kept.sum()} of them are on the front, dominated by no other"
-            f"{'; the rest is dotted' if many else ''}.{incomplete(comparison, 'here')}"
+            f"{'; the others are dotted' if many else ''}.{incomplete(comparison, 'here')}"
         )
     ]
     if many:
@@ -112,7 +110,7 @@ def _pair(comparison: Comparison, first: TaskRecord, second: TaskRecord) -> Char
 
 
 def _parallel(comparison: Comparison, kept: NDArray[np.bool_]) -> Chart | None:
-    """A line per method over the tasks; gains over single-task networks, or over the reference.
+    """Draw a line per method over the tasks: gains over single-task networks, or the reference.
 
     Weightings that are not ``kept`` for the front are dotted.
     """
@@ -135,8 +133,8 @@ def _parallel(comparison: Comparison, kept: NDArray[np.bool_]) -> Chart | None:
     if chart is None:
         return None
     gray = [
-        {"type": "scatter", "mode": "lines", "name": plain(label), "x": places, "y": row, "opacity": 0.5,
-         "line": {"width": 1, "dash": "solid" if on_front else "dot"}, "hoverinfo": "skip"}
+        scatter(None, label, places, row, mode="lines", hoverinfo="skip",
+                line={"width": 1, "dash": "solid" if on_front else "dot"})
         for label, row, on_front in zip(drawn, behind, kept, strict=True)
     ]  # fmt: skip
     for trace in chart.figure["data"]:
@@ -152,7 +150,7 @@ def _parallel(comparison: Comparison, kept: NDArray[np.bool_]) -> Chart | None:
 
 
 def _volumes(comparison: Comparison) -> list[Block]:
-    """Hypervolumes of each method and of the whole front, in shares of the single-task metrics."""
+    """Return hypervolumes of each method and of the front, relative to the single-task metrics."""
     if comparison.baseline not in comparison.labels:
         return []
     labels = [label for label in comparison.labels if label != comparison.baseline]
@@ -167,11 +165,14 @@ def _volumes(comparison: Comparison) -> list[Block]:
         rows.append([Cell(label, series, series=series), *_volume(volume, tasks)])
     return [
         Listing(
-            [Head("method", "low"), Head("hypervolume"), Head("equal gain, %")], rows, name="volumes"
+            [Head("method", "low"), Head("hypervolume"), Head("equal gain, %")],
+            rows,
+            name="volumes",
+            sortable=len(rows) > 2,
         ),
         Note(
-            "Hypervolume above the single-task networks, in relative improvements; 0 for what is not "
-            "better on every task. Equal gain: the improvement on every task that has the same volume."
+            "Hypervolume above the single-task networks, in relative improvements; 0 unless better on "
+            "every task. Equal gain: the improvement on every task that gives the same volume."
         ),
     ]
 

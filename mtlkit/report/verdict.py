@@ -1,156 +1,137 @@
-"""What a comparison found, in one to three sentences that are never stronger than its statistics.
+"""What a comparison found: a status for every method, in words that are never stronger than the tests.
 
-Every method is tested against the reference on each task's main metric and on the mean over tasks.
-"Beats" and "worse" mean significant at 0.05, two-sided, after Holm's correction over all of these tests;
-"level" means that the 95 % interval of the difference lies within one percentage point. Of all else the
-sentence says that the runs do not tell, and how many seeds would. Runs without a result are named, since
-the tests leave them out.
+A method is ``better`` or ``worse`` than the reference where the primary endpoint differs significantly,
+``level`` where the corrected interval lies within one point (two one-sided tests), and otherwise ``not
+decided``. :mod:`mtlkit.report.claims` has the tests.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-from mtlkit.report.claims import compare_methods, family
-from mtlkit.report.figures import Column, Figures, collect_figures
+from mtlkit.report import verdict_text
+from mtlkit.report.claims import Claims, compare_methods
+from mtlkit.report.endpoint import Endpoint
+from mtlkit.report.figures import MetricTable, collect_metrics
 from mtlkit.report.results import Comparison
-from mtlkit.report.verdict_text import MARGIN, Case, interval, losers, remaining, some, winners
+from mtlkit.report.significance import Interval
+from mtlkit.report.statistics import log_ratio
+
+Status: TypeAlias = Literal["better", "worse", "level", "not decided", "not tested"]
+MARGIN = 1.0
+"""Points within which two methods are called level."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A method against the reference, or against the single-task networks.
+
+    Attributes:
+        method: its label.
+        against: the label that it is compared with.
+        status: what the tests say.
+        interval: the difference in the primary endpoint, in points (hundredths of a log-ratio).
+        better_on, worse_on: tasks with a significant difference.
+        uncounted: mean log-ratio to ``against`` of each task that the endpoint leaves out, in points.
+        missing: seeds without a finite result.
+    """
+
+    method: str
+    against: str
+    status: Status
+    interval: Interval
+    better_on: tuple[str, ...] = ()
+    worse_on: tuple[str, ...] = ()
+    uncounted: Mapping[str, float] | None = None
+    missing: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """The finding in a sentence."""
+        return verdict_text.describe(self)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The sentences, and the labels behind them.
+    """The findings of a comparison.
 
     Attributes:
-        sentences: at most three; none where there is nothing to compare.
-        winners: methods that beat the reference in the mean over tasks, or on a task.
-        worse: methods that beat it nowhere and are worse in the mean over tasks, or on a task.
-        level: methods whose difference is within the margin.
-        undecided: methods of which the runs do not tell.
-        untested: methods without two seeds in common with the reference.
-        pays: methods that are better than single-task networks.
+        findings: the methods against the reference.
+        single_task: the reference and the methods against the single-task networks.
+        sentences: a summary, one sentence per status; none where there is nothing to compare.
+        detectable: smallest difference that this comparison would have found with a chance of 80 %.
     """
 
+    findings: tuple[Finding, ...] = ()
+    single_task: tuple[Finding, ...] = ()
     sentences: tuple[str, ...] = ()
-    winners: tuple[str, ...] = ()
-    worse: tuple[str, ...] = ()
-    level: tuple[str, ...] = ()
-    undecided: tuple[str, ...] = ()
-    untested: tuple[str, ...] = ()
-    pays: tuple[str, ...] = ()
+    detectable: float = math.nan
 
     @property
     def text(self) -> str:
-        """All sentences."""
+        """All sentences of the summary."""
         return " ".join(self.sentences)
 
+    def labels(self, status: Status, *, single_task: bool = False) -> list[str]:
+        """Give the methods of a status."""
+        findings = self.single_task if single_task else self.findings
+        return [each.method for each in findings if each.status == status]
 
-def judge(comparison: Comparison, figures: Figures | None = None) -> Verdict:
-    """The verdict on a comparison, from the runs that are finished."""
-    figures = collect_figures(comparison) if figures is None else figures
-    reference, baseline = comparison.reference, comparison.baseline
-    known = [label for label in comparison.labels if label != baseline]
+
+def judge(
+    comparison: Comparison, table: MetricTable | None = None, claims: Claims | None = None
+) -> Verdict:
+    """Give the verdict on a comparison, from the runs that are finished."""
     if len(comparison.labels) < 2:
         return Verdict()
     if len(comparison.seeds) < 2:
-        return Verdict(
-            ("One seed says nothing about chance, so there is no verdict: take five seeds or more.",)
+        return Verdict(sentences=("Inconclusive with 1 seed: run five seeds or more.",))
+    table = collect_metrics(comparison) if table is None else table
+    claims = compare_methods(comparison, table) if claims is None else claims
+    findings = tuple(
+        Finding(
+            label,
+            str(comparison.reference),
+            _status(interval),
+            interval,
+            tuple(claims.on_tasks(label, table.main_metrics, better=True)),
+            tuple(claims.on_tasks(label, table.main_metrics, better=False)),
+            _uncounted(comparison, table, label),
+            len(comparison.seeds) - interval.pairs,
         )
-    pays = _against_single_task(figures, known, baseline, len(comparison.seeds))
-    sentences = [pays.sentence] if pays.sentence else []
-    others = [label for label in known if label != reference]
-    if reference is None or reference not in known or not others:
-        return Verdict(tuple(sentences), pays=tuple(pays.better))
-    columns = family(figures)
-    claims = compare_methods(figures, others, reference, columns)
-    missing = _missing(figures, known, baseline, comparison.seeds)
-    case = Case(reference, baseline, columns, figures.overall, claims, len(comparison.seeds), missing)
-    if case.tests == 0:
-        sentences.insert(
-            0, f"No method has two seeds in common with {reference}: nothing is tested yet."
-        )
-        return Verdict(tuple(sentences), untested=tuple(others), pays=tuple(pays.better))
-    overall = [label for label in others if (c := case.summary(label)) is not None and c.wins]
-    partly = [label for label in others if label not in overall and case.tasks(label, won=True)]
-    rest = [label for label in others if label not in (*overall, *partly)]
-    untested = [label for label in rest if not case.is_tested(label)]
-    worse = [label for label in rest if case.loses(label)]
-    level = [label for label in rest if label not in worse and _is_level(case, label)]
-    undecided = [label for label in rest if label not in (*untested, *worse, *level)]
-    first = winners(case, overall, partly, say_few=not undecided)
-    second = remaining(case, losers(case, worse), level, undecided, untested)
-    return Verdict(
-        tuple(filter(None, [first, second, *sentences])),
-        (*overall, *partly),
-        tuple(worse),
-        tuple(level),
-        tuple(undecided),
-        tuple(untested),
-        tuple(pays.better),
+        for label, interval in claims.reference.items()
     )
+    single_task = tuple(
+        Finding(label, str(comparison.baseline), _status(interval), interval)
+        for label, interval in claims.single_task.items()
+    )
+    endpoint = Endpoint.of(comparison)
+    sentences = verdict_text.summarize(
+        findings, single_task, endpoint, len(comparison.seeds), claims.detectable
+    )
+    return Verdict(findings, single_task, tuple(sentences), claims.detectable)
 
 
-def _missing(
-    figures: Figures, labels: Sequence[str], baseline: str | None, seeds: Sequence[int]
-) -> dict[str, int]:
-    """Number of seeds on which a label lacks some figure.
-
-    Where no method has an improvement, though some have results, it is the baseline that lacks one.
-    """
-    mean = [] if figures.overall is None else [figures.overall]
-    tasks = [column for column in family(figures) if column not in mean]
-
-    def lost(label: str, columns: Sequence[Column]) -> set[int]:
-        values = [figures.seeds(label, column.key) for column in columns]
-        return {s for s in seeds if not all(math.isfinite(v.get(s, math.nan)) for v in values)}
-
-    untested = {label: lost(label, tasks) for label in labels}
-    unpaired = set(seeds).intersection(*(lost(label, mean) for label in labels))
-    missing = {k: len(gone | (lost(k, mean) - unpaired)) for k, gone in untested.items()}
-    if baseline is not None:
-        missing[baseline] = len(unpaired - set(seeds).intersection(*untested.values()))
-    return missing
+def _status(interval: Interval) -> Status:
+    if math.isnan(interval.p_value):
+        return "not tested"
+    if interval.better or interval.worse:
+        return "better" if interval.better else "worse"
+    return "level" if interval.within(MARGIN) else "not decided"
 
 
-def _is_level(case: Case, label: str) -> bool:
-    claim = case.summary(label)
-    if claim is None or case.overall is None or case.overall.kind != "gain":
-        return False
-    return max(abs(claim.difference.low), abs(claim.difference.high)) <= MARGIN
-
-
-@dataclass
-class _Pays:
-    sentence: str = ""
-    better: list[str] = field(default_factory=list)
-
-
-def _against_single_task(
-    figures: Figures, labels: Sequence[str], baseline: str | None, seeds: int
-) -> _Pays:
-    """Whether multi-task training pays at all."""
-    column = figures.overall
-    if baseline is None or column is None or column.kind != "gain" or not labels:
-        return _Pays()
-    claims = compare_methods(figures, labels, baseline, [column])
-    tested = {key[0]: claim for key, claim in claims.items() if not math.isnan(claim.p_value)}
-    if not tested:
-        return _Pays()
-    better = [label for label, claim in tested.items() if claim.wins]
-    worse = [label for label, claim in tested.items() if claim.loses]
-    start = "Against single-task networks, multi-task training"
-    rest = "" if len(tested) == len(labels) else "; the other methods have no finite result to test"
-    if better:
-        top = max(better, key=lambda label: tested[label].difference.mean)
-        found = tested[top].difference
-        names = "every method" if len(better) == len(labels) else some(better)
-        most = "" if len(better) == 1 else f"; most with {top}"
-        text = f"{start} pays with {names}{most}, {interval(found, ' %', seeds)}"
-        return _Pays(f"{text}{f' and costs with {some(worse)}' if worse else ''}{rest}.", better)
-    if len(worse) == len(labels):
-        return _Pays(f"{start} does not pay here: every method is worse.")
-    if worse:
-        return _Pays(f"{start} costs with {some(worse)}, and is not shown to pay with any method{rest}.")
-    return _Pays(f"{start} is not shown to pay, nor to cost anything{rest}.")
+def _uncounted(comparison: Comparison, table: MetricTable, label: str) -> dict[str, float]:
+    """Mean log-ratios to the reference on the tasks that the primary endpoint leaves out."""
+    found = {}
+    left_out = Endpoint.of(comparison).left_out
+    for column in table.main_metrics:
+        if column.group in left_out:
+            pairs = zip(*table.paired(label, str(comparison.reference), column.key), strict=True)
+            gains = [log_ratio(*pair, bool(column.higher_is_better)) for pair in pairs]
+            known = [gain for gain in gains if math.isfinite(gain)]
+            if known:
+                found[column.group] = sum(known) / len(known)
+    return found

@@ -1,218 +1,167 @@
-"""The verdict's sentences about methods and the reference."""
+"""The sentences of a verdict."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from mtlkit.report.claims import LEVEL, Claim
-from mtlkit.report.figures import Column
-from mtlkit.report.significance import MOST_SEEDS, Difference, seeds_needed
+from mtlkit.report.endpoint import Endpoint
+from mtlkit.report.significance import Interval
 
-MARGIN = 1.0
-"""Percentage points within which two methods are called level."""
-FEW_SEEDS = 5
+if TYPE_CHECKING:
+    from mtlkit.report.verdict import Finding
 
-
-@dataclass
-class Case:
-    """All that the sentences are made from.
-
-    Attributes:
-        reference: that methods are tested against.
-        baseline: that improvements are relative to.
-        columns: that they are tested on; ``overall`` is the mean over tasks.
-        claims: the tests, by label and key of the column.
-        seeds: of the comparison.
-        missing: number of seeds on which a label, the reference too, lacks some figure.
-    """
-
-    reference: str
-    baseline: str | None
-    columns: list[Column]
-    overall: Column | None
-    claims: Mapping[tuple[str, str], Claim]
-    seeds: int
-    missing: Mapping[str, int]
-    tests: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.tests = sum(not math.isnan(claim.p_value) for claim in self.claims.values())
-
-    def summary(self, label: str) -> Claim | None:
-        """The method in the mean over tasks, where there is one."""
-        return None if self.overall is None else self.claims[label, self.overall.key]
-
-    def tasks(self, label: str, *, won: bool) -> list[str]:
-        """Tasks that a method wins, or loses."""
-        labels = {self.reference, *(label for label, _ in self.claims)}
-        return [
-            f"the task {column.group}" if column.group in labels else column.group
-            for column in self.columns
-            if column is not self.overall
-            and (self.claims[label, column.key].wins if won else self.claims[label, column.key].loses)
-        ]
-
-    def loses(self, label: str) -> bool:
-        """Whether a method is worse in the mean over tasks, or on any."""
-        return any(self.claims[label, column.key].loses for column in self.columns)
-
-    def loses_overall(self, label: str) -> bool:
-        """Whether a method is worse in the mean over tasks."""
-        claim = self.summary(label)
-        return claim is not None and claim.loses
-
-    def is_tested(self, label: str) -> bool:
-        """Whether a method has two seeds in common with the reference, on some column."""
-        return any(not math.isnan(self.claims[label, column.key].p_value) for column in self.columns)
+_MOST = 4
 
 
-def winners(case: Case, overall: Sequence[str], partly: Sequence[str], *, say_few: bool) -> str:
-    """What beats the reference, and what that costs; ``say_few`` where no other sentence says it."""
-    few = f" on only {case.seeds} seeds" if say_few and case.seeds < FEW_SEEDS else ""
-    tests = f"Holm's correction over {_plural(case.tests, 'test')}{few}"
-    if not overall and not partly:
-        return f"Nothing is shown to beat {case.reference}: no gain is significant after {tests}."
+def describe(finding: Finding) -> str:
+    """Describe one finding."""
+    shown = f", {format_interval(finding.interval)}"
+    head = {
+        "better": f"better than {finding.against}{shown}",
+        "worse": f"worse than {finding.against}{shown}",
+        "level": f"level with {finding.against}{shown}",
+        "not decided": f"not decided{shown}",
+        "not tested": f"not tested: fewer than two seeds in common with {finding.against}",
+    }[finding.status]
+    parts = [head]
+    if finding.better_on:
+        parts.append(f"better on {join(finding.better_on)}")
+    if finding.worse_on:
+        parts.append(f"worse on {join(finding.worse_on)}")
+    parts += [f"{task}, not counted, is {change}" for task, change in _changes(finding.uncounted)]
+    if finding.missing and finding.status != "not tested":
+        parts.append(f"no finite endpoint on {_plural(finding.missing, 'seed')}")
+    return f"{finding.method}: {'; '.join(parts)}."
+
+
+def summarize(
+    findings: Sequence[Finding],
+    single_task: Sequence[Finding],
+    endpoint: Endpoint,
+    seeds: int,
+    detectable: float,
+) -> list[str]:
+    """Summarize all findings, one sentence per status."""
+    sentences = []
+    if findings:
+        against = findings[0].against
+        tested = [each for each in findings if each.status != "not tested"]
+        if not tested:
+            sentences.append(f"Nothing is tested yet: no method shares two seeds with {against}.")
+        else:
+            sentences.append(_better(tested, against, endpoint))
+        sentences += _listed(tested, "worse", f"Worse than {against}")
+        sentences += _listed(tested, "level", f"Level with {against} (within 1 point)")
+        sentences += _undecided(tested, seeds, detectable)
+        untested = [each.method for each in findings if each.status == "not tested"]
+        if tested and untested:
+            sentences.append(f"Not tested: {join(untested)}.")
+        gaps = [f"{each.method} on {each.missing}" for each in tested if each.missing]
+        if gaps:
+            sentences.append(f"No finite endpoint of {join(gaps)} of {seeds} seeds.")
+    return sentences + _alone(single_task)
+
+
+def _better(findings: Sequence[Finding], against: str, endpoint: Endpoint) -> str:
+    better = [each for each in findings if each.status == "better"]
+    if not better:
+        return f"No method is shown to be better than {against}."
+    total = len(endpoint.directions) + len(endpoint.left_out)
+    over = f" over {len(endpoint.directions)} of {total} tasks" if endpoint.left_out else ""
+    text = f"Better than {against}{over}: {_methods(better)}"
+    for task in endpoint.left_out:
+        known = [each for each in better if task in (each.uncounted or {})]
+        if known:
+            worst = min(known, key=lambda each: (each.uncounted or {})[task])
+            change = dict(_changes(worst.uncounted))[task]
+            text += f"; {task}, not counted, is {change}"
+            text += f" with {worst.method}, the worst of them" if len(better) > 1 else ""
+    on_tasks = [f"{each.method} on {join(each.worse_on)}" for each in better if each.worse_on]
+    return text + (f". Worse on single tasks: {'; '.join(on_tasks)}." if on_tasks else ".")
+
+
+def _listed(findings: Sequence[Finding], status: str, title: str) -> list[str]:
+    found = [each for each in findings if each.status == status]
+    return [f"{title}: {_methods(found)}."] if found else []
+
+
+def _undecided(findings: Sequence[Finding], seeds: int, detectable: float) -> list[str]:
+    found = [each.method for each in findings if each.status == "not decided"]
+    if not found:
+        return []
+    text = f"Inconclusive with {_plural(seeds, 'seed')}: {join(found)}"
+    if math.isfinite(detectable):
+        text += f"; {detectable:.2g} points or more would have been found (80 % power)"
+    return [f"{text}."]
+
+
+def _alone(findings: Sequence[Finding]) -> list[str]:
+    """Summarize the comparison with the single-task networks."""
+    tested = [each for each in findings if each.status != "not tested"]
     parts = []
-    if overall:
-        gains = [f"{_gain(case, name)} for {name}" for name in overall]
-        if len(overall) == 1:
-            gains = [_gain(case, overall[0])]
-        elif len(overall) > 3:
-            means = [_mean(case, name) for name in overall]
-            gains = [f"{_points(min(means))} to {_points(max(means))}{_unit(case)}"]
-        verb = "beats" if len(overall) == 1 else "beat"
-        parts.append(
-            f"{_join(overall)} {verb} {case.reference} in the mean over tasks by {_join(gains)}"
-        )
-    for tasks, labels in _by_tasks(case, partly, won=True).items():
-        verb = "beats" if len(labels) == 1 else "beat"
-        parts.append(f"{_join(labels)} {verb} {case.reference} on {some(tasks)}")
-    for label in (*overall, *partly):
-        places = [f"on {some(lost)}"] if (lost := case.tasks(label, won=False)) else []
-        places += ["in the mean over tasks"] if case.loses_overall(label) else []
-        if places:
-            parts.append(f"but {label} is worse {' and '.join(places)}")
-    return f"After {tests}, {'; '.join(parts)}."
+    for status in ("better", "worse", "level", "not decided"):
+        found = [each for each in tested if each.status == status]
+        if found and status == "not decided" and len(found) == len(tested):
+            parts.append("nothing is decided")
+        elif found and len(found) == len(tested):
+            name = tested[0].method if len(tested) == 1 else "every method"
+            parts.append(f"{name} is {status}{_range(found) if status in ('better', 'worse') else ''}")
+        elif found:
+            names = join([each.method for each in found])
+            parts.append(f"{status}: {names}{_range(found) if status in ('better', 'worse') else ''}")
+    return [f"Against single-task networks, {'; '.join(parts)}."] if parts else []
 
 
-def losers(case: Case, worse: Sequence[str]) -> list[str]:
-    """What is worse than the reference: in the mean over tasks, or on some."""
-    overall = [label for label in worse if case.loses_overall(label)]
-    parts = []
-    if overall:
-        parts.append(f"{_join(overall)} {_are(overall)} worse than {case.reference}")
-    partly = [label for label in worse if label not in overall]
-    for tasks, labels in _by_tasks(case, partly, won=False).items():
-        parts.append(f"{_join(labels)} {_are(labels)} worse than {case.reference} on {some(tasks)}")
-    return parts
+def _methods(findings: Sequence[Finding]) -> str:
+    """Name methods with their intervals; with the range of their means where they are many."""
+    if len(findings) > _MOST:
+        return f"{join([each.method for each in findings])}{_range(findings)}"
+    return join([f"{each.method} {format_interval(each.interval)}" for each in findings])
 
 
-def remaining(
-    case: Case,
-    parts: list[str],
-    level: Sequence[str],
-    undecided: Sequence[str],
-    untested: Sequence[str],
-) -> str:
-    """What does not beat the reference: ``parts`` about the losers, and the others."""
-    if level:
-        margin = f"(within {MARGIN:g} point)"
-        parts.append(f"{_join(level)} {_are(level)} level with {case.reference} {margin}")
-    if undecided:
-        few = "only " if case.seeds < FEW_SEEDS else ""
-        verb = "differs" if len(undecided) == 1 else "differ"
-        text = f"{few}{_plural(case.seeds, 'seed')} cannot tell whether {some(undecided)} {verb}"
-        parts.append(text + (f" from {case.reference}" if not parts else "") + _needed(case, undecided))
-    if untested:
-        parts.append(f"{some(untested)} {_are(untested)} not tested")
-    parts += _gaps(case)
-    text = "; ".join(parts)
-    if text.startswith(("only ", "no ")):  # else it starts with a method's name
-        text = text[0].upper() + text[1:]
-    return f"{text}." if text else ""
+def _range(findings: Sequence[Finding]) -> str:
+    if len(findings) == 1:
+        return f", {format_interval(findings[0].interval)}"
+    means = [each.interval.mean for each in findings]
+    return f" ({_points(min(means))} to {_points(max(means))} points)"
 
 
-def _gaps(case: Case) -> list[str]:
-    """Seeds that the tests leave out, which may be those on which a method does worst."""
-    found: dict[int, list[str]] = {}
-    for label, number in case.missing.items():
-        if number and label != case.baseline:
-            found.setdefault(number, []).append(label)
-    gaps = [
-        f"no finite result of {some(labels)} on {number} of {case.seeds} seeds"
-        for number, labels in found.items()
-    ]
-    unpaired = case.missing.get(case.baseline or "", 0)
-    if unpaired:
-        gaps.append(f"no finite improvement over {case.baseline} on {unpaired} of {case.seeds} seeds")
-    return gaps
-
-
-def _by_tasks(case: Case, labels: Sequence[str], *, won: bool) -> dict[tuple[str, ...], list[str]]:
-    """Methods by the tasks that they win, or lose."""
-    found: dict[tuple[str, ...], list[str]] = {}
-    for label in labels:
-        found.setdefault(tuple(case.tasks(label, won=won)), []).append(label)
+def _changes(uncounted: Mapping[str, float] | None) -> list[tuple[str, str]]:
+    """Say how much better or worse each task is: a factor where it is large, else percents."""
+    found = []
+    for task, gain in (uncounted or {}).items():
+        word = "better" if gain > 0 else "worse"
+        size = math.exp(abs(gain) / 100)
+        percent = 100 * (size - 1)
+        shown = f"{percent:.0f}" if percent >= 10 else f"{percent:.1g}"
+        found.append((task, f"{size:.1f} times {word}" if size >= 1.995 else f"{shown} % {word}"))
     return found
 
 
-def _needed(case: Case, undecided: Sequence[str]) -> str:
-    """What it would take to confirm the largest of these methods' leads."""
-    means = {label: _mean(case, label) for label in undecided if _mean(case, label) > 0}
-    if not means or case.overall is None:
-        return ""
-    label = max(means, key=means.__getitem__)
-    found = case.claims[label, case.overall.key].difference
-    if not found.std > 0:
-        return ""
-    seeds = seeds_needed(found.mean / found.std, LEVEL / 2 / case.tests)
-    number = f"more than {MOST_SEEDS}" if seeds is None else f"about {max(seeds, found.pairs + 1)}"
-    lead = f"{_points(found.mean)}{_unit(case)} of {label}"
-    return f" (to confirm the largest mean lead among these, {lead}, take {number} seeds)"
+def format_interval(interval: Interval) -> str:
+    """Write a mean with its corrected limits.
+
+    >>> format_interval(Interval(2.04, 0.513, 3.57, 0.01, 5))
+    '+2.04 points (0.513 to 3.57)'
+    """
+    if math.isnan(interval.low):
+        return f"{_points(interval.mean)} points"
+    return f"{_points(interval.mean)} points ({interval.low:.3g} to {interval.high:.3g})"
 
 
-def _mean(case: Case, label: str) -> float:
-    claim = case.summary(label)
-    return math.nan if claim is None else claim.difference.mean
+def join(names: Sequence[str]) -> str:
+    """Write a list of names.
 
-
-def _unit(case: Case) -> str:
-    return " points" if case.overall is not None and case.overall.kind == "gain" else ""
-
-
-def _gain(case: Case, label: str) -> str:
-    claim = case.summary(label)
-    assert claim is not None
-    return interval(claim.difference, _unit(case), case.seeds)
-
-
-def interval(found: Difference, unit: str, seeds: int) -> str:
-    """A mean with its limits, and on how many of all seeds where some are missing."""
-    limits = f"{_points(found.low)} to {_points(found.high)}"
-    more = f", on {found.pairs} of {seeds} seeds" if found.pairs < seeds else ""
-    return f"{_points(found.mean)}{unit} (95 % interval {limits}{more})"
-
-
-def some(names: Sequence[str], most: int = 6) -> str:
-    """Names, the first of them where they are many."""
-    return (
-        _join(names) if len(names) <= most else f"{', '.join(names[:most])} and {len(names) - most} more"
-    )
-
-
-def _points(value: float) -> str:
-    """Three digits with a sign."""
-    return "unknown" if math.isnan(value) else f"{value:+.3g}" if abs(value) < 1000 else f"{value:+.0f}"
-
-
-def _join(names: Sequence[str]) -> str:
+    >>> join(["a", "b", "c"])
+    'a, b and c'
+    """
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _are(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"
+def _points(value: float) -> str:
+    return f"{value:+.3g}" if abs(value) < 1000 else f"{value:+.0f}"
 
 
 def _plural(number: int, word: str) -> str:

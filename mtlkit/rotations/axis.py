@@ -99,10 +99,12 @@ class Axis:
             )
         length = self.split_shape(shape)[1]
         if length != self.side if self.whole else length < self.side:
+            advice = f"pass feature_dim={length} to create_method, or choose another dim or size"
+            if len(shape) > 3 and self.dim in (-1, len(shape) - 1):  # the last axis of maps is a width
+                advice = f"rotate the channels of maps: rotate(dim=channel) with feature_dim={shape[1]}"
             raise UsageError(
                 f"{name} was made for {self.side} features, but the axis dim={self.dim} of features of "
-                f"shape {shape} has {length}; pass feature_dim={length} to create_method, or choose "
-                "another dim (-1, 'channel', 'flat') or size"
+                f"shape {shape} has {length}; {advice}"
             )
 
 

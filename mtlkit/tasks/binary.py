@@ -1,4 +1,4 @@
-"""Yes or no."""
+"""The kind ``binary``: yes or no."""
 
 from __future__ import annotations
 
@@ -22,9 +22,15 @@ class Binary(Task):
     Prediction and target are (B, 1) or (B,); a target is NaN or negative where unlabeled.
 
     Args:
-        name: of the task.
-        classes: what 0 and 1 are called.
-        loss: instead of the cross-entropy; it is given logits and the samples that have a label.
+        name: name of the task.
+        classes: names of 0 and 1.
+        loss: replaces the cross-entropy; it is given logits and the samples that have a label.
+
+    >>> import torch
+    >>> from mtlkit.tasks import Binary
+    >>> task = Binary("rain", classes=["dry", "wet"])
+    >>> task.decode(torch.tensor([[2.0], [-1.0]]))["rain"]
+    ['wet', 'dry']
     """
 
     def __init__(
@@ -46,12 +52,12 @@ class Binary(Task):
         )
 
     def text(self, target: Tensor) -> str:
-        """The answer by its name."""
+        """Return the answer by its name."""
         value = float(target)
         return self.classes[value > 0.5] if value >= 0 else "?"
 
     def decode(self, prediction: Tensor) -> dict[str, Any]:
-        """The answer by its name, and the probability of the second one."""
+        """Return the answers by name, and the probability of the second one."""
         probability = torch.sigmoid(prediction.reshape(len(prediction))).numpy()
         no, yes = self.classes
         answers = [yes if value > 0.5 else no for value in probability]

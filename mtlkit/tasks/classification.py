@@ -1,4 +1,4 @@
-"""One of several classes."""
+"""The kind ``classification``: one of several classes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ class Classification(Task):
     """Cross-entropy and accuracy; prediction (B, C), target (B,), negative where unlabeled.
 
     Args:
-        name: of the task.
-        classes: their number, or their names.
-        loss: instead of the cross-entropy; it is given the samples that have a label.
+        name: name of the task.
+        classes: number of classes, or their names.
+        loss: replaces the cross-entropy; it is given the samples that have a label.
+
+    >>> import torch
+    >>> from mtlkit.tasks import Classification
+    >>> task = Classification("animal", classes=["cat", "dog"])
+    >>> task.text(torch.tensor(1)), task.text(torch.tensor(-1))
+    ('dog', '?')
     """
 
     size_option = "classes"
@@ -40,12 +46,12 @@ class Classification(Task):
         )
 
     def text(self, target: Tensor) -> str:
-        """The class by its name."""
+        """Return the class by its name."""
         index = int(target) if target >= 0 else -1
         return "?" if index < 0 else self.classes[index] if self.classes else str(index)
 
     def decode(self, prediction: Tensor) -> dict[str, Any]:
-        """The class by its name, and the probability of every class."""
+        """Return the classes by name, and the probability of every class."""
         probabilities = prediction.softmax(dim=1)
         names = self.classes or [str(index) for index in range(probabilities.shape[1])]
         chosen = [names[index] for index in probabilities.argmax(dim=1).tolist()]
@@ -55,7 +61,7 @@ class Classification(Task):
 
 
 def cross_entropy(prediction: Tensor, target: Tensor) -> Tensor:
-    """Mean over the samples; targets may be floats of whole numbers."""
+    """Return the mean over the samples; targets may be floats that hold integers."""
     return functional.cross_entropy(prediction, target.reshape(-1).long())
 
 

@@ -1,4 +1,4 @@
-"""Distance per pixel."""
+"""The kind ``depth``: distance per pixel."""
 
 from __future__ import annotations
 
@@ -18,8 +18,15 @@ class Depth(Task):
     """Absolute error; (B, 1, H, W), NaN or not above zero where unknown.
 
     Args:
-        name: of the task.
-        loss: instead of the absolute error; it is given the pixels that are known, (P,).
+        name: name of the task.
+        loss: replaces the absolute error; it is given the pixels that are known, (P,).
+
+    >>> import torch
+    >>> from mtlkit.tasks import Depth
+    >>> target = torch.tensor([[[[2.0, 0.0]]]])  # the second pixel is unknown
+    >>> loss, pixels = Depth("distance").measure(torch.ones(1, 1, 1, 2), target)
+    >>> float(loss), pixels
+    (1.0, 1)
     """
 
     missing = 0.0
@@ -41,11 +48,11 @@ class Depth(Task):
         )
 
     def decode(self, prediction: Tensor) -> dict[str, Any]:
-        """A map (H, W) of distances."""
+        """Return a map (H, W) of distances per sample."""
         return {self.name: prediction[:, 0].numpy()}
 
     def draw(self, axis: Any, target: Tensor) -> None:
-        """Near is dark."""
+        """Draw near pixels dark."""
         axis.imshow(torch.where(target > 0, target, torch.nan)[0].numpy(), cmap="viridis")
 
 

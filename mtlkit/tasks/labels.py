@@ -1,4 +1,4 @@
-"""Which labels are missing, and losses that leave them out.
+"""Missing labels, and losses that leave them out.
 
 An integer target is missing where it is :data:`NO_LABEL`, a floating one where it is NaN. Kinds of tasks
 add to this: classes are missing where they are negative, depths where they are not above zero.
@@ -16,14 +16,20 @@ from torch import Tensor
 from mtlkit.errors import SpecError
 
 NO_LABEL = -100
-"""Integer target of a sample without a label; torch's own ``ignore_index``."""
+"""Integer target of a sample without a label, the default ``ignore_index`` of torch."""
 
 Labels: TypeAlias = Callable[[Tensor], Tensor]
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 class LabelCount(NamedTuple):
-    """Which labels of one task a batch has."""
+    """The labels of one task in a batch.
+
+    >>> import torch, mtlkit
+    >>> count = mtlkit.Task.classification("c", 3).count_labels(torch.tensor([2, -1, 0]))
+    >>> count.number, count.rows.tolist()
+    (2, [0, 2])
+    """
 
     number: int
     rows: Tensor | None = None
@@ -31,7 +37,7 @@ class LabelCount(NamedTuple):
 
 
 def _is_complete(target: Tensor) -> bool:
-    """Whether no label can be missing: one pass over the target."""
+    """Return whether no label is missing, in one pass over the target."""
     if target.is_floating_point():
         return math.isfinite(target.sum().item())
     if target.dtype in (torch.bool, torch.uint8) or target.numel() == 0:
@@ -40,7 +46,7 @@ def _is_complete(target: Tensor) -> bool:
 
 
 def labeled_rows(target: Tensor) -> Tensor:
-    """(B,) mask of the samples that have a label."""
+    """Return a (B,) mask of the samples that have a label."""
     flat = target.reshape(len(target), -1)
     if target.is_floating_point():
         return ~torch.isnan(flat).any(dim=1)
@@ -48,22 +54,22 @@ def labeled_rows(target: Tensor) -> Tensor:
 
 
 def class_known(target: Tensor) -> Tensor:
-    """Mask of the classes that are not negative; for floating targets also not NaN."""
+    """Return a mask of the classes that are not negative; for floating targets also not NaN."""
     return target >= 0
 
 
 def number_known(target: Tensor) -> Tensor:
-    """Mask of the numbers that are not NaN, or among integers not :data:`NO_LABEL`."""
+    """Return a mask of the numbers that are not NaN, or among integers not :data:`NO_LABEL`."""
     return ~torch.isnan(target) if target.is_floating_point() else target != NO_LABEL
 
 
 def answer_known(target: Tensor) -> Tensor:
-    """Mask of 0 and 1, not NaN or negative; two dimensions at least, so that the loss masks it."""
+    """Return a mask of 0 and 1; it has at least two dimensions, so that the loss applies it."""
     return (target >= 0).reshape(len(target), -1)
 
 
 def all_known(labels: Labels | None, target: Tensor) -> bool:
-    """Whether one cheap pass can tell that nothing is missing in the sense of ``labels``."""
+    """Return whether one cheap pass shows that nothing is missing in the sense of ``labels``."""
     if labels is None or labels is number_known:
         return _is_complete(target)
     if labels is class_known:
@@ -87,7 +93,7 @@ class Masked:
         self.__name__ = getattr(loss, "__name__", "loss")
 
     def __call__(self, prediction: Tensor, target: Tensor, complete: bool | None = None) -> Tensor:
-        """The mean; ``complete`` says whether all labels are known, None reads the target for it."""
+        """Return the mean; ``complete`` is whether all labels are known, None checks the target."""
         # the mask comes first, since NO_LABEL among integers would be a number among floats
         mask = None if complete else self.labels(target)
         # equal numbers of elements only: broadcasting (B, 1) with (B,) would give (B, B)
@@ -111,7 +117,7 @@ class Masked:
 
 
 class _OwnLoss:
-    """A user's own loss in the place of a kind's.
+    """A user's loss in place of a kind's default.
 
     Args:
         task: name of the task, for error messages.
@@ -128,19 +134,19 @@ class _OwnLoss:
 
 
 class ClassLoss(_OwnLoss):
-    """The loss of whole classes, :data:`NO_LABEL` where unknown, as torch's losses want them."""
+    """The loss of integer classes, :data:`NO_LABEL` where unknown, as torch's losses expect."""
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """The loss itself."""
+        """Return the loss."""
         classes = torch.where(self.labels(target), target, NO_LABEL).long()
         return self.loss(prediction, classes.reshape(-1) if prediction.dim() == 2 else classes)
 
 
 class KnownSamples(_OwnLoss):
-    """The loss of the samples that are labeled throughout."""
+    """The loss of the samples whose labels are all known."""
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """The mean over these samples; zero where there is none."""
+        """Return the mean over these samples; zero if there are none."""
         known = self.labels(target).reshape(len(target), -1).all(dim=1)
         if bool(known.all()):
             return self.loss(prediction, target)
@@ -151,7 +157,7 @@ class KnownPixels(_OwnLoss):
     """The loss of the pixels that are known, as one list: (P,), or (P, C) with C channels."""
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """The mean over these pixels."""
+        """Return the mean over these pixels."""
         mask = self.labels(target)
         if mask.dim() == target.dim():  # one channel
             return self.loss(prediction[mask], target[mask])
@@ -159,7 +165,7 @@ class KnownPixels(_OwnLoss):
 
 
 def not_a_loss(task: str, loss: object) -> SpecError:
-    """The error for a loss that cannot be called."""
+    """Return the error for a loss that cannot be called."""
     return SpecError(
         f"the loss of task {task!r} must be a module or function of (prediction, target), not {loss!r}"
     )

@@ -1,13 +1,13 @@
 """Metrics that torchmetrics lacks in masked form: those of NYUv2, and errors with unknown entries.
 
 States are sums, so that they add up exactly over processes and memory does not grow with the data; only
-:class:`RankingScore` has to keep every score. Import this module where a metric is made: torchmetrics
-takes long to import.
+:class:`RankingScore` keeps every score. Import this module where a metric is made, because importing
+torchmetrics takes long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,9 +28,9 @@ def _add_sums(metric: Metric, *names: str, size: tuple[int, ...] = ()) -> None:
 
 
 class Flat:
-    """A torchmetrics metric of 0 and 1 that is shown flat tensors, NaN as :data:`NO_LABEL`.
+    """A torchmetrics metric of 0 and 1 that is given flat tensors, with :data:`NO_LABEL` for NaN.
 
-    ``link`` makes probabilities of logits; torchmetrics would take logits of [0, 1] for these.
+    ``link`` turns logits into probabilities; torchmetrics would take logits in [0, 1] for probabilities.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Flat:
         self.metric.update(prediction[mask], target[mask].long())
 
     def compute(self) -> Any:
-        """The metric's value."""
+        """Return the metric's value."""
         return self.metric.compute()
 
     def reset(self) -> None:
@@ -95,7 +95,7 @@ class RankingScore(Metric):
         self.pairs.append(torch.stack([prediction[known].float(), target[known].float()], dim=1))
 
     def compute(self) -> Tensor:
-        """From the mean rank of the positive samples (Mann and Whitney)."""
+        """Compute the area from the mean rank of the positive samples (Mann and Whitney)."""
         scores, answers = dim_zero_cat(self.pairs).unbind(dim=1)
         yes = answers > 0.5
         positive = yes.sum().double()
@@ -108,28 +108,54 @@ class RankingScore(Metric):
 
 
 class RegressionErrors(Metric):
-    """``mse`` and ``mae`` over the targets that are not NaN."""
+    """``mse``, ``mae``, ``rmse`` and ``r2`` over the targets that are not NaN.
+
+    ``r2`` is the mean over the numbers that vary of one minus squared error over variance.
+
+    Args:
+        outputs: how many numbers a sample or a pixel has.
+        deviations: the unit of standardized targets, which ``rmse`` is given in; empty for 1.
+    """
 
     full_state_update = False
     squares: Tensor
     absolutes: Tensor
     count: Tensor
+    targets: Tensor
+    squared_targets: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, outputs: int = 1, deviations: Sequence[float] = ()) -> None:
         super().__init__()
-        _add_sums(self, "squares", "absolutes", "count")
+        self.outputs = outputs
+        self.deviations = tuple(deviations) or (1.0,) * outputs
+        names = ("squares", "absolutes", "count", "targets", "squared_targets")
+        _add_sums(self, *names, size=(outputs,))
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
-        """Add a batch."""
-        target = target.reshape(prediction.shape)
-        errors = (prediction.double() - target.double())[number_known(target)]
-        self.squares += errors.square().sum()
-        self.absolutes += errors.abs().sum()
-        self.count += errors.numel()
+        """Add a batch: (B,), (B, D), or (B, D, ...) with D outputs."""
+        shape = (len(prediction), self.outputs, -1)
+        target = target.reshape(shape)
+        known = number_known(target)
+        wanted = torch.where(known, target.double(), 0.0)  # (B, D, pixels)
+        errors = torch.where(known, prediction.double().reshape(shape) - wanted, 0.0)
+        self.squares += errors.square().sum(dim=(0, 2))
+        self.absolutes += errors.abs().sum(dim=(0, 2))
+        self.count += known.sum(dim=(0, 2))
+        self.targets += wanted.sum(dim=(0, 2))
+        self.squared_targets += wanted.square().sum(dim=(0, 2))
 
     def compute(self) -> dict[str, Tensor]:
-        """Means over all labels."""
-        return {"mse": self.squares / self.count, "mae": self.absolutes / self.count}
+        """Return means over all labels."""
+        number = self.count.sum()
+        variances = self.squared_targets - self.targets.square() / self.count
+        varies = variances > 1e-12 * self.squared_targets  # else all that is left is rounding
+        unit = self.squares.new_tensor(self.deviations)
+        return {
+            "mse": self.squares.sum() / number,
+            "mae": self.absolutes.sum() / number,
+            "rmse": ((self.squares * unit.square()).sum() / number).sqrt(),
+            "r2": (1 - self.squares[varies] / variances[varies]).mean(),
+        }
 
 
 class SegmentationScores(Metric):
@@ -152,7 +178,7 @@ class SegmentationScores(Metric):
         self.confusion += counts.reshape(self.classes, self.classes)
 
     def compute(self) -> dict[str, Tensor]:
-        """From the confusion matrix of all pixels; a class in neither map is left out of the mean."""
+        """Return the scores of all pixels; a class in neither map is left out of the mean."""
         hits = self.confusion.diagonal()
         union = self.confusion.sum(0) + self.confusion.sum(1) - hits
         present = union > 0
@@ -178,19 +204,19 @@ class DepthErrors(Metric):
         """Add a batch."""
         target = target.reshape(prediction.shape)
         known = target > 0
-        truth = target[known].double()
-        errors = (prediction[known].double() - truth).abs()
+        depth = target[known].double()
+        errors = (prediction[known].double() - depth).abs()
         self.absolutes += errors.sum()
-        self.relatives += (errors / truth).sum()
-        self.count += truth.numel()
+        self.relatives += (errors / depth).sum()
+        self.count += depth.numel()
 
     def compute(self) -> dict[str, Tensor]:
-        """Means over all known pixels."""
+        """Return means over all known pixels."""
         return {"abs_error": self.absolutes / self.count, "rel_error": self.relatives / self.count}
 
 
 class NormalAngles(Metric):
-    """Angles to the true normals: mean and median in degrees, and shares within 11.25, 22.5 and 30.
+    """Angles to the true normals: mean and median in degrees, and fractions within 11.25, 22.5, 30.
 
     The median is read off a histogram with bins of 0.01 degrees, interpolated within the bin.
     """
@@ -209,25 +235,25 @@ class NormalAngles(Metric):
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """Add a batch of (B, 3, H, W) maps."""
-        truth = torch.nan_to_num(target.double())
-        known = truth.abs().amax(dim=1) > 0
+        normals = torch.nan_to_num(target.double())
+        known = normals.abs().amax(dim=1) > 0
         cosines = (
-            functional.normalize(prediction.double(), dim=1) * functional.normalize(truth, dim=1)
+            functional.normalize(prediction.double(), dim=1) * functional.normalize(normals, dim=1)
         ).sum(dim=1)
         degrees = torch.rad2deg(torch.acos(cosines[known].clamp(-1, 1)))
         self.total += degrees.sum()
         self.count += degrees.numel()
         for index, limit in enumerate(ANGLES):
             self.within[index] += (degrees < limit).sum()
-        worst = len(self.histogram) - 1  # also for a prediction that is not finite, whose mean tells it
+        worst = len(self.histogram) - 1  # also if a prediction is not finite, which the mean shows
         bins = torch.nan_to_num(degrees * _BINS_PER_DEGREE, nan=worst).long().clamp(max=worst)
         self.histogram += torch.bincount(bins, minlength=len(self.histogram))
 
     def compute(self) -> dict[str, Tensor]:
-        """Figures over all known pixels."""
+        """Return the statistics over all known pixels."""
         values = {"mean_angle": self.total / self.count, "median_angle": self._median()}
-        shares = self.within / self.count
-        return values | {f"within_{limit:g}": shares[i] for i, limit in enumerate(ANGLES)}
+        fractions = self.within / self.count
+        return values | {f"within_{limit:g}": fractions[i] for i, limit in enumerate(ANGLES)}
 
     def _median(self) -> Tensor:
         if self.count == 0:

@@ -1,4 +1,4 @@
-"""Several labels that are each yes or no."""
+"""The kind ``multilabel``: several labels that are each yes or no."""
 
 from __future__ import annotations
 
@@ -19,9 +19,14 @@ class Multilabel(Task):
     """Cross-entropy of logits, F1 and accuracy; (B, L), single labels NaN or negative if unknown.
 
     Args:
-        name: of the task.
-        labels: their number, or their names.
-        loss: instead of the cross-entropy; it is given the samples whose labels are all known.
+        name: name of the task.
+        labels: number of labels, or their names.
+        loss: replaces the cross-entropy; it is given the samples whose labels are all known.
+
+    >>> import torch
+    >>> from mtlkit.tasks import Multilabel
+    >>> Multilabel("likes", labels=["tea", "jazz"]).decode(torch.tensor([[3.0, -1.0]]))["likes"]
+    ['tea']
     """
 
     size_option = "labels"
@@ -43,12 +48,12 @@ class Multilabel(Task):
         )
 
     def text(self, target: Tensor) -> str:
-        """The labels that are yes."""
+        """Return the labels that are yes."""
         chosen = [index for index, value in enumerate(target.tolist()) if value > 0.5]
         return ", ".join(self.classes[i] if self.classes else str(i) for i in chosen) or "none"
 
     def decode(self, prediction: Tensor) -> dict[str, Any]:
-        """The labels that are yes, and the probability of every label."""
+        """Return the labels that are yes, and the probability of every label."""
         probabilities = torch.sigmoid(prediction)
         names = self.classes or range(probabilities.shape[1])
         pairs = zip(names, probabilities.T.numpy(), strict=True)

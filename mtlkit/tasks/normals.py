@@ -1,4 +1,4 @@
-"""Surface normal per pixel."""
+"""The kind ``normals``: surface normal per pixel."""
 
 from __future__ import annotations
 
@@ -18,8 +18,15 @@ class Normals(Task):
     """One minus the cosine; (B, 3, H, W), NaN or the zero vector where unknown.
 
     Args:
-        name: of the task.
-        loss: instead of the cosine; it is given the pixels that are known, (P, 3).
+        name: name of the task.
+        loss: replaces the cosine; it is given the pixels that are known, (P, 3).
+
+    >>> import torch
+    >>> from mtlkit.tasks import Normals
+    >>> up = torch.tensor([0.0, 0.0, 1.0]).reshape(1, 3, 1, 1)
+    >>> loss, pixels = Normals("surface").measure(5 * up, up)
+    >>> float(loss), pixels
+    (0.0, 1)
     """
 
     missing = 0.0
@@ -45,11 +52,11 @@ class Normals(Task):
         )
 
     def decode(self, prediction: Tensor) -> dict[str, Any]:
-        """A map (3, H, W) of vectors of length one."""
+        """Return a map (3, H, W) of unit vectors per sample."""
         return {self.name: functional.normalize(prediction, dim=1).numpy()}
 
     def draw(self, axis: Any, target: Tensor) -> None:
-        """The three components as red, green and blue."""
+        """Draw the three components as red, green and blue."""
         axis.imshow(((target.permute(1, 2, 0).numpy() + 1) / 2).clip(0, 1))
 
 
@@ -58,7 +65,7 @@ def _has_direction(target: Tensor) -> Tensor:
 
 
 def cosine_distance(prediction: Tensor, target: Tensor) -> Tensor:
-    """One minus the mean cosine over the pixels whose normal is known."""
+    """Return one minus the mean cosine over the pixels whose normal is known."""
     mask = _has_direction(target)
     target = functional.normalize(torch.nan_to_num(target), dim=1)
     cosines = (functional.normalize(prediction, dim=1) * target).sum(dim=1)

@@ -1,4 +1,4 @@
-"""Whether samples have labels of several tasks, which gradients of features need to meet."""
+"""Overlap of labels: gradients of features interact only where samples have several labels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def label_overlap(
     labels: Mapping[str, LabelCount] | None = None,
     inputs: Any = None,
 ) -> Overlap:
-    """Look at the targets of one batch; they should be on the host.
+    """Find the overlap of one batch, whose targets should be on the host.
 
     Args:
         tasks: in the order of the method.
@@ -50,7 +50,7 @@ def label_overlap(
 
 
 def labeled_samples(task: Task, target: Tensor, count: LabelCount) -> Tensor:
-    """(B,) mask of the samples that have a label of the task."""
+    """Return a (B,) mask of the samples that have a label of the task."""
     whole = len(target) if task.labels is None else target.numel()
     if count.number == whole:
         return torch.ones(len(target), dtype=torch.bool)
@@ -59,11 +59,11 @@ def labeled_samples(task: Task, target: Tensor, count: LabelCount) -> Tensor:
 
 
 def overlap_advice(method: Any, overlaps: Sequence[Overlap]) -> str | None:
-    """What to say about a method that merges gradients of batches like these; None if all is well.
+    """Return advice on a method that merges gradients of such batches; None if there is none.
 
     Args:
-        method: as :func:`mtlkit.create_method` made it.
-        overlaps: what :func:`label_overlap` found in some batches.
+        method: a method of :func:`mtlkit.create_method`.
+        overlaps: results of :func:`label_overlap` for some batches.
     """
     labeled = [overlap.present for overlap in overlaps if overlap.present]
     if not labeled or len(method.tasks) < 2 or any(overlap.shared for overlap in overlaps):
@@ -97,19 +97,19 @@ def _reads_angles(method: Any) -> bool:
 
 
 class LabelOverlap:
-    """Looks at the first batches of a training.
+    """Observes the labels of the first batches of a training run.
 
     Args:
         tasks: in the order of the method.
     """
 
     batches = 20
-    """How many batches are looked at."""
+    """How many batches are observed."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.tasks = tasks
         self.seen: list[Overlap] = []
-        self._said = False
+        self._reported = False
 
     def observe(
         self,
@@ -117,21 +117,21 @@ class LabelOverlap:
         targets: Mapping[str, Tensor | None],
         labels: Mapping[str, LabelCount],
     ) -> None:
-        """Look at a batch on the host, unless enough have been seen."""
+        """Observe a batch on the host, unless enough have been seen."""
         if len(self.seen) < self.batches:
             self.seen.append(label_overlap(self.tasks, targets, labels, inputs))
 
     def is_due(self) -> bool:
-        """Whether enough has been seen, the first time that it is asked."""
-        due = not self._said and len(self.seen) >= self.batches
-        self._said = self._said or due
+        """Return whether enough batches have been seen; True only once."""
+        due = not self._reported and len(self.seen) >= self.batches
+        self._reported = self._reported or due
         return due
 
 
-def join_overlaps(shares: Sequence[Sequence[Overlap]]) -> list[Overlap]:
-    """The labels of whole batches, from what the processes saw of them."""
+def join_overlaps(seen: Sequence[Sequence[Overlap]]) -> list[Overlap]:
+    """Combine what the processes saw of each batch."""
     joined = []
-    for parts in zip(*shares, strict=True):
+    for parts in zip(*seen, strict=True):
         present = 0
         for part in parts:
             present |= part.present

@@ -1,4 +1,4 @@
-"""A class per pixel."""
+"""The kind ``segmentation``: a class per pixel."""
 
 from __future__ import annotations
 
@@ -19,10 +19,17 @@ class Segmentation(Task):
     """Cross-entropy; prediction (B, C, H, W), target (B, H, W), negative where unlabeled.
 
     Args:
-        name: of the task.
-        classes: their number, or their names.
-        loss: instead of the cross-entropy; it leaves out unlabeled pixels itself, which are
-            :data:`~mtlkit.tasks.NO_LABEL`, torch's own ``ignore_index``.
+        name: name of the task.
+        classes: number of classes, or their names.
+        loss: replaces the cross-entropy; it must leave out unlabeled pixels, which are
+            :data:`~mtlkit.tasks.NO_LABEL`, the default ``ignore_index`` of torch's losses.
+
+    >>> import torch
+    >>> from mtlkit.tasks import Segmentation
+    >>> task = Segmentation("parts", classes=["road", "sky"])
+    >>> loss, pixels = task.measure(torch.zeros(1, 2, 1, 2), torch.tensor([[[0, -1]]]))
+    >>> round(float(loss), 3), pixels
+    (0.693, 1)
     """
 
     size_option = "classes"
@@ -45,18 +52,18 @@ class Segmentation(Task):
         )
 
     def decode(self, prediction: Tensor) -> dict[str, Any]:
-        """A map of class numbers."""
+        """Return a map of class numbers per sample."""
         return {self.name: prediction.argmax(dim=1).to(torch.int16).numpy()}
 
     def draw(self, axis: Any, target: Tensor) -> None:
-        """A color per class."""
+        """Draw each class in a color."""
         shown = torch.where(target >= 0, target.double(), torch.nan)
         last = max((self.outputs or 2) - 1, 1)
         axis.imshow(shown.numpy(), cmap="tab20", vmin=0, vmax=last, interpolation="nearest")
 
 
 def cross_entropy(prediction: Tensor, target: Tensor) -> Tensor:
-    """Mean over the pixels whose class is known."""
+    """Return the mean over the pixels whose class is known."""
     target = torch.where(target < 0, NO_LABEL, target).long()
     return functional.cross_entropy(prediction, target, ignore_index=NO_LABEL)
 

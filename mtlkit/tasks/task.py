@@ -1,4 +1,4 @@
-"""What a task is: a name, a loss, metrics, which of its labels are missing, and how it is shown.
+"""A task: its name, loss and metrics, which of its labels are missing, and how it is shown.
 
 One description serves data sets, architectures, the Trainer and reports. Each kind of task is a subclass
 in a file of its own beside this one.
@@ -7,6 +7,7 @@ in a file of its own beside this one.
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
@@ -14,6 +15,8 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 from torch import Tensor
 
+from mtlkit.config.registry import option_names
+from mtlkit.config.spec import Part, SpecLike, parse_call
 from mtlkit.errors import SpecError, unknown_name
 from mtlkit.tasks.labels import (
     NO_LABEL,
@@ -25,7 +28,7 @@ from mtlkit.tasks.labels import (
     labeled_rows,
     not_a_loss,
 )
-from mtlkit.tasks.registry import create_task, kinds
+from mtlkit.tasks.registry import kinds
 
 Classes: TypeAlias = int | Sequence[str]
 """Classes by their number, or by their names."""
@@ -34,24 +37,33 @@ Classes: TypeAlias = int | Sequence[str]
 class Task:
     """A task, as data sets, architectures, the Trainer and reports know it.
 
+    >>> import torch, mtlkit
+    >>> task = mtlkit.Task.classification("kind", ["cat", "dog", "owl"])
+    >>> task.outputs, task.main_metric
+    (3, 'accuracy')
+    >>> logits, target = torch.zeros(2, 3), torch.tensor([1, -1])  # the second sample has no label
+    >>> loss, labels = task.measure(logits, target)
+    >>> round(float(loss), 3), labels
+    (1.099, 1)
+
     Args:
-        name: key of its prediction and its target.
+        name: the key of its prediction and its target.
         loss: a module or function of (prediction, target) that returns the mean over the labels it
             is given.
         metrics: by name, a ``torchmetrics`` metric, or a function that makes one. A metric whose
             ``compute`` returns a mapping stands for all names of that mapping.
-        higher_is_better: by name of the metric, or one truth for all; None asks the metrics. The
-            first name is the main metric; without metrics, the loss is.
+        higher_is_better: by name of the metric, or one bool for all; None asks the metrics. The first
+            name is the main metric; without metrics, the loss is.
         outputs: size of the head's output, for :func:`mtlkit.create_architecture`.
-        labels: function from a target to a mask of what is labeled: (B,) picks whole samples before
+        labels: a function from a target to a mask of what is labeled: (B,) picks whole samples before
             the loss is called; more dimensions mean that ``loss`` and ``metrics`` leave out what is
             unlabeled themselves, and are averaged by the number of labels. Without it, a sample is
             unlabeled where its target has a NaN, or is :data:`NO_LABEL` throughout.
         link: function of the prediction that the metrics see, such as a sigmoid.
-        kind: what sort of task this is, for people and for architectures.
+        kind: the kind of task, for people and for architectures.
         classes: names of the classes, where they have names.
-        compared: the metrics that the relative improvement of the task is the mean of; empty means the
-            main one. The paper's figures for NYUv2 are means over all metrics of a task.
+        compared: the metrics whose mean is the relative improvement of the task; empty means the main
+            metric. The paper's values for NYUv2 are means over all metrics of a task.
     """
 
     size_option: ClassVar[str | None] = None
@@ -62,13 +74,13 @@ class Task:
     """Whether a target is a map that :meth:`draw` shows; others are shown by :meth:`text`."""
 
     spec: str = ""
-    """The kind with its options, where :func:`create_task` made the task."""
+    """The kind with its options, if :func:`create_task` made the task."""
     columns: Sequence[str] = ()
-    """Names of several outputs, where they have any."""
+    """Names of the outputs, if they have names."""
     means: Sequence[float] = ()
-    """Of targets that were standardized; else empty."""
+    """Means of the targets before they were standardized; empty if they were not."""
     deviations: Sequence[float] = ()
-    """Of the same targets: a value is the prediction times this, plus the mean."""
+    """Standard deviations of the same targets: a value is the prediction times this, plus the mean."""
 
     def __init__(
         self,
@@ -85,7 +97,7 @@ class Task:
         compared: Sequence[str] = (),
     ) -> None:
         if not isinstance(name, str) or not name:
-            raise SpecError(f"a task's name must be a word, not {name!r}")
+            raise SpecError(f"a task's name must be a string that is not empty, not {name!r}")
         if not callable(loss):
             raise not_a_loss(name, loss)
         self.name = name
@@ -101,7 +113,7 @@ class Task:
 
     @property
     def main_metric(self) -> str:
-        """Name of the first metric, or ``"loss"``."""
+        """The name of the first metric, or ``"loss"``."""
         return next(iter(self.higher_is_better), "loss")
 
     def prefer(self, metric: str) -> None:
@@ -125,12 +137,12 @@ class Task:
     def measure(
         self, prediction: Tensor, target: Tensor | None, labels: LabelCount | None = None
     ) -> tuple[Tensor | None, int]:
-        """Mean loss over the labels, and how many there are; (None, 0) where there is none.
+        """Return the mean loss over the labels and their number; (None, 0) without labels.
 
         Args:
-            prediction: of a batch.
-            target: of the same batch.
-            labels: what :meth:`count_labels` said of the target; None counts here.
+            prediction: predictions of a batch.
+            target: targets of the same batch.
+            labels: the result of :meth:`count_labels` for the target; None counts here.
         """
         labels = self.count_labels(target) if labels is None else labels
         if target is None or labels.number == 0:
@@ -143,7 +155,7 @@ class Task:
                 loss = self.loss(prediction, _column(prediction, target))
             except IndexError as error:  # PyTorch's for a class that does not exist
                 raise SpecError(
-                    f"the loss of task {self.name!r}: {error} Its targets must be whole numbers from 0, "
+                    f"the loss of task {self.name!r}: {error} Its targets must be integers from 0, "
                     f"below the {self.outputs} outputs, or negative without a label"
                 ) from error
         if not isinstance(loss, Tensor) or loss.dim() != 0:
@@ -154,7 +166,7 @@ class Task:
         return loss, labels.number
 
     def make_metrics(self, device: torch.device | str = "cpu") -> dict[str, Any]:
-        """Fresh metrics, by the name they were given under."""
+        """Return new metrics by name."""
         made = {}
         for name, metric in self.metrics.items():
             is_made = hasattr(metric, "update") and not isinstance(metric, type)
@@ -170,7 +182,7 @@ class Task:
         target: Tensor | None,
         labels: LabelCount | None = None,
     ) -> None:
-        """Show the labeled part of a batch to ``metrics``; ``labels`` as for :meth:`measure`."""
+        """Update ``metrics`` with the labeled part of a batch; ``labels`` as for :meth:`measure`."""
         if not metrics:
             return
         labels = self.count_labels(target) if labels is None else labels
@@ -183,7 +195,7 @@ class Task:
             metric.update(prediction, target)
 
     def compute(self, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """Values of the metrics, the main one first."""
+        """Return the values of the metrics, the main one first."""
         values: dict[str, float] = {}
         for name, metric in metrics.items():
             result = metric.compute()
@@ -192,7 +204,7 @@ class Task:
         return {name: values[name] for name in self.higher_is_better if name in values} | values
 
     def text(self, target: Tensor) -> str:
-        """A sample's target in words, for a preview."""
+        """Return a sample's target as text, for a preview."""
         values = target.reshape(-1).tolist()
         known = [f"{value:.3g}" if value == value and value != NO_LABEL else "?" for value in values]
         return ", ".join(known)
@@ -202,10 +214,10 @@ class Task:
         raise NotImplementedError(f"kind {self.kind!r} does not say how its targets are drawn")
 
     def decode(self, prediction: Tensor) -> dict[str, Any]:
-        """The columns that a batch of predictions fills in a table, with an entry per sample.
+        """Return the columns of a table that a batch of predictions fills, an entry per sample.
 
-        An entry is a word, a number, or a map as an array. A kind whose predictions mean something else
-        than numbers in the targets' unit overrides this.
+        An entry is a string, a number, or a map as an array. A kind whose predictions are not numbers in
+        the unit of the targets overrides this.
         """
         values = prediction if self.link is None else self.link(prediction)
         flat = values.reshape(len(values), -1)
@@ -219,7 +231,7 @@ class Task:
 
     @property
     def loss_name(self) -> str:
-        """What the loss is called."""
+        """The name of the loss function."""
         return getattr(self.loss, "__name__", type(self.loss).__name__)
 
     def __repr__(self) -> str:
@@ -227,60 +239,58 @@ class Task:
             f"<Task {self.name!r}: {self.kind}, metrics: {', '.join(self.higher_is_better) or 'none'}>"
         )
 
-    # Ready-made tasks; each takes a ``loss`` of (prediction, target) instead of its own
+    # Built-in kinds. They are looked up by name, because each is defined in a module above this one
 
     @staticmethod
     def classification(name: str, classes: Classes, *, loss: Loss | None = None) -> Task:
         """One of several classes; prediction (B, C), target (B,), negative where unlabeled."""
-        from mtlkit.tasks.classification import Classification
-
-        return Classification(name, classes=classes, loss=loss)
+        return _made("classification", name, classes=classes, loss=loss)
 
     @staticmethod
     def binary(name: str, classes: Sequence[str] = ("no", "yes"), *, loss: Loss | None = None) -> Task:
         """Yes or no, by logits; prediction and target (B, 1) or (B,), NaN or negative if unlabeled."""
-        from mtlkit.tasks.binary import Binary
-
-        return Binary(name, classes=classes, loss=loss)
+        return _made("binary", name, classes=classes, loss=loss)
 
     @staticmethod
     def multilabel(name: str, labels: Classes, *, loss: Loss | None = None) -> Task:
         """Several labels that are each yes or no; (B, L), single labels NaN or negative if unknown."""
-        from mtlkit.tasks.multilabel import Multilabel
-
-        return Multilabel(name, labels=labels, loss=loss)
+        return _made("multilabel", name, labels=labels, loss=loss)
 
     @staticmethod
     def regression(name: str, outputs: int = 1, *, loss: Loss | None = None) -> Task:
         """Numbers; (B, D), single ones NaN where unknown: mean squared error."""
-        from mtlkit.tasks.regression import Regression
+        return _made("regression", name, outputs=outputs, loss=loss)
 
-        return Regression(name, outputs=outputs, loss=loss)
+    @staticmethod
+    def dense_regression(name: str, outputs: int = 1, *, loss: Loss | None = None) -> Task:
+        """Numbers per pixel; (B, D, H, W), single ones NaN where unknown: mean squared error."""
+        from mtlkit.tasks.dense_regression import DenseRegression
+
+        return DenseRegression(name, outputs=outputs, loss=loss)
 
     @staticmethod
     def segmentation(name: str, classes: Classes, *, loss: Loss | None = None) -> Task:
         """A class per pixel; prediction (B, C, H, W), target (B, H, W), negative where unlabeled."""
-        from mtlkit.tasks.segmentation import Segmentation
-
-        return Segmentation(name, classes=classes, loss=loss)
+        return _made("segmentation", name, classes=classes, loss=loss)
 
     @staticmethod
     def depth(name: str, *, loss: Loss | None = None) -> Task:
         """Distance per pixel; (B, 1, H, W), NaN or not above zero where unknown: absolute error."""
-        from mtlkit.tasks.depth import Depth
-
-        return Depth(name, loss=loss)
+        return _made("depth", name, loss=loss)
 
     @staticmethod
     def normals(name: str, *, loss: Loss | None = None) -> Task:
         """Surface normal per pixel; (B, 3, H, W), NaN or zero where unknown: one minus the cosine."""
-        from mtlkit.tasks.normals import Normals
+        return _made("normals", name, loss=loss)
 
-        return Normals(name, loss=loss)
+    @staticmethod
+    def dense_regression(name: str, outputs: int = 1, *, loss: Loss | None = None) -> Task:
+        """Numbers per pixel, such as edges or heat maps; (B, D, H, W), NaN where unknown: L1."""
+        return _made("dense_regression", name, outputs=outputs, loss=loss)
 
     @staticmethod
     def of(description: Any) -> Task:
-        """A task itself, or the task of an object with ``name``, ``kind`` and ``outputs``."""
+        """Return a task as it is, or the task of an object with ``name``, ``kind`` and ``outputs``."""
         if isinstance(description, Task):
             return description
         kind = str(getattr(description, "kind", None))
@@ -289,8 +299,48 @@ class Task:
         return create_task(kind, description.name, **size)
 
 
+def create_task(kind: SpecLike, name: str, **overrides: Any) -> Task:
+    """Make a task from its kind, such as ``"binary(metric=auc)"`` or ``"classification(classes=5)"``.
+
+    Args:
+        kind: name and options of the kind; ``metric`` names the main metric, for every kind.
+        name: name of the task.
+        overrides: options that replace those of the string.
+
+    >>> from mtlkit.tasks import create_task
+    >>> create_task("binary(metric=auc)", "rain")
+    <Task 'rain': binary, metrics: auc, f1, accuracy>
+    """
+    part = kinds.resolve(parse_call(kind))
+    part = Part(part.name, {**part.options, **overrides}, part.arguments)
+    if part.arguments:
+        raise SpecError(f"options of kind {part.name} are key=value, not {part.arguments[0]!r}")
+    options = dict(part.options)
+    own = option_names(kinds.get(part.name))
+    metric = None if "metric" in own else options.pop("metric", None)
+    factory = kinds.check(Part(part.name, options))
+    try:
+        inspect.signature(factory).bind(name, **options)
+    except TypeError as error:
+        raise SpecError(f"task {name!r} of kind {part}: {error}") from None
+    made = factory(name, **options)
+    if not isinstance(made, Task):
+        raise SpecError(f"kind of task {part.name!r} made {type(made).__name__}; it must be a Task")
+    if made.kind == "custom":
+        made.kind = part.name
+    made.spec = str(part)
+    if metric is not None:
+        made.prefer(str(metric))
+    return made
+
+
+def _made(kind: str, name: str, **options: Any) -> Task:
+    task: Task = kinds.get(kind)(name, **options)
+    return task
+
+
 def class_names(task: str, option: str, classes: Classes) -> tuple[int, tuple[str, ...]]:
-    """Number of classes and their names; no names where only a number is given."""
+    """Return the number of classes and their names; no names if only a number is given."""
     if isinstance(classes, int) and not isinstance(classes, bool):
         number, names = classes, tuple[str, ...]()
     elif isinstance(classes, Sequence) and not isinstance(classes, str):
@@ -300,7 +350,7 @@ def class_names(task: str, option: str, classes: Classes) -> tuple[int, tuple[st
             raise SpecError(f"{option} of task {task!r} must differ: {', '.join(names)}")
     else:
         raise SpecError(
-            f"{option} of task {task!r} must be a number or a list of names, not {classes!r}"
+            f"{option} of task {task!r} must be an integer or a list of names, not {classes!r}"
         )
     if number < 1:
         raise SpecError(f"{option} of task {task!r} must be 1 or more, not {classes!r}")

@@ -67,8 +67,8 @@ class TrainingSettings(Settings):
 
     data: Spec = setting(
         ...,
-        "Data set, such as `multimnist` or `scenes(size=96)`, see `mtlkit data`; or one of your own, "
-        "`my.py:Cars`.",
+        "Data set, such as `multimnist` or `multidigits(size=28)`, see `mtlkit data`; or one of your "
+        "own, `my.py:Cars`.",
         panel=DATA,
         missing="the key 'data' is missing; name a data set, see 'mtlkit data'",
     )

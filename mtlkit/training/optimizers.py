@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR, ReduceLROnPlate
 from mtlkit.config.launching import warn_first
 from mtlkit.config.spec import parse_spec
 from mtlkit.errors import ConfigError, SpecError, unknown_name
-from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method.method import Method
 
 METHOD_GROUP = "method"
 
@@ -106,7 +106,7 @@ def param_groups(
     for name, rate in (("lr", lr), ("method_lr", method_lr)):
         if rate is not None and not isinstance(rate, float | int | Tensor):
             raise SpecError(f"{name} must be a number, not {rate!r}")
-    methods = [m for root in modules for m in root.modules() if isinstance(m, GradientAggregator)]
+    methods = [m for root in modules for m in root.modules() if isinstance(m, Method)]
     owned = list({id(p): p for method in methods for p in method.parameters()}.values())
     apart = {id(parameter) for parameter in owned}
     network = {id(p): p for root in modules for p in root.parameters() if id(p) not in apart}
@@ -174,7 +174,7 @@ class _Factor:
 _warned = False
 
 
-def _warn_if_fast(method_lr: float, lr: float, methods: list[GradientAggregator]) -> None:
+def _warn_if_fast(method_lr: float, lr: float, methods: list[Method]) -> None:
     """Warn once if the rotations are the fast learner."""
     global _warned
     rotates = not methods or any("fork" in method.roles for method in methods)

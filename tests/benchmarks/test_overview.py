@@ -1,6 +1,14 @@
 """The table over all data sets."""
 
-from benchmarks.overview import beside_fronts, common_name, comparable, left_out, overview
+from benchmarks.overview import (
+    beside_fronts,
+    common_name,
+    comparable,
+    left_out,
+    overview,
+    p_value_of_places,
+    places,
+)
 from mtlkit.report.results import Comparison, Run, TaskRecord
 
 
@@ -28,24 +36,29 @@ def test_places_and_gains_are_those_worked_out_by_hand():
     assert left_out({"one": first, "two": second, "few": few}) == ["few"]
     lines = overview({"one": first, "two": second, "few": few}).splitlines()
     assert lines[0] == "| method | mean place | one (2, 1) | two (2, 1) |"
-    assert lines[2:] == [
-        "| scale | 0.00 | +30.0 (1.) | – |",
-        "| sum | 0.17 | +10.0 (2.) | +80.0 (1.) |",
-        "| uw | 0.67 | -20.0 (4.) | -20.0 (2.) |",
-        "| cagrad | 0.67 | – | -40.0 (3.) |",
-        "| famo | 0.83 | -5.0 (3.) | -60.0 (4.) |",
+    # 100 log(0.6 / 0.5) = 18.2, 100 log(0.7 / 0.5) = 33.6
+    assert lines[2:7] == [
+        "| scale | 0.00 | +25.9 (1) | – |",
+        "| sum | 0.17 | +9.1 (2) | +58.8 (1) |",
+        "| uw | 0.67 | -22.3 (4) | -22.3 (2) |",
+        "| cagrad | 0.67 | – | -51.1 (3) |",
+        "| famo | 0.83 | -5.3 (3) | -91.6 (4) |",
     ]
 
 
 def test_equal_ranks_share_their_places_whatever_the_order_of_methods():
     made = comparison({"sum": (0.5, 0.6), "uw": (0.6, 0.5), "scale": (0.9, 0.9), "famo": (0.4, 0.4)})
-    lines = overview({"one": made}).splitlines()[2:]
-    assert lines == [
-        "| scale | 0.00 | +80.0 (1.) |",
-        "| sum | 0.50 | +10.0 (2.–3.) |",
-        "| uw | 0.50 | +10.0 (2.–3.) |",
-        "| famo | 1.00 | -20.0 (4.) |",
-    ]
+    assert places({"one": made})["one"] == {"scale": 0.0, "sum": 0.5, "uw": 0.5, "famo": 1.0}
+
+
+def test_places_are_called_different_only_where_data_sets_agree():
+    same = {str(k): {"a": 0.0, "b": 0.5, "c": 1.0} for k in range(6)}
+    assert p_value_of_places(same) < 0.01
+    turned = [("a", "b", "c"), ("c", "a", "b"), ("b", "c", "a")]
+    mixed = {str(k): dict(zip(names, (0.0, 0.5, 1.0), strict=True)) for k, names in enumerate(turned)}
+    assert p_value_of_places(mixed) > 0.9
+    del mixed["0"]["a"]  # not every method was run on each data set
+    assert 0 < p_value_of_places(mixed) <= 1
 
 
 def test_methods_beside_the_front_are_counted_as_by_hand():

@@ -48,12 +48,12 @@ def assert_targets_follow_from_digits(split) -> None:
         assert split.targets[name].max() <= 9
     odd = ((left % 2 == 1) & (right % 2 == 1)).float()
     torch.testing.assert_close(split.targets["parity"][:, 0], odd)
-    torch.testing.assert_close(split.targets["sum"][:, 0], (left + right).float())
+    torch.testing.assert_close(split.targets["digit_sum"][:, 0], (left + right).float())
 
 
 def test_the_five_tasks_of_multidigits_follow_from_the_digits():
     data = load_dataset("multidigits(pixels=count)")
-    assert data.task_names == ("left", "right", "parity", "sum", "pixels")
+    assert data.task_names == ("left", "right", "parity", "digit_sum", "pixels")
     assert [task.kind for task in data.tasks] == [
         "classification",
         "classification",
@@ -267,7 +267,7 @@ def test_options_are_checked_by_name_and_range():
     with pytest.raises(SpecError, match="train of multidigits"):
         load_dataset("multidigits(train=0)")
     with pytest.raises(SpecError, match="one data set"):
-        load_dataset("multidigits+scenes")
+        load_dataset("multidigits+cifar10")
     with pytest.raises(SpecError, match="seed"):
         load_dataset("multidigits", seed=-1)
 

@@ -85,7 +85,7 @@ def test_the_column_of_names_is_found_and_endings_may_lack(capsys):
     frame = write_pictures(10)
     spec = f"images(folder=photos, labels=labels.csv, targets={TARGETS}, size=32)"
     load_dataset(spec)
-    assert "column 'name' names the pictures" in capsys.readouterr().err
+    assert "column 'name' names the images" in capsys.readouterr().err
     frame["name"] = [name.removesuffix(".png") for name in frame["name"]]
     frame.to_csv("labels.csv", index=False)
     with pytest.raises(DataError, match="file="):
@@ -93,7 +93,7 @@ def test_the_column_of_names_is_found_and_endings_may_lack(capsys):
     assert len(load("size=32").train) == 6
     frame["name"] = frame["name"].replace("3", "33")
     frame.to_csv("labels.csv", index=False)
-    with pytest.raises(DataError, match=r"pictures are not in the folder .*photos or .*: '33'"):
+    with pytest.raises(DataError, match=r"images are not in the folder .*photos or .*: '33'"):
         load("size=32")
 
 
@@ -147,7 +147,7 @@ def test_pictures_without_labels_or_in_a_mess_are_refused():
     with pytest.raises(DataError, match="some are not"):
         load_dataset("images(folder=photos)")
     Path("none").mkdir()
-    with pytest.raises(DataError, match="has no pictures"):
+    with pytest.raises(DataError, match="has no images"):
         load_dataset("images(folder=none)")
     with pytest.raises(DataError, match="there is no folder"):
         load_dataset("images(folder=nowhere)")
@@ -303,7 +303,7 @@ def test_what_is_wrong_with_a_file_is_known_before_training():
     path = Path("photos/3.png")
     good = path.read_bytes()
     path.write_bytes(b"no picture")
-    with pytest.raises(DataError, match=r"3\.png: it is not a picture"):
+    with pytest.raises(DataError, match=r"3\.png: it is not an image"):
         load()
     path.write_bytes(good[:70])
     with pytest.raises(DataError, match=r"3\.png"):
@@ -441,11 +441,11 @@ def test_rows_name_pictures_as_the_training_table_did():
     with pytest.raises(DataError, match=r"no column 'name', 'path' or 'file'.*given are: age"):
         preprocessing.inputs(frame[["age"]])
     # the table of training lies beside the folder, not in it
-    with pytest.raises(DataError, match=r"10 of 10 pictures are not in the folder .*as seen from there"):
+    with pytest.raises(DataError, match=r"10 of 10 images are not in the folder .*as seen from there"):
         preprocessing.read("labels.csv")
     frame.loc[2, "name"] = None
     frame.to_csv("photos/again.csv", index=False)
-    with pytest.raises(DataError, match="column 'name' is to name the pictures, but 1 cells are empty"):
+    with pytest.raises(DataError, match="column 'name' is to name the images, but 1 cells are empty"):
         preprocessing.read("photos/again.csv")
 
 
@@ -489,3 +489,33 @@ def test_training_on_the_command_line_resumes_bit_for_bit_and_predicts():
     pandas.DataFrame({"name": paths, "k": range(14)}).to_csv("new.csv", index=False)
     run("predict", "whole", "--input", "new.csv", "--output", "out.csv", "--keep", "k")
     assert list(pandas.read_csv("out.csv")["k"]) == list(range(14))
+
+
+def test_heat_maps_are_targets_in_which_zero_is_a_number_and_what_is_outside_is_not_known():
+    write_pictures(10)
+    Path("heat").mkdir()
+    for number in range(10):
+        heat = np.full(SIZE, 255 * (number % 2), dtype=np.uint8)
+        if number != 3:  # without a map
+            Image.fromarray(heat).save(f"heat/{number}.png")
+    data = load_dataset(
+        "images(folder=photos, targets={heat: dense_regression(folder=heat)}, size=[32, 64], fit=pad)"
+    )
+    assert data.default_architecture.startswith("smp(")
+    seen = 0
+    for split in (data.train, data.val, data.test):
+        for index, path in enumerate(split.paths):
+            target = split[index][1]["heat"]
+            assert target.shape == (1, 32, 64)
+            known = target[~torch.isnan(target)]
+            number = int(path.stem)
+            if number == 3:
+                assert len(known) == 0
+                continue
+            assert len(known) == 32 * 48  # the borders of the padding are not known
+            assert (known == number % 2).all()
+            seen += 1
+    assert seen == 9
+    loss, count = data.tasks[0].measure(torch.zeros_like(target)[None], target[None])
+    assert count == 32 * 48
+    assert float(loss) == number % 2

@@ -13,7 +13,6 @@ from mtlkit.data.published.nyuv2 import NyuV2
 
 MADE = {
     "multidigits": lambda: load_dataset("multidigits"),
-    "scenes": lambda: load_dataset("scenes"),
     "multisvhn": lambda: MultiSvhn(),
     "cifar10": lambda: Cifar10(),
     "celeba": lambda: CelebA(),

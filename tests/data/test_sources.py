@@ -262,7 +262,7 @@ def test_a_config_string_describes_the_same_data(files):
         ({"of": {"a": "multidigits"}, "mixing": "often"}, "mixing"),
         ({"of": {"a": "multidigits"}, "batches": "some"}, "'one' source or of 'all'"),
         ({"of": {"a": "multidigits", "b": "multidigits"}}, "need different names"),
-        ({"of": {"a": "multidigits", "b": "scenes(train=4, val=2, test=2)"}}, "one shape.*batches=one"),
+        ({"of": {"a": "multidigits", "b": "cifar10"}}, "one shape.*batches=one"),
     ],
 )
 def test_sources_that_do_not_fit_are_refused_with_what_to_do(options, reason):

@@ -11,7 +11,6 @@ import torch
 import mtlkit
 from mtlkit.data import DataError, load_dataset, notes
 from mtlkit.data.table import Preprocessing
-from mtlkit.data.table.preprocessing import NumberColumn
 from mtlkit.errors import SpecError
 
 pandas = pytest.importorskip("pandas", reason="pandas is in mtlkit[table]")
@@ -316,7 +315,7 @@ def test_codes_are_categories_if_asked_and_columns_can_be_left_out():
         load("inputs=[age, income]")
 
 
-def test_truths_are_categories_whatever_else_their_column_holds():
+def test_bools_are_categories_whatever_else_their_column_holds():
     frame = people()
     frame["member"] = np.arange(len(frame)) % 3 == 0
     write(frame)
@@ -328,9 +327,6 @@ def test_truths_are_categories_whatever_else_their_column_holds():
             file.write(f"age,member\n40,{cells}\n")
         codes = preprocessing.inputs(preprocessing.read("new.csv"))[:, 1].tolist()
         assert codes == [3.0, 2.0 if "False" in cells else 1.0]
-    # a run of an earlier version took truths for numbers
-    numbers = NumberColumn("member", 0.5, 0.5, indicator=False)
-    assert numbers.encode(pandas.Series(["True", None, "False"]))[0].tolist() == [1.0, 0.0, -1.0]
 
 
 def test_words_where_numbers_were_learned_are_refused():
@@ -362,11 +358,6 @@ def test_dates_of_parquet_are_read_from_csv_too():
     assert torch.equal(preprocessing.inputs(rows[:1]), preprocessing.inputs(rows[1:]))
     with pytest.raises(DataError, match=r"'day' must hold a date such as .* 'tomorrow'"):
         preprocessing.inputs([{"age": 40, "day": "tomorrow"}])
-    old = data.preprocessing.to_json().replace(
-        '"indicator": false,\n   "date": false', '"indicator": false'
-    )
-    assert old != data.preprocessing.to_json()
-    assert Preprocessing.from_json(old).numbers == data.preprocessing.numbers
 
 
 def test_codes_with_leading_zeros_stay_what_they_are():
@@ -420,7 +411,7 @@ def test_a_column_that_numbers_the_rows_is_left_out(capsys):
     frame.sample(frac=1, random_state=0).sort_values("id").to_csv("people.csv")
     data = load()
     assert not {"id", "Unnamed: 0"} & set(data.preprocessing.columns)
-    assert "column 'id' is left out: it numbers the rows" in capsys.readouterr().err
+    assert "'Unnamed: 0', 'id') are left out: it numbers the rows" in capsys.readouterr().err
     frame.drop(columns="id").sample(frac=1, random_state=0).to_csv("people.csv")
     assert "Unnamed: 0" not in load().preprocessing.columns
     write(frame)

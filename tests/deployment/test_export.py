@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import mtlkit
-from mtlkit.deployment.loading import LoadedModel
+from mtlkit.deployment.model import LoadedModel
 from mtlkit.engine.features import flatten_features
 from mtlkit.errors import MtlkitError, SpecError
 from mtlkit.tasks import Task

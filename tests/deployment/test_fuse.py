@@ -41,7 +41,9 @@ def turned(spec: str, feature_dim: int, tasks=("a", "b")) -> mtlkit.GradientAggr
     return method
 
 
-def assert_fused(net: nn.Module, x: torch.Tensor, folded: bool | None = None, example=None):
+def assert_fused(
+    net: nn.Module, x: torch.Tensor, folded: bool | None = None, example=None, export: bool = True
+):
     before = copy.deepcopy(net.state_dict())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -63,6 +65,8 @@ def assert_fused(net: nn.Module, x: torch.Tensor, folded: bool | None = None, ex
     if folded is not None:
         assert (not any("rotation" in name for name, _ in fused.named_buffers())) == folded
         assert said == (not folded)
+    if not export:
+        return fused
     exported = torch.export.export(fused, (x,))
     for one, other in zip(found, torch.utils._pytree.tree_leaves(exported.module()(x)), strict=True):
         assert torch.allclose(one, other, atol=1e-5)
@@ -199,7 +203,60 @@ def test_heads_that_are_plain_attributes_are_folded(pattern):
     x = torch.randn(7, 5)
     net = Attributes(pattern, turned("rotograd", 6))
     assert_fused(net, x, folded=True, example=x)
-    assert_fused(net, x, folded=pattern != "to_{}")
+    assert_fused(net, x, folded=True)
+
+
+def between(how: str) -> nn.Module:
+    """A network that does something to the views before, or instead of, giving them to the heads."""
+
+    class Between(Net):
+        def __init__(self, *parts) -> None:
+            super().__init__(*parts)
+            self.relu, self.norm = nn.ReLU(), nn.LayerNorm(6)
+
+        def forward(self, x):
+            a, b = self.method(self.backbone(x))
+            if how == "function":
+                a, b = torch.relu(a), b.relu()
+            elif how == "module":
+                a, b = self.relu(a), self.norm(b)
+            elif how == "swapped":
+                a, b = b, a
+            elif how == "in place":
+                a.relu_(), b.relu_()
+            elif how == "mixed":
+                return [self.heads[0](a + b), self.heads[1](a)]
+            elif how == "reused":
+                return [self.heads[0](a), self.heads[1](b), self.heads[0](self.backbone(x))]
+            elif how == "branching":
+                a, b = (a, b) if x.sum() > 0 else (a.relu(), b.relu())
+            return [self.heads[0](a), self.heads[1](b)]
+
+    heads = nn.ModuleList([nn.Linear(6, 3), nn.Linear(6, 3)])
+    return Between(nn.Linear(5, 6), heads, turned("rotograd", 6))
+
+
+@pytest.mark.parametrize(
+    ("how", "folded"),
+    [
+        ("nothing", True),
+        ("swapped", True),  # the head that reads a view is its head, whatever its name
+        ("function", False),
+        ("module", False),
+        ("in place", False),
+        ("mixed", False),
+        ("branching", False),
+    ],
+)
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_without_an_example_only_heads_that_read_their_view_itself_are_folded(how, folded, sign):
+    with torch.no_grad():
+        assert_fused(between(how), sign * torch.rand(50, 5), folded=folded, export=how != "branching")
+
+
+def test_a_head_that_also_reads_something_else_keeps_its_rotation_outside():
+    fused = assert_fused(between("reused"), torch.randn(7, 5))
+    assert [name for name, _ in fused.named_buffers()] == ["method.rotation_0"]
 
 
 class ReadsTwice(Net):
@@ -257,7 +314,9 @@ def test_a_view_with_two_readers_is_not_folded():
 
     x, heads = torch.randn(7, 5), nn.ModuleList(nn.Linear(6, 2) for _ in range(3))
     net = Pair(nn.Linear(5, 6), heads, turned("rotograd", 6))
-    with pytest.warns(UserWarning, match=r"\(b: no module was found that alone reads"):
+    with pytest.warns(
+        UserWarning, match=r"\(b: no module was found that alone reads its features directly"
+    ):
         fused = mtlkit.fuse(net, x)
     for found, wanted in zip(fused(x), net.eval()(x), strict=True):
         assert torch.allclose(found, wanted, atol=1e-5)
@@ -305,25 +364,6 @@ def test_a_network_of_mtlkits_own_class_becomes_a_graph_of_torch_modules(monkeyp
 
     Architecture.__module__ = "mtlkit.architectures.sample"
     assert_fused(Architecture(), torch.randn(4, 5), folded=True)
-
-
-def test_a_network_that_only_torch_export_can_trace_is_still_a_module():
-    class Strict(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.backbone, self.method = nn.Linear(5, 6), turned("rotograd", 6)
-            self.heads = linear_heads()
-
-        def forward(self, x):
-            assert isinstance(x, torch.Tensor)  # fx shows something else
-            views = self.method(self.backbone(x))
-            return [head(view) for head, view in zip(self.heads, views, strict=True)]
-
-    Strict.__module__ = "mtlkit.architectures.sample"
-    x = torch.randn(4, 5)
-    fused = assert_fused(Strict(), x, folded=True, example=x)
-    assert not fused.eval().training
-    assert [len(out) for out in fused(torch.randn(9, 5))] == [9, 9]
 
 
 def test_a_trained_net_is_fused_after_the_last_step():

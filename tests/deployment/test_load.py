@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ import torch
 import mtlkit
 from mtlkit.config.yaml_files import read_yaml
 from mtlkit.data.table.splitting import split_by_share
-from mtlkit.deployment.loading import LoadedModel
+from mtlkit.deployment.model import LoadedModel
 from mtlkit.errors import MtlkitError, SpecError, UsageError
 from mtlkit.tasks import create_task, list_tasks
 from mtlkit.training.config import TrainConfig
@@ -182,30 +181,3 @@ def test_a_killed_run_says_so_and_a_resumed_one_does_not(tmp_path, monkeypatch):
     config = TrainConfig.make(read_yaml(tmp_path / "run" / "config.yaml"), "again")
     run_training(config, resume="auto", progress=False)
     mtlkit.load(tmp_path / "run")
-
-
-def test_plugins_that_a_network_needs_are_loaded_again(tmp_path):
-    plugin = tmp_path / "own_network_of_deployment.py"
-    plugin.write_text(
-        "import mtlkit\n"
-        "from mtlkit.architectures.hard_sharing import HardSharing\n"
-        "@mtlkit.register_architecture('own_network')\n"
-        "class Own(HardSharing):\n"
-        "    pass\n"
-    )
-    write_people(tmp_path / "people.csv")
-    settings = {"method": "sum", "epochs": 1, "plugins": [str(plugin)], "architecture": "own_network"}
-    folder = train(tmp_path / "run", tmp_path / "people.csv", **settings)
-    _forget(plugin.stem)
-    assert type(mtlkit.load(folder).network).__name__ == "Own"
-    _forget(plugin.stem)
-    plugin.unlink()
-    with pytest.warns(UserWarning, match="no such file"), pytest.raises(SpecError, match="own_network"):
-        mtlkit.load(folder)
-
-
-def _forget(module: str) -> None:
-    from mtlkit.config.registry import architectures
-
-    del sys.modules[module]
-    del architectures._factories["own_network"]

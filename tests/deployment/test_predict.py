@@ -1,4 +1,4 @@
-"""Predictions for raw rows: words, probabilities, and numbers in their own unit."""
+"""Predictions for raw rows: class names, probabilities, and numbers in their own unit."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from mtlkit.data.preprocessing import (
     read_preprocessing,
     register_preprocessing,
 )
+from mtlkit.deployment.model import LoadedModel
 from mtlkit.deployment.predicting import _as_cells, predict
 from mtlkit.errors import MtlkitError, SpecError, UnknownNameError
 from mtlkit.tasks import Task
@@ -149,7 +150,7 @@ def test_kinds_with_maps_decode_to_maps():
 
 
 class Names(Preprocessing):
-    """A stand-in for pictures: names of files, each a picture as bright as its name is long."""
+    """A stand-in for images: names of files, each an image as bright as its name is long."""
 
     identity = ("file",)
 
@@ -175,8 +176,6 @@ def names_kind():
 
 
 def test_other_kinds_of_preprocessing_plug_in_and_maps_are_files(names_kind, tmp_path):
-    from mtlkit.deployment.loading import LoadedModel
-
     class Net(torch.nn.Module):
         def forward(self, x):
             return {"seg": torch.stack([7 - x[:, 0], x[:, 0]], dim=1)}
@@ -205,3 +204,24 @@ def test_a_network_without_preprocessing_says_what_to_do_instead(trained_run, tm
     model.preprocessing = None
     with pytest.raises(MtlkitError, match=r"call the network itself"):
         predict(model, tmp_path / "new.csv", tmp_path / "out.csv")
+
+
+def test_text_that_a_spreadsheet_would_run_is_escaped(trained_run, tmp_path):
+    frame = people(5).assign(id=["=1+1", "@SUM(A1)", "+cmd", "-2.5", "p-4"], **{"=note": "x"})
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    predict(trained_run, tmp_path / "new.csv", tmp_path / "out.csv", keep=["id", "=note", "age"])
+    found = pandas.read_csv(tmp_path / "out.csv", dtype=str)
+    assert list(found)[:3] == ["id", "'=note", "age"]
+    assert found["id"].tolist() == ["'=1+1", "'@SUM(A1)", "'+cmd", "-2.5", "p-4"]
+    assert found["age"].astype(int).tolist() == frame["age"].tolist()
+
+
+def test_negative_predictions_stay_numbers(tmp_path, names_kind):
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return {"level": -x[:, 0, :1, 0]}
+
+    model = LoadedModel(Net(), [Task.regression("level")], read_preprocessing('{"kind": "names"}'), {})
+    (tmp_path / "list.txt").write_text("ab\n")
+    predict(model, tmp_path / "list.txt", tmp_path / "out.csv")
+    assert pandas.read_csv(tmp_path / "out.csv")["level"].tolist() == [-2.0]

@@ -15,10 +15,10 @@ from mtlkit.experiments.jobs import run_job
 from tests.data.test_digit_pairs import write_mnist
 from tests.data.test_field import SETS, write_cityscapes, write_office
 
-SEARCHES = ("tuned", "winners")
+OTHERS = ("tuned", "winners", "published")
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "field"
-# searches and their winners are checked in tests/tuning
-CONFIGS = sorted(path for path in FOLDER.glob("*.yaml") if path.stem.split("_")[-1] not in SEARCHES)
+# searches and their winners are checked in tests/experiments/tuning, published rows in tests/benchmarks
+CONFIGS = sorted(path for path in FOLDER.glob("*.yaml") if path.stem.split("_")[-1] not in OTHERS)
 TIMM = {"architecture": "hard_sharing(backbone=timm.test_resnet)", "batch_size": 9}
 # what makes each comparison tiny, and the methods that are run here; the slow test runs all
 TINY = {

@@ -77,7 +77,7 @@ def test_every_config_has_a_test():
 def test_an_experiment_takes_its_steps(path, files, tmp_path):
     changes, wanted = TINY[path.stem]
     settings = {**read_yaml(path), **changes, "data_dir": str(files), "seeds": 1, "steps": 2}
-    config = CompareConfig.make(settings, path.name)
+    config = CompareConfig.make(settings, path.name)  # loads the plugins
     tasks = load_dataset(changes["data"], data_dir=files).task_names
     jobs = plan_jobs(config, tmp_path, tasks)
     labels = [entry.label for entry in config.entries]

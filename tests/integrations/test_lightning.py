@@ -151,6 +151,66 @@ def test_a_checkpoint_holds_the_method_and_evaluation_keeps_the_rotations(tmp_pa
         torch.testing.assert_close(twin.heads["size"](twin.backbone(x)), expected)
 
 
+class Sized(Plain):
+    """A module with an argument that its checkpoints hold."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.extra = nn.Linear(width, 1)
+
+
+@pytest.mark.parametrize("spec", ["rotograd", "rotate(size=8)+gradnorm", "uw+pcgrad"])
+def test_a_checkpoint_is_loaded_with_its_method_and_predicts_the_same(tmp_path, spec):
+    net, x = Sized(3), torch.randn(5, 6)
+    fitted = trainer(tmp_path, callback(spec), epochs=1)
+    fitted.fit(net, loader())
+    fitted.save_checkpoint(tmp_path / "net.ckpt")
+    again = MultiTask.load_from_checkpoint(Sized, tmp_path / "net.ckpt")
+    assert type(again) is Sized
+    assert str(again.mtlkit_method) == str(net.mtlkit_method)
+    assert again.hparams["width"] == 3
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+    with torch.no_grad():
+        expected = net.eval().heads["size"](net.backbone(x))
+        assert torch.equal(again.eval().heads["size"](again.backbone(x)), expected)
+    trainer(tmp_path, callback(spec), epochs=1).fit(again.train(), loader())
+
+
+def test_a_checkpoint_without_the_callback_is_refused(tmp_path):
+    fitted = trainer(tmp_path, epochs=1)
+    fitted.fit(Forked("pcgrad"), loader())
+    fitted.save_checkpoint(tmp_path / "net.ckpt")
+    with pytest.raises(UsageError, match=r"Forked\.load_from_checkpoint"):
+        MultiTask.load_from_checkpoint(Forked, tmp_path / "net.ckpt", spec="pcgrad")
+
+
+def test_manual_optimization_is_refused_and_what_the_message_says_works(tmp_path):
+    class Manual(Plain):
+        def __init__(self, attached):
+            super().__init__()
+            self.automatic_optimization = False
+            if attached:
+                callback("rotograd").attach(self)
+
+        def training_step(self, batch, batch_idx):
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(self.mtlkit_method.total(self.losses(batch)))
+            optimizer.step()
+
+    with pytest.raises(UsageError, match=r"attach\(self\).*manual_backward"):
+        trainer(tmp_path, callback("rotograd")).fit(Manual(False), loader())
+    manual, automatic = Manual(True), Plain()
+    automatic.load_state_dict(manual.state_dict(), strict=False)
+    trainer(tmp_path).fit(manual, loader())
+    trainer(tmp_path, callback("rotograd")).fit(automatic, loader())
+    assert torch.isfinite(manual.mtlkit_method.stats.cosines).all()
+    for name, value in automatic.state_dict().items():
+        torch.testing.assert_close(manual.state_dict()[name], value, msg=name)
+
+
 def test_a_module_with_a_method_can_be_copied_and_pickled():
     net = Plain()
     callback("rotate(start=random)+cagrad").attach(net)

@@ -25,6 +25,10 @@ PROBE = """<script>window.addEventListener("load", function () {
   const wait = () => new Promise(done => setTimeout(done, 100));
   (async function () {
     await wait();
+    for (let tries = 0; document.getElementById("library") && !window.Plotly && tries < 50; tries++) {
+      await wait();
+    }
+    await wait();
     %s
     seen.overflow = document.documentElement.scrollWidth - document.documentElement.clientWidth;
     seen.errors = window.errors;
@@ -42,6 +46,8 @@ def look(tmp_path, text, script, *flags):
         body.replace("<head>", "<head>" + TRAP, 1) + PROBE % script + "</body>" + end, "utf-8"
     )
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    command += ["--disable-quic", "--no-first-run", "--disable-background-networking"]
+    command += ["--disable-component-update", "--disable-sync"]
     command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=10000", *flags]
     done = subprocess.run(
         [*command, "--enable-logging=stderr", "--dump-dom", page.as_uri()],

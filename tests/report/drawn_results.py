@@ -10,10 +10,10 @@ TASKS = [
     TaskRecord("left", {"accuracy": True}),
     TaskRecord("right", {"accuracy": True}),
     TaskRecord("parity", {"f1": True, "accuracy": True}),
-    TaskRecord("sum", {"mse": False, "mae": False}),
+    TaskRecord("digit_sum", {"mse": False, "mae": False}),
     TaskRecord("pixels", {"mse": False, "mae": False}),
 ]
-_LEVELS = {"left": 0.95, "right": 0.93, "parity": 0.92, "sum": 2.0, "pixels": 0.1}
+_LEVELS = {"left": 0.95, "right": 0.93, "parity": 0.92, "digit_sum": 2.0, "pixels": 0.1}
 
 
 def draw_comparison(methods=METHODS, seeds=5, epochs=12, tasks=TASKS, monitor=60) -> Comparison:

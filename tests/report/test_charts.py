@@ -1,14 +1,16 @@
 """Charts: valid to Plotly, within what is possible, small and escaped."""
 
+import itertools
 import math
 
 import numpy as np
 import plotly.graph_objects as plotly
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mtlkit.report import charts, row_charts
-from mtlkit.report.charts import Line, Point
-from mtlkit.report.row_charts import Interval, Sample
+from mtlkit.report import charts
+from mtlkit.report.charts import Line, Point, Row
 
 X = np.arange(6.0)
 EVIL = '<a href="https://x.example">&<b>'
@@ -16,17 +18,17 @@ EVIL = '<a href="https://x.example">&<b>'
 
 def every_chart():
     lines = [Line(0, EVIL, X, X + 1, X, X + 2), Line(1, "b", X, X * 0.1 + 0.5)]
-    samples = [Sample(0, EVIL, [0.5, 0.7, math.nan]), Sample(1, "b", [0.9])]
+    rows = [Row(0, EVIL, 0.6, 0.5, 0.7, [0.5, 0.7, math.nan]), Row(1, "b", 0.9)]
     points = [Point(0, EVIL, 0.1, 0.9), Point(None, "w", 0.5, 0.5), Point(1, "b", 0.3, math.nan)]
+    table = np.array([[1.0, -2.0], [math.nan, 0.0]])
     return {
         "lines": charts.line_chart(lines, "t", EVIL, "y", bounds=(0.0, 1.0)),
         "logarithms": charts.line_chart(lines, "t", "x", "y", log_y=True),
-        "boxes": row_charts.box_chart(samples, "t", EVIL, marker=0.6, bounds=(0.0, 1.0)),
-        "bars": row_charts.bar_chart(samples, "t", EVIL, marker=1.0),
-        "intervals": row_charts.interval_chart([Interval(0, EVIL, 1.0, 0.5, 1.5), Interval(1, "b", 1.0, *[math.nan] * 2)], "t", "x"),
+        "rows": charts.row_chart(rows, "t", EVIL, marker=0.6, bounds=(0.0, 1.0)),
         "points": charts.point_chart(points, "t", EVIL, "y", front=points[:2]),
-        "heat": charts.heat_chart([[1.0, -2.0], [math.nan, 0.0]], [EVIL, "b"], ["c", EVIL], "t", "z"),
-    }  # fmt: skip
+        "heat": charts.heat_chart(table, [EVIL, "b"], "t"),
+        "texts": charts.heat_chart(table, [EVIL, "b"], "t", texts=[["", "x"], ["y", ""]]),
+    }
 
 
 @pytest.mark.parametrize("name", every_chart())
@@ -43,9 +45,7 @@ def test_nothing_to_see_is_no_chart():
     assert charts.line_chart([], "t", "x", "y") is None
     assert charts.line_chart([Line(0, "a", X, nan)], "t", "x", "y") is None
     assert charts.line_chart([Line(0, "a", X, -X)], "t", "x", "y", log_y=True) is None
-    assert row_charts.box_chart([Sample(0, "a", [math.nan])], "t", "x") is None
-    assert row_charts.bar_chart([Sample(0, "a", [])], "t", "x") is None
-    assert row_charts.interval_chart([], "t", "x") is None
+    assert charts.row_chart([Row(0, "a", math.nan)], "t", "x") is None
     assert charts.point_chart([Point(0, "a", math.nan, 1.0)], "t", "x", "y") is None
 
 
@@ -71,25 +71,38 @@ def test_a_band_without_bounds_is_not_clipped(monkeypatch):
 
 def test_long_names_that_start_alike_stay_apart():
     start = "normalize(burn_in=20)+rotate+"
-    samples = [Sample(0, start + "imtl_g", [1.0]), Sample(1, start + "scale<", [2.0])]
-    intervals = [Interval(each.series, each.label, 1.0, 0.5, 1.5) for each in samples]
+    labels = [start + "imtl_g", start + "scale<"]
     names, short = [start + "imtl_g", start + "scale&lt;"], [start[:25] + "…"] * 2
-    for chart in (
-        row_charts.box_chart(samples, "t", "x"),
-        row_charts.bar_chart(samples, "t", "x"),
-        row_charts.interval_chart(intervals, "t", "x"),
-    ):
-        axis = chart.figure["layout"]["yaxis"]
-        assert [trace["y"] for trace in chart.figure["data"]] == [[name] for name in names]
-        assert (axis["tickvals"], axis["ticktext"]) == (names, short)
-    tasks = [sample.label for sample in samples]
-    figure = charts.heat_chart([[1.0, 2.0], [3.0, 4.0]], tasks, tasks, "t", "z").figure
+    chart = charts.row_chart([Row(k, label, 1.0, 0.5, 1.5) for k, label in enumerate(labels)], "t", "x")
+    axis = chart.figure["layout"]["yaxis"]
+    assert [trace["y"] for trace in chart.figure["data"]] == [[name] for name in names]
+    assert (axis["tickvals"], axis["ticktext"]) == (names, short)
+    figure = charts.heat_chart(np.eye(2), labels, "t").figure
     assert figure["data"][0]["x"] == figure["data"][0]["y"] == names
     assert figure["layout"]["xaxis"]["ticktext"] == figure["layout"]["yaxis"]["ticktext"] == short
 
 
+def test_a_row_shows_its_mean_its_interval_and_a_dot_per_seed():
+    chart = charts.row_chart([Row(0, "a", 2.0, 1.0, 4.0, [1.5, 2.0, 2.5]), Row(1, "b", 3.0)], "t", "x")
+    dots, mean, alone = chart.figure["data"]
+    assert dots["x"] == [1.5, 2.0, 2.5]
+    assert (mean["x"], mean["error_x"]["array"], mean["error_x"]["arrayminus"]) == ([2.0], [2.0], [1.0])
+    assert alone["error_x"] == {"visible": False}
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12))
+def test_no_label_of_a_point_overlaps_another(places):
+    points = [Point(k, f"method {k}", x, y) for k, (x, y) in enumerate(places)]
+    chart = charts.point_chart(points, "t", "x", "y")
+    assert len(chart.figure["data"]) == len(points)
+    boxes = charts._label_boxes(points)
+    known = [box for _, box in filter(None, boxes)]
+    assert not any(charts._overlap(a, b) for a, b in itertools.combinations(known, 2))
+    assert len(points) > 1 or known
+
+
 def test_bounds_never_hide_data():
-    percent = row_charts.box_chart([Sample(0, "a", [93.0, 95.0])], "t", "accuracy", bounds=(0.0, 1.0))
+    percent = charts.row_chart([Row(0, "a", 94.0)], "t", "accuracy", bounds=(0.0, 1.0))
     axis = percent.figure["layout"]["xaxis"]
     assert "maxallowed" not in axis
     assert axis["minallowed"] == 0.0

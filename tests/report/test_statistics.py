@@ -1,4 +1,4 @@
-"""The paper's statistics against SciPy and by hand."""
+"""Gains by three conventions, the paper's statistics against SciPy and by hand."""
 
 import math
 
@@ -10,6 +10,7 @@ from scipy import stats
 
 from mtlkit.report.statistics import (
     confidence_band,
+    log_ratio,
     paired_t_test,
     relative_improvement,
     spread,
@@ -43,7 +44,7 @@ def test_relative_improvement_has_the_sign_of_better_and_no_unit(value, baseline
     assert (gain > 0) == (value > baseline) or abs(gain) < 1e-9
 
 
-def test_a_zero_baseline_and_nan_give_no_figure():
+def test_a_zero_baseline_and_nan_give_no_improvement():
     assert relative_improvement(0.0, 0.0, True) == 0.0
     assert math.isnan(relative_improvement(0.1, 0.0, True))
     assert math.isnan(relative_improvement(math.nan, 1.0, True))
@@ -113,11 +114,12 @@ def test_the_t_test_by_hand():
 
 
 def test_ties_one_seed_and_nan_are_not_significant():
-    tied = paired_t_test([1.0, 2.0], [1.0, 2.0], True)
-    assert (tied.p_value, tied.significant) == (0.5, False)
-    single = paired_t_test([2.0], [1.0], True)
-    assert math.isnan(single.p_value)
-    assert not single.significant
+    for undefined in (
+        paired_t_test([1.0, 2.0], [1.0, 2.0], True),
+        paired_t_test([2.0], [1.0], True),
+    ):
+        assert math.isnan(undefined.p_value)
+        assert not undefined.significant
     left_out = paired_t_test([2.0, math.nan, 4.0, 6.0], [1.0, 2.0, 2.0, 3.0], True)
     assert left_out.pairs == 3
     assert left_out.p_value == pytest.approx(0.03709, abs=1e-4)
@@ -126,11 +128,34 @@ def test_ties_one_seed_and_nan_are_not_significant():
 
 
 @given(values, st.floats(0.01, 10), st.integers(2, 6))
-def test_equal_differences_decide_the_test_however_they_are_rounded(start, step, count):
+def test_equal_differences_have_no_dagger_however_they_are_rounded(start, step, count):
     second = start + np.arange(count) * 0.1
-    assert paired_t_test(second + step, second, True).significant
+    assert not paired_t_test(second + step, second, True).significant
     assert not paired_t_test(second + step, second, False).significant
-    assert paired_t_test(second + step, second, False).p_value == 1.0
+
+
+@given(values, values, st.booleans())
+def test_the_log_ratio_is_antisymmetric_and_has_the_sign_of_better(value, baseline, higher):
+    gain = log_ratio(value, baseline, higher)
+    assert gain == -log_ratio(baseline, value, higher) == -log_ratio(value, baseline, not higher)
+    assert np.sign(gain) == np.sign(value - baseline) * (1 if higher else -1) or abs(gain) < 1e-9
+    assert abs(gain) <= 100 * math.log(100) + 1e-9
+
+
+@given(st.floats(0, 100), st.floats(0, 100), st.floats(0.01, 100))
+def test_the_log_ratio_grows_with_the_metric(first, second, baseline):
+    low, high = sorted((first, second))
+    assert log_ratio(low, baseline, True) <= log_ratio(high, baseline, True)
+
+
+def test_log_ratios_by_hand():
+    # three times the error is as bad as a third of it is good; relatively -200 and +67
+    assert log_ratio(3.0, 1.0, False) == pytest.approx(-100 * math.log(3))
+    assert log_ratio(1 / 3, 1.0, False) == pytest.approx(100 * math.log(3))
+    assert log_ratio(0.0, 0.0, True) == 0.0
+    assert log_ratio(0.0, 0.5, True) == pytest.approx(-100 * math.log(100))
+    assert log_ratio(-50.0, -100.0, True) == pytest.approx(100 * math.log(2))  # a likelihood
+    assert math.isnan(log_ratio(math.nan, 1.0, True))
 
 
 @given(st.lists(st.lists(values, min_size=3, max_size=3), min_size=2, max_size=8))

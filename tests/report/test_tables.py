@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from mtlkit.errors import SpecError
 from mtlkit.experiments.live_table import render_table
 from mtlkit.report.report import difference_charts
 from mtlkit.report.results import Comparison, Run, TaskRecord
@@ -194,3 +195,18 @@ def test_without_a_baseline_a_common_metric_has_statistics_over_tasks():
     mixed = [*tasks[:2], TaskRecord("c", {"mse": False})]
     columns = build_table(Comparison("x", mixed, runs)).columns
     assert not any(column.key.startswith("over/") for column in columns)
+
+
+def test_delta_m_is_over_metrics_and_may_be_relative_to_a_fixed_row():
+    made = small()
+    made.tasks = [TASKS[0], TaskRecord("b", {"mse": False, "mae": False}, ("mse", "mae"))]
+    rows = {row.label: row for row in build_table(made).rows}
+    # seed 1: accuracy 0.82 over 0.8, mse 1.1 over 2, mae 1 over 1
+    expected = -(2.5 + 45 + 0) / 3
+    assert rows["good_&_new"].cells["delta_m"].spread.median == pytest.approx(expected)
+    made.config["single_task_row"] = {"a/accuracy": 0.41, "b/mse": 1.1}
+    rows = {row.label: row for row in build_table(made).rows}
+    assert rows["good_&_new"].cells["delta_m"].spread.median == pytest.approx(-(100 + 0) / 2)
+    made.config["single_task_row"] = {"a/acuracy": 0.41}
+    with pytest.raises(SpecError, match="a/acuracy"):
+        build_table(made)

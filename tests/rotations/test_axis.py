@@ -80,6 +80,8 @@ def test_products_are_in_the_dtype_of_the_features() -> None:
         (Axis(-1, 4), torch.randn(3, 2), "has 2"),
         (Axis("channel", 4), torch.randn(4), "cannot rotate"),
         (Axis("channel", 4, whole=True), torch.randn(3, 5, 2, 2), "has 5"),
+        (Axis(-1, 8, whole=True), torch.randn(2, 8, 3, 5), r"rotate\(dim=channel\) .*feature_dim=8"),
+        (Axis(-1, 4, whole=True), torch.randn(2, 7, 5), "feature_dim=5"),
         (Axis("flat", 9), torch.randn(3, 2, 4), "has 8"),
         (Axis(3, 4), torch.randn(3, 4), "dim=3"),
         (Axis(-1, 4), torch.ones(3, 4, dtype=torch.long), "int64"),

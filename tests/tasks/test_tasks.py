@@ -68,9 +68,9 @@ def test_binary_task_masks_nan_and_scores_logits_as_logits():
     assert count == 3
     expected = functional.binary_cross_entropy_with_logits(prediction[known], target[known])
     assert torch.allclose(loss, expected)
-    figures = metrics_of(task, prediction, target)
-    assert figures["accuracy"] == pytest.approx(2 / 3)
-    assert figures["f1"] == pytest.approx(2 / 3)
+    scores = metrics_of(task, prediction, target)
+    assert scores["accuracy"] == pytest.approx(2 / 3)
+    assert scores["f1"] == pytest.approx(2 / 3)
 
 
 def test_multilabel_task_masks_single_labels():
@@ -99,7 +99,50 @@ def test_regression_metrics_leave_nan_out():
     target = torch.tensor([[0.0, NAN], [3.0, 1.0]])
     loss, count = task.measure(prediction, target)
     assert (float(loss), count) == (pytest.approx(10 / 3), 3)
-    assert metrics_of(task, prediction, target) == pytest.approx({"mse": 10 / 3, "mae": 4 / 3})
+    found = metrics_of(task, prediction, target)
+    expected = {"mse": 10 / 3, "mae": 4 / 3, "rmse": math.sqrt(10 / 3), "r2": 1 - 1 / 4.5}
+    assert found == pytest.approx(expected)  # the second column has one label, so no variance
+
+
+def test_rmse_is_in_the_unit_of_the_data_and_r2_is_that_of_scikit_learn():
+    from sklearn.metrics import r2_score, root_mean_squared_error
+
+    random = torch.Generator().manual_seed(0)
+    means, deviations = torch.tensor([50.0, -3.0]), torch.tensor([12.0, 0.5])
+    values = torch.randn(100, 2, generator=random) * deviations + means
+    guesses = values + torch.randn(100, 2, generator=random) * deviations / 2
+    task = Task.regression("r", 2)
+    task.means, task.deviations = means.tolist(), deviations.tolist()
+    found = metrics_of(task, (guesses - means) / deviations, (values - means) / deviations)
+    assert found["r2"] == pytest.approx(r2_score(values, guesses), rel=1e-5)
+    expected = root_mean_squared_error(values.reshape(-1), guesses.reshape(-1))
+    assert found["rmse"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_constant_target_has_no_r2():
+    found = metrics_of(Task.regression("r"), torch.randn(6, 1), torch.full((6, 1), 1234.5))
+    assert math.isnan(found["r2"])
+    assert found["rmse"] > 1200
+
+
+@pytest.mark.parametrize("error", ["l1", "mse"])
+def test_a_dense_regression_counts_every_known_pixel_and_zero_is_a_value(error):
+    task = create_task(f"dense_regression(outputs=2, error={error})", "edges")
+    prediction = torch.randn(4, 2, 3, 5, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    target = torch.zeros(4, 2, 3, 5)
+    target[0, :, 0] = NAN
+    known = ~torch.isnan(target)
+    errors = (prediction.detach() - target)[known].abs()
+    expected = (errors if error == "l1" else errors.square()).mean()
+    loss, count = task.measure(prediction, target)
+    assert count == int(known.sum())
+    assert torch.allclose(loss, expected)
+    loss.backward()
+    assert torch.isfinite(prediction.grad).all()
+    found = metrics_of(task, prediction.detach(), target)
+    assert found["mae"] == pytest.approx(float(errors.mean()), rel=1e-5)
+    assert found[task.main_metric] == pytest.approx(float(expected), rel=1e-5)
+    assert task.decode(prediction.detach())["edges"].shape == (4, 2, 3, 5)
 
 
 def test_gradients_do_not_turn_nan_where_labels_are_missing():
@@ -137,16 +180,16 @@ def test_segmentation_scores_follow_their_definition():
 
 def test_a_class_that_never_occurs_is_left_out_of_the_mean_overlap():
     prediction = functional.one_hot(torch.tensor([[[0, 1]], [[0, 1]]]), 3).permute(0, 3, 1, 2).float()
-    figures = metrics_of(Task.segmentation("s", 3), prediction, torch.tensor([[[0, 1]], [[0, 1]]]))
-    assert figures["miou"] == 1
+    scores = metrics_of(Task.segmentation("s", 3), prediction, torch.tensor([[[0, 1]], [[0, 1]]]))
+    assert scores["miou"] == 1
 
 
 def test_depth_errors_follow_their_definition():
     prediction = torch.tensor([1.0, 2.0, 5.0, 9.0]).reshape(2, 1, 1, 2)
     target = torch.tensor([2.0, 2.0, 4.0, 0.0]).reshape(2, 1, 1, 2)
     task = Task.depth("d")
-    figures = metrics_of(task, prediction, target)
-    assert figures == pytest.approx({"abs_error": 2 / 3, "rel_error": (0.5 + 0 + 0.25) / 3})
+    scores = metrics_of(task, prediction, target)
+    assert scores == pytest.approx({"abs_error": 2 / 3, "rel_error": (0.5 + 0 + 0.25) / 3})
     loss, count = task.measure(prediction, target)
     assert (float(loss), count) == (pytest.approx(2 / 3), 3)
 
@@ -159,12 +202,12 @@ def test_normal_angles_follow_their_definition():
     target = torch.tensor([1.0, 0, 0]).reshape(1, 3, 1, 1).repeat(2, 1, 2, 4)
     target[:, :, 0, 0] = 0  # the 5 degrees are unknown
     known = degrees[1:]
-    figures = metrics_of(Task.normals("n"), prediction, target)
-    assert figures["mean_angle"] == pytest.approx(float(known.mean()), abs=1e-3)
-    assert figures["median_angle"] == pytest.approx(float(known.median()), abs=0.011)
+    scores = metrics_of(Task.normals("n"), prediction, target)
+    assert scores["mean_angle"] == pytest.approx(float(known.mean()), abs=1e-3)
+    assert scores["median_angle"] == pytest.approx(float(known.median()), abs=0.011)
     for limit in (11.25, 22.5, 30):
         expected = float((known < limit).float().mean())
-        assert figures[f"within_{limit:g}"] == pytest.approx(expected)
+        assert scores[f"within_{limit:g}"] == pytest.approx(expected)
     loss, count = Task.normals("n").measure(prediction, target)
     assert count == 14
     assert float(loss) == pytest.approx(1 - float(torch.deg2rad(known).cos().mean()), abs=1e-6)
@@ -194,7 +237,7 @@ def test_a_loss_that_is_not_a_scalar_is_named():
 
 def test_tasks_are_made_from_descriptions():
     kinds = ("classification", "binary", "multilabel", "regression", "segmentation", "depth", "normals")
-    for kind in kinds:
+    for kind in (*kinds, "dense_regression"):
         made = Task.of(SimpleNamespace(name="t", kind=kind, outputs=3))
         assert (made.name, made.kind) == ("t", kind)
     with pytest.raises(UnknownNameError, match="did you mean 'depth'"):
@@ -262,6 +305,7 @@ def test_the_missing_value_of_a_kind_is_a_missing_label():
         "multilabel": ((2, 3), (2, 3)),
         "depth": ((2, 1, 4, 4), (2, 1, 4, 4)),
         "normals": ((2, 3, 4, 4), (2, 3, 4, 4)),
+        "dense_regression": ((2, 3, 4, 4), (2, 3, 4, 4)),
     }
     for kind in list_tasks():
         task = Task.of(SimpleNamespace(name="t", kind=kind, outputs=3 if kind in shapes else 1))
@@ -340,6 +384,7 @@ OWN_LOSSES = [
     ("segmentation", {"classes": 3}, functional.cross_entropy, (1, 3, 2, 2), [[[0, -1], [2, NO_LABEL]]]),
     ("depth", {}, functional.huber_loss, (1, 1, 2, 2), [[[[1.0, 0.0], [NAN, 3.0]]]]),
     ("normals", {}, functional.l1_loss, (1, 3, 1, 2), [[[[1.0, 0.0]], [[0.0, 0.0]], [[0.0, 0.0]]]]),
+    ("dense_regression", {}, functional.huber_loss, (1, 1, 1, 3), [[[[1.0, NAN, 0.0]]]]),
 ]
 
 

@@ -7,7 +7,6 @@ import torch.distributed as dist
 from torch import nn
 
 from mtlkit import GradientAggregator
-from mtlkit.engine.gradients import MatrixGradients
 from mtlkit.engine.gram import cosine_matrix, norms_of, safe_divide
 
 
@@ -49,14 +48,6 @@ class CountsEveryStep(GradientAggregator):
         return torch.ones_like(gram[0]), state
 
 
-class ShowsOtherWeights(GradientAggregator):
-    def weigh(self, gram, state):
-        return 2 * torch.ones_like(gram[0]), state
-
-    def weigh(self, gram, state):
-        return torch.ones_like(gram[0]), state
-
-
 class CastsItsState(GradientAggregator):
     def __init__(self, tasks, **common):
         super().__init__(tasks, **common)
@@ -81,14 +72,17 @@ class ChangesItsOption(GradientAggregator):
 class _ChangesGradients(GradientAggregator):
     """Merges twice the gradients that arrive at the features, for one value of ``wrt``."""
 
-    breaks_parameters = False
+    breaks = "features"
+
+    def fork(self, features, *held):
+        return [features] * len(self.tasks)
+
+    def pull_back(self, grads, *held):
+        factor = 2 if self.wrt == self.breaks else 1
+        return {task: [factor * g for g in leaves] for task, leaves in grads.items()}
 
     def weigh(self, gram, state):
         return torch.ones_like(gram[0]), state
-
-    def pull_back(self, grads):
-        factor = 2 if self.wrt_parameters == self.breaks_parameters else 1
-        return {task: [factor * g for g in leaves] for task, leaves in grads.items()}
 
 
 class ChangesFeatureGradients(_ChangesGradients):
@@ -96,56 +90,12 @@ class ChangesFeatureGradients(_ChangesGradients):
 
 
 class ChangesParameterGradients(_ChangesGradients):
-    breaks_parameters = True
-
-
-class ChangesLossRows(GradientAggregator):
-    def weigh(self, gram, state):
-        return torch.ones_like(gram[0]), state
-
-    def merge_step(self, step):
-        in_combine = isinstance(step.rows, MatrixGradients)
-        factor = 1 if in_combine or step.features.tasks else 2
-        return [factor * gradient for gradient in super().merge_step(step)]
-
-
-class DoublesHeads(GradientAggregator):
-    def weigh(self, gram, state):
-        return torch.ones_like(gram[0]), state
-
-    def total(self, losses):
-        factor = 1 if self.wrt_parameters else 2
-        return super().total([None if loss is None else factor * loss for loss in losses])
-
-    def pull_back(self, grads):
-        factor = 1 if self.wrt_parameters else 0.5
-        return {task: [factor * g for g in leaves] for task, leaves in grads.items()}
-
-
-class UndoesTheScale(GradientAggregator):
-    def weigh(self, gram, state):
-        return torch.ones_like(gram[0]), state
-
-    def merge_step(self, step):
-        return [gradient / step.scale for gradient in super().merge_step(step)]
+    breaks = "parameters"
 
 
 class CountsAllTasks(GradientAggregator):
     def weigh(self, gram, state):
         return torch.ones_like(gram[0]) * len(self.tasks) / len(gram), state
-
-
-class CountsEmptySteps(GradientAggregator):
-    def __init__(self, tasks, **common):
-        super().__init__(tasks, **common)
-        self.register_buffer("empty", torch.zeros((), dtype=torch.long))
-
-    def weigh(self, gram, state):
-        return torch.ones_like(gram[0]), state
-
-    def total(self, losses):
-        self.empty += all(loss is None for loss in losses)
-        return super().total(losses)
 
 
 class ForgetsWhenSaved(GradientAggregator):
@@ -164,12 +114,12 @@ class CountsEvaluations(GradientAggregator):
         super().__init__(tasks, **common)
         self.register_buffer("evaluations", torch.zeros((), dtype=torch.long))
 
-    def weigh(self, gram, state):
-        return torch.ones_like(gram[0]), state
-
-    def forward(self, features):
+    def held(self):
         self.evaluations += not self.training
-        return super().forward(features)
+        return ()
+
+    def fork(self, features, *held):
+        return [features] * len(self.tasks)
 
 
 class HoldsAFunction(GradientAggregator):
@@ -190,9 +140,9 @@ class NeverLearns(GradientAggregator):
         return torch.ones_like(gram[0]) * self.logits.detach().exp().to(gram.dtype), state
 
 
-class LeavesTheGraph(GradientAggregator):
-    def weigh(self, gram, state):
-        return torch.ones_like(gram[0]) * float(gram[0, 0] > -1), state
+class SeesTheCompiler(GradientAggregator):
+    def weigh_losses(self, losses, state):
+        return torch.ones_like(losses) * (1 + torch.compiler.is_compiling()), state
 
 
 class ReadsItsRank(GradientAggregator):
@@ -208,20 +158,18 @@ BROKEN = {
     "zero_rows": DividesByZero,
     "identical_rows": LikesDifference,
     "nonfinite": CountsEveryStep,
-    "gram_path": ShowsOtherWeights,
     "half_precision": CastsItsState,
     "spec": ChangesItsOption,
     "junction": ChangesFeatureGradients,
     "wrt_parameters": ChangesParameterGradients,
-    "no_fork": ChangesLossRows,
-    "heads": DoublesHeads,
-    "scaled_loss": UndoesTheScale,
     "absent_task": CountsAllTasks,
-    "no_labels": CountsEmptySteps,
     "owned_parameters": NeverLearns,
     "state_dict": ForgetsWhenSaved,
     "evaluation": CountsEvaluations,
     "copies": HoldsAFunction,
-    "compiled": LeavesTheGraph,
+    "compiled": SeesTheCompiler,
     "distributed": ReadsItsRank,
 }
+
+KEPT_BY_THE_ENGINE = {"gram_path", "no_fork", "accumulation", "heads", "scaled_loss", "no_labels"}
+"""Laws that a part cannot break, because its hooks are pure functions of what they are given."""

@@ -25,8 +25,8 @@ def test_the_keys_make_a_data_set_that_survives_a_yaml_file():
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"sources": SOURCES, "data": "scenes"}, "exclude each other"),
-        ({"data": "scenes", "mixing": "uniform"}, "'mixing': only 'sources' can be mixed"),
+        ({"sources": SOURCES, "data": "cifar10"}, "exclude each other"),
+        ({"data": "cifar10", "mixing": "uniform"}, "'mixing': only 'sources' can be mixed"),
         ({"batches": "one"}, "'batches': only 'sources' can be mixed"),
         ({"sources": "multidigits"}, "task: data set, not 'multidigits'"),
         ({"sources": {}}, "task: data set"),

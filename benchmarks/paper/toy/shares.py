@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,13 @@ CORRECT = 0.9
 def cases() -> Iterator[tuple[str, str, Callable[[int], list[float]]]]:
     """Problem, row, and a function from a seed to both tasks' distances or accuracies."""
     for problem in (CONVEX, NONCONVEX):
-        for settings, training in (("paper", PAPER[problem.name]), ("authors' code", AUTHORS)):
-            for method in ("sum", "rotograd"):
+        text = PAPER[problem.name]
+        for settings, training, methods in (
+            ("paper", text, ("sum", "rotograd")),
+            ("paper, random start", replace(text, start="random"), ("rotograd",)),
+            ("authors' code", AUTHORS, ("sum", "rotograd")),
+        ):
+            for method in methods:
 
                 def regression(
                     seed: int, problem: Any = problem, method: str = method, training: Any = training
@@ -38,7 +44,7 @@ def cases() -> Iterator[tuple[str, str, Callable[[int], list[float]]]]:
                     return distances(problem, run_regression(problem, method, seed, training))
 
                 yield problem.name, f"{method}, {settings}", regression
-    for method in ("sum", "rotograd"):
+    for method in ("sum", "rotograd", "rotograd(start=random)"):
 
         def logistic(seed: int, method: str = method) -> list[float]:
             fitted = run_logistic(method, seed)

@@ -1,4 +1,4 @@
-"""Own pictures: a folder with a table of labels, folders of classes, or files with maps."""
+"""Own images: a folder with a table of labels, folders of classes, or files with maps."""
 
 from mtlkit.data.images.dataset import Images
 from mtlkit.data.images.preprocessing import Preprocessing

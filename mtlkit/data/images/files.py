@@ -1,4 +1,4 @@
-"""Picture files: which there are, how large they are, and their pixels; errors name the file."""
+"""Image files: which there are, how large they are, and their pixels; errors name the file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtlkit.data.base import ENVIRONMENT, DataError
+from mtlkit.data.base import DataError
 from mtlkit.errors import MissingExtraError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".gif")
@@ -26,24 +26,12 @@ def import_pillow() -> Any:
     try:
         from PIL import Image
     except ImportError:
-        raise MissingExtraError("pillow", "vision", "reading pictures") from None
+        raise MissingExtraError("pillow", "vision", "reading images") from None
     return Image
 
 
-def find_folder(folder: str, data_dir: str | os.PathLike[str] | None) -> Path:
-    """A folder that is given from here, or from the folder of the data sets."""
-    root = data_dir if data_dir is not None else os.environ.get(ENVIRONMENT) or None
-    places = [Path(folder).expanduser()]
-    if root is not None:
-        places.append(Path(root).expanduser() / folder)
-    for place in places:
-        if place.is_dir():
-            return place
-    raise DataError(f"there is no folder {' or '.join(str(place.absolute()) for place in places)}")
-
-
 def list_images(folder: Path) -> list[str]:
-    """Paths of all pictures below a folder, from the folder, in the order of the alphabet."""
+    """Paths of all images below a folder, from the folder, in the order of the alphabet."""
     found = []
     for parent, folders, names in os.walk(folder, followlinks=True):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -56,8 +44,8 @@ def list_images(folder: Path) -> list[str]:
     return found
 
 
-class PictureFolder:
-    """Where pictures are that a table names, with their ending or without.
+class ImageFiles:
+    """Where images are that a table names, with their ending or without.
 
     Args:
         folder: names are looked for below it,
@@ -103,15 +91,15 @@ class PictureFolder:
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """(height, width) of a picture, from its first bytes, as it is looked at.
+    """(height, width) of an image, from its first bytes, as it is looked at.
 
     Raises:
-        DataError: for a file that is no picture, or has more than eight bits per channel.
+        DataError: for a file that is no image, or has more than eight bits per channel.
     """
     try:
         changed = path.stat().st_mtime_ns
     except OSError as error:
-        raise DataError(f"cannot read the picture {path}: {error.strerror}") from None
+        raise DataError(f"cannot read the image {path}: {error.strerror}") from None
     return _size_of(path, changed)
 
 
@@ -125,7 +113,7 @@ def _size_of(path: Path, changed: int) -> tuple[int, int]:
     except (DataError, MissingExtraError):
         raise
     except Exception as error:  # Pillow raises many kinds of errors for damaged files
-        raise DataError(f"cannot read the picture {path}: {_reason(error, path)}") from None
+        raise DataError(f"cannot read the image {path}: {_reason(error, path)}") from None
     return (width, height) if sideways else (height, width)
 
 
@@ -142,19 +130,19 @@ def read_image(path: Path, channels: int = 3) -> Tensor:
     except DataError:
         raise
     except Exception as error:  # as above
-        raise DataError(f"cannot read the picture {path}: {_reason(error, path)}") from None
+        raise DataError(f"cannot read the image {path}: {_reason(error, path)}") from None
     return torch.from_numpy(pixels.reshape(*pixels.shape[:2], channels)).permute(2, 0, 1)
 
 
 def _check_mode(path: Path, mode: str) -> None:
     if mode not in _EIGHT_BITS:
         raise DataError(
-            f"the picture {path} has mode {mode}: more than eight bits per channel. Convert it to eight "
+            f"the image {path} has mode {mode}: more than eight bits per channel. Convert it to eight "
             "bits with a scale of your choice, since values above 255 would be cut off"
         )
 
 
 def _reason(error: Exception, path: Path) -> str:
     if type(error).__name__ == "UnidentifiedImageError":
-        return "it is not a picture, or it is damaged"
+        return "it is not an image, or it is damaged"
     return " ".join(str(error).split()).replace(str(path), path.name) or type(error).__name__

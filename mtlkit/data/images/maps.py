@@ -1,7 +1,8 @@
-"""Targets that are maps: classes, depth or normals of every pixel, one file per picture."""
+"""Targets that are maps: classes, depth or normals of every pixel, one file per image."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +32,7 @@ class MapTarget:
         task: name of the task.
         kind: its kind with all options, for :func:`mtlkit.tasks.create_task`.
         column: of the table, with the files' names; None takes the files of ``folder``.
-        folder: with a file of the picture's name for every picture; None takes the ``column``.
+        folder: with a file of the image's name for every image; None takes the ``column``.
         unit: what one step of a file's values is worth, for depth.
         missing: value of pixels whose class is not known.
     """
@@ -56,15 +57,26 @@ class MapTarget:
         """Whether pixels are classes."""
         return parse_call(self.kind).name == "segmentation"
 
-    def read(self, path: Path) -> Tensor:
-        """(C, H, W) of a file: classes counted from 1, or numbers; 0 where it is not known.
+    @property
+    def channels(self) -> int:
+        """Numbers of a pixel in a file."""
+        return 1 if self.classes else self._task.outputs or 1
 
-        So whatever a rotation or a crop brings in from outside of the picture, 0, is not known.
+    @property
+    def _has_mask(self) -> bool:
+        """Whether 0 is a value like others, and NaN is what is not known."""
+        return math.isnan(self._task.missing)
+
+    def read(self, path: Path) -> Tensor:
+        """Return (C, H, W) of a file: classes counted from 1, or numbers; 0 where it is not known.
+
+        So whatever a rotation or a crop brings in from outside of the image, 0, is not known. Where 0
+        is a value like others, one more channel says which pixels are known.
         """
         values = _read_array(path)
         if self.classes:
             return self._classes(values, path)
-        outputs = self._task.outputs or 1
+        outputs = self.channels
         if values.ndim == 2:
             values = values[..., None]
         if values.shape[-1] != outputs and values.shape[0] == outputs:
@@ -75,13 +87,20 @@ class MapTarget:
                 f"channel{'s' if outputs > 1 else ''}"
             )
         numbers = values.astype(np.float32)
-        if values.dtype == np.uint8 and outputs == 3:  # normals as colors; black is unknown
+        if values.dtype == np.uint8 and self._has_mask:  # gray values, as those of images
+            numbers = numbers / np.float32(255)
+        elif values.dtype == np.uint8 and outputs == 3:  # normals as colors; black is unknown
             numbers = np.where(values.any(axis=-1, keepdims=True), numbers / 127.5 - 1, 0)
+        known = np.isfinite(numbers).all(axis=-1, keepdims=True)
         numbers = np.nan_to_num(numbers, nan=0.0, posinf=0.0, neginf=0.0) * self.unit
+        if self._has_mask:
+            numbers = np.concatenate([numbers, known], axis=-1)
         return torch.from_numpy(np.ascontiguousarray(np.moveaxis(numbers, -1, 0), dtype=np.float32))
 
     def finish(self, target: Tensor) -> Tensor:
         """The target as the task wants it, from what :meth:`read` gave, transformed or not."""
+        if self._has_mask:
+            return torch.where(target[-1:] > 0, target[:-1].float(), torch.nan)
         if not self.classes:
             return target.float()
         classes = target[0].long()
@@ -89,16 +108,16 @@ class MapTarget:
 
     def nothing(self, size: tuple[int, int]) -> Tensor:
         """What :meth:`read` would give for a map that is missing."""
-        channels = 1 if self.classes else self._task.outputs or 1
-        return torch.zeros(channels, *size, dtype=torch.int64 if self.classes else torch.float32)
+        return torch.zeros(
+            self.channels + self._has_mask, *size, dtype=torch.int64 if self.classes else torch.float32
+        )
 
     def map_size(self, path: Path) -> tuple[int, int]:
         """(height, width) of a file, from its first bytes."""
         try:
             if path.suffix.lower() == ".npy":
                 shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
-                channels = len(self.nothing((1, 1)))
-                channels_first = len(shape) == 3 and shape[0] == channels != shape[-1]
+                channels_first = len(shape) == 3 and shape[0] == self.channels != shape[-1]
                 height, width = shape[-2:] if channels_first else shape[:2]
                 return int(height), int(width)
             with import_pillow().open(path) as image:

@@ -1,4 +1,4 @@
-"""Networks that fit pictures of a size."""
+"""Networks that fit images of a size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def default_network(tasks: Sequence[Task]) -> str:
 
 
 def complete_for_images(spec: SpecLike, shape: Sequence[int], tasks: Sequence[Task]) -> str:
-    """The architecture with a backbone where it names none, for pictures (channels, height, width).
+    """The architecture with a backbone where it names none, for images (channels, height, width).
 
     Raises:
         SpecError: for a size that the network cannot take.
@@ -44,7 +44,7 @@ def complete_for_images(spec: SpecLike, shape: Sequence[int], tasks: Sequence[Ta
     maps = [task.name for task in tasks if task.dense]
     if maps and "heads" in known and "heads" not in options:
         raise SpecError(
-            f"{parts[0].name} predicts one vector per picture, but {', '.join(maps)} is a map; take smp "
+            f"{parts[0].name} predicts one vector per image, but {', '.join(maps)} is a map; take smp "
             f"or segnet, or give heads={{{maps[0]}: conv(64, upsample=32)}} and a backbone that returns "
             "maps"
         )
@@ -60,7 +60,7 @@ def _check_stride(height: int, width: int) -> None:
     if height % _STRIDE or width % _STRIDE:
         near = [max(_STRIDE, round(side / _STRIDE) * _STRIDE) for side in (height, width)]
         raise SpecError(
-            f"pictures of {height} x {width} do not fit the network smp: both sides must be multiples "
+            f"images of {height} x {width} do not fit the network smp: both sides must be multiples "
             f"of {_STRIDE}; take size=[{near[0]}, {near[1]}]"
         )
 

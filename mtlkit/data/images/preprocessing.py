@@ -1,4 +1,4 @@
-"""From picture files to inputs, as in training; saved as JSON with a run."""
+"""From image files to inputs, as in training; saved as JSON with a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mtlkit.data import preprocessing
 from mtlkit.data.base import DataError
-from mtlkit.data.images.files import SUFFIXES, PictureFolder, image_size, list_images, read_image
+from mtlkit.data.images.files import SUFFIXES, ImageFiles, image_size, list_images, read_image
 from mtlkit.data.images.rows import known_names
 from mtlkit.data.images.transforms import Sizing
 from mtlkit.data.table.reading import Frame, Reading, import_pandas
@@ -24,7 +24,7 @@ _FORMAT = 1
 @preprocessing.register_preprocessing("images")
 @dataclass(frozen=True)
 class Preprocessing(preprocessing.Preprocessing):
-    """How pictures become inputs.
+    """How images become inputs.
 
     Attributes:
         sizing: size, fit and normalization.
@@ -39,7 +39,7 @@ class Preprocessing(preprocessing.Preprocessing):
     file: str = "file"
 
     def read(self, path: str | Path) -> Frame:
-        """The pictures of a folder, those that a CSV or Parquet file names, or one picture.
+        """The images of a folder, those that a CSV or Parquet file names, or one image.
 
         Names in a table are looked for from the table's folder, then from here; its other columns are
         kept. Every file is checked.
@@ -50,42 +50,42 @@ class Preprocessing(preprocessing.Preprocessing):
         if source.is_dir():
             names = list_images(source)
             if not names:
-                raise DataError(f"the folder {source} has no pictures: {', '.join(SUFFIXES)}")
+                raise DataError(f"the folder {source} has no images: {', '.join(SUFFIXES)}")
             files = [source / name for name in names]
         elif source.suffix.lower() in SUFFIXES:
             names, files = [source.name], [source]
         elif source.is_file():
-            rows = self.reading.read(source, [self.file])
+            rows = self.reading.load(source, [self.file])
             if self.file not in rows.columns:
                 raise DataError(
-                    f"the table {source} has no column {self.file!r} with the pictures' names; its "
+                    f"the table {source} has no column {self.file!r} with the images' names; its "
                     f"columns are: {', '.join(map(str, rows.columns))}"
                 )
             names = known_names(rows[self.file])
-            files = PictureFolder(source.parent, [Path()]).find_all(names, "pictures")
+            files = ImageFiles(source.parent, [Path()]).find_all(names, "images")
         else:
             raise DataError(f"there is no file or folder {source}")
         sizes = {image_size(file) for file in files}
         if self.sizing.size is None and len(sizes) > 1:
-            raise DataError(f"the pictures of {source} have {len(sizes)} sizes; the network needs one")
+            raise DataError(f"the images of {source} have {len(sizes)} sizes; the network needs one")
         own = {name: rows[name] for name in rows.columns}
         return pandas.DataFrame({"file": names, **own, "path": [str(file) for file in files]})
 
     def inputs(self, rows: Frame | Sequence[str | Path]) -> Tensor:
-        """(N, C, H, W) of rows of :meth:`read`, of rows that name pictures from here, or of paths.
+        """(N, C, H, W) of rows of :meth:`read`, of rows that name images from here, or of paths.
 
-        A row names its picture in the column ``path``, in that of the training table, or in ``file``.
+        A row names its image in the column ``path``, in that of the training table, or in ``file``.
         """
         frame: Any = rows if hasattr(rows, "columns") else import_pandas().DataFrame({"path": rows})
         column = next((name for name in ("path", self.file, "file") if name in frame.columns), None)
         if column is None:
             raise DataError(
-                f"these rows have no column {self.file!r}, 'path' or 'file' with the pictures' names; "
+                f"these rows have no column {self.file!r}, 'path' or 'file' with the images' names; "
                 f"given are: {', '.join(map(str, frame.columns))}"
             )
-        files = PictureFolder(Path()).find_all(known_names(frame[column]), "pictures")
+        files = ImageFiles(Path()).find_all(known_names(frame[column]), "images")
         read = (read_image(file, self.sizing.channels) for file in files)
-        return torch.stack([self.sizing(picture, {})[0] for picture in read])
+        return torch.stack([self.sizing(image, {})[0] for image in read])
 
     def to_json(self) -> str:
         """All of it as text; :meth:`from_json` reads it back."""
@@ -105,4 +105,4 @@ class Preprocessing(preprocessing.Preprocessing):
                 Sizing(**{**sizing, "size": size}), Reading(**content["reading"]), content["file"]
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise DataError(f"this is not the preprocessing of pictures: {error!r}") from None
+            raise DataError(f"this is not the preprocessing of images: {error!r}") from None

@@ -1,4 +1,4 @@
-"""A split of pictures, read when they are asked for."""
+"""A split of images, read when they are asked for."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mtlkit.data.images.maps import MapTarget
 from mtlkit.data.images.transforms import Augmentation, Sizing
 
 
-class PictureSplit(Split):
-    """Pictures with their labels, and with the maps that belong to them.
+class ImageSplit(Split):
+    """Images with their labels, and with the maps that belong to them.
 
     Args:
-        paths: of the pictures.
+        paths: of the images.
         labels: (N, ...) by task, for tasks whose targets are no maps.
-        maps: by target, the file of every picture; None where it has none.
+        maps: by target, the file of every image; None where it has none.
         sizing: from pixels to inputs.
-        augmentation: of training pictures; None for none.
+        augmentation: of training images; None for none.
         seed: of the augmentation.
     """
 
@@ -50,14 +50,14 @@ class PictureSplit(Split):
         if not -len(self) <= index < len(self):
             raise IndexError(f"sample {index} of a split with {len(self)} samples")
         index %= len(self)
-        picture = read_image(self.paths[index], self._sizing.channels)
-        size = (picture.shape[1], picture.shape[2])
+        image = read_image(self.paths[index], self._sizing.channels)
+        size = (image.shape[1], image.shape[2])
         maps = {}
         for target, files in self._maps.items():
             path = files[index]
             maps[target.task] = target.nothing(size) if path is None else target.read(path)
         seed = 0 if self._augmentation is None else int(self.uniform([index], 1)[0, 0] * 2**53)
-        inputs, changed = self._sizing(picture, maps, self._augmentation, seed)
+        inputs, changed = self._sizing(image, maps, self._augmentation, seed)
         targets = {task: label[index] for task, label in self.labels.items()}
         targets |= {target.task: target.finish(changed[target.task]) for target in self._maps}
         return inputs, targets

@@ -1,4 +1,4 @@
-"""From pixels to inputs: size, augmentation and normalization, of a picture and its maps together."""
+"""From pixels to inputs: size, augmentation and normalization, of an image and its maps together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Step: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 IMAGENET = {3: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), 1: ((0.449,), (0.226,))}
 """Mean and deviation of ImageNet's pixels, by the number of channels."""
 
-_PICTURE = ""  # key of the picture among the maps of tasks, whose names are not empty
+_IMAGE = ""  # key of the image among the maps of tasks, whose names are not empty
 _OWN = ("none", "flip", "crop", "color")
 _WITH_GEOMETRY = ("none", "flip", "color")
 
@@ -29,7 +29,7 @@ def import_v2() -> Any:
     try:
         from torchvision.transforms import v2
     except ImportError:
-        raise MissingExtraError("torchvision", "vision", "transforming pictures") from None
+        raise MissingExtraError("torchvision", "vision", "transforming images") from None
     return v2
 
 
@@ -48,7 +48,7 @@ def check_size(size: Any, dataset: str) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class Sizing:
-    """How pixels become inputs; saved with a run, so that new pictures are treated alike.
+    """How pixels become inputs; saved with a run, so that new images are treated alike.
 
     Attributes:
         size: (height, width) of the inputs; None keeps that of the files.
@@ -74,14 +74,14 @@ class Sizing:
             raise SpecError(f"std must be above 0, not {list(self.std)}")
 
     def resize(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """Bring a picture and its maps to the size."""
-        if self.size is None or sample[_PICTURE].shape[-2:] == self.size:
+        """Bring an image and its maps to the size."""
+        if self.size is None or sample[_IMAGE].shape[-2:] == self.size:
             return sample
         functional = import_v2().functional
         height, width = self.size
         if self.fit == "stretch":
             return {key: functional.resize(part, [height, width]) for key, part in sample.items()}
-        given = sample[_PICTURE].shape[-2:]
+        given = sample[_IMAGE].shape[-2:]
         factors = (height / given[0], width / given[1])
         factor = max(factors) if self.fit == "crop" else min(factors)
         scaled = [max(1, round(given[0] * factor)), max(1, round(given[1] * factor))]
@@ -92,29 +92,29 @@ class Sizing:
         border = [left, top, width - scaled[1] - left, height - scaled[0] - top]
         gray = [round(255 * value) for value in self.mean]  # 0 after normalization
         return {
-            key: functional.pad(part, border, fill=gray if key == _PICTURE else 0)
+            key: functional.pad(part, border, fill=gray if key == _IMAGE else 0)
             for key, part in changed.items()
         }
 
     def __call__(
-        self, picture: Tensor, maps: Maps, augmentation: Augmentation | None = None, seed: int = 0
+        self, image: Tensor, maps: Maps, augmentation: Augmentation | None = None, seed: int = 0
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The input and the maps of a picture (C, H, W) of bytes; ``seed`` decides the augmentation."""
+        """The input and the maps of an image (C, H, W) of bytes; ``seed`` decides the augmentation."""
         from torchvision import tv_tensors
 
         sample: dict[str, Any] = {key: tv_tensors.Mask(part) for key, part in maps.items()}
-        sample[_PICTURE] = tv_tensors.Image(picture)
+        sample[_IMAGE] = tv_tensors.Image(image)
         if augmentation is not None:
             sample = augmentation.apply(sample, self, seed)
         sample = self.resize(sample)
         functional = import_v2().functional
-        pixels = functional.to_dtype(sample.pop(_PICTURE), torch.float32, scale=True)
+        pixels = functional.to_dtype(sample.pop(_IMAGE), torch.float32, scale=True)
         inputs = functional.normalize(pixels, list(self.mean), list(self.std))
         return inputs.as_subclass(Tensor), {k: part.as_subclass(Tensor) for k, part in sample.items()}
 
 
 class Augmentation:
-    """Random changes of training pictures, the same for a picture and its maps.
+    """Random changes of training images, the same for an image and its maps.
 
     Args:
         spec: parts joined by ``+``: ``flip`` left and right, ``crop(scale=0.5)`` a part of this share at
@@ -136,7 +136,7 @@ class Augmentation:
                     f"augment={part.name} changes what depth and normals mean; with such targets take "
                     f"{', '.join(_WITH_GEOMETRY)}"
                 )
-        # a random part is cut out of the whole picture, and resized once
+        # a random part is cut out of the whole image, and resized once
         self._first = [self._step(part, sizing) for part in named if part.name == "crop"]
         self._then = [self._step(part, sizing) for part in named if part.name != "crop"]
 
@@ -155,7 +155,7 @@ class Augmentation:
         return sample
 
     def check(self, sizing: Sizing, channels_of: Mapping[str, int]) -> None:
-        """Try it on an empty picture, so that wrong options are known before training."""
+        """Try it on an empty image, so that wrong options are known before training."""
         maps = {key: torch.zeros(n, 64, 64) for key, n in channels_of.items()}
         try:
             sizing(torch.zeros(sizing.channels, 64, 64, dtype=torch.uint8), maps, self)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,8 +12,9 @@ from torch import Tensor
 
 from mtlkit.data.base import DataError, DataSet, Split, SplitName, TensorSplit, register_dataset
 from mtlkit.data.collate import Targets
+from mtlkit.data.images.files import import_pillow
 from mtlkit.data.randomness import generator
-from mtlkit.errors import MissingExtraError, SpecError
+from mtlkit.errors import SpecError
 from mtlkit.tasks import Task
 
 _IMAGES = "img_align_celeba"
@@ -151,7 +151,7 @@ class _Faces(Split):
 
     def pixels(self, index: int) -> Tensor:
         """One image as (3, size, size) uint8."""
-        image_module = _pillow()
+        image_module = import_pillow()
         path = self._paths[index]
         try:
             with image_module.open(path) as image:
@@ -163,14 +163,6 @@ class _Faces(Split):
         except Exception as error:  # Pillow raises many kinds of errors for damaged files
             raise DataError(f"cannot read the image {path}: {error}; fetch it again") from None
         return torch.from_numpy(np.array(resized)).permute(2, 0, 1)
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingExtraError("pillow", "vision", "data set celeba") from None
-    return Image
 
 
 def _read_lists(folder: Path) -> dict[SplitName, tuple[list[Path], NDArray[np.float32]]]:

@@ -200,7 +200,7 @@ def _check(
         or labels.min() < 0
         or labels.max() > 9
     ):
-        raise DataError(f"{path}: labels must be whole numbers from 0 to 9")
+        raise DataError(f"{path}: labels must be integers from 0 to 9")
     return images, labels
 
 

@@ -69,7 +69,7 @@ class DigitPairs(DataSet):
             Task.classification("left", self.classes),
             Task.classification("right", self.classes),
             Task.binary("parity", ("product even", "product odd")),
-            Task.regression("sum"),
+            Task.regression("digit_sum"),
             Task.regression("pixels"),
         )
         # the paper's net for this data set, at the size of its images
@@ -105,7 +105,7 @@ class DigitPairs(DataSet):
             "left": first,
             "right": second,
             "parity": (first * second % 2).float()[:, None],
-            "sum": (first + second).float()[:, None],
+            "digit_sum": (first + second).float()[:, None],
             "pixels": active[:, None],
         }
         made = TensorSplit(inputs, targets, seed=self.seed)

@@ -78,7 +78,7 @@ def _load_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise MissingExtraError("scikit-learn", "bench", "data set multidigits") from None
+        raise MissingExtraError("scikit-learn", "table", "data set multidigits") from None
     loaded = load_digits()
     # gray values are 0 to 16
     return (loaded.images / 16).astype(np.float32), loaded.target.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Office-31 and Office-Home: the same things in pictures of several origins, one task per origin."""
+"""Office-31 and Office-Home: the same things in images of several origins, one task per origin."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mtlkit.data.base import SPLITS, DataError, DataSet, SplitName, register_dat
 from mtlkit.data.images.files import list_images
 from mtlkit.data.images.networks import complete_for_images, default_network
 from mtlkit.data.images.preprocessing import Preprocessing
-from mtlkit.data.images.samples import PictureSplit
+from mtlkit.data.images.samples import ImageSplit
 from mtlkit.data.images.transforms import IMAGENET, Augmentation, Fit, Sizing, check_size
 from mtlkit.data.randomness import generator, split_indices, split_with_test
 from mtlkit.data.table.reading import Reading
@@ -41,23 +41,23 @@ _THINGS_65 = (
 
 
 class _Domains(DataSet):
-    """A folder of class folders per domain; each domain is a task with pictures of its own.
+    """A folder of class folders per domain; each domain is a task with images of its own.
 
     Args:
         data_dir: see :class:`DataSet`.
-        seed: decides which pictures go where, and the augmentations.
+        seed: decides which images go where, and the augmentations.
         domains: one, or a list; None takes all.
         size: of the inputs: a number or [height, width].
-        fit: how a picture of other proportions gets there: ``stretch``, ``crop`` or ``pad``.
-        augment: of training pictures, as for the data set ``images``.
-        val_share: share of the pictures for validation.
-        test_share: share of the pictures for test.
-        train: at most this many training pictures of every domain.
-        test_seed: keeps the pictures for test that this seed has.
+        fit: how an image of other proportions gets there: ``stretch``, ``crop`` or ``pad``.
+        augment: of training images, as for the data set ``images``.
+        val_share: share of the images for validation.
+        test_share: share of the images for test.
+        train: at most this many training images of every domain.
+        test_seed: keeps the images for test that this seed has.
     """
 
     places: ClassVar[Mapping[str, Sequence[str]]]
-    """Folders that may hold the pictures of a domain."""
+    """Folders that may hold the images of a domain."""
     things: ClassVar[tuple[str, ...]]
 
     def __init__(
@@ -88,7 +88,7 @@ class _Domains(DataSet):
         self._test_seed = test_seed
         sides = check_size(size, self.name)
         if sides is None:
-            raise SpecError(f"{self.name} needs a size, since its pictures differ in theirs")
+            raise SpecError(f"{self.name} needs a size, since its images differ in theirs")
         self._sizing = Sizing(sides, fit, 3, *IMAGENET[3])
         self._augmentation = None
         if augment != "none":
@@ -107,10 +107,10 @@ class _Domains(DataSet):
         if absent:
             raise cls.missing(*absent)
 
-    def make_split(self, split: SplitName) -> PictureSplit:
-        """The pictures of all domains, one domain after the other."""
+    def make_split(self, split: SplitName) -> ImageSplit:
+        """The images of all domains, one domain after the other."""
         paths, labels = self._parts[split]
-        return PictureSplit(
+        return ImageSplit(
             paths,
             {task: torch.tensor(values) for task, values in labels.items()},
             self._sizing,
@@ -119,7 +119,7 @@ class _Domains(DataSet):
         )
 
     def complete_architecture(self, spec: SpecLike) -> str:
-        """The architecture on a backbone that reads these pictures, where it names none."""
+        """The architecture on a backbone that reads these images, where it names none."""
         return complete_for_images(spec, self.input_shape, self.tasks)
 
     def only(self, tasks: Sequence[str]) -> DataSet:
@@ -132,7 +132,7 @@ class _Domains(DataSet):
 
     @cached_property
     def _parts(self) -> dict[SplitName, tuple[list[Path], dict[str, list[int]]]]:
-        """Pictures and labels by task of every split."""
+        """Images and labels by task of every split."""
         folder = self.open_folder()
         parts: dict[SplitName, tuple[list[Path], dict[str, list[int]]]] = {
             part: ([], {task: [] for task in self.task_names}) for part in ("train", "val", "test")
@@ -150,7 +150,7 @@ class _Domains(DataSet):
         return parts
 
     def _read_domain(self, folder: Path) -> list[tuple[Path, int]]:
-        """Pictures and their classes."""
+        """Images and their classes."""
         folders = {path.name for path in folder.iterdir() if path.is_dir()}
         absent = [name for name in self.things if name not in folders]
         if absent:
@@ -189,20 +189,20 @@ class _Domains(DataSet):
 
 @register_dataset("office31")
 class Office31(_Domains):
-    """Office-31 (Saenko et al., 2010): 31 things of an office, in three kinds of pictures.
+    """Office-31 (Saenko et al., 2010): 31 things of an office, in three kinds of images.
 
-    A picture has the label of its own origin's task; the other tasks' labels are missing. Tasks that
+    An image has the label of its own origin's task; the other tasks' labels are missing. Tasks that
     are labeled on different samples are orthogonal at the features: methods that look for conflict
     need ``wrt=parameters``. With ``domains=amazon`` it is a source for the data set ``sources``, which
     mixes origins evenly. Shares for validation and test are drawn of every class and origin.
 
     The options are ``domains`` (one, or a list), ``size``, ``fit`` and ``augment`` as for the data set
-    ``images``, ``val_share``, ``test_share``, and ``train``, at most so many pictures of every origin.
+    ``images``, ``val_share``, ``test_share``, and ``train``, at most so many images of every origin.
     """
 
-    summary = "Office-31: 31 things in pictures of 3 origins, one task each"
+    summary = "Office-31: 31 things in images of 3 origins, one task each"
     folder = "office31"
-    layout = "{amazon,dslr,webcam}/images/CLASS/*.jpg (4110 pictures), with or without images/"
+    layout = "{amazon,dslr,webcam}/images/CLASS/*.jpg (4110 images), with or without images/"
     source = "https://faculty.cc.gatech.edu/~judy/domainadapt/"
     things = tuple(_THINGS_31.split())
     places = {name: (f"{name}/images", name) for name in ("amazon", "dslr", "webcam")}
@@ -210,14 +210,14 @@ class Office31(_Domains):
 
 @register_dataset("office_home")
 class OfficeHome(_Domains):
-    """Office-Home (Venkateswara et al., 2017): 65 things of office and home, in four kinds of pictures.
+    """Office-Home (Venkateswara et al., 2017): 65 things of office and home, in four kinds of images.
 
     Tasks, splits and options are as for :class:`Office31`.
     """
 
-    summary = "Office-Home: 65 things in pictures of 4 origins, one task each"
+    summary = "Office-Home: 65 things in images of 4 origins, one task each"
     folder = "office_home"
-    layout = "{Art,Clipart,Product,Real World}/CLASS/*.jpg (15588 pictures); Real_World will do too"
+    layout = "{Art,Clipart,Product,Real World}/CLASS/*.jpg (15588 images); Real_World will do too"
     source = "https://www.hemanthdv.org/officeHomeDataset.html"
     things = tuple(_THINGS_65.split())
     places = {

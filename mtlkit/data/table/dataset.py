@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 from mtlkit.config.launching import warn_first
 from mtlkit.config.registry import architectures, option_names
-from mtlkit.config.spec import Part, SpecLike, format_spec
+from mtlkit.config.spec import Part, SpecLike, format_spec, parse_call
 from mtlkit.data.base import DataError, DataSet, SplitName, TensorSplit, register_dataset
-from mtlkit.data.notes import say
+from mtlkit.data.notes import Notices
+from mtlkit.data.table.baselines import Scores, fit_baselines
+from mtlkit.data.table.cells import Taken
+from mtlkit.data.table.columns import CategoryColumn, InputColumn, NumberColumn, fit_columns
 from mtlkit.data.table.leaks import find_leaks
-from mtlkit.data.table.preprocessing import CategoryColumn, NumberColumn, Preprocessing
+from mtlkit.data.table.preprocessing import Preprocessing
 from mtlkit.data.table.reading import (
     MISSING,
     ColumnFinder,
@@ -21,54 +24,69 @@ from mtlkit.data.table.reading import (
     Reading,
     find_file,
     import_pandas,
-    stray_words,
+    name_of,
 )
 from mtlkit.data.table.splitting import Splitting
 from mtlkit.data.table.targets import find_targets, fit_targets
 from mtlkit.errors import SpecError
 
-_say = partial(say, "table")
 _HIDDEN = (128, 64)
-_MANY_WORDS = 50
 _INDEX = "Unnamed: 0"  # a header without a word, as pandas writes for its index
 
 
 @register_dataset("table")
 class Table(DataSet):
-    """A CSV, gzipped CSV or Parquet file; some of its columns are targets, the others inputs.
+    """A CSV, gzipped CSV or Parquet file, or a DataFrame; some columns are targets, the others inputs.
 
     Columns are named as in the header, or with ``header=False`` by their number, counted from 1.
     Numbers are standardized and categories encoded by the training rows alone. A missing number is 0
-    after that, and one more input says so; an unknown or missing category has an index of its own; a
-    missing target is a missing label. True and False are categories.
+    after that, and one more input says so; an unknown or missing category has a code of its own; a
+    missing target is a missing label. True and False are categories. A date becomes its day as a
+    number, and the places in the year, the week and the day. Numbers may have thousands separators, a
+    decimal comma, or a per cent sign; numbers that begin with 0 are codes. What was decided like this,
+    and every column that is left out, is printed once, and ``mtlkit data`` shows it as a table.
 
     Args:
         data_dir: folder that ``file`` may also be given from; None means ``$MTLKIT_DATA``.
         seed: decides which rows go where.
-        file: path of the table.
+        file: path of the table; in Python also a pandas DataFrame.
         targets: ``{task: kind}``, where a kind is ``binary``, ``classification``, ``regression``,
             ``multilabel``, any kind that is registered, or ``auto``, which looks at the column and says
             what it took. Its options: ``column`` or ``columns``, where the task has another name;
             ``yes``, the value or values of a binary column that count as yes; ``classes``, in their
             order; ``scale=False`` for a regression in its own unit instead of standard deviations. A
-            list of columns means ``auto``.
-        test_file: a second file with the rows to test on.
+            list of columns means ``auto``. ``'school_*'`` stands for all columns that begin like this.
+        test_file: a second table with the rows to test on.
         header: whether the first line names the columns.
         separator: between columns; None finds it.
         missing: words that mean that a value is missing.
         encoding: of a text file.
+        decimal: what stands before the decimals of numbers, ``'.'`` or ``','``; None finds it.
+        dayfirst: whether 05/09/2022 is in September; None looks at all cells of a column.
         inputs: columns to learn from; None takes all that are not targets, split or time, and that do
             not merely number the rows.
         ignore: columns to leave out.
-        categories: columns of numbers that are codes, not amounts; 0012 stays 0012.
+        categories: columns of numbers that are codes, not amounts.
         split: column that says train, val or test.
         time: column to split by: the last rows are for test, those before them for validation.
-        val_share: share of the rows of ``file`` for validation.
-        test_share: share of the rows of ``file`` for test, where no test file is given.
+        val_share: fraction of the rows of ``file`` for validation.
+        test_share: fraction of the rows of ``file`` for test, where no test file is given.
         split_seed: decides which rows go where, instead of the seed of the run.
         test_seed: keeps the rows for test that this seed has, where they are drawn.
-        min_count: words that occur less often in training share the index of unknown ones.
+        min_count: words that occur less often in training share the code of unknown ones.
         train: at most this many training rows.
+
+    Example:
+        >>> import mtlkit, pandas
+        >>> rows = pandas.DataFrame({"age": range(20, 60), "day": ["2024-05-01", "2024-11-01"] * 20})
+        >>> rows["income"] = 900.0 * rows["age"] + 7 * (rows["age"] % 3)
+        >>> rows["old"] = ["no", "yes", "no", "no", "yes"] * 8
+        >>> rows = rows.sample(frac=1, random_state=0)
+        >>> data = mtlkit.load_dataset("table(targets={income: regression, old: binary})", file=rows)
+        >>> data.title
+        'DataFrame, 2 targets'
+        >>> [(column.name, column.taken) for column in data.input_table]
+        [('age', 'number'), ('day', 'date')]
     """
 
     summary = "your own CSV or Parquet file"
@@ -80,13 +98,15 @@ class Table(DataSet):
         data_dir: str | os.PathLike[str] | None = None,
         seed: int = 0,
         *,
-        file: str,
+        file: Any,
         targets: Mapping[Any, Any] | Sequence[Any] | str | int,
-        test_file: str | None = None,
+        test_file: Any = None,
         header: bool = True,
         separator: str | None = None,
         missing: Sequence[str] = MISSING,
         encoding: str = "utf-8",
+        decimal: str | None = None,
+        dayfirst: bool | None = None,
         inputs: Sequence[Any] | None = None,
         ignore: Sequence[Any] = (),
         categories: Sequence[Any] = (),
@@ -103,36 +123,62 @@ class Table(DataSet):
         self.check_counts(min_count=min_count, train=train)
         first = seed if split_seed is None else split_seed
         splitting = Splitting(self.name, first, split, time, val_share, test_share, train, test_seed)
-        self.path = find_file(file, data_dir)
-        reading = Reading(header, separator, tuple(missing), encoding)
-        frame = reading.read(self.path, [str(column) for column in categories])
-        find = ColumnFinder(self.path.name, list(frame.columns), header)
+        source = find_file(file, data_dir)
+        self.file_name = name_of(source)
+        reading = Reading(header, separator, tuple(map(str, missing)), encoding, decimal, dayfirst)
+        frame = reading.read(source, [str(column) for column in categories])
+        find = ColumnFinder(Path(self.file_name).name, list(frame.columns), header)
         others = splitting.columns(find)
         test = None
         if test_file is not None:
             test = reading.read_like(find_file(test_file, data_dir), frame)
-        wanted = find_targets(targets, frame, find, _say, test)
+        self._notices = Notices(self.name)
+        wanted = find_targets(targets, frame, find, self._notices, test)
         frames = splitting.apply(frame, find, test)
         learned = frames["train"]
-        fitted = fit_targets(wanted, learned, str(self.path), _say)
-        taken = {column for target in fitted for column in target.columns}
-        self.input_columns = _input_columns(find, taken, others, inputs, ignore)
-        if inputs is None:
-            self.input_columns = _without_counters(frame, self.input_columns)
+        fitted = fit_targets(wanted, learned, self.file_name, self._notices)
+        predicted = {column for target in fitted for column in target.columns}
+        self.input_columns = _input_columns(find, predicted, others, inputs, ignore)
+        counters = _counters(frame, self.input_columns) if inputs is None else []
+        self.input_columns = [name for name in self.input_columns if name not in counters]
         self.codes = {find(column) for column in categories}
-        self.dates = set(frame.attrs["dates"])
+        self.taken: dict[str, Taken] = frame.attrs["taken"]
         self.min_count = min_count
         self.frames = frames
         self.targets = fitted
         self.reading = reading
-        self.width = None if reading.names_columns(self.path) else len(frame.columns)
-        numbers, words = fit_columns(learned, self.input_columns, self.codes, self.dates, min_count)
+        self.width = None if reading.names_columns(source) else len(frame.columns)
+        numbers, words, described = fit_columns(
+            learned, self.input_columns, self.taken, self.codes, min_count
+        )
+        self.input_table: list[InputColumn] = described + [
+            InputColumn(
+                name,
+                "left out",
+                0,
+                len(learned),
+                "it numbers the rows; if it means something, name it among inputs=[...]",
+            )
+            for name in counters
+        ]
+        for column in self.input_table:
+            if column.note:
+                shown = f"left out: {column.note}" if column.taken == "left out" else column.note
+                be = "is " if shown.startswith(("left out", "taken as")) else ""
+                self._notices.add("column", column.name, be + shown)
+        self._notices.say()
         if not numbers and not words:
-            raise DataError(f"the table {self.path} has no column to learn from besides its targets")
+            raise DataError(f"the table {self.file_name} has no column to learn from but its targets")
         for leak in find_leaks(learned, fitted, numbers, words):
             warn_first(leak)
         self.tasks = tuple(target.make_task() for target in fitted)
         self.encode_by(numbers, words)
+
+    @property
+    def title(self) -> str:
+        """The file's name and the number of targets."""
+        name = "DataFrame" if self.file_name == "the DataFrame" else Path(self.file_name).name
+        return f"{name}, {len(self.tasks)} target{'s' if len(self.tasks) > 1 else ''}"
 
     def encode_by(
         self,
@@ -149,31 +195,53 @@ class Table(DataSet):
         self.default_architecture = self.complete_architecture("hard_sharing")
 
     def make_split(self, split: SplitName) -> TensorSplit:
-        """One part of the rows."""
+        """Encode one part of the rows."""
         rows = self.frames.pop(split)
         inputs = self.preprocessing.inputs(rows[self.input_columns])
         return TensorSplit(inputs, self.preprocessing.labels(rows), seed=self.seed)
 
-    def backbone(self, hidden: Sequence[int] = _HIDDEN) -> str:
-        """The config string of a backbone that reads these inputs: embeddings, then linear layers."""
-        options = {
-            "numbers": self.preprocessing.number_inputs,
-            "categories": self.preprocessing.category_sizes,
-        }
-        return format_spec([Part("table", options, tuple(hidden))])
+    def baselines(self, models: Sequence[str] = ("constant", "ridge", "forest")) -> dict[str, Scores]:
+        """Fit simple models on the training rows; return their metrics on the test rows.
+
+        Args:
+            models: of ``constant``, ``ridge``, ``forest`` and ``boosting``.
+
+        Returns:
+            Metrics by model, task and name, as a run's test metrics.
+        """
+        return fit_baselines(self, self.preprocessing.number_inputs, models)
 
     def complete_architecture(self, spec: SpecLike) -> str:
-        """The architecture on this table's backbone, where it names none.
+        """Return the architecture on this table's backbone, or with the sizes that its backbone lacks.
 
         Mixtures of experts read the embeddings themselves, as in MMoE's paper.
         """
         parts = architectures.expand(spec)
-        if len(parts) == 1 and "backbone" not in parts[0].options:
-            known = option_names(architectures.get(parts[0].name))
-            if "backbone" in known:
-                backbone = self.backbone(() if "expert" in known else _HIDDEN)
-                parts = [Part(parts[0].name, {**parts[0].options, "backbone": backbone})]
-        return format_spec(parts)
+        if len(parts) != 1:
+            return format_spec(parts)
+        known = option_names(architectures.get(parts[0].name))
+        given = parts[0].options.get("backbone", "table")
+        if "backbone" not in known or not isinstance(given, str | Mapping | Part):
+            return format_spec(parts)
+        backbone = parse_call(given)
+        if backbone.name != "table":
+            return format_spec(parts)
+        sizes = {
+            "numbers": self.preprocessing.number_inputs,
+            "categories": self.preprocessing.category_sizes,
+        }
+        for option, size in sizes.items():
+            found = backbone.options.get(option, size)
+            if found != size and list(found if option == "categories" else [found]) != size:
+                raise SpecError(
+                    f"backbone {backbone}: this table has {option}={size}, not {found!r}; leave out "
+                    "numbers and categories, which the data set fills in"
+                )
+        hidden = backbone.arguments
+        if "backbone" not in parts[0].options and "expert" not in known:
+            hidden = _HIDDEN
+        complete = str(Part("table", {**backbone.options, **sizes}, hidden))
+        return format_spec([Part(parts[0].name, {**parts[0].options, "backbone": complete})])
 
 
 def _input_columns(
@@ -193,50 +261,12 @@ def _input_columns(
     return [name for name in chosen if name not in ignored]
 
 
-def _without_counters(frame: Frame, names: Sequence[str]) -> list[str]:
-    """These columns without those that number the rows, such as pandas' index."""
-    kept = []
+def _counters(frame: Frame, names: Sequence[str]) -> list[str]:
+    """Return the columns that number the rows, such as pandas' index."""
+    found = []
     for name in names:
         column = frame[name]
         whole = import_pandas().api.types.is_integer_dtype(column) and column.notna().all()
         if whole and ((column.diff()[1:] == 1).all() or (name == _INDEX and column.is_unique)):
-            _say(
-                f"column {name!r} is left out: it numbers the rows; if it means something, name it "
-                "among inputs=[...]"
-            )
-        else:
-            kept.append(name)
-    return kept
-
-
-def fit_columns(
-    frame: Frame, names: Sequence[str], codes: set[str], dates: set[str], min_count: int
-) -> tuple[tuple[NumberColumn, ...], tuple[CategoryColumn, ...]]:
-    """Learn how to encode these columns of the training rows; those that say nothing are left out."""
-    is_numeric = import_pandas().api.types.is_numeric_dtype
-    numbers, words = [], []
-    for name in names:
-        column = frame[name]
-        found: NumberColumn | CategoryColumn | None
-        if not is_numeric(column) and name not in codes and (stray := stray_words(column)):
-            _say(
-                f"column {name!r} is taken as words, although most of its cells are numbers, since it "
-                f"also holds {', '.join(map(repr, stray[:6]))}; if these mean that a value is missing, "
-                "add them to missing=[...]"
-            )
-        if is_numeric(column) and name not in codes:
-            found = NumberColumn.fit(column, name in dates)
-            if found is not None:
-                numbers.append(found)
-        elif column.nunique() > max(_MANY_WORDS, len(column) / 2):
-            _say(
-                f"column {name!r} is left out: its words differ in most rows, so nothing can be learned"
-            )
-            continue
-        else:
-            found = CategoryColumn.fit(column, min_count)
-            if found is not None:
-                words.append(found)
-        if found is None:
-            _say(f"column {name!r} is left out: it is the same in all training rows")
-    return tuple(numbers), tuple(words)
+            found.append(name)
+    return found

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mtlkit.data.table.preprocessing import CategoryColumn, NumberColumn
+from mtlkit.data.notes import listed
+from mtlkit.data.table.columns import CategoryColumn, NumberColumn
 from mtlkit.data.table.reading import Frame
 from mtlkit.data.table.targets import Target
 
@@ -23,63 +24,65 @@ def find_leaks(
     numbers: Sequence[NumberColumn],
     categories: Sequence[CategoryColumn],
 ) -> list[str]:
-    """Sentences that name every input column which determines a target in the training rows.
+    """Return sentences that name every input column which determines targets in the training rows.
 
     A category does if each of its values goes with one label, and occurs five times on average; a number
     if thresholds separate the classes, or if it is the target itself up to scale.
     """
-    found: list[str] = []
+    found: dict[str, list[str]] = {}
     if len(frame) < _LEAST_ROWS:
-        return found
+        return []
     codes = {column.name: column.encode(frame[column.name]) for column in categories}
-    values = {column.name: column.encode(frame[column.name]) for column in numbers}
+    values = {column.name: column.values(frame[column.name]) for column in numbers}
     for target in targets:
         labels = target.labels(frame).numpy().reshape(len(frame), -1)
         known = np.isfinite(labels).all(axis=1)
         if target.classes:
             known &= (labels >= 0).all(axis=1)
         answers = target.classes or target.yes
-        truth = np.unique(labels[known], axis=0, return_inverse=True)[1].reshape(-1)
+        answer = np.unique(labels[known], axis=0, return_inverse=True)[1].reshape(-1)
         for name in [*codes, *values]:
             if name in codes:
-                leaks = bool(answers) and _determines(codes[name][known], truth)
+                leaks = bool(answers) and _determines(codes[name][known], answer)
             else:
-                number, missing = values[name]
-                leaks = bool(answers) and _determines(missing[known].astype(np.int64), truth)
+                number = values[name]
+                missing = np.isnan(number)
+                leaks = bool(answers) and _determines(missing[known].astype(np.int64), answer)
                 here = known & ~missing
                 if answers:
-                    leaks = leaks or _separates(number[here], truth[here[known]])
+                    leaks = leaks or _separates(number[here], answer[here[known]])
                 else:
                     leaks = leaks or _is_multiple(number[here], labels[here])
             if leaks:
-                found.append(
-                    f"column {name!r} determines target {target.task!r} in the training rows; if it is "
-                    f"not known when you predict, leave it out: ignore=[{name!r}]"
-                )
-    return found
+                found.setdefault(name, []).append(target.task)
+    return [
+        f"column {name!r} determines target{'s' if len(tasks) > 1 else ''} {listed(tasks)} in the "
+        f"training rows; if it is not known when you predict, leave it out: ignore=[{name!r}]"
+        for name, tasks in found.items()
+    ]
 
 
-def _determines(codes: Any, truth: Any) -> bool:
-    """Whether each code goes with one label."""
-    if len(codes) < _LEAST_ROWS or truth.max() == 0:
+def _determines(codes: Any, answer: Any) -> bool:
+    """Return whether each code goes with one label."""
+    if len(codes) < _LEAST_ROWS or answer.max() == 0:
         return False
-    classes = int(truth.max()) + 1
+    classes = int(answer.max()) + 1
     for rows in (slice(_FIRST_LOOK), slice(None)):  # most columns are ruled out by the first rows
-        pairs = np.unique(codes[rows] * classes + truth[rows]).size
+        pairs = np.unique(codes[rows] * classes + answer[rows]).size
         values = np.unique(codes[rows]).size
         if pairs != values:
             return False
     return values > 1 and len(codes) >= _ROWS_PER_VALUE * values
 
 
-def _separates(number: Any, truth: Any) -> bool:
-    """Whether thresholds on the number separate the classes."""
-    if len(number) < _LEAST_ROWS or len(np.unique(truth)) < 2:
+def _separates(number: Any, answer: Any) -> bool:
+    """Return whether thresholds on the number separate the classes."""
+    if len(number) < _LEAST_ROWS or len(np.unique(answer)) < 2:
         return False
-    classes = int(truth.max()) + 1
+    classes = int(answer.max()) + 1
     for rows in (slice(_FIRST_LOOK), slice(None)):
-        order = np.lexsort((truth[rows], number[rows]))
-        ordered, sizes = truth[rows][order], number[rows][order]
+        order = np.lexsort((answer[rows], number[rows]))
+        ordered, sizes = answer[rows][order], number[rows][order]
         changes = np.flatnonzero(np.diff(ordered))
         if len(changes) >= classes or (sizes[changes] == sizes[changes + 1]).any():
             return False
@@ -87,10 +90,10 @@ def _separates(number: Any, truth: Any) -> bool:
 
 
 def _is_multiple(number: Any, labels: Any) -> bool:
-    """Whether a target is this number, up to scale and shift."""
-    if len(number) < _LEAST_ROWS or number.std() == 0:
+    """Return whether a target is this number, up to scale and shift."""
+    if len(number) < _LEAST_ROWS or number.min() == number.max():
         return False
-    for label in labels.T:
-        if label.std() > 0 and abs(np.corrcoef(number, label)[0, 1]) > _CORRELATION:
-            return True
-    return False
+    scaled = number / np.abs(number).max()  # squares of large numbers are infinite
+    return any(
+        label.std() > 0 and abs(np.corrcoef(scaled, label)[0, 1]) > _CORRELATION for label in labels.T
+    )

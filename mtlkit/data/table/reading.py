@@ -1,4 +1,4 @@
-"""From a file to a table with named columns, in which what is missing is NaN."""
+"""From a file or a DataFrame to a table of numbers, dates and words, in which what is missing is NaN."""
 
 from __future__ import annotations
 
@@ -7,88 +7,189 @@ import gzip
 import os
 import re
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mtlkit.data.base import ENVIRONMENT, DataError
+from mtlkit.data.base import DataError, find_path
+from mtlkit.data.table.cells import (
+    Taken,
+    dates,
+    is_date,
+    is_number,
+    needs_text,
+    numbers,
+    possible_decimals,
+    understand,
+    words,
+)
+from mtlkit.data.table.cells import import_pandas as import_pandas  # deployment takes it from here
 from mtlkit.errors import MissingExtraError, SpecError, unknown_name
 
 Frame: TypeAlias = Any
 """A pandas DataFrame; pandas is imported where it is used."""
+Source: TypeAlias = Any
+"""A path, or a DataFrame."""
 
-MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL", "None")
+MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL")
 _SEPARATORS = (",", ";", "\t", "|")
 _PARQUET = (".parquet", ".pq")
 _FORMATS = "CSV, gzipped CSV (.csv.gz) and Parquet (.parquet)"
-_MOSTLY = 0.9
-# words that stay what they are if they are read as a number or a truth
-_PLAIN = re.compile(r"-?(0|[1-9]\d*)(\.\d*[1-9])?|True|False")
+_BLOCK = 1 << 24
 
 
-def import_pandas() -> Any:
-    """The module pandas, or an error that names the extra."""
+def find_file(file: Any, data_dir: str | os.PathLike[str] | None) -> Source:
+    """Return the path of a file, given from here or from the folder of the data sets; a DataFrame as is.
+
+    Raises:
+        DataError: where there is no such file.
+        SpecError: for what is neither.
+    """
+    if isinstance(file, import_pandas().DataFrame):
+        return file
+    if not isinstance(file, str | os.PathLike):
+        raise SpecError(f"a table is a path or a pandas DataFrame, not {type(file).__name__}")
     try:
-        import pandas
-    except ImportError:
-        raise MissingExtraError("pandas", "table", "a table of rows") from None
-    return pandas
+        return find_path(file, data_dir)
+    except DataError as error:
+        if str(file) == "DataFrame":
+            raise DataError(f"{error}; it was a DataFrame: pass it again, file=...") from None
+        raise
 
 
-def find_file(file: str, data_dir: str | os.PathLike[str] | None) -> Path:
-    """The path of a file that is given from here, or from the folder of the data sets."""
-    root = data_dir if data_dir is not None else os.environ.get(ENVIRONMENT) or None
-    places = [Path(file).expanduser()]
-    if root is not None:
-        places.append(Path(root).expanduser() / file)
-    for place in places:
-        if place.is_file():
-            return place
-    tried = " or ".join(str(place.absolute()) for place in places)
-    raise DataError(f"there is no file {tried}")
+def name_of(source: Source) -> str:
+    """Return what messages call a source: the path, or "the DataFrame"."""
+    return str(source) if isinstance(source, os.PathLike) else "the DataFrame"
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How files are read; it is saved with a run, so that new rows are read alike.
+    """How tables are read; it is saved with a run, so that new rows are read alike.
 
     Attributes:
         header: whether the first line names the columns; else they are "1", "2", ...
         separator: between the columns; None looks for one of ``, ; | tab``.
         missing: words that mean that a value is missing.
         encoding: of the text.
+        decimal: what stands before the decimals of numbers, a point or a comma; None finds it.
+        dayfirst: whether 05/09/2022 is in September; None finds it.
     """
 
     header: bool = True
     separator: str | None = None
     missing: Sequence[str] = MISSING
     encoding: str = "utf-8"
+    decimal: str | None = None
+    dayfirst: bool | None = None
 
-    def read(self, path: Path, text: Collection[str] = ()) -> Frame:
-        """The table in a CSV (also gzipped) or Parquet file.
+    def __post_init__(self) -> None:
+        if self.decimal not in (None, ".", ","):
+            raise SpecError(f"option decimal must be '.' or ',', not {self.decimal!r}")
 
-        Its ``attrs["dates"]`` names the columns that held dates, which are now days since 1970.
+    def load(self, source: Source, text: Collection[str] = ()) -> Frame:
+        """Return the cells of a CSV file (also gzipped), a Parquet file or a DataFrame, columns named.
 
         Args:
-            path: of the file.
+            source: path or DataFrame.
             text: columns to read as they are written, where 0012 is not the number 12.
 
         Raises:
-            DataError: for a file that is empty, damaged or in another format.
+            DataError: for a table that is empty, damaged or in another format.
         """
         pandas = import_pandas()
-        if path.is_file() and path.stat().st_size == 0:
-            raise DataError(f"the table {path} is empty: the file has no bytes")
+        name = name_of(source)
+        if not isinstance(source, os.PathLike):
+            frame = source.copy(deep=False)
+        elif Path(source).stat().st_size == 0:
+            raise DataError(f"the table {name} is empty: the file has no bytes")
+        else:
+            frame = self._load_file(pandas, Path(source), text)
+        if frame.empty:
+            what = "no rows" if len(frame.columns) else "no columns"
+            raise DataError(f"the table {name} is empty: it has {what}")
+        if self.names_columns(source):
+            frame.columns = [str(column).strip() for column in frame.columns]
+            for column in frame.columns[frame.columns.duplicated()]:
+                raise DataError(
+                    f"the table {name} has two columns called {column!r}; rename one of them (blanks "
+                    "around a name do not count)"
+                )
+        else:
+            frame.columns = [str(number) for number in range(1, len(frame.columns) + 1)]
+        return frame.reset_index(drop=True)
+
+    def read(self, source: Source, text: Collection[str] = ()) -> Frame:
+        """Return the table as numbers, dates (UTC) and words; see :meth:`load`.
+
+        ``attrs["taken"]`` has a :class:`~mtlkit.data.table.cells.Taken` for every column.
+        """
+        frame = self.load(source, text)
+        columns, free = {}, []
+        for name in frame.columns:
+            column = frame[name]
+            if name in text:
+                columns[name] = words(column, self.missing)
+            elif is_number(column) or is_date(column):
+                columns[name] = column
+            else:
+                columns[name] = words(column, self.missing)
+                free.append(name)
+        # what one column says about the file's decimal sign decides in columns that say nothing
+        signs = [possible_decimals(list(columns[name].cat.categories)) for name in free]
+        amounts = [numbers(column) for column in columns.values() if is_number(column)]
+        points = any((np.nan_to_num(values) % 1 != 0).any() for values in amounts)
+        european = [","] in signs or (self._separator(source) == ";" and not points)
+        taken = {}
+        for name, column in columns.items():
+            if name in text:
+                taken[name] = Taken("words")
+            else:
+                columns[name], taken[name] = understand(
+                    column, self.decimal, "," if european else ".", self.dayfirst
+                )
+        return self._typed(columns, taken)
+
+    def read_like(self, source: Source, first: Frame) -> Frame:
+        """Return a second table, which has the columns of the first at least, read like them."""
+        taken: dict[str, Taken] = first.attrs["taken"]
+        frame = self.load(source, [name for name, how in taken.items() if how.kind != "number"])
+        lacking = [name for name in taken if name not in frame.columns]
+        if lacking:
+            listed = ", ".join(map(repr, lacking))
+            raise DataError(f"the test file {name_of(source)} lacks the column(s) {listed}")
+        columns = {}
+        for name, how in taken.items():
+            column = frame[name]
+            if how.kind != "number" or not is_number(column):
+                column = words(column, self.missing)
+                found, here = column, how
+                if how.kind == "number":
+                    found, here = understand(column, how.decimal)
+                elif how.kind == "date" and dates(column.dropna(), how.formats).notna().all():
+                    found = dates(column, how.formats)
+                column = found if here.kind == how.kind else column
+            columns[name] = column
+        return self._typed(columns, taken)
+
+    def names_columns(self, source: Source) -> bool:
+        """Return whether the columns of the source have names; else they are known by their place."""
+        is_text = isinstance(source, os.PathLike) and Path(source).suffix.lower() not in _PARQUET
+        return self.header or not is_text
+
+    def _typed(self, columns: dict[str, Any], taken: dict[str, Taken]) -> Frame:
+        frame = import_pandas().DataFrame(columns)
+        frame.attrs["taken"] = taken
+        return frame
+
+    def _load_file(self, pandas: Any, path: Path, text: Collection[str]) -> Frame:
         try:
             if path.suffix.lower() in _PARQUET:
-                frame = pandas.read_parquet(path)
-            else:
-                frame = self._read_text(pandas, path, text)
+                return pandas.read_parquet(path)
+            return self._load_text(pandas, path, text)
         except UnicodeDecodeError as error:
             raise DataError(
                 f"{path} is not {self.encoding} text ({error.reason} at byte {error.start}); read are "
@@ -100,79 +201,59 @@ class Reading:
             reason = " ".join(str(error).split())
             hint = f"read are {_FORMATS}; give separator=... if it was not found"
             raise DataError(f"cannot read the table {path}: {reason}; {hint}") from None
-        if frame.empty:
-            what = "no rows" if len(frame.columns) else "no columns"
-            raise DataError(f"the table {path} is empty: it has {what}")
-        if self.names_columns(path):
-            frame.columns = [str(name).strip() for name in frame.columns]
-            for name in frame.columns[frame.columns.duplicated()]:
-                raise DataError(
-                    f"the table {path} has two columns called {name!r}; rename one of them (blanks "
-                    "around a name do not count)"
-                )
-        else:
-            frame.columns = [str(number) for number in range(1, len(frame.columns) + 1)]
-        return self.clean(frame)
 
-    def read_like(self, path: Path, first: Frame) -> Frame:
-        """A second file, with the columns of the first at least."""
-        frame = self.read(path, text_columns(first))
-        lacking = [name for name in first.columns if name not in frame.columns]
-        if lacking:
-            raise DataError(f"the test file {path} lacks the column(s) {', '.join(map(repr, lacking))}")
-        return frame
-
-    def names_columns(self, path: Path) -> bool:
-        """Whether the columns of the file have names; else they are known by their place."""
-        return self.header or path.suffix.lower() in _PARQUET
-
-    def clean(self, frame: Frame) -> Frame:
-        """The same table, its words without blanks around them and what means "missing" as NaN."""
-        pandas = import_pandas()
-        types = pandas.api.types
-        columns, dates = {}, []
-        for name in frame.columns:
-            column = frame[name]
-            if types.is_datetime64_any_dtype(column):
-                column = _days(column)
-                dates.append(name)
-            elif types.is_bool_dtype(column) or not types.is_numeric_dtype(column):
-                # pandas reads True and False as truths only where no cell is empty; here they are words
-                column = words(column, self.missing)
-            columns[name] = column
-        cleaned = pandas.DataFrame(columns)
-        cleaned.attrs["dates"] = dates
-        return cleaned
-
-    def _read_text(self, pandas: Any, path: Path, text: Collection[str]) -> Frame:
-        separator = self.separator
-        if separator is None:
-            separator = _find_separator(self._first_lines(path))
+    def _load_text(self, pandas: Any, path: Path, text: Collection[str]) -> Frame:
+        separator = self._separator(path)
         options = {
             "sep": separator.strip() or separator,
             "header": 0 if self.header else None,
             "index_col": False,
             "skipinitialspace": True,
             "encoding": "utf-8-sig" if self.encoding == "utf-8" else self.encoding,
+            "keep_default_na": False,
+            "na_values": list(self.missing),
+            "low_memory": False,
         }
         with warnings.catch_warnings():
             # rows that are longer than the header would lose their last columns with a warning
             warnings.simplefilter("error", pandas.errors.ParserWarning)
             names = list(pandas.read_csv(path, nrows=0, **options).columns) if text else []
             called = [str(name).strip() if self.header else str(name + 1) for name in names]
-            return pandas.read_csv(
-                path,
-                keep_default_na=False,
-                na_values=list(self.missing),
-                dtype={name: str for name, word in zip(names, called, strict=True) if word in text},
-                low_memory=False,
-                **options,
-            )
+            chosen = {name: str for name, word in zip(names, called, strict=True) if word in text}
+            frame = pandas.read_csv(path, dtype=chosen, **options)
+            # 00002 is a code; pandas has made 2 of it
+            whole = [place for place, name in enumerate(frame) if _holds_integers(frame[name])]
+            if whole and self._has_leading_zeros(path, separator):
+                written = pandas.read_csv(path, dtype=str, usecols=whole, **options)
+                for name in written:
+                    if written[name].str.match(r"\s*0\d").any():
+                        frame[name] = written[name]
+        return frame
 
-    def _first_lines(self, path: Path) -> list[str]:
-        opened = gzip.open if path.suffix.lower() == ".gz" else open
-        with opened(path, "rt", encoding=self.encoding, newline="") as file:
-            return list(islice(file, 50))
+    def _separator(self, source: Source) -> str:
+        if self.separator is not None:
+            return self.separator
+        if not isinstance(source, os.PathLike) or Path(source).suffix.lower() in _PARQUET:
+            return ","
+        with self._open(Path(source)) as file:
+            return _find_separator(list(islice(file, 50)))
+
+    def _has_leading_zeros(self, path: Path, separator: str) -> bool:
+        """Return whether a cell may begin with a zero before a digit; a quick look at the whole file."""
+        # patterns that begin with a letter of their own are searched for many times faster
+        starts = {separator[0], "\n", '"', " "}
+        patterns = [re.compile(re.escape(start) + "0[0-9]") for start in starts]
+        with self._open(path) as file:
+            last = "\n"
+            while block := file.read(_BLOCK):
+                if any(pattern.search(last + block) for pattern in patterns):
+                    return True
+                last = block[-2:]
+        return False
+
+    def _open(self, path: Path) -> Any:
+        opened: Callable[..., Any] = gzip.open if path.suffix.lower() == ".gz" else open
+        return opened(path, "rt", encoding=self.encoding, newline="")
 
 
 class ColumnFinder:
@@ -184,7 +265,7 @@ class ColumnFinder:
         self.header = header
 
     def __call__(self, given: Any) -> str:
-        """The name, or an error that lists the columns."""
+        """Return the name, or raise an error that lists the columns."""
         name = str(given)
         if name in self.columns:
             return name
@@ -196,71 +277,21 @@ class ColumnFinder:
         raise SpecError(f"{error}. Without a header, columns are numbers, counted from 1")
 
 
-def words(column: Any, missing: Iterable[str] = ()) -> Any:
-    """A column of words as pandas' categories: 3.0 and "3 " are "3"; what is missing is NaN."""
-    pandas = import_pandas()
-    codes, values = pandas.factorize(column)
-    none = frozenset(missing)
-    kept: dict[str, int] = {}
-    index = []
-    for value in values:
-        word = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
-        index.append(-1 if word in none else kept.setdefault(word, len(kept)))
-    # factorize gives -1, the last entry, to what is missing
-    codes = np.array([*index, -1])[codes]
-    found = pandas.Categorical.from_codes(codes, categories=pandas.Index(list(kept), dtype=object))
-    return pandas.Series(found, index=column.index, name=column.name)
+def text_columns(columns: dict[str, Sequence[str]]) -> list[str]:
+    """Return the columns, given with their words, that must be read as text to hold the same words."""
+    return [name for name, values in columns.items() if needs_text(values)]
 
 
-def look_up(column: Any, places: Mapping[str, int], unknown: int, missing: int) -> NDArray[np.int64]:
-    """The place of every word of a column, with places for words that are unknown or missing."""
-    found = words(column)
-    table = [places.get(word, unknown) for word in found.cat.categories]
-    chosen: NDArray[np.int64] = np.array([*table, missing], dtype=np.int64)[found.cat.codes]
-    return chosen
-
-
-def needs_text(values: Iterable[str]) -> bool:
-    """Whether some of these words would become others if a file's cells were read as numbers."""
-    return not all(_PLAIN.fullmatch(word) for word in values)
-
-
-def text_columns(frame: Frame) -> list[str]:
-    """The columns that must be read as text in another file, to hold the same words there."""
-    held = {name: frame[name] for name in frame.columns if frame[name].dtype == "category"}
-    return [name for name, column in held.items() if needs_text(column.cat.categories)]
-
-
-def stray_words(column: Any) -> list[str]:
-    """The words in a column that are not numbers, where nearly all the others are."""
-    counts = words(column).value_counts()
-    strange = counts[np.isnan(numbers(counts.index.to_series())) & (counts > 0)]
-    few = 0 < strange.sum() <= (1 - _MOSTLY) * counts.sum()
-    return list(strange.index) if few else []
-
-
-def _days(dates: Any) -> Any:
-    """Dates as days since 1970."""
-    pandas = import_pandas()
-    return (dates - pandas.Timestamp(0, tz=dates.dt.tz)) / pandas.Timedelta(days=1)
-
-
-def numbers(column: Any, dates: bool = False) -> NDArray[np.float64]:
-    """A column's values as numbers; NaN where they are none or not finite.
-
-    With ``dates``, words such as 2024-12-31 are days since 1970.
-    """
-    pandas = import_pandas()
-    if not pandas.api.types.is_numeric_dtype(column):
-        column = column.astype(object)
-        if dates:
-            column = _days(pandas.to_datetime(column, errors="coerce", utc=True, format="ISO8601"))
-    found = pandas.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    return np.where(np.isfinite(found), found, np.nan)
+def _holds_integers(column: Any) -> bool:
+    types = import_pandas().api.types
+    if types.is_integer_dtype(column):
+        return True
+    # gaps make floats of integers
+    return bool(types.is_float_dtype(column) and (column.dropna() % 1 == 0).all())
 
 
 def _find_separator(lines: Sequence[str]) -> str:
-    """The separator that gives all lines the same number of columns, the most columns."""
+    """Return the separator that gives all lines the same number of columns, the most columns."""
     best, most = ",", 1
     for separator in _SEPARATORS:
         rows = csv.reader(lines, delimiter=separator, skipinitialspace=True)

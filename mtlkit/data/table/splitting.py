@@ -9,7 +9,8 @@ import numpy as np
 
 from mtlkit.data.base import DataError, Indices, SplitName
 from mtlkit.data.randomness import generator, split_indices, split_with_test
-from mtlkit.data.table.reading import ColumnFinder, Frame, import_pandas
+from mtlkit.data.table.cells import days, is_date, is_number, numbers
+from mtlkit.data.table.reading import ColumnFinder, Frame
 from mtlkit.errors import SpecError
 
 Parts = dict[SplitName, Indices]
@@ -170,14 +171,15 @@ def _filled(parts: Parts, shares: dict[SplitName, float], seed: int, test_seed: 
 
 
 def _as_times(column: Any, name: str) -> Any:
-    pandas = import_pandas()
     if column.isna().any():
         raise DataError(
             f"column {name!r} is to order the rows by time, but lacks {column.isna().sum()} values"
         )
-    if pandas.api.types.is_numeric_dtype(column):
-        return column.to_numpy(dtype=np.float64)
-    try:
-        return pandas.to_datetime(column.astype(object), utc=True).astype("int64").to_numpy()
-    except (ValueError, TypeError) as error:
-        raise DataError(f"column {name!r} cannot be read as times: {error}") from None
+    if is_number(column):
+        return numbers(column)
+    if is_date(column):
+        return days(column)
+    raise DataError(
+        f"column {name!r} cannot be read as times: its cells are words, such as {column.iloc[0]!r}; "
+        "write dates as 2024-12-31"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,17 @@ from torch import Tensor
 
 from mtlkit.config.spec import Part, parse_call
 from mtlkit.data.base import DataError
-from mtlkit.data.table.reading import Frame, import_pandas, look_up, numbers, words
+from mtlkit.data.notes import Notices, listed
+from mtlkit.data.table.cells import NOTHING, import_pandas, is_date, is_number, look_up, numbers, words
+from mtlkit.data.table.reading import Frame
 from mtlkit.errors import SpecError, unknown_name
 from mtlkit.tasks import NO_LABEL, Task, create_task
 from mtlkit.tasks.registry import kinds, task_options
 
 _MOST_CLASSES = 100
-_MOST_WHOLE_NUMBERS = 10
+_MOST_INTEGERS = 10
 _RARE = 0.1
 FindColumn = Callable[[Any], str]
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Target:
         yes: of yes-or-no columns, the words that mean yes, column by column.
         means: of numbers that are standardized; else empty.
         deviations: of the same numbers.
+        decimal: what stands before decimals where numbers are written as text.
     """
 
     task: str
@@ -45,15 +48,16 @@ class Target:
     yes: Sequence[Sequence[str]] = ()
     means: Sequence[float] = ()
     deviations: Sequence[float] = ()
+    decimal: str = "."
 
     def make_task(self) -> Task:
-        """The task, which knows the unit of its predictions."""
+        """Return the task, which knows the unit of its predictions."""
         task = create_task(self.kind, self.task)
         task.columns, task.means, task.deviations = self.columns, self.means, self.deviations
         return task
 
     def labels(self, frame: Frame) -> Tensor:
-        """Targets of all rows, as the task wants them; missing where the cells are."""
+        """Return the targets of all rows, as the task wants them; missing where the cells are."""
         if self.classes:
             places = {word: index for index, word in enumerate(self.classes)}
             return torch.from_numpy(look_up(frame[self.columns[0]], places, NO_LABEL, NO_LABEL))
@@ -62,15 +66,15 @@ class Target:
             answers = [look_up(frame[c], dict.fromkeys(yes, 1), 0, -1) for c, yes in pairs]
             columns = [np.where(answer < 0, np.nan, answer) for answer in answers]
         else:
-            columns = [numbers(frame[c]) for c in self.columns]
+            columns = [numbers(frame[c], self.decimal) for c in self.columns]
         values = np.stack(columns, axis=1)
         if self.means:
             values = (values - np.array(self.means)) / np.array(self.deviations)
         return torch.from_numpy(values.astype(np.float32))
 
     def standardized(self, frame: Frame) -> Target:
-        """The same target in units of the standard deviation of these rows."""
-        values = np.stack([numbers(frame[c]) for c in self.columns], axis=1)
+        """Return the same target in units of the standard deviation of these rows."""
+        values = np.stack([numbers(frame[c], self.decimal) for c in self.columns], axis=1)
         means, deviations = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
         return replace(self, means=tuple(means.tolist()), deviations=tuple(deviations.tolist()))
 
@@ -92,64 +96,89 @@ class Target:
             answers = self.labels(frame)
             if not bool((answers == 1).any()) or not bool((answers == 0).any()):
                 raise DataError(
-                    f"target {self.task!r} of {source} is constant: yes means {_listed(self.yes[0])}, "
+                    f"target {self.task!r} of {source} is constant: yes means {listed(self.yes[0])}, "
                     f"which is {'all' if bool((answers == 1).any()) else 'none'} of the training rows"
                 )
 
 
 def find_targets(
-    targets: Any, frame: Frame, find: FindColumn, say: Say, test: Frame | None = None
+    targets: Any, frame: Frame, find: FindColumn, notices: Notices, test: Frame | None = None
 ) -> list[tuple[Target, bool]]:
-    """The targets that the option ``targets`` asks for, and whether each is to be standardized.
+    """Find the targets that the option ``targets`` asks for, and whether each is to be standardized.
 
     Args:
-        targets: ``{task: kind}``, a list of columns, or one column.
+        targets: ``{task: kind}``, a list of columns, or one column; ``school_*`` means all columns
+            that begin like this.
         frame: all rows of the file.
         find: from a column's name or number to its name in ``frame``.
-        say: is told what was guessed.
+        notices: takes what was guessed.
         test: rows of a test file; values that only they have are reported.
     """
-    if isinstance(targets, str | int):
-        targets = [targets]
-    wanted = targets if isinstance(targets, Mapping) else dict.fromkeys(targets)
-    if not wanted:
-        raise SpecError("targets is empty; name a column, for example targets={income: binary}")
-    found = [_find_target(key, kind, frame, find, say) for key, kind in wanted.items()]
+    wanted = expand_targets(targets, list(frame.columns))
+    found = [_find_target(key, kind, frame, find, notices) for key, kind in wanted.items()]
     names = [target.task for target, _ in found]
     for name in names:
         if names.count(name) > 1:
             raise SpecError(f"targets: two tasks are called {name!r}")
     if test is not None:
         for target, _ in found:
-            _check_test(target, frame, test, say)
+            _check_test(target, frame, test, notices)
     return found
 
 
+def expand_targets(targets: Any, columns: Sequence[str]) -> dict[Any, Any]:
+    """Return the kind of every task, None where it is to be guessed; wildcards stand for columns.
+
+    >>> expand_targets({"school_*": "regression", "age": None}, ["age", "school_1", "school_2"])
+    {'school_1': 'regression', 'school_2': 'regression', 'age': None}
+    """
+    given = [targets] if isinstance(targets, str | int) else targets
+    wanted = given if isinstance(given, Mapping) else dict.fromkeys(given)
+    if not wanted:
+        raise SpecError("targets is empty; name a column, for example targets={income: binary}")
+    expanded: dict[Any, Any] = {}
+    for key, kind in wanted.items():
+        is_pattern = isinstance(key, str) and set(key) & set("*?[") and key not in columns
+        if not is_pattern or (kind is not None and {"column", "columns"} & {*parse_call(kind).options}):
+            expanded[key] = kind
+            continue
+        fitting = [name for name in columns if fnmatchcase(name, key)]
+        if not fitting:
+            raise unknown_name("column", key, columns)
+        expanded |= {name: kind for name in fitting if name not in wanted}
+    return expanded
+
+
 def fit_targets(
-    wanted: Sequence[tuple[Target, bool]], learned: Frame, source: str, say: Say
+    wanted: Sequence[tuple[Target, bool]], learned: Frame, source: str, notices: Notices
 ) -> tuple[Target, ...]:
-    """The targets, checked against the training rows and where asked for in their deviations."""
+    """Check the targets against the training rows, and put them in their deviations where asked for."""
     for target, _ in wanted:
         target.check(learned, source)
-    fitted = tuple(target.standardized(learned) if scaled else target for target, scaled in wanted)
+    fitted = tuple(target.standardized(learned) if scale else target for target, scale in wanted)
+    scaled = [target for target in fitted if target.means]
+    units = [unit for t in scaled for unit in zip(t.columns, t.means, t.deviations, strict=True)]
+    if units:
+        shown = [f"{name!r} has mean {mean:.6g}, deviation {size:.6g}" for name, mean, size in units[:3]]
+        more = f" and {len(units) - 3} more" if len(units) > 3 else ""
+        which = f"target {scaled[0].task!r} is" if len(scaled) == 1 else f"{len(scaled)} targets are"
+        notices.note(f"{which} in standard deviations: {'; '.join(shown)}{more}")
     for target in fitted:
-        if target.means:
-            units = zip(target.columns, target.means, target.deviations, strict=True)
-            shown = "; ".join(f"{c!r} has mean {m:.6g}, deviation {d:.6g}" for c, m, d in units)
-            say(f"target {target.task!r} is in standard deviations: {shown}")
-        elif target.make_task().main_metric == "f1" and target.kind.startswith("binary"):
+        if not target.means and target.make_task().main_metric == "f1" and "binary" in target.kind[:6]:
             answers = target.labels(learned)
             share = float((answers == 1).sum() / (answers >= 0).sum())
             if share < _RARE:
-                say(
-                    f"target {target.task!r} is yes in {share:.1%} of the training rows: its F1 may "
-                    "stay 0 for long; binary(metric=auc) compares by the area under the ROC curve"
+                notices.add(
+                    "target",
+                    target.task,
+                    f"is yes in fewer than {_RARE:.0%} of the training rows, so that F1 may stay 0 for "
+                    "long; binary(metric=auc) compares by the area under the ROC curve",
                 )
     return fitted
 
 
-def _check_test(target: Target, frame: Frame, test: Frame, say: Say) -> None:
-    """Values of a target that only the test file has: a class without an output is an error."""
+def _check_test(target: Target, frame: Frame, test: Frame, notices: Notices) -> None:
+    """Look for values that only the test file has: a class without an output is an error."""
     for index, column in enumerate(target.columns):
         if not target.classes and not target.yes:
             _check_numbers(target.task, column, test[column].dropna(), " of the test file")
@@ -159,8 +188,8 @@ def _check_test(target: Target, frame: Frame, test: Frame, say: Say) -> None:
         if not strange:
             continue
         told = (
-            f"target {target.task!r}: column {column!r} of the test file also holds {_listed(strange)}, "
-            f"which the training file does not; it has {_listed(known)}"
+            f"target {target.task!r}: column {column!r} of the test file also holds {listed(strange)}, "
+            f"which the training file does not; it has {listed(known)}"
         )
         if target.classes:
             raise DataError(
@@ -168,7 +197,7 @@ def _check_test(target: Target, frame: Frame, test: Frame, say: Say) -> None:
                 f"{target.task}: classification(classes=[...])"
             )
         if len(known) > 2:  # several words mean no
-            say(f"{told}. These count as no")
+            notices.note(f"{told}. These count as no")
         else:
             no = next((word for word in known if word not in target.yes[index]), "no")
             raise DataError(
@@ -177,7 +206,9 @@ def _check_test(target: Target, frame: Frame, test: Frame, say: Say) -> None:
             )
 
 
-def _find_target(key: Any, kind: Any, frame: Frame, find: FindColumn, say: Say) -> tuple[Target, bool]:
+def _find_target(
+    key: Any, kind: Any, frame: Frame, find: FindColumn, notices: Notices
+) -> tuple[Target, bool]:
     name = f"column_{key}" if isinstance(key, int) else str(key)
     part = Part("auto") if kind is None else kinds.resolve(parse_call(kind))
     options = dict(part.options)
@@ -193,7 +224,13 @@ def _find_target(key: Any, kind: Any, frame: Frame, find: FindColumn, say: Say) 
         raise SpecError(f"target {name!r}: scale must be True or False, not {scaled!r}")
     if part.name == "auto":
         part = Part(_guess(name, columns, frame), part.options)
-    target = Target(name, part.name, columns)
+    taken = frame.attrs.get("taken", {})
+    signs = {taken[column].decimal for column in columns if column in taken}
+    target = Target(name, part.name, columns, decimal="," if signs == {","} else ".")
+    for column in columns:
+        # that classes are words among numbers is no news
+        if column in taken and (taken[column].kind == "number" or NOTHING in taken[column].note):
+            notices.add("target", name, taken[column].note)
     guessed = kind is None or parse_call(kind).name == "auto"
     if part.name in ("binary", "multilabel"):
         target, told = _yes_or_no(target, frame, options)
@@ -205,9 +242,9 @@ def _find_target(key: Any, kind: Any, frame: Frame, find: FindColumn, say: Say) 
     if len(columns) > 1 and not (part.name == "multilabel" or part.name == "regression"):
         raise SpecError(f"target {name!r}: kind {part.name} takes one column, not {len(columns)}")
     if guessed:
-        say(f"target {name!r}: {part.name}, guessed from its column{told and '; ' + told}")
+        notices.add("target", name, f"{part.name}, guessed from the column{told and '; ' + told}")
     elif told:
-        say(f"target {name!r}: {told}")
+        notices.add("target", name, told)
     task = target.make_task()  # reports wrong options before anything is trained
     if task.dense:
         raise SpecError(f"target {name!r}: kind {part.name} is for images; a column cannot hold a map")
@@ -227,7 +264,6 @@ def _check_options(part: Part) -> None:
 
 
 def _guess(name: str, columns: Sequence[str], frame: Frame) -> str:
-    pandas = import_pandas()
     if len(columns) > 1:
         raise SpecError(
             f"target {name!r} has several columns; say whether it is regression or multilabel"
@@ -236,14 +272,14 @@ def _guess(name: str, columns: Sequence[str], frame: Frame) -> str:
     values = column.dropna().unique()
     if len(values) <= 2:
         return "binary"
-    if pandas.api.types.is_numeric_dtype(column):
+    if is_number(column):
         whole = bool((column.dropna() % 1 == 0).all())
-        return "classification" if whole and len(values) <= _MOST_WHOLE_NUMBERS else "regression"
+        return "classification" if whole and len(values) <= _MOST_INTEGERS else "regression"
     if len(values) <= min(_MOST_CLASSES, len(column) / 2):
         return "classification"
     raise DataError(
         f"target {name!r}: column {columns[0]!r} holds {len(values)} different words, such as "
-        f"{_listed(values[:3])}; its kind cannot be guessed. Name it: targets={{{name}: classification}}"
+        f"{listed(values[:3])}; its kind cannot be guessed. Name it: targets={{{name}: classification}}"
     )
 
 
@@ -259,12 +295,12 @@ def _yes_or_no(target: Target, frame: Frame, options: dict[str, Any]) -> tuple[T
                 if word not in values:
                     raise DataError(
                         f"target {target.task!r}: yes={word!r} is not in column {column!r}; it holds "
-                        f"{_listed(values)}"
+                        f"{listed(values)}"
                     )
         elif len(values) > 2:
             raise DataError(
                 f"target {target.task!r} is yes or no, but column {column!r} holds {len(values)} "
-                f"values: {_listed(values)}. Say which mean yes: {target.kind}(yes={values[0]!r}), or "
+                f"values: {listed(values)}. Say which mean yes: {target.kind}(yes={values[0]!r}), or "
                 "take another kind"
             )
         else:
@@ -291,7 +327,7 @@ def _classes(target: Target, frame: Frame, options: dict[str, Any]) -> tuple[Tar
     told = ""
     if given is None:
         classes = values
-        told = f"{len(values)} classes: {_listed(values)}"
+        told = f"{len(values)} classes: {listed(values)}"
     elif isinstance(given, int):
         classes = [str(number) for number in range(given)]
     else:
@@ -299,8 +335,8 @@ def _classes(target: Target, frame: Frame, options: dict[str, Any]) -> tuple[Tar
     strange = [word for word in values if word not in classes]
     if strange:
         raise DataError(
-            f"target {target.task!r}: column {column!r} holds {_listed(strange)}, which are not among "
-            f"the classes {_listed(classes)}"
+            f"target {target.task!r}: column {column!r} holds {listed(strange)}, which are not among "
+            f"the classes {listed(classes)}"
         )
     if not classes:
         raise DataError(f"target {target.task!r}: column {column!r} holds no value")
@@ -309,20 +345,20 @@ def _classes(target: Target, frame: Frame, options: dict[str, Any]) -> tuple[Tar
 
 
 def _ordered(column: Any) -> list[str]:
-    """Different values as words: numbers by size, words by the alphabet."""
+    """Return the different values as words: numbers by size, words by the alphabet."""
     values = column.dropna().unique().tolist()
     return list(dict.fromkeys(words(import_pandas().Series(sorted(values), dtype=object))))
 
 
-def _listed(values: Sequence[Any]) -> str:
-    shown = ", ".join(repr(value) for value in values[:6])
-    return f"{shown} and {len(values) - 6} more" if len(values) > 6 else shown
-
-
 def _check_numbers(task: str, column: str, known: Any, where: str = "") -> None:
+    if is_date(known):
+        raise DataError(
+            f"target {task!r} is a number, but column {column!r}{where} holds dates; make a number of "
+            "them first, such as the days since a date of your choice"
+        )
     strange = known[np.isnan(numbers(known))]
     if len(strange):
-        found = _listed(_ordered(strange))
+        found = listed(_ordered(strange))
         raise DataError(
             f"target {task!r} is a number, but column {column!r}{where} holds {found}; "
             "take kind classification or binary, or add these words to missing=[...]"

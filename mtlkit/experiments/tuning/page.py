@@ -1,20 +1,22 @@
-"""The page of a search: the winners, how they were found, and what every setting was worth."""
+"""The page of a search: the winners, how they were found, and the value of every setting."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mtlkit._version import __version__
 from mtlkit.config.files import write_text
 from mtlkit.config.search import Choice, LogUniform
 from mtlkit.experiments.tuning.ledger import Trial
 from mtlkit.experiments.tuning.spaces import MethodSpace
 from mtlkit.experiments.tuning.winners import Winners
-from mtlkit.report.charts import Chart, Line, line_chart, plain
-from mtlkit.report.page import Cell, Charts, Head, Listing, Note, Section, render_page
+from mtlkit.report.charts import Chart, Line, line_chart, plain, scatter
+from mtlkit.report.page import Cell, Charts, Command, Head, Listing, Note, Section, render_page
 
 PAGE = "tune.html"
 _LABEL = "improvement on validation in %"
@@ -25,44 +27,40 @@ Trials = Mapping[str, Sequence[Trial]]
 def write_page(
     folder: Path, title: str, winners: Winners, trials: Trials, spaces: Mapping[str, MethodSpace]
 ) -> Path:
-    """Write ``tune.html``; its path."""
+    """Write ``tune.html`` and return its path."""
     legend = list(trials)
     axes = list(dict.fromkeys(name for space in spaces.values() for name in space.axes))
     shared = [name for name in axes if sum(name in space.axes for space in spaces.values()) > 1]
     own = [name for name in axes if name not in shared]
+    about = Note(
+        "Improvement: the mean over tasks of the relative gain in validation metrics over one run of "
+        f"the plain sum with the given settings. It is the best of {winners.trials} trials each, and so "
+        "optimistic; mtlkit compare --tuned measures the winners on samples that no trial has seen."
+    )
+    options = Charts([_slice(name, trials, spaces) for name in own], title="Options of single methods")
     sections = [
-        Section(
-            "winners",
-            "Winners",
-            [
-                Note(
-                    "Improvement: the mean over tasks of the relative gain in validation metrics over "
-                    "one plain run of the sum with the given settings. It is the best of "
-                    f"{winners.trials} trials each, so it flatters; what the winners are worth is "
-                    "shown by mtlkit compare --tuned, on samples that no trial has seen."
-                ),
-                _listing(winners, trials),
-            ],
-        ),
-        Section("history", "How they were found", [Charts([_history(trials)])]),
+        Section("winners", "Winners", [_listing(winners, trials), about]),
+        Section("history", "Best value by trial", [Charts([_history(trials)])]),
         Section(
             "settings",
             "Settings",
-            [
-                Charts([_slice(name, trials, spaces) for name in shared]),
-                Charts(
-                    [_slice(name, trials, spaces) for name in own], title="Options of single methods"
-                ),
-            ],
+            [Charts([_slice(name, trials, spaces) for name in shared]), options],
         ),
     ]
     count = sum(map(len, trials.values()))
     facts = [
-        f"{len(trials)} methods, {winners.trials} trials each, {count} in all",
-        f"sampler: {winners.sampler}; seed of all trials: {winners.seed}",
-        str(winners.shared["data"]),
+        f"data: {winners.shared['data']}",
+        f"model: {winners.shared.get('architecture') or 'the default of the data set'}",
+        f"seed of all trials: {winners.seed}",
+        f"{len(trials)} methods, {winners.trials} trials each, {count} in all ({winners.sampler})",
+        f"mtlkit {__version__}",
     ]
-    write_text(folder / PAGE, render_page(title, sections, facts=facts, legend=legend))
+    command = Command(
+        shlex.join(["mtlkit", "compare", "--tuned", str(folder)]),
+        "Next: compare the winners on new seeds.",
+    )
+    page = render_page(title, sections, lead=[command], facts=facts, legend=legend)
+    write_text(folder / PAGE, page)
     return folder / PAGE
 
 
@@ -72,24 +70,23 @@ def _listing(winners: Winners, trials: Trials) -> Listing:
     for place, label in enumerate(trials):
         winner, cost = best.get(label), winners.cost[label]
         failed = int(cost["failed"])
+        value = None if winner is None else winner.value
+        settings = {} if winner is None else winner.settings
         cells = [
             Cell(label, series=place),
-            Cell(
-                "none" if winner is None else f"{winner.value:+.2f} %",
-                None if winner is None else winner.value,
-            ),
+            Cell("none" if value is None else f"{value:+.2f} %", value),
+            Cell("" if winner is None else winner.method, code=True),
+            Cell(", ".join(f"{key} {_text(item)}" for key, item in settings.items())),
             Cell(f"{int(cost['trials'])}", cost["trials"], small=f"{failed} failed" if failed else ""),
             Cell(f"{cost['seconds']:.0f}", cost["seconds"]),
             Cell(f"{int(cost['steps'])}", cost["steps"]),
-            Cell("" if winner is None else ", ".join(f"{k} {v}" for k, v in winner.settings.items())),
-            Cell("" if winner is None else winner.method, code=True),
         ]
         rows.append(cells)
     heads: list[Head | str] = [
-        *(Head("method"), Head("improvement"), Head("trials")),
-        *(Head("seconds", "low"), Head("steps", "low"), "settings", "best"),
+        *(Head("method", "low"), Head("improvement"), "best", "settings"),
+        *(Head("trials"), Head("seconds", "low"), Head("steps", "low")),
     ]
-    return Listing(heads, rows, name="winners")
+    return Listing(heads, rows, name="winners", sortable=len(rows) > 2)
 
 
 def _history(trials: Trials) -> Chart | None:
@@ -103,7 +100,7 @@ def _history(trials: Trials) -> Chart | None:
 
 
 def _slice(name: str, trials: Trials, spaces: Mapping[str, MethodSpace]) -> Chart | None:
-    """What trials were worth, by one of their settings; a pruned one is a ring."""
+    """Draw the value of the trials by one of their settings; a pruned one is a ring."""
     data = []
     axis: dict[str, Any] = {}
     for place, (label, known) in enumerate(trials.items()):
@@ -115,22 +112,20 @@ def _slice(name: str, trials: Trials, spaces: Mapping[str, MethodSpace]) -> Char
         places = [space.shown(t.point)[name] for t in shown]
         pruned = [t.state == "pruned" for t in shown]
         rings = ["circle-open" if each else "circle" for each in pruned]
+        texts = [f"{t.index + 1}{' (pruned)' if p else ''}" for t, p in zip(shown, pruned, strict=True)]
+        x = list(map(_text, places)) if axis["type"] == "category" else places
         data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": plain(label),
-                "x": list(map(_text, places)) if axis["type"] == "category" else places,
-                "y": [t.value for t in shown],
-                "marker": {"size": 7} | ({"symbol": rings} if any(pruned) else {}),
-                "cliponaxis": False,
-                "hovertemplate": f"{plain(label)}, trial %{{text}}: %{{x}}: %{{y:.3g}}<extra></extra>",
-                "text": [
-                    f"{t.index + 1}{' (pruned)' if p else ''}"
-                    for t, p in zip(shown, pruned, strict=True)
-                ],
-                "meta": {"series": place},
-            }
+            scatter(
+                place,
+                label,
+                x,
+                [t.value for t in shown],
+                mode="markers",
+                marker={"size": 7} | ({"symbol": rings} if any(pruned) else {}),
+                cliponaxis=False,
+                hovertemplate=f"{plain(label)}, trial %{{text}}: %{{x}}: %{{y:.3g}}<extra></extra>",
+                text=texts,
+            )
         )
     if not data:
         return None
@@ -143,7 +138,7 @@ def _slice(name: str, trials: Trials, spaces: Mapping[str, MethodSpace]) -> Char
 
 
 def _scale(name: str, space: MethodSpace) -> dict[str, Any]:
-    """The axis of a setting: choices in their order, and no values that cannot be."""
+    """Return the axis of a setting: choices in their order, and only possible values."""
     search = space.axes[name]
     if isinstance(search, Choice):
         return {"type": "category", "categoryarray": list(map(_text, search.values))}

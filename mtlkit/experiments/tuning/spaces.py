@@ -18,7 +18,7 @@ SETTINGS = ("lr", "weight_decay", "max_grad_norm", "rotation_decay", "optimizer"
 """Settings of the training that may be searched, besides ``lr_ratio``."""
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # appendix C.2 of Javaloy and Valera, 2022: the learning rate was chosen with the plain sum
+    # appendix C.1 of Javaloy and Valera, 2022: the learning rate was chosen with the plain sum
     "rotograd_paper": {
         "sampler": "grid",
         "space": {

@@ -7,6 +7,13 @@
   const drawn = new Set();
   let printing = false;
 
+  for (const button of document.querySelectorAll(".command button")) {
+    button.addEventListener("click", async function () {
+      await navigator.clipboard.writeText(button.previousElementSibling.textContent);
+      button.textContent = "Copied";
+    });
+  }
+
   // tables
 
   for (const table of document.querySelectorAll("table.sortable")) {
@@ -52,7 +59,7 @@
       night: night,
       text: night ? "#c3ccd4" : "#3d4750",
       line: night ? "#333c44" : "#e1e5e9",
-      gray: night ? "#77838e" : "#9aa4ad",
+      gray: night ? "#8f9ba6" : "#66707a",
       panel: night ? "#1b2126" : "#ffffff",
     };
   }
@@ -70,20 +77,11 @@
     if (own) made.visible = !hidden.has(place);
     if (trace.type === "heatmap") return made;
     made.showlegend = false;
-    if (trace.type === "box") {
-      made.line = {color: color, width: 1.4};
-      made.fillcolor = faint(color, 0.25);
-      made.marker = {color: color, size: 5, line: {color: look.panel, width: 0.5}};
-    } else if (trace.type === "bar") {
-      made.marker = {color: color};
-      made.textfont = {color: look.text};
-    } else {
-      made.line = Object.assign({width: 1.8, dash: own ? own.dash : "solid"}, trace.line, {color: color});
-      made.marker = Object.assign({size: 6, symbol: own ? own.symbol : "circle"}, trace.marker, {color: color});
-      made.textfont = {color: own ? color : look.text, size: 11};
-      if (trace.fill) made.fillcolor = faint(color, 0.15);
-      if (trace.error_x) made.error_x = Object.assign({color: color, thickness: 2, width: 5}, trace.error_x);
-    }
+    made.line = Object.assign({width: 1.8, dash: own ? own.dash : "solid"}, trace.line, {color: color});
+    made.marker = Object.assign({size: 6, symbol: own ? own.symbol : "circle"}, trace.marker, {color: color});
+    made.textfont = {color: own ? color : look.text, size: 11};
+    if (trace.fill) made.fillcolor = faint(color, 0.15);
+    if (trace.error_x) made.error_x = Object.assign({color: color, thickness: 2, width: 5}, trace.error_x);
     return made;
   }
 
@@ -116,17 +114,6 @@
     if (printing) layout.width = chart.closest(".wide") ? 680 : 335;
     layout.shapes = (figure.layout.shapes || []).map(
       shape => Object.assign({line: {color: look.gray, width: 1.2, dash: "dash"}, layer: "below"}, shape));
-    layout.annotations = (figure.layout.annotations || []).map(note => {
-      const place = note.series;
-      const own = place === undefined ? null : series[place];
-      const made = Object.assign({showarrow: false}, note);
-      delete made.series;
-      if (own) {
-        made.visible = !hidden.has(place);
-        made.font = {color: look.night ? own.dark : own.light, size: 12};
-      }
-      return made;
-    });
     const config = {
       displaylogo: false, responsive: true,
       // named one by one: some versions of the library offer to upload the chart
@@ -147,7 +134,24 @@
       if (entry.isIntersecting && !drawn.has(entry.target)) draw(entry.target);
     }
   }, {rootMargin: "400px"});
-  for (const chart of charts) watcher.observe(chart);
+
+  // the library is packed inside the page; what it defines is global, as from any script
+  async function unpack(library) {
+    const bytes = Uint8Array.from(atob(library.textContent), each => each.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const script = document.createElement("script");
+    script.textContent = await new Response(stream).text();
+    document.head.appendChild(script);
+    for (const chart of charts) watcher.observe(chart);
+    if (printing) print();
+  }
+
+  const library = document.getElementById("library");
+  if (library) {
+    unpack(library).catch(function (error) {
+      for (const chart of charts) chart.textContent = "This browser cannot draw charts: " + error;
+    });
+  }
   dark.addEventListener("change", redraw);
 
   // legend
@@ -182,11 +186,13 @@
 
   // paper: everything is opened and drawn in light colors
 
-  window.addEventListener("beforeprint", function () {
+  function print() {
     printing = true;
     for (const each of document.querySelectorAll("details")) each.open = true;
-    for (const chart of charts) draw(chart);
-  });
+    if (window.Plotly) for (const chart of charts) draw(chart);
+  }
+
+  window.addEventListener("beforeprint", print);
   window.addEventListener("afterprint", function () {
     printing = false;
     redraw();

@@ -39,7 +39,7 @@ def charts(tmp_path_factory):
     best = [Winner(label, label, {"lr": 2e-3}, 3.0, 1) for label in SPACES]
     winners = Winners({"data": "multidigits"}, 7, 4, "random", best, cost)
     page = write_page(tmp_path_factory.mktemp("page"), "Search", winners, trials, SPACES).read_text()
-    page = re.sub(r'<script id="library">.*?</script>\n', "", page, flags=re.DOTALL)
+    page = re.sub(r'<script type="application/gzip".*?</script>\n', "", page)
     titles = re.findall(r"<figcaption>(.*?)</figcaption>", page)
     found = re.findall(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)
     return dict(zip(titles, map(json.loads, found), strict=True))

@@ -1,4 +1,12 @@
-"""Rendered rooms: segmentation, depth and normals on any machine, exact and without a download."""
+"""Rendered rooms: segmentation, depth and normals on any machine, exact and without a download.
+
+A data set of one's own in a file of one's own, which is all that a plugin is::
+
+    mtlkit data "scenes(size=96)" --plugin benchmarks/rooms/scenes.py --preview scenes.png
+    mtlkit compare --data benchmarks/rooms/scenes.py:scenes --methods sum,rotograd
+
+The folder of a plugin is one that Python searches, so its files import each other by their names.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +15,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from room_furniture import furnish
+from room_rendering import Floats, render
 from torch import Tensor
 
 from mtlkit.data.base import DataSet, SplitName, TensorSplit, register_dataset
 from mtlkit.data.collate import Targets
 from mtlkit.data.published.nyuv2 import dense_tasks
 from mtlkit.data.randomness import generator
-from mtlkit.data.scenes.furniture import furnish
-from mtlkit.data.scenes.rooms import Floats, render
 from mtlkit.errors import SpecError
 
 
@@ -31,7 +39,8 @@ class Scenes(DataSet):
         noise: standard deviation of the noise on colors.
     """
 
-    summary = "rendered rooms (embedded): segmentation (13 classes), depth, normals; any size"
+    summary = "rendered rooms: segmentation (13 classes), depth, normals; any size"
+    origin = "rendered"
     default_architecture = "segnet(width=0.25)"
     tasks = dense_tasks()
 

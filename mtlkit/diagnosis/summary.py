@@ -1,22 +1,31 @@
-"""What the rules read: figures over a whole run, derived from a measurement."""
+"""Statistics of a measured run, which the rules read."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
 from functools import cached_property
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mtlkit.diagnosis import affinity
+from mtlkit.diagnosis.groups import Grouping, find_groups
 from mtlkit.diagnosis.measure import Array, Measurement
 
 Pair = tuple[int, int]
 
+ENOUGH_STEPS = 20
+"""Fewer steps do not tell a trend from chance."""
+_LEVEL = 0.01
+"""Chance that a run of unrelated tasks has any conflict that counts."""
+ENOUGH_SAMPLES = 50
+"""Pairs with fewer labels than this in common, over the whole run, are not judged."""
 
-class Figures:
-    """Figures of a run; arrays are over S steps and K tasks, NaN where there is nothing to know."""
+
+class Summary:
+    """Statistics of a run; arrays are over S steps and K tasks, NaN where nothing is known."""
 
     def __init__(self, measured: Measurement) -> None:
         self.measured = measured
@@ -24,23 +33,16 @@ class Figures:
         self.wrt = measured.wrt
         self.steps = len(measured.losses)
         self.losses, self.norms, self.cosines = measured.losses, measured.norms, measured.cosines.copy()
-        if self.wrt == "features":  # there, tasks of different samples are orthogonal whatever they want
+        if self.wrt == "features":  # without a common sample, feature gradients never overlap
             for i, j in self.apart:
                 self.cosines[:, i, j] = self.cosines[:, j, i] = np.nan
 
-    # Sizes
-
     @cached_property
     def typical_norms(self) -> Array:
-        """(K,) medians over the steps of the gradients' norms; 0 for tasks that reach nothing."""
+        """(K,) medians over the steps of the gradient norms; 0 for tasks without any gradient."""
         found = _over_steps(np.median, self.norms)
         found[self.unreached] = 0.0
         return found
-
-    @cached_property
-    def typical_losses(self) -> Array:
-        """(K,) medians over the steps of the losses."""
-        return _over_steps(np.median, self.losses)
 
     @cached_property
     def norm_ratio(self) -> float:
@@ -50,11 +52,11 @@ class Figures:
     @cached_property
     def loss_ratio(self) -> float:
         """Largest typical loss over the smallest that is not zero."""
-        return _ratio(np.abs(self.typical_losses))
+        return _ratio(np.abs(_over_steps(np.median, self.losses)))
 
     @cached_property
     def norm_drift(self) -> tuple[Pair, float, float] | None:
-        """The pair of tasks whose ratio of norms changes most, and that ratio at first and at last."""
+        """The pair of tasks whose ratio of norms changes most, with its first and its last ratio."""
         first, last = (_over_steps(np.median, part) for part in self._ends(self.norms))
         with np.errstate(divide="ignore", invalid="ignore"):
             before, after = first[:, None] / first, last[:, None] / last
@@ -73,7 +75,7 @@ class Figures:
 
     @cached_property
     def loss_rise(self) -> Array:
-        """(K,) rise of the mean loss from the first to the last quarter, in its standard errors."""
+        """(K,) rise of the mean loss from the first to the last quarter, in standard errors."""
         quarter = max(2, self.steps // 4)
         ends = (self.losses[:quarter], self.losses[-quarter:])
         first, last = (_over_steps(np.mean, part) for part in ends)
@@ -81,58 +83,77 @@ class Figures:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray((last - first) / np.sqrt(errors[0] + errors[1]))
 
-    # Directions
-
     @cached_property
     def pairs(self) -> list[Pair]:
         """All pairs of tasks."""
         return list(itertools.combinations(range(len(self.tasks)), 2))
 
     @cached_property
+    def judged(self) -> list[Pair]:
+        """Pairs with enough steps and labels in common to say anything about them."""
+        steps, samples = np.isfinite(self.cosines).sum(axis=0), self.measured.shared_samples
+        labels = samples.diagonal()
+        common = samples if self.wrt == "features" else np.minimum(labels[:, None], labels)
+        enough = (steps >= ENOUGH_STEPS) & (common >= ENOUGH_SAMPLES)
+        return [pair for pair in self.pairs if enough[pair]]
+
+    @cached_property
     def cosine(self) -> Array:
-        """(K, K) mean cosines."""
+        """(K, K) mean cosines: what a step along task j adds to task i at equal gradient norms."""
         return _over_steps(np.mean, self.cosines)
 
     @cached_property
+    def cosine_error(self) -> Array:
+        """(K, K) standard errors of the mean cosines."""
+        return np.sqrt(_over_steps(_squared_error, self.cosines))
+
+    @cached_property
+    def beyond_chance(self) -> float:
+        """How many standard errors a mean must differ from 0, corrected for the number of pairs."""
+        return NormalDist().inv_cdf(1 - _LEVEL / max(len(self.judged), 1))
+
+    @cached_property
     def conflict_share(self) -> Array:
-        """(K, K) share of the steps in which a pair conflicts."""
-        return affinity.conflicts(self.cosines)[0]
+        """(K, K) share of the steps in which the gradients of a pair have a negative cosine."""
+        known = np.isfinite(self.cosines)
+        share = _divide((known & (self.cosines < 0)).sum(axis=0), known.sum(axis=0))
+        np.fill_diagonal(share, np.nan)
+        return share
 
     @cached_property
-    def persistence(self) -> Array:
-        """(K, K) share of a pair's conflicts that another one follows in the next step."""
-        return affinity.conflicts(self.cosines)[1]
+    def help(self) -> Array:
+        """(K,) sum of the mean cosines with all other tasks.
+
+        With gradients of equal norm, 0.3 means that the other tasks add 30 % to the decrease of a task's
+        loss by its own gradient, to first order, and -1 that they undo it. It depends on no loss scale.
+        """
+        others = ~np.eye(len(self.tasks), dtype=bool) & np.isfinite(self.cosine)
+        sums = np.where(others, self.cosine, 0.0).sum(axis=1)
+        return np.where(others.any(axis=1), sums, np.nan)
 
     @cached_property
-    def affinity(self) -> Array:
-        """(K, K) what task j adds to the decrease of task i's loss, over what i adds itself."""
-        return affinity.affinity(affinity.inner_products(self.norms, self.cosines))
+    def help_error(self) -> Array:
+        """(K,) standard errors of :attr:`help`."""
+        off_diagonal = self.cosine_error * ~np.eye(len(self.tasks), dtype=bool)
+        return np.sqrt(np.nansum(off_diagonal**2, axis=1))
 
     @cached_property
-    def effect(self) -> Array:
-        """(K,) what all others add to the decrease of a task's loss, over what it adds itself."""
-        return affinity.effect_of_others(affinity.inner_products(self.norms, self.cosines))
+    def similarity(self) -> Array:
+        """(K, K) similarity of the gradients over the samples, up to rotations, from 0 to 1.
+
+        It is the root of the mean alignment over the steps, and so on the scale of a correlation.
+        """
+        found = np.sqrt(np.maximum(_over_steps(np.mean, self.measured.similarity), 0.0))
+        enough = set(self.judged)
+        for i, j in self.pairs:
+            if (i, j) not in enough:
+                found[i, j] = found[j, i] = np.nan
+        return found
 
     @cached_property
-    def effect_at_equal_norms(self) -> Array:
-        """(K,) the same if all gradients had one norm: what directions alone bring or cost."""
-        return affinity.effect_of_others(self.cosines)
-
-    @cached_property
-    def groups(self) -> list[list[int]]:
-        """Groups of tasks that agree."""
-        return affinity.group_tasks(self.affinity)
-
-    @cached_property
-    def agreement_within_and_between(self) -> tuple[float, float]:
-        """Mean agreement of pairs of one group, and of pairs of different groups; NaN without any."""
-        place = {task: number for number, group in enumerate(self.groups) for task in group}
-        table = affinity.agreement(self.affinity)
-        same = [table[i, j] for i, j in self.pairs if place[i] == place[j]]
-        other = [table[i, j] for i, j in self.pairs if place[i] != place[j]]
-        return _mean(same), _mean(other)
-
-    # Reach
+    def grouping(self) -> Grouping:
+        """Groups of tasks that are similar among themselves; all together without evidence for more."""
+        return find_groups(self.similarity)
 
     @cached_property
     def labeled_samples(self) -> list[int]:
@@ -170,17 +191,17 @@ class Figures:
         return values[:tenth], values[-tenth:]
 
 
-def _over_steps(reduce: Callable[..., Array], values: Array) -> Array:
-    """A figure over the steps of each column, without the steps that are NaN; NaN if all are."""
+def _over_steps(reduce: Callable[..., Any], values: Array) -> Array:
+    """Reduce each column over its finite steps; NaN without any."""
     flat = values.reshape(len(values), -1)
     columns = [column[np.isfinite(column)] for column in flat.T]
     found = [float(reduce(column)) if len(column) else np.nan for column in columns]
     return np.array(found).reshape(values.shape[1:])
 
 
-def _squared_error(values: Array) -> Any:
-    """Square of the standard error of a mean; one value does not tell."""
-    return np.var(values, ddof=1) / len(values) if len(values) > 1 else np.nan
+def _squared_error(values: Array) -> float:
+    """Return the square of the standard error of a mean; NaN for one value."""
+    return float(np.var(values, ddof=1) / len(values)) if len(values) > 1 else np.nan
 
 
 def _ratio(values: Array) -> float:
@@ -188,6 +209,5 @@ def _ratio(values: Array) -> float:
     return float(known.max() / known.min()) if len(known) else 1.0
 
 
-def _mean(values: list[float]) -> float:
-    known = [value for value in values if np.isfinite(value)]
-    return float(np.mean(known)) if known else float("nan")
+def _divide(count: NDArray[Any], of: NDArray[Any]) -> Array:
+    return np.where(of > 0, count / np.maximum(of, 1), np.nan)

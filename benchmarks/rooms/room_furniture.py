@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-
-from mtlkit.data.scenes.rooms import Camera, Floats, Room, about_y
+from room_rendering import Camera, Floats, Room, about_y
 
 
 def furnish(random: np.random.Generator, height: int, width: int) -> tuple[Room, Camera]:

@@ -1,0 +1,1 @@
+"""Simulations that choose the rule by which comparisons are judged."""

@@ -1,0 +1,246 @@
+"""Input columns: how numbers, dates and words become inputs, learned of the training rows alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mtlkit.data.base import DataError
+from mtlkit.data.table.cells import NOTHING, Taken, days, is_date, is_number, look_up, numbers, words
+from mtlkit.data.table.reading import Frame
+
+_UNKNOWN, _MISSING, _FIRST = 0, 1, 2
+_MANY_WORDS = 50
+_CYCLES = {"year": 365.2425, "week": 7.0, "day": 1.0}
+_PARTS = {"year": "time of year", "week": "day of the week", "day": "time of day"}
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class NumberColumn:
+    """A column of numbers: its mean and deviation, and whether an input says that it is missing.
+
+    Attributes:
+        name: of the column.
+        mean: of the training rows, subtracted.
+        deviation: of the training rows, to divide by.
+        indicator: whether one more input says that the value is missing.
+        decimal: what stands before decimals where numbers are written as text.
+    """
+
+    wanted: ClassVar[str] = "a number"
+
+    name: str
+    mean: float
+    deviation: float
+    indicator: bool
+    decimal: str = "."
+
+    @classmethod
+    def fit(cls, column: Any, how: Taken) -> NumberColumn | None:
+        """Learn of the training rows; None for a column that says nothing."""
+        values = numbers(column, how.decimal)
+        known = values[~np.isnan(values)]
+        missing = len(known) < len(values)
+        constant = not len(known) or known.min() == known.max()
+        if constant and (not missing or not len(known)):
+            return None
+        size = float(np.abs(known).max()) or 1.0  # squares of large numbers are infinite
+        mean, deviation = size * float((known / size).mean()), size * float((known / size).std())
+        return cls(str(column.name), mean, 1.0 if constant else deviation, missing, how.decimal)
+
+    @property
+    def size(self) -> int:
+        """Number of inputs without the indicator."""
+        return 1
+
+    def values(self, column: Any) -> Floats:
+        """Return the column as floats, NaN where it is missing or no number."""
+        return numbers(column, self.decimal)
+
+    def encode(self, column: Any) -> tuple[Floats, NDArray[np.bool_]]:
+        """Return inputs (N, size), 0 where missing, and where that is.
+
+        Raises:
+            DataError: for words that are no numbers, or no dates.
+        """
+        values = self.values(column)
+        missing = np.isnan(values)
+        if not is_number(column) and not is_date(column):
+            held = words(column, (NOTHING,))
+            strange = held[missing & held.notna().to_numpy()]
+            if len(strange):
+                shown = ", ".join(map(repr, strange.unique()[:3]))
+                raise DataError(
+                    f"column {self.name!r} must hold {self.wanted}, but {len(strange)} of {len(column)} "
+                    f"cells do not, such as {shown}; correct them, or leave them empty where the value "
+                    "is not known"
+                )
+        return np.where(missing[:, None], 0.0, self._features(values)), missing
+
+    def _features(self, values: Floats) -> Floats:
+        return (values / self.deviation - self.mean / self.deviation)[:, None]
+
+
+@dataclass(frozen=True)
+class DateColumn(NumberColumn):
+    """A column of dates: the day as a number, and sine and cosine of the cycles that it goes through.
+
+    Attributes:
+        formats: in which dates are written as text; ISO 8601 is always read.
+        cycles: of ``year``, ``week`` and ``day``, those that the training rows go through.
+    """
+
+    wanted: ClassVar[str] = "a date such as 2024-12-31"
+
+    formats: Sequence[str] = ()
+    cycles: Sequence[str] = ()
+
+    @classmethod
+    def fit(cls, column: Any, how: Taken) -> DateColumn | None:
+        """Learn of the training rows; None for a column that says nothing."""
+        found = NumberColumn.fit(_as_days(column), how)
+        if found is None:
+            return None
+        values = days(column)
+        known = values[~np.isnan(values)]
+        cycles = []
+        for cycle, period in _CYCLES.items():
+            turns = known / period
+            # half a turn at least, and more than one place in it
+            if np.ptp(turns) >= 0.5 and len(np.unique(np.round(turns % 1, 6) % 1)) > 1:
+                cycles.append(cycle)
+        return cls(
+            found.name, found.mean, found.deviation, found.indicator, ".", how.formats, tuple(cycles)
+        )
+
+    @property
+    def size(self) -> int:
+        """Number of inputs without the indicator."""
+        return 1 + 2 * len(self.cycles)
+
+    @property
+    def note(self) -> str:
+        """What the inputs are."""
+        parts = ["the day as a number", *(_PARTS[cycle] for cycle in self.cycles)]
+        return "inputs: " + ", ".join(parts)
+
+    def values(self, column: Any) -> Floats:
+        """Return the column as days since 1970, NaN where it is missing or no date."""
+        return days(column, self.formats)
+
+    def _features(self, values: Floats) -> Floats:
+        turns = [2 * np.pi * (values / _CYCLES[cycle]) for cycle in self.cycles]
+        waves = [wave(turn) for turn in turns for wave in (np.sin, np.cos)]
+        return np.stack([(values - self.mean) / self.deviation, *waves], axis=1)
+
+
+@dataclass(frozen=True)
+class CategoryColumn:
+    """A column of words. Code 0 is an unknown word, 1 a missing one, then come ``values``."""
+
+    name: str
+    values: Sequence[str]
+
+    @classmethod
+    def fit(cls, column: Any, least: int) -> CategoryColumn | None:
+        """Learn of the training rows, without words that occur fewer than ``least`` times."""
+        found = _codes(column)
+        counts = found.value_counts()
+        if (counts > 0).sum() + found.isna().any() < 2:
+            return None
+        return cls(str(column.name), tuple(sorted(counts[counts >= least].index)))
+
+    @property
+    def size(self) -> int:
+        """Number of codes."""
+        return len(self.values) + _FIRST
+
+    def encode(self, column: Any, missing: Collection[str] = ()) -> NDArray[np.int64]:
+        """Return the codes of the words."""
+        places = {_code(word): index for index, word in enumerate(self.values, start=_FIRST)}
+        return look_up(_codes(words(column, missing)), places, _UNKNOWN, _MISSING)
+
+
+@dataclass(frozen=True)
+class InputColumn:
+    """What became of a column, for people.
+
+    Attributes:
+        name: of the column.
+        taken: as what: number, date, categories, or left out.
+        missing: number of training rows without a value.
+        distinct: number of different values in the training rows.
+        rare: number of words among them that share the code of unknown ones.
+        note: how it was read, and why it was left out.
+    """
+
+    name: str
+    taken: str
+    missing: int
+    distinct: int
+    note: str = ""
+    rare: int = 0
+
+
+def fit_columns(
+    frame: Frame, names: Sequence[str], taken: Mapping[str, Taken], codes: Collection[str], least: int
+) -> tuple[tuple[NumberColumn, ...], tuple[CategoryColumn, ...], list[InputColumn]]:
+    """Learn how to encode these columns of the training rows, and say what became of each.
+
+    Args:
+        frame: the training rows.
+        names: of the columns.
+        taken: how the columns were understood.
+        codes: columns whose numbers are codes.
+        least: words that occur less often are unknown ones.
+    """
+    amounts: list[NumberColumn] = []
+    categories: list[CategoryColumn] = []
+    described = []
+    for name in names:
+        column, how = frame[name], taken[name]
+        note, reason = how.note, "it is the same in all training rows"
+        found: NumberColumn | CategoryColumn | None
+        distinct = int(words(column).nunique()) if column.dtype == object else int(column.nunique())
+        if is_date(column) and name not in codes:
+            found = DateColumn.fit(column, how)
+            note = f"{note}; {found.note}" if isinstance(found, DateColumn) else note
+        elif is_number(column) and name not in codes:
+            found = NumberColumn.fit(column, how)
+        elif distinct > max(_MANY_WORDS, len(column) / 2):
+            found, reason = None, "its words differ in most rows, so nothing can be learned"
+        else:
+            found = CategoryColumn.fit(column, least)
+        kind, rare = "left out", 0
+        if isinstance(found, CategoryColumn):
+            categories.append(found)
+            kind = "categories"
+            rare = max(0, distinct - len(found.values))
+        elif found is not None:
+            amounts.append(found)
+            kind = "date" if isinstance(found, DateColumn) else "number"
+        elif column.isna().all():
+            reason = "it is empty in the training rows"
+        if found is None:
+            note = f"{reason}; {note}" if note else reason
+        described.append(InputColumn(name, kind, int(column.isna().sum()), distinct, note, rare))
+    return tuple(amounts), tuple(categories), described
+
+
+def _as_days(column: Any) -> Any:
+    return type(column)(days(column), index=column.index, name=column.name)
+
+
+def _code(word: str) -> str:
+    """Return an integer as one code, whether it is written as 3 or, where cells are empty, as 3.0."""
+    return re.sub(r"^(-?\d+)\.0+$", r"\1", word)
+
+
+def _codes(column: Any) -> Any:
+    return words(column).map(_code, na_action="ignore")

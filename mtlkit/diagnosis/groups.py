@@ -1,0 +1,92 @@
+"""Which tasks belong together: clusters of similar tasks, or all together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+LEAST_WITHIN = 0.25
+"""Least mean similarity of tasks of one group."""
+MOST_BETWEEN = 0.5
+"""Most mean similarity of tasks of different groups, as a fraction of that within groups."""
+LEAST_GROUPED = 2 / 3
+"""Least fraction of the tasks that are in a group of two or more."""
+_KNOWN = 0.8
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Tasks by group, in task order.
+
+    Attributes:
+        groups: all tasks together where there is no evidence for more than one group.
+        within: mean similarity of pairs of one group at the best cut; NaN without any.
+        between: mean similarity of pairs of different groups at the best cut; NaN without any.
+    """
+
+    groups: list[list[int]]
+    within: float = np.nan
+    between: float = np.nan
+
+
+def find_groups(similarity: Array) -> Grouping:
+    """Group tasks by a (K, K) similarity from 0 to 1, or keep all together.
+
+    The tree of average linkage is cut where the mean similarity within groups exceeds that between them
+    most. The cut counts if there are two groups of at least two tasks each, these hold two thirds of the
+    tasks, the similarity within groups is at least 0.25, and that between them at most half of it. So
+    neither one similar pair nor unrelated tasks are groups. ``benchmarks/grouping`` measures how often
+    this finds planted groups, and none where there are none.
+
+    >>> import numpy as np
+    >>> similarity = np.kron(np.eye(2), np.ones((3, 3)))  # two groups of three tasks
+    >>> find_groups(similarity).groups
+    [[0, 1, 2], [3, 4, 5]]
+    >>> find_groups(np.ones((4, 4))).groups
+    [[0, 1, 2, 3]]
+    """
+    count = len(similarity)
+    together = Grouping([list(range(count))] if count else [])
+    rows, columns = np.triu_indices(count, 1)
+    values = similarity[rows, columns]
+    known = np.isfinite(values)
+    if count < 4 or known.mean() < _KNOWN:
+        return together
+    values = np.where(known, values, values[known].mean())
+    labels = _best_cut(values, count)
+    same = labels[rows] == labels[columns]
+    within, between = float(values[same].mean()), float(values[~same].mean())
+    groups = [np.flatnonzero(labels == label).tolist() for label in np.unique(labels)]
+    sizes = [len(group) for group in groups if len(group) > 1]
+    separated = within >= LEAST_WITHIN and between <= MOST_BETWEEN * within
+    if not separated or len(sizes) < 2 or sum(sizes) < LEAST_GROUPED * count:
+        return Grouping(together.groups, within, between)
+    return Grouping(sorted(groups), within, between)
+
+
+def _best_cut(values: Array, count: int) -> NDArray[np.int64]:
+    """Cut the tree over the pairs' similarities where they differ most, in units of their chance."""
+    from scipy.cluster.hierarchy import average
+    from scipy.spatial.distance import squareform
+
+    table = squareform(values)
+    members = [[task] for task in range(count)]
+    labels = np.arange(count)
+    best, best_score = labels.copy(), -np.inf
+    total, inside, pairs_inside = float(values.sum()), 0.0, 0
+    for first, second in average(values.max() - values)[:-1, :2].astype(int):  # the last joins all
+        left, right = members[first], members[second]
+        inside += float(table[np.ix_(left, right)].sum())
+        pairs_inside += len(left) * len(right)
+        members.append(left + right)
+        labels[members[-1]] = len(members)
+        outside = len(values) - pairs_inside
+        gap = inside / pairs_inside - (total - inside) / outside
+        score = gap * np.sqrt(pairs_inside * outside)
+        if score > best_score:
+            best, best_score = labels.copy(), float(score)
+    return best

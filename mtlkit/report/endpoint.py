@@ -1,0 +1,130 @@
+"""The primary endpoint: the one number per run that a comparison is decided by.
+
+By default it is the mean over tasks of the log-ratio to the single-task network of the same seed, or,
+without single-task networks, to the reference. ``primary`` in the settings of a comparison declares
+another one before the runs: ``mean``, ``median`` or ``minimum`` over tasks, or a task's name; behind a
+slash the metric, such as ``mean/auc`` or ``depth/rmse``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mtlkit.errors import SpecError, unknown_name
+from mtlkit.report.histories import Metrics
+from mtlkit.report.results import Comparison, Run, TaskRecord
+from mtlkit.report.statistics import task_log_ratio
+
+OVER_TASKS: dict[str, Callable[[list[float]], Any]] = {
+    "mean": np.mean,
+    "median": np.median,
+    "minimum": np.min,
+}
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A primary endpoint of some tasks.
+
+    Attributes:
+        directions: the metrics of each counted task, and whether higher is better.
+        statistic: over these tasks; for one task, its name.
+        metric: that is named, or empty.
+        left_out: the tasks that do not count.
+    """
+
+    directions: dict[str, dict[str, bool]]
+    statistic: str = "mean"
+    metric: str = ""
+    left_out: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(
+        cls, text: str | None, tasks: Sequence[TaskRecord], over: Sequence[str] | None = None
+    ) -> Endpoint:
+        """Read the setting ``primary``.
+
+        Args:
+            text: the setting; None means ``mean``.
+            tasks: of the comparison.
+            over: the tasks that statistics are taken over; None means all.
+
+        Raises:
+            SpecError: for an unknown task or metric.
+
+        >>> tasks = [TaskRecord("left", {"accuracy": True}), TaskRecord("depth", {"rmse": False})]
+        >>> Endpoint.parse("depth/rmse", tasks).title
+        'depth/rmse'
+        """
+        statistic, _, metric = (text or "mean").partition("/")
+        names = [task.name for task in tasks]
+        if statistic in OVER_TASKS:
+            chosen = [task for task in tasks if over is None or task.name in over]
+        else:
+            chosen = [task for task in tasks if task.name == statistic]
+            if not chosen:
+                raise unknown_name("primary endpoint", statistic, [*OVER_TASKS, *names])
+        for task in chosen:
+            if metric and metric not in task.metrics:
+                known = ", ".join(task.metrics) or "none"
+                raise SpecError(
+                    f"the primary endpoint {text!r} needs the metric {metric!r}, which the task "
+                    f"{task.name!r} does not have; its metrics: {known}"
+                )
+        directions = {
+            task.name: {metric: task.metrics[metric]} if metric else task.directions for task in chosen
+        }
+        left_out = tuple(name for name in names if name not in directions)
+        return cls(directions, statistic, metric, left_out)
+
+    @classmethod
+    def of(cls, comparison: Comparison) -> Endpoint:
+        """Give the endpoint that a comparison declares."""
+        config = comparison.config
+        return cls.parse(config.get("primary"), comparison.tasks, config.get("improvement_over"))
+
+    @property
+    def title(self) -> str:
+        """The setting that declares it."""
+        return f"{self.statistic}/{self.metric}" if self.metric else self.statistic
+
+    def gain(self, metrics: Metrics, baseline: Metrics) -> float:
+        """Give the gain of one run over another, in hundredths of a log-ratio; higher is better.
+
+        >>> endpoint = Endpoint({"left": {"accuracy": True}})
+        >>> round(endpoint.gain({"left": {"accuracy": 0.9}}, {"left": {"accuracy": 0.8}}), 1)
+        11.8
+        """
+        gains = [
+            task_log_ratio(metrics.get(task, {}), baseline.get(task, {}), directions)
+            for task, directions in self.directions.items()
+        ]
+        return float(OVER_TASKS.get(self.statistic, np.mean)(gains)) if gains else math.nan
+
+
+def base_label(comparison: Comparison) -> str | None:
+    """Give the label that gains are measured from: single-task networks, else the reference."""
+    for label in (comparison.baseline, comparison.reference):
+        if label is not None and label in comparison.labels:
+            return label
+    return None
+
+
+def task_log_gains(comparison: Comparison, run: Run) -> dict[str, float]:
+    """Give the log-ratio of each task to the base's run of the same seed, in hundredths."""
+    base = base_label(comparison)
+    found = None if base is None else comparison.find(base, run.seed)
+    baseline: Mapping[str, Mapping[str, float]] = (
+        {} if found is None or found.status == "failed" else found.metrics
+    )
+    return {
+        task.name: task_log_ratio(
+            run.metrics.get(task.name, {}), baseline.get(task.name, {}), task.directions
+        )
+        for task in comparison.tasks
+    }
