@@ -20,8 +20,7 @@ from mtlkit.config.spec import Part, format_spec, parse_call, parse_spec
 from mtlkit.errors import MissingExtraError, MtlkitError, SpecError
 
 try:
-    from huggingface_hub import ModelHubMixin, hf_hub_download
-    from huggingface_hub.constants import CONFIG_NAME, SAFETENSORS_SINGLE_FILE
+    from huggingface_hub import ModelHubMixin
 except ImportError:  # networks can be made and trained without it
 
     class ModelHubMixin:  # type: ignore[no-redef]

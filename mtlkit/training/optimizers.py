@@ -177,7 +177,7 @@ _warned = False
 def _warn_if_fast(method_lr: float, lr: float, methods: list[Method]) -> None:
     """Warn once if the rotations are the fast learner."""
     global _warned
-    rotates = not methods or any("fork" in method.roles for method in methods)
+    rotates = not methods or any(method.forking is not None for method in methods)
     if rotates and method_lr > lr and not _warned:
         _warned = True
         warn_first(

@@ -74,7 +74,6 @@ class PIVRG(GradientAggregator):
     year = 2025
     solves_on_host = True
     idea = "A common descent direction, or a fair bargain"
-    solves_on_host = True
     waived_laws = {
         "single_task": "the equation gives a single gradient g the length |g|^((1-alpha)/(1+alpha))",
     }
