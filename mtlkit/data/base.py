@@ -425,7 +425,7 @@ def register_dataset(name: str, *, replace: bool = False) -> Callable[[Any], Any
         ... class FewDigits(MultiDigits):
         ...     summary = "a handful of digits"
         >>> load_dataset("few_digits(train=8, val=4, test=4)").task_names
-        ('left', 'right', 'parity', 'sum', 'pixels')
+        ('left', 'right', 'parity', 'digit_sum', 'pixels')
     """
     return datasets.register(name, replace=replace)
 
@@ -486,7 +486,7 @@ def load_dataset(
     Example:
         >>> data = load_dataset("multidigits(train=64, val=16, test=16)", seed=1)
         >>> data.task_names
-        ('left', 'right', 'parity', 'sum', 'pixels')
+        ('left', 'right', 'parity', 'digit_sum', 'pixels')
         >>> image, targets = data.train[0]
         >>> image.shape
         torch.Size([1, 22, 22])

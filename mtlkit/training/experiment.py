@@ -126,7 +126,7 @@ def train(
     >>> result.fit.step
     1
     >>> sorted(result.metrics)
-    ['left', 'parity', 'pixels', 'right', 'sum']
+    ['digit_sum', 'left', 'parity', 'pixels', 'right']
     """
     source = "train"
     if isinstance(config, str | os.PathLike):

@@ -86,7 +86,7 @@ class Trainer:
     >>> trainer.fit(loader, epochs=2).step
     8
     >>> sorted(trainer.evaluate(loader)["sum"])
-    ['loss', 'mae', 'mse']
+    ['loss', 'mae', 'mse', 'r2', 'rmse']
     """
 
     def __init__(
