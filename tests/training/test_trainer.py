@@ -255,7 +255,7 @@ def test_the_second_pass_is_made_on_the_same_batch_and_counts_once_in_batch_norm
     assert len(seen) == 6  # not one without a second pass
     with torch.no_grad():
         last = nn.functional.mse_loss(model.train()(x[8:])["value"], y[8:])
-    torch.testing.assert_close(seen[-1][0], last)
+    torch.testing.assert_close(seen[-1]["value"], last)
     for name, value in statistics[0].items():
         assert torch.equal(value, statistics[1][name]), name
 
