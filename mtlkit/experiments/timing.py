@@ -52,7 +52,7 @@ def time_steps(
             model, tasks, _ = build_model(config, dataset=dataset, change=network_change(job))
             model.to(device).train()
             steppers[label] = make_stepper(model, tasks, make_optimizer(config, model))
-        except Exception:  # the error will show up in its own run
+        except (Exception, SystemExit):  # the error will show up in its own run
             continue
         if not batches:
             loader = dataset.loader("train", config.batch_size, seed=config.seed)
@@ -67,7 +67,7 @@ def time_steps(
             begun = time.perf_counter()
             try:
                 steppers[label](batch)
-            except Exception:
+            except (Exception, SystemExit):
                 if label == reference:
                     return {}
                 del steppers[label]
