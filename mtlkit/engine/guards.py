@@ -275,7 +275,7 @@ class Guards:
 
 def check_module(method: Any) -> None:
     """Check that nothing has taken hold of a method that trains."""
-    if torch.jit.is_tracing():
+    if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
         raise UsageError("torch.jit.trace keeps no merge of gradients: call model.eval() before it")
     if type(method).__module__.startswith("torch.distributed.fsdp"):
         raise UsageError(

@@ -14,6 +14,7 @@ import pytest
 import mtlkit
 from tests.engine.run_compiled import SEVERAL_LOSSES
 
+pytestmark = pytest.mark.timeout(3600)  # 90 s of one core, all of it in the set-up of the first test
 ROOT = Path(__file__).parents[2]
 # all that draw at random, and one of each other kind
 DOZEN = ("pcgrad", "gradvac", "graddrop", "rlw", "random", "relobralo")
