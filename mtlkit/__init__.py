@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mtlkit.deployment.loading import load
     from mtlkit.diagnosis import diagnose
     from mtlkit.engine.step import Step
+    from mtlkit.experiments.compare import compare
     from mtlkit.experiments.tuning.study import tune
     from mtlkit.method.aggregator import GradientAggregator
     from mtlkit.method.create import create_method
@@ -53,6 +54,7 @@ __all__ = [
     "Trainer",
     "__version__",
     "backward",
+    "compare",
     "create_architecture",
     "create_method",
     "diagnose",
@@ -82,6 +84,7 @@ _LAZY = {
     "Task": "mtlkit.tasks",
     "Trainer": "mtlkit.training.trainer",
     "backward": "mtlkit.method.dropins",
+    "compare": "mtlkit.experiments.compare",
     "create_architecture": "mtlkit.architectures.create",
     "create_method": "mtlkit.method.create",
     "diagnose": "mtlkit.diagnosis",

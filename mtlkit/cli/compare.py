@@ -10,13 +10,13 @@ import typer
 
 from mtlkit.cli import app
 from mtlkit.cli.notes import warnings_as_notes
-from mtlkit.cli.options import with_settings
+from mtlkit.cli.options import command_of, with_settings
 from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import ConfigError
 from mtlkit.experiments.compare_config import CONFIG, CompareConfig
 
 
-@app.command()
+@app.command(cls=command_of(CompareConfig))
 @with_settings(CompareConfig)
 def compare(
     config: Annotated[
@@ -29,19 +29,28 @@ def compare(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", file_okay=False, help="Folder; one that is half done is completed."
+            "--output", "-o", file_okay=False, help="Output folder; unfinished runs are resumed."
         ),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would run and about how long; train nothing.")
+    ] = False,
+    same_budget: Annotated[
+        bool,
+        typer.Option("--same-budget", help="Train each single-task network for 1/K of the steps."),
+    ] = False,
     **flags: Any,
 ) -> None:
     """Compare methods: every method with every seed, single-task baselines, statistics, a report.
 
     Example: [bold]mtlkit compare --data multidigits --methods sum,pcgrad,rotograd -o runs/mine[/bold]
 
-    The same command goes on where it was stopped or killed.
+    The same command resumes a comparison that was stopped or killed.
     """
-    if demo and config is not None:
-        raise ConfigError("--demo and --config exclude each other: each says what to compare")
+    if same_budget:
+        flags["single_task"] = "same_budget"
+    if demo and (config is not None or dry_run):
+        raise ConfigError("--demo excludes --config and --dry-run: it is a comparison of its own")
     if demo:
         _demo(flags, Path("runs/demo") if output is None else output)
         return
@@ -52,6 +61,12 @@ def compare(
         settings["small"] = {k: v for k, v in settings["small"].items() if k not in flags}
     chosen = CompareConfig.make({**settings, **flags}, source, budget)
     folder = output if output is not None else _default_folder(config, chosen)
+    if dry_run:
+        from mtlkit.experiments.dry_run import describe_plan
+
+        with warnings_as_notes():
+            typer.echo("\n".join(describe_plan(chosen, folder)))
+        return
     _run(chosen, folder, ["-c", str(folder / CONFIG), "-o", str(folder)])
 
 
@@ -68,10 +83,10 @@ def _demo(changes: dict[str, Any], folder: Path) -> None:
 
 
 def _run(chosen: Any, folder: Path, resume: list[str]) -> Any:
-    """Run and print a comparison; ``resume`` are the arguments of the command that goes on with it."""
-    from mtlkit.experiments.compare import Stopped
-    from mtlkit.experiments.compare import compare as run_comparison
-    from mtlkit.experiments.live_table import print_table
+    """Run and print a comparison; ``resume`` are the arguments of the command that resumes it."""
+    typer.echo(f"loading the data; output: {folder}", err=True)  # torch alone takes seconds
+    from mtlkit.experiments.compare import Stopped, run_comparison, seconds_per_seed
+    from mtlkit.experiments.terminal import print_table
     from mtlkit.report.tables import build_table
 
     with warnings_as_notes():
@@ -79,16 +94,20 @@ def _run(chosen: Any, folder: Path, resume: list[str]) -> Any:
             comparison = run_comparison(chosen, folder)
         except Stopped as stop:
             again = shlex.join(["mtlkit", "compare", *resume])
-            typer.echo(f"{stop}; go on with: {again}", err=True)
+            typer.echo(f"{stop}; resume with: {again}", err=True)
             raise typer.Exit(130) from None
     typer.echo(comparison.title)
-    print_table(build_table(comparison))
-    failed = [run for run in comparison.runs if run.status == "failed"]
+    table = build_table(comparison)
+    print_table(table)
+    seconds = seconds_per_seed(chosen, comparison)
+    if table.verdict.labels("not decided") and chosen.minutes is None and 0 < seconds < 60:
+        typer.echo(f"one more seed takes about {seconds:.0f} s: --minutes 10 runs as many as fit")
+    failed = [run for run in comparison.runs if run.error]
     for run in failed:
         typer.echo(f"failed: {run.label}, seed {run.seed}: {run.error}", err=True)
     if failed:
         typer.echo(f"tracebacks: error.log in the runs' folders below {folder / 'runs'}", err=True)
-    typer.echo(f"tables: {folder / 'table.md'}, table.tex, table.csv; runs: {folder / 'results.jsonl'}")
+    typer.echo(f"tables: {folder / 'table.md'}, table.tex, table.csv; runs: {folder / 'results.csv'}")
     typer.echo(f"report: {folder / 'report.html'}")
     if failed:
         raise typer.Exit(1)

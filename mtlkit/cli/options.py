@@ -91,7 +91,7 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter | None:
     info = typer.Option(
         *names,
         help=escape((field.description or "").replace("`", "") + _default(field)),
-        rich_help_panel=display(field).panel,
+        rich_help_panel=_panel(name, field),
         show_default=False,
         metavar=_metavar(field.annotation),
     )
@@ -101,6 +101,17 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter | None:
         default=None,
         annotation=Annotated[kind | None, info],
     )
+
+
+_BASIC = frozenset(
+    {"data", "method", "methods", "architecture", "epochs", "steps", "batch_size", "lr", "seed", "seeds"}
+    | {"output", "jobs", "minutes", "trials", "tuned"}
+)
+"""Settings that most people change; the help shows the others below."""
+
+
+def _panel(name: str, field: FieldInfo) -> str:
+    return "Options" if name in _BASIC else f"Advanced: {display(field).panel.lower()}"
 
 
 def _kind(annotation: Any) -> Any:

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import typing
 from collections import abc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -39,7 +39,7 @@ class ClassSource:
 
     module: str
     node: ast.ClassDef
-    names: abc.Mapping[str, Any]
+    names: Mapping[str, Any]
     """What the names of its module stand for, where that is known."""
     bases: list[ClassSource] = field(default_factory=list)
 
@@ -109,11 +109,13 @@ def built_in() -> tuple[dict[str, ClassSource], dict[str, str]]:
     classes: dict[str, ClassSource] = {}
     methods: dict[str, ClassSource] = {}
     aliases: dict[str, str] = {}
-    names = _Names()
+    everywhere = _Names()  # what one module may import from another
     pending = []
     for path in sorted((_PACKAGE / "weighting").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         module = ".".join(path.relative_to(_PACKAGE.parent).with_suffix("").parts)
+        everywhere.read(tree)
+        names = _Names(everywhere)
         names.read(tree)
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
@@ -156,9 +158,10 @@ def base_class() -> ClassSource:
 class _Names(dict[str, Any]):
     """What names stand for: constants and types of modules, read when they are asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: Mapping[str, Any] | None = None) -> None:
         super().__init__(_KNOWN)
         self._values: dict[str, ast.expr] = {}
+        self._others = {} if others is None else others
 
     def read(self, tree: ast.Module) -> None:
         """Add the assignments of a module."""
@@ -167,12 +170,12 @@ class _Names(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         if name not in self._values:
-            raise KeyError(name)
+            return self._others[name]
         self[name] = value = _evaluate(self._values[name], self, Any)
         return value
 
 
-def _evaluate(node: ast.expr | None, names: abc.Mapping[str, Any], default: Any) -> Any:
+def _evaluate(node: ast.expr | None, names: Mapping[str, Any], default: Any) -> Any:
     """The value of an expression of plain values and known names; ``default`` for any other."""
     if node is None:
         return default

@@ -28,6 +28,13 @@ def train(
         str | None,
         typer.Option(help="'auto': go on from the newest good checkpoint; or a checkpoint's path."),
     ] = None,
+    tuned: Annotated[
+        Path | None,
+        typer.Option(
+            "--tuned",
+            help="Folder of mtlkit tune: train its best method, or the one that --method names.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Build everything, say what would be done, and stop.")
     ] = False,
@@ -42,6 +49,10 @@ def train(
     from mtlkit.training.accelerators import Interrupted
 
     settings: dict[str, Any] = {} if config is None else read_yaml(config)
+    if tuned is not None:
+        from mtlkit.experiments.tuning.winners import Winners
+
+        settings |= Winners.load(tuned).training(flags.pop("method", None))
     if config is not None and resume == "auto" and "output" not in flags:
         settings = _follow_folder(config, settings)
     chosen = TrainConfig.make({**settings, **flags}, str(config) if config and not flags else "train")

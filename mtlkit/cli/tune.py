@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
-import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from mtlkit.cli import app
-from mtlkit.cli.options import with_settings
+from mtlkit.cli.notes import warnings_as_notes
+from mtlkit.cli.options import command_of, with_settings
 from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import ConfigError
+from mtlkit.experiments.entries import split_specs
 from mtlkit.experiments.tuning.config import TuneConfig
 
 
-@app.command()
+@app.command(cls=command_of(TuneConfig))
 @with_settings(TuneConfig)
 def tune(
     config: Annotated[
@@ -27,7 +27,7 @@ def tune(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", file_okay=False, help="Folder; one that is half done is completed."
+            "--output", "-o", file_okay=False, help="Output folder; unfinished trials are resumed."
         ),
     ] = None,
     space: Annotated[
@@ -42,9 +42,10 @@ def tune(
     """Search settings for every method: the same number of trials each, judged on validation only.
 
     Example: [bold]mtlkit tune --data multidigits --methods sum,cagrad,rotograd --trials 20 -o
-    runs/tune[/bold], then [bold]mtlkit compare --tuned runs/tune[/bold]
+    runs/tune[/bold], then [bold]mtlkit compare --tuned runs/tune[/bold] or
+    [bold]mtlkit train --tuned runs/tune[/bold]
 
-    The same command goes on where it was stopped or killed. Several at once share the work.
+    The same command resumes a search that was stopped or killed. Several at once share the work.
     """
     settings: dict[str, Any] = {} if config is None else read_yaml(config)
     if space:
@@ -62,7 +63,7 @@ def _search(text: str) -> tuple[str, Any]:
         )
     values = values.strip()
     if values.startswith("[") and values.endswith("]"):
-        return name.strip(), [_value(word.strip()) for word in values[1:-1].split(",")]
+        return name.strip(), [_value(word) for word in split_specs(values[1:-1])]
     return name.strip(), values
 
 
@@ -71,24 +72,21 @@ def _value(word: str) -> Any:
 
 
 def _run(chosen: TuneConfig, folder: Path) -> None:
-    from rich.console import Console
-
+    typer.echo(f"loading the data; output: {folder}", err=True)  # torch alone takes seconds
     from mtlkit.experiments.compare import Stopped
+    from mtlkit.experiments.terminal import make_console, winners_table
     from mtlkit.experiments.tuning.page import PAGE
     from mtlkit.experiments.tuning.plan import CONFIG
-    from mtlkit.experiments.tuning.progress import winners_table
     from mtlkit.experiments.tuning.study import tune as search
 
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: typer.echo(f"note: {message}", err=True)
+    with warnings_as_notes():
         try:
             made = search(chosen, folder)
         except Stopped as stop:
             again = shlex.join(["mtlkit", "tune", "-c", str(folder / CONFIG), "-o", str(folder)])
-            typer.echo(f"{stop}; go on with: {again}", err=True)
+            typer.echo(f"{stop}; resume with: {again}", err=True)
             raise typer.Exit(130) from None
-    console = Console() if sys.stdout.isatty() else Console(width=220)
-    console.print(winners_table(made.trials, made.spaces, made.winners.trials))
+    make_console().print(winners_table(made.trials, made.spaces, made.winners.trials))
     typer.echo(
         "Improvement of validation metrics over a plain run of the sum with the given settings; "
         "nothing was tested."
@@ -99,6 +97,7 @@ def _run(chosen: TuneConfig, folder: Path) -> None:
             typer.echo(f"failed: {label}, {len(errors)} of {len(known)}: {errors[0]}", err=True)
     typer.echo(f"winners: {folder / 'winners.yaml'}; page: {folder / PAGE}")
     typer.echo(f"compare them on new seeds: mtlkit compare --tuned {shlex.quote(str(folder))}")
+    typer.echo(f"train the best one: mtlkit train --tuned {shlex.quote(str(folder))}")
     if made.failed:
         typer.echo(f"no trial ended well: {', '.join(made.failed)}", err=True)
         raise typer.Exit(1)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -128,23 +129,22 @@ class FeatureShare:
 
 @dataclass(frozen=True)
 class Simplex:
-    """One weight of zero or more per task, which sum to the number of tasks.
+    """One weight above zero per task, which sum to the number of tasks.
 
-    Drawn evenly: all such weightings are equally likely. Equal weights are 1 each, so that the total is
-    as large as the plain sum.
+    They are drawn on a logarithmic scale, so that losses whose scales differ by a factor of 10^4 can be
+    balanced. Equal weights are 1 each, so that the total is as large as the plain sum.
 
-    >>> Simplex().weights([0.5, 0.5])
-    [1.0, 1.0]
+    >>> Simplex().weights([1.0, 1.0]), Simplex().weights([0.01, 100.0])
+    ([1.0, 1.0], [0.0002, 2.0])
     """
 
-    axis = Uniform(0.001, 0.999)
-    """Range of the numbers, one per task, that make a weighting; all 0.5 gives equal weights."""
+    axis = LogUniform(0.01, 100.0)
+    """Range of the numbers, one per task, that make a weighting; equal numbers give equal weights."""
 
     def weights(self, numbers: Sequence[float]) -> list[float]:
-        """The weighting: exponential variables, divided by their mean."""
-        drawn = [-math.log(number) for number in numbers]
-        mean = sum(drawn) / len(drawn)
-        return [_short(value / mean) for value in drawn]
+        """Divide the numbers by their mean."""
+        mean = sum(numbers) / len(numbers)
+        return [_short(number / mean) for number in numbers]
 
     def __str__(self) -> str:
         return "simplex"
@@ -183,10 +183,10 @@ _ACCEPTED = "give log(1e-4, 1e-2), uniform(0, 1), or a list of values such as [0
 
 def _number(value: Any) -> Any:
     if isinstance(value, str):  # YAML 1.1 reads 1e-4 as a string
-        try:
+        with suppress(ValueError):
+            return int(value)
+        with suppress(ValueError):
             return float(value)
-        except ValueError:
-            return value
     return value
 
 

@@ -197,7 +197,10 @@ class Settings(BaseModel):
         key = str(first["loc"][0])
         field = cls.model_fields[key]
         if first["type"] == "missing":
-            return ConfigError(f"{source}: {display(field).missing or f'the key {key!r} is missing'}")
+            flag = source in ("compare", "tune", "train")  # settings of the command line
+            named = f"--{key.replace('_', '-')}" if flag else f"the key {key!r}"
+            hint = f"; {display(field).missing}" if display(field).missing else ""
+            return ConfigError(f"{source}: {named} is missing{hint}")
         if raised is not None:
             return ConfigError(f"{source}, {key!r}: {raised}")
         wanted = accepted(field)

@@ -1,57 +1,49 @@
-"""Methods times seeds on one data set, with the paper's statistics: what ``mtlkit compare`` does.
+"""Methods times seeds on one data set, with statistics and a report: what ``mtlkit compare`` does.
 
 For every seed all methods start from the same weights and see the same batches; the checkpoint with the
-lowest sum of validation losses is tested. A folder of a comparison can be completed at any time: what is
-finished is read, what was begun goes on from its last checkpoint.
+best validation (the mean over tasks of log-ratios of their metrics, whatever the scales) is tested. A
+comparison can be resumed at any time: finished runs are read, others resume from their checkpoints.
 """
 
 from __future__ import annotations
 
-import datetime
-import json
 import os
-import platform
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-import yaml
-
-from mtlkit._version import __version__
 from mtlkit.config.files import write_text
 from mtlkit.config.launching import refuse_launcher
-from mtlkit.config.logs import plain_values
-from mtlkit.errors import ConfigError, MtlkitError, UsageError, unknown_name
-from mtlkit.experiments.compare_config import CONFIG, CompareConfig
+from mtlkit.config.yaml_files import read_yaml
+from mtlkit.errors import ConfigError, MissingExtraError, UsageError, unknown_name
+from mtlkit.experiments.compare_config import CompareConfig
+from mtlkit.experiments.compare_result import CompareResult, to_tidy_csv
 from mtlkit.experiments.entries import SINGLE_TASK
-from mtlkit.experiments.jobs import FREE, Job, Outcome, forget_data, read_outcome, write_json
-from mtlkit.experiments.launchers import choose_launcher, cores, number_of_jobs
-from mtlkit.experiments.live_table import LiveTable
+from mtlkit.experiments.header import threads_of, write_header
+from mtlkit.experiments.jobs import Job, Outcome, forget_data, load_data, read_outcome
+from mtlkit.experiments.launchers import choose_launcher, number_of_jobs
 from mtlkit.experiments.preflight import check_first_step
-from mtlkit.experiments.timing import time_steps
+from mtlkit.experiments.progress import Display
+from mtlkit.experiments.terminal import render_table
+from mtlkit.experiments.timing import TIMING, known_or_timed
 from mtlkit.experiments.weightings import front_entries
 from mtlkit.report.endpoint import Endpoint
 from mtlkit.report.histories import HistoryRow, read_history
 from mtlkit.report.report import write_report
 from mtlkit.report.results import (
     ONE_EACH,
+    SIMPLE,
     Comparison,
     Run,
     TaskRecord,
     append_result,
-    read_header,
     run_folder,
     write_history,
 )
 from mtlkit.report.tables import build_table, table_files
 from mtlkit.tasks import Task
-from mtlkit.training.config import TrainingSettings
 
-TIMING = "timing.json"
+_MOST_SEEDS = 50
 
 
 class Stopped(KeyboardInterrupt):
@@ -62,91 +54,81 @@ class Stopped(KeyboardInterrupt):
         self.folder = folder
 
 
-@dataclass
-class _Plan:
-    jobs: list[Job]
-    tasks: list[str]
-
-    def parts(self, label: str, seed: int) -> list[Job]:
-        return [job for job in self.jobs if job.label == label and job.seed == seed]
-
-
 def compare(
-    config: CompareConfig, output: str | os.PathLike[str], *, progress: bool | None = None
-) -> Comparison:
-    """Run what is not yet done of a comparison, then write tables and the report.
+    config: CompareConfig | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    progress: bool | None = None,
+    **settings: Any,
+) -> CompareResult:
+    """Compare methods: every method with every seed, single-task baselines, statistics, a report.
+
+    Call it again with the same output folder to resume a comparison that was stopped or killed, or to
+    add methods and seeds.
 
     Args:
-        config: what to compare.
-        output: folder of the comparison; one that is half done is completed.
+        config: keys and values of :class:`~mtlkit.experiments.compare_config.CompareConfig`, or a YAML
+            file of them.
+        output: folder of the comparison; unfinished runs in it are resumed.
         progress: False shows nothing; None a live table on a terminal, and lines elsewhere.
+        **settings: keys and values that are added to ``config``.
 
     Raises:
         ConfigError: for settings that do not fit the data, or another comparison in ``output``.
         Stopped: after Ctrl-C or SIGTERM.
         LaunchError: under torchrun or ``accelerate launch``.
+
+    >>> import mtlkit, tempfile
+    >>> found = mtlkit.compare(
+    ...     data="multidigits(train=64, val=32, test=32)",
+    ...     methods=["sum", "imtl_g"],
+    ...     seeds=1, epochs=1, timing=0, jobs=1, single_task=False,
+    ...     output=tempfile.mkdtemp(),
+    ...     progress=False,
+    ... )
+    >>> sorted(found.frame()["method"].unique())
+    ['imtl_g', 'sum']
     """
+    if output is None:
+        raise ConfigError("compare() needs output=, the folder of the comparison, such as 'runs/mine'")
+    if isinstance(config, str | os.PathLike):
+        chosen = CompareConfig.make({**read_yaml(config), **settings}, os.fspath(config))
+    elif isinstance(config, CompareConfig):
+        chosen = CompareConfig.make({**config.settings, **settings}) if settings else config
+    else:
+        chosen = CompareConfig.make({**(config or {}), **settings})
+    return CompareResult(run_comparison(chosen, output, progress=progress), Path(output))
+
+
+def run_comparison(
+    config: CompareConfig, output: str | os.PathLike[str], *, progress: bool | None = None
+) -> Comparison:
+    """Run what is not yet done of a comparison, then write tables and the report."""
     refuse_launcher("mtlkit compare")
-    folder = Path(output)
-    tasks = _task_records(config)
-    threads = _threads(folder, config)
-    plan = _Plan(
-        plan_jobs(config, folder, [task.name for task in tasks], threads), [t.name for t in tasks]
-    )
-    finished = [job for job in plan.jobs if read_outcome(job) is not None]  # also checks settings
-    waiting = [job for job in plan.jobs if job not in finished]
-    check_first_step(waiting, elsewhere=config.launcher == "submitit")
-    _write_header(config, folder, tasks, threads)
-    comparison = Comparison.load(folder)
-    for run in comparison.recovered:
-        append_result(folder, run)
-    planned: dict[str, int] = {}
-    for job in plan.jobs:
-        planned[job.label] = planned.get(job.label, 0) + 1
-    table = LiveTable(comparison, planned, progress)
-    try:
-        with table:
-            ratios = _timing(config, folder, plan, table)
-            for job in finished:
-                table.found(job)
-            for label, seed in dict.fromkeys((job.label, job.seed) for job in finished):
-                _record(comparison, folder, plan, label, seed, ratios)
-            if waiting:
-
-                def ended(job: Job, outcome: Outcome) -> None:
-                    table.ended(job, outcome)
-                    failure = (job, outcome.error) if outcome.error else None
-                    _record(comparison, folder, plan, job.label, job.seed, ratios, failure)
-
-                number = number_of_jobs(config.jobs, config.device)
-                launcher = choose_launcher(
-                    config.launcher, folder, number, len(waiting), config.launcher_options
-                )
-                launcher.run(waiting, table.started, ended)
-    except KeyboardInterrupt:
-        if any(run.status == "done" for run in comparison.runs):
-            write_tables(Comparison.load(folder), folder)
-        raise Stopped(folder) from None
-    _check_equal_starts(plan)
-    made = Comparison.load(folder)
-    write_tables(made, folder)
+    made = _Work(config, Path(output)).run(progress)
+    seeds = _seeds_that_fit(config, made)
+    if len(seeds) > len(config.seeds):
+        made = _Work(config.model_copy(update={"seeds": seeds}), Path(output)).run(progress)
     return made
 
 
 def plan_jobs(config: CompareConfig, folder: Path, tasks: Sequence[str], threads: int = 1) -> list[Job]:
-    """All trainings of a comparison, seed by seed."""
+    """List all trainings of a comparison, seed by seed."""
     jobs = []
     common: dict[str, Any] = {
         "threads": threads,
         "device": config.device,
         "keep_weights": config.keep_weights,
     }
+    divisor = len(tasks) if config.single_task == "same_budget" else 1
     for seed in config.seeds:
         if config.single_task:
             for index, task in enumerate(tasks):
                 path = folder / "runs" / run_folder(SINGLE_TASK, seed) / f"task{index}"
                 train = {**config.train, "method": "sum"}
-                jobs.append(Job(str(path), SINGLE_TASK, seed, train, task, **common))
+                jobs.append(
+                    Job(str(path), SINGLE_TASK, seed, train, task, divide_steps=divisor, **common)
+                )
         for entry in (*config.entries, *front_entries(config, tasks)):
             path = folder / "runs" / run_folder(entry.label, seed)
             train = {**config.train, "method": entry.method, **entry.settings}
@@ -156,14 +138,16 @@ def plan_jobs(config: CompareConfig, folder: Path, tasks: Sequence[str], threads
 
 
 def write_tables(comparison: Comparison, folder: str | os.PathLike[str]) -> Path:
-    """Write ``table.md``, ``table.tex``, ``table.csv`` and ``report.html``; the last one's path."""
+    """Write ``table.*``, ``results.csv`` and ``report.html``; return the path of the last one."""
     path = Path(folder)
     for name, text in table_files(build_table(comparison)).items():
         write_text(path / name, text)
+    write_text(path / "results.csv", to_tidy_csv(comparison))
     return write_report(comparison, path / "report.html")
 
 
-def _task_records(config: CompareConfig) -> list[TaskRecord]:
+def task_records(config: CompareConfig) -> list[TaskRecord]:
+    """Load the data set and describe its tasks."""
     from mtlkit.data import load_dataset
 
     forget_data()
@@ -179,198 +163,167 @@ def _task_records(config: CompareConfig) -> list[TaskRecord]:
     return records
 
 
-def _threads(folder: Path, config: CompareConfig) -> int:
-    """Threads per run, as in the comparison's first call: they change the order of sums."""
-    try:
-        header = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
-        return int(header["config"]["threads"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return max(1, cores() // number_of_jobs(config.jobs, config.device))
+def first_jobs(config: CompareConfig, jobs: Sequence[Job]) -> dict[str, Job]:
+    """Return one job of every method, by label."""
+    firsts = {job.label: job for job in reversed(jobs) if job.task is None}
+    return {entry.label: firsts[entry.label] for entry in config.entries}
 
 
-def _write_header(config: CompareConfig, folder: Path, tasks: list[TaskRecord], threads: int) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "comparison.json"
-    old: dict[str, Any] = {}
-    if path.is_file():
-        old = read_header(folder)
-        if [task["name"] for task in old.get("tasks", ())] != [task.name for task in tasks]:
-            raise ConfigError(
-                f"{folder} holds a comparison of other tasks; choose another output folder"
-            )
-    before = old.get("config") or {}
-    labels = ([SINGLE_TASK] if config.single_task else []) + [entry.label for entry in config.entries]
-    earlier = [label for label in before.get("order", ()) if label not in labels]
-    methods = {k: v for k, v in before.get("methods", {}).items() if k in earlier}
-    described = {
-        **{key: value for key, value in config.train.items() if value is not None},
-        "normalize": config.normalize,
-        "methods": {entry.label: _described(entry) for entry in config.entries} | methods,
-        "seeds": list(config.seeds),
-        "threads": threads,
-        "order": labels + earlier,
-    }
-    if config.improvement_over is not None:
-        described["improvement_over"] = list(config.improvement_over)
-    if config.primary is not None:
-        described["primary"] = config.primary
-    if config.single_task_row is not None:
-        described["single_task_row"] = dict(config.single_task_row)
-    _check_settings(folder, before, plain_values(described))
-    Comparison(
-        title=config.title or f"{config.data}: {len(config.entries)} methods",
-        tasks=tasks,
-        config=described,
-        versions=old.get("versions") or _versions(threads),
-        baseline=SINGLE_TASK if config.single_task or SINGLE_TASK in earlier else None,
-        reference=config.reference,
-        split=old.get("split", "test"),
-        tuning=config.tuning,
-    ).save_header(folder)
-    text = yaml.safe_dump(plain_values(config.settings), sort_keys=False, allow_unicode=True)
-    write_text(folder / CONFIG, text)
+class _Work:
+    """One call of a comparison: its trainings, and what is known of them."""
 
+    def __init__(self, config: CompareConfig, folder: Path) -> None:
+        self.config, self.folder = config, folder
+        self.tasks = task_records(config)
+        self.threads = threads_of(folder, config)
+        names = [task.name for task in self.tasks]
+        self.jobs = plan_jobs(config, folder, names, self.threads)
+        self.outcomes: dict[str, Outcome] = {}  # of the trainings that have ended, by folder
+        self.ratios: dict[str, float] = {}
 
-def _check_settings(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse settings that the finished runs, maybe of other seeds and methods, did not have."""
-    if not before:
-        return
-    done = {run.label for run in Comparison.load(folder).runs if run.status == "done"}
-    fields = TrainingSettings.model_fields
-    # a key that is missing was None, or was no setting yet
-    known = {*before, *(key for key, field in fields.items() if field.default is None)} - FREE
-    pairs = {key: (before.get(key), now.get(key)) for key in ("normalize", *fields) if key in known}
-    for label in done.intersection(before.get("methods", {}), now["methods"]):
-        pairs[f"method {label!r}"] = (before["methods"][label], now["methods"][label])
-    changed = [f"{key} was {old!r}, now {new!r}" for key, (old, new) in pairs.items() if old != new]
-    if changed and done:
-        raise ConfigError(
-            f"{folder} holds runs with other settings ({'; '.join(changed)}), and figures of different "
-            "settings do not belong in one table; choose another output folder, or delete this one"
+    def run(self, progress: bool | None) -> Comparison:
+        config, folder = self.config, self.folder
+        finished, waiting = [], []
+        for job in self.jobs:
+            outcome = read_outcome(job)  # also checks settings
+            if outcome is None:
+                waiting.append(job)
+            else:
+                finished.append(job)
+                self.outcomes[job.folder] = outcome
+        check_first_step(waiting, elsewhere=config.launcher == "submitit")
+        write_header(config, folder, self.tasks, self.threads)
+        self.comparison = comparison = Comparison.load(folder)
+        for run in comparison.recovered:
+            append_result(folder, run)
+        show = Display(comparison.title, len(self.jobs), self._table, progress)
+        try:
+            with show:
+                show.found(len(finished))
+                if waiting:
+                    show.note(f"{len(waiting)} trainings to run in {folder}")
+                self.ratios = known_or_timed(
+                    folder / TIMING,
+                    first_jobs(config, self.jobs),
+                    config.reference,
+                    config.timing,
+                    show.note,
+                )
+                for label, seed in dict.fromkeys((job.label, job.seed) for job in finished):
+                    self._record(label, seed)
+                self._add_simple_rows(show)
+                if waiting:
+                    number = number_of_jobs(config.jobs, config.device)
+                    launcher = choose_launcher(
+                        config.launcher, folder, number, len(waiting), config.launcher_options
+                    )
+
+                    def ended(job: Job, outcome: Outcome) -> None:
+                        show.ended(job, "done", outcome.error)
+                        self.outcomes[job.folder] = outcome
+                        self._record(job.label, job.seed)
+
+                    launcher.run(waiting, show.started, ended)
+        except KeyboardInterrupt:
+            if any(run.status == "done" for run in comparison.runs):
+                write_tables(Comparison.load(folder), folder)
+            raise Stopped(folder) from None
+        self._check_equal_starts()
+        made = Comparison.load(folder)
+        write_tables(made, folder)
+        return made
+
+    def _table(self) -> Any:
+        from rich.console import Console
+
+        if not self.comparison.runs:
+            return ""
+        return render_table(build_table(self.comparison), Console(stderr=True).width)
+
+    def _record(self, label: str, seed: int) -> None:
+        """Append a run to the results once all its trainings have ended.
+
+        Of single-task networks, those that failed lack their task's metrics only.
+        """
+        parts = [job for job in self.jobs if job.label == label and job.seed == seed]
+        ended = [(job, self.outcomes[job.folder]) for job in parts if job.folder in self.outcomes]
+        if len(ended) < len(parts):
+            return
+        known = [(job, outcome) for job, outcome in ended if not outcome.error]
+        method = parts[0].train["method"] if parts[0].task is None else ONE_EACH
+        run = Run(label, seed, method=method, step_ratio=self.ratios.get(label), kind=parts[0].kind)
+        run.error = "; ".join(
+            outcome.error if job.task is None else f"{job.task}: {outcome.error}"
+            for job, outcome in ended
+            if outcome.error
         )
-
-
-def _described(entry: Any) -> Any:
-    extra: dict[str, Any] = dict(entry.settings)
-    if entry.extra_capacity is not None:
-        extra["extra_capacity"] = entry.extra_capacity or True
-    return {"method": entry.method, **extra} if extra else entry.method
-
-
-def _versions(threads: int) -> dict[str, str]:
-    import numpy
-
-    return {
-        "mtlkit": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-        "platform": platform.platform(),
-        "processor": _processor(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        "threads per run": str(threads),
-        "started": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": shlex.join([_program(), *sys.argv[1:]]),
-    }
-
-
-def _program() -> str:
-    name = Path(sys.argv[0]).name
-    return "mtlkit" if name == "__main__.py" else name
-
-
-def _processor() -> str:
-    name = platform.processor() or platform.machine()
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                name = line.split(":", 1)[1].strip()
-                break
-    except OSError:
-        pass
-    return f"{name}, {os.cpu_count()} cores"
-
-
-def _timing(config: CompareConfig, folder: Path, plan: _Plan, table: LiveTable) -> dict[str, float]:
-    """Step times from ``timing.json``, or measured now; a resumed comparison keeps the old ones."""
-    if config.reference is None:
-        return {}
-    path = folder / TIMING
-    known = _known_ratios(path, config.reference)
-    firsts = {job.label: job for job in reversed(plan.jobs) if job.task is None}
-    firsts = {entry.label: firsts[entry.label] for entry in config.entries}
-    missing = [label for label in firsts if label not in known]
-    if config.timing == 0 or not missing:
-        return known
-    chosen = {label: firsts[label] for label in dict.fromkeys([config.reference, *missing])}
-
-    def report(done: int, total: int) -> None:
-        table.note(f"timing a step of {len(chosen)} methods: round {done} of {total}")
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(next(iter(chosen.values())).threads)
-    try:
-        found = time_steps(chosen, config.reference, config.timing, report)
-    except MtlkitError:
-        found = {}  # the error will show up in the runs themselves
-    finally:
-        torch.set_num_threads(threads)
-    known = found | known
-    write_json(path, {"rounds": config.timing, "reference": config.reference, "ratios": known})
-    return known
-
-
-def _known_ratios(path: Path, reference: str) -> dict[str, float]:
-    """The step times of ``timing.json`` as multiples of this reference's; none where it has none."""
-    if not path.is_file():
-        return {}
-    timing = json.loads(path.read_text(encoding="utf-8"))
-    ratios: dict[str, float] = timing["ratios"]
-    if timing.get("reference", reference) != reference:
-        unit = ratios.get(reference)
-        ratios = {} if unit is None else {label: ratio / unit for label, ratio in ratios.items()}
-        write_json(path, {**timing, "reference": reference, "ratios": ratios})
-    return ratios
-
-
-def _record(
-    comparison: Comparison,
-    folder: Path,
-    plan: _Plan,
-    label: str,
-    seed: int,
-    ratios: Mapping[str, float],
-    failure: tuple[Job, str] | None = None,
-) -> None:
-    """Append a run to the results once all its trainings have finished, or one has failed."""
-    parts = plan.parts(label, seed)
-    method = parts[0].train["method"] if parts[0].task is None else ONE_EACH
-    run = Run(label, seed, method=method, step_ratio=ratios.get(label), kind=parts[0].kind)
-    if failure is not None:
-        job, error = failure
-        run.status = "failed"
-        run.error = error if job.task is None else f"{job.task}: {error}"
-    else:
-        outcomes = [read_outcome(job) for job in parts]
-        if any(outcome is None for outcome in outcomes):
-            return
-        for outcome in outcomes:
-            assert outcome is not None
+        if not known:
+            run.status = "failed"
+        for _, outcome in known:
             run.metrics |= outcome.metrics
-            if outcome.split not in ("test", comparison.split):
-                comparison.split = outcome.split
-                comparison.save_header(folder)
-        run.seconds = sum(outcome.seconds for outcome in outcomes if outcome is not None)
-        run.steps = sum(outcome.steps for outcome in outcomes if outcome is not None)
-        if parts[0].task is not None:
-            _join_histories(folder, run, parts)
-    known = comparison.find(label, seed)
-    if known is not None:
-        if known.status == "done":
+            if outcome.split not in ("test", self.comparison.split):
+                self.comparison.split = outcome.split
+                self.comparison.save_header(self.folder)
+        if known:
+            run.seconds = sum(outcome.seconds for _, outcome in known)
+            run.steps = sum(outcome.steps for _, outcome in known)
+            run.best_last = sum(outcome.best_last for _, outcome in known) * 2 > len(known)
+        if known and parts[0].task is not None:
+            _join_histories(self.folder, run, [job for job, _ in known])
+        before = self.comparison.find(label, seed)
+        if before is not None:
+            if before.status == "done" and not before.error:
+                return
+            self.comparison.runs.remove(before)
+        self.comparison.runs.append(run)
+        append_result(self.folder, run)
+
+    def _add_simple_rows(self, show: Display) -> None:
+        """Add rows of models that are no networks, where the data set has such."""
+        if not self.config.baselines:
             return
-        comparison.runs.remove(known)
-    comparison.runs.append(run)
-    append_result(folder, run)
+        for seed in self.config.seeds:
+            if any(run.kind == SIMPLE and run.seed == seed for run in self.comparison.runs):
+                continue
+            job = next(job for job in self.jobs if job.seed == seed)
+            dataset = load_data(job.config())
+            if not hasattr(dataset, "baselines"):
+                return
+            show.note(f"simple models of seed {seed}")
+            try:
+                rows = dataset.baselines()
+            except MissingExtraError as error:
+                show.note(str(error))
+                return
+            for label, metrics in rows.items():
+                run = Run(label, seed, metrics=metrics, kind=SIMPLE)
+                self.comparison.runs.append(run)
+                append_result(self.folder, run)
+
+    def _check_equal_starts(self) -> None:
+        """Check that all runs of a seed had the same data, initial weights and first batch."""
+        groups: dict[Any, dict[str, Outcome]] = {}
+        for job in self.jobs:
+            outcome = self.outcomes[job.folder]
+            if not outcome.error:
+                network = (job.seed, job.train.get("architecture"), job.train.get("batch_size"))
+                groups.setdefault(network, {})[job.name] = outcome
+        for (seed, *_), outcomes in groups.items():
+            for what in ("data", "weights", "batch"):
+                found = {name: getattr(outcome, what) for name, outcome in outcomes.items()}
+                if len({value for value in found.values() if value is not None}) < 2:
+                    continue
+                if what == "data":
+                    raise UsageError(
+                        f"the data have changed since the first runs of seed {seed}: inputs or labels "
+                        "are not those of all runs, and a comparison of them means nothing. Take "
+                        "another output folder, or restore the data"
+                    )
+                raise UsageError(
+                    f"runs of seed {seed} did not start alike ({what}: {found}); a comparison of "
+                    "them means nothing. Does a method or the network draw random numbers when it "
+                    "is built?"
+                )
 
 
 def _join_histories(folder: Path, run: Run, parts: Sequence[Job]) -> None:
@@ -385,21 +338,19 @@ def _join_histories(folder: Path, run: Run, parts: Sequence[Job]) -> None:
     write_history(folder, run)
 
 
-def _check_equal_starts(plan: _Plan) -> None:
-    """Check that all runs of a seed had the same data, initial weights and first batch."""
-    for seed in dict.fromkeys(job.seed for job in plan.jobs):
-        outcomes = {job.name: read_outcome(job) for job in plan.jobs if job.seed == seed}
-        for what in ("data", "weights", "batch"):
-            sums = {name: getattr(o, what) for name, o in outcomes.items() if o is not None}
-            found = {name: value for name, value in sums.items() if value is not None}
-            if len(set(found.values())) > 1:
-                if what == "data":
-                    raise UsageError(
-                        f"the data have changed since the first runs of seed {seed}: inputs or labels "
-                        "are not those of all runs, and a comparison of them means nothing. Take "
-                        "another output folder, or restore the data"
-                    )
-                raise UsageError(
-                    f"runs of seed {seed} did not start alike ({what}: {found}); a comparison of them "
-                    "means nothing. Does a method or the network draw random numbers when it is built?"
-                )
+def seconds_per_seed(config: CompareConfig, made: Comparison) -> float:
+    """Return the seconds that one seed of all methods takes, with the trainings at a time."""
+    seeds = {run.seed for run in made.runs if run.seconds}
+    seconds = sum(run.seconds or 0.0 for run in made.runs)
+    return seconds / max(1, len(seeds)) / number_of_jobs(config.jobs, config.device)
+
+
+def _seeds_that_fit(config: CompareConfig, made: Comparison) -> tuple[int, ...]:
+    """Return the seeds that ``minutes`` has time for; at least those that were given."""
+    seeds = tuple(config.seeds)
+    seconds = seconds_per_seed(config, made)
+    if config.minutes is None or seconds == 0:
+        return seeds
+    number = min(_MOST_SEEDS, int(60 * config.minutes / seconds))
+    first = max(seeds) + 1
+    return (*seeds, *range(first, first + number - len(seeds)))

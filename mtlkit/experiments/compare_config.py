@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import PrivateAttr, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
-from mtlkit.config.settings import Names, display, setting
+from mtlkit.config.settings import Names, setting
 from mtlkit.config.spec import format_spec, parse_spec
 from mtlkit.errors import ConfigError, SpecError
 from mtlkit.experiments.entries import (
@@ -36,7 +36,7 @@ class MethodsConfig(TrainingSettings):
     :attr:`entries`, :attr:`train` and :attr:`settings` are what the trainings are made of.
     """
 
-    title: str = setting("", "Of the report.", panel=COMPARISON)
+    title: str = setting("", "Title of the report.", panel=COMPARISON)
     methods: Annotated[
         list[Any],
         WithJsonSchema(
@@ -51,7 +51,7 @@ class MethodsConfig(TrainingSettings):
         "Config strings, separated by commas; in a file a list, also of mappings with `method`, "
         "`label`, `extra_capacity` and settings of their own.",
         panel=DATA,
-        missing="'methods' must name one method or more, such as [sum, rotograd]",
+        missing="name one method or more, such as sum,rotograd",
     )
     normalize: bool = setting(
         False,
@@ -113,7 +113,7 @@ class MethodsConfig(TrainingSettings):
         source = (info.context or {}).get("source", "the settings")
         items = [given] if isinstance(given, str) else given
         if not isinstance(items, Sequence) or not items:
-            raise ConfigError(f"{source}: {display(cls.model_fields['methods']).missing}")
+            raise ConfigError(f"{source}: 'methods' must name one method or more, such as sum,rotograd")
         pieces = [split_specs(item) if isinstance(item, str) else [item] for item in items]
         made: list[Any] = []
         for item in (item for piece in pieces for item in piece):
@@ -183,10 +183,23 @@ class CompareConfig(MethodsConfig):
         panel=COMPARISON,
         cli=bool,
     )
-    single_task: bool = setting(
+    single_task: bool | Literal["same_budget"] = setting(
         True,
-        "Train one network per task too, as the baseline of relative improvements.",
+        "Train one network per task too, as the baseline of relative improvements; with `same_budget` "
+        "(flag `--same-budget`) each of the K networks for 1/K of the steps.",
         panel=COMPARISON,
+        cli=bool,
+    )
+    baselines: bool = setting(
+        True,
+        "Add rows of simple models (constant, ridge, forest) where the data set has them.",
+        panel=COMPARISON,
+    )
+    minutes: float | None = setting(
+        None,
+        "Time budget: after the given seeds, add as many as fit into these minutes, at most 50.",
+        panel=COMPARISON,
+        gt=0,
     )
     tuned: str | None = setting(
         None,
@@ -234,9 +247,10 @@ class CompareConfig(MethodsConfig):
 
         winners = Winners.load(given["tuned"])
         made = super().make(_with_winners(winners, given, source), source)
-        if winners.seed in made.seeds:
+        used = sorted(set(winners.seeds) & set(made.seeds))
+        if used:
             raise ConfigError(
-                f"{source}: seed {winners.seed} is that of the search in {given['tuned']}; its winners "
+                f"{source}: seed {used[0]} is that of the search in {given['tuned']}; its winners "
                 "must be compared on others"
             )
         return made
@@ -262,7 +276,7 @@ class CompareConfig(MethodsConfig):
 
 
 def _with_winners(winners: Winners, given: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """The settings with those of a search; methods that are named are taken by their labels."""
+    """Return the settings with those of a search; methods that are named are taken by their labels."""
     found = winners.comparison()
     data = given.get("data")
     if data is not None and winners.hold_out(format_spec(parse_spec(data))) != found["data"]:

@@ -64,11 +64,11 @@ class DemoPart:
 
     @property
     def title(self) -> str:
-        """Of its report."""
+        """The title of its report."""
         return f"{self.units}: two digits per image, five tasks"
 
     def config(self, changes: Mapping[str, Any]) -> CompareConfig:
-        """The settings with some of them changed."""
+        """Return the settings with some of them changed."""
         return CompareConfig.make(
             {**_COMMON, "title": self.title, **self.settings, **changes}, "the demo"
         )
@@ -91,7 +91,7 @@ PARTS = (
 
 
 def write_demo_page(comparisons: Mapping[str, Comparison], folder: str | os.PathLike[str]) -> Path:
-    """One page about both comparisons, beside their own reports."""
+    """Write one page about both comparisons, beside their own reports."""
     path = Path(folder) / "report.html"
     sections = []
     for part in PARTS:

@@ -110,7 +110,7 @@ class _MethodSettings(Settings):
         return label
 
     def entry(self) -> Entry:
-        """The method as the comparison runs it."""
+        """Return the method as the comparison runs it."""
         own = self.model_fields_set - set(_MethodSettings.model_fields)
         settings = {key: getattr(self, key) for key in type(self).model_fields if key in own}
         capacity: Any = self.extra_capacity
@@ -132,7 +132,7 @@ MethodSettings = create_model(
 
 
 def split_specs(text: str) -> list[str]:
-    """Config strings that are separated by commas; commas within brackets or quotes do not count."""
+    """Split config strings at commas; commas within brackets or quotes do not count."""
     pieces, depth, quote, start = [], 0, "", 0
     for place, character in enumerate(text):
         if quote:

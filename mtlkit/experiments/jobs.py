@@ -1,4 +1,4 @@
-"""One training of a comparison, from its description to ``result.json``; it may run in any process."""
+"""One training of a comparison, from its description to ``result.json``, in any process."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from typing import Any
 from zlib import crc32
 
 import torch
+from filelock import FileLock
 from torch import nn
 
 from mtlkit.architectures.base import SingleTask
 from mtlkit.architectures.capacity import add_capacity
 from mtlkit.config.files import write_text
+from mtlkit.config.logs import LOG_NAME
 from mtlkit.config.plugins import users_line
 from mtlkit.errors import ConfigError, MtlkitError
-from mtlkit.experiments.sittings import Sitting
-from mtlkit.report.histories import read_history
+from mtlkit.experiments.sessions import Session
+from mtlkit.report.histories import read_history, read_lines
 from mtlkit.tasks import Task
 from mtlkit.training.config import TrainConfig
 
@@ -32,7 +34,7 @@ ERROR_LOG = "error.log"
 FREE = frozenset(
     {"data_dir", "plugins", "workers", "save_steps", "logging_steps", "monitor_steps", "log_with"}
 )
-"""Settings of a training that do not change its result: a comparison may go on with other values."""
+"""Settings of a training that do not change its result: a comparison may be resumed with others."""
 _IDENTITY = "job.json"
 _START = "start.json"
 
@@ -52,6 +54,7 @@ class Job:
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
         keep_weights: keep ``checkpoints/best.pt``.
         kind: ``front`` for a weighting that only spans the front; empty for a method.
+        divide_steps: train for the planned number of steps divided by this.
         stop_at: pause after this step: the outcome is returned, not written, and checkpoints stay.
     """
 
@@ -65,11 +68,12 @@ class Job:
     device: str = "auto"
     keep_weights: bool = False
     kind: str = ""
+    divide_steps: int = 1
     stop_at: int | None = None
 
     @property
     def name(self) -> str:
-        """A readable name."""
+        """The label, task and seed."""
         task = "" if self.task is None else f", {self.task}"
         return f"{self.label}{task}, seed {self.seed}"
 
@@ -78,11 +82,13 @@ class Job:
         """The settings that determine the result."""
         keys = ("label", "seed", "train", "task", "extra_capacity")
         identity: dict[str, Any] = json.loads(json.dumps({key: asdict(self)[key] for key in keys}))
+        if self.divide_steps > 1:
+            identity["divide_steps"] = self.divide_steps
         return {**identity, "kind": self.kind} if self.kind else identity
 
     def config(self) -> TrainConfig:
-        """The settings of the training."""
-        extra = {"seed": self.seed, "output": self.folder, "best_by": "loss", "save_total_limit": 1}
+        """Return the settings of the training."""
+        extra = {"seed": self.seed, "output": self.folder, "save_total_limit": 1}
         return TrainConfig.make({**self.train, **extra}, self.name)
 
 
@@ -95,7 +101,8 @@ class Outcome:
         split: what they were measured on: ``test``, or the best ``validation`` where nothing is tested.
         seconds: of all processes that worked on it.
         weights: checksum of the network's first weights, without the method's own.
-        batch: checksum of the first batch; None for a task that was trained on data of its own.
+        batch: checksum of the first batch; None for a task that was trained on data of its own, or
+            that has no label in the first batch.
         data: checksum of inputs and targets; None for a task that was trained on data of its own.
         steps: optimizer steps.
         best_step: the step whose weights were tested.
@@ -112,9 +119,14 @@ class Outcome:
     best_step: int | None = None
     error: str = ""
 
+    @property
+    def best_last(self) -> bool:
+        """Whether the last validation was the best, so that training longer may help."""
+        return self.best_step is not None and self.best_step == self.steps
+
 
 def run_job(job: Job) -> Outcome:
-    """Train and test, going on from a checkpoint where there is one; a finished job is only read.
+    """Train and test, resuming from a checkpoint if there is one; a finished job is only read.
 
     An error is written to ``error.log`` in the job's folder and returned, not raised.
     """
@@ -123,16 +135,16 @@ def run_job(job: Job) -> Outcome:
         return done
     folder = Path(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder), _threads(job.threads):
+    with FileLock(folder / ".lock"), _threads(job.threads):
         done = read_outcome(job)  # finished by the process that held the lock
         if done is not None:
             return done
-        sitting = Sitting(folder)
+        session = Session(folder)
         try:
             claim(job)
-            outcome = _train(job, sitting)
+            outcome = _train(job, session)
         except Exception as error:  # one failing method must not stop the other runs
-            return _failed(folder, error, sitting)
+            return _failed(folder, error, session)
         if job.stop_at is not None and outcome.steps >= job.stop_at:
             return outcome
         write_json(folder / RESULT, asdict(outcome))
@@ -142,7 +154,7 @@ def run_job(job: Job) -> Outcome:
 
 
 def read_outcome(job: Job) -> Outcome | None:
-    """The result of a job that is finished, or None."""
+    """Return the result of a finished job, or None."""
     path = Path(job.folder) / RESULT
     if not path.is_file():
         return None
@@ -166,8 +178,6 @@ def claim(job: Job) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, job.identity)
         return
-    if "channels_last" in known:  # before it was a setting of every training
-        known["train"]["channels_last"] = known.pop("channels_last")
     defaults = {f"train.{key}": field.default for key, field in TrainConfig.model_fields.items()}
     # a folder of an earlier version lacks the settings that came later
     old, new = defaults | _flat(known), defaults | _flat(job.identity)
@@ -185,13 +195,13 @@ def claim(job: Job) -> None:
 
 
 def best_validation(folder: str, step: int | None) -> dict[str, dict[str, float]]:
-    """Metrics of the validation at a step, from the log of the run; empty where there was none."""
+    """Return the metrics of the validation at a step, from the log of the run; empty without one."""
     rows = [row for row in read_history(folder)[0] if row.split == "val" and row.step == step]
     return rows[-1].metrics if rows else {}
 
 
 def network_change(job: Job) -> Any:
-    """A function that turns a fresh network into the job's network."""
+    """Return a function that turns a fresh network into the job's network."""
 
     def change(model: nn.Module, tasks: Sequence[Task]) -> tuple[nn.Module, Sequence[Task]]:
         if job.extra_capacity is not None:
@@ -205,7 +215,7 @@ def network_change(job: Job) -> Any:
 
 
 def _noting_start(job: Job) -> Any:
-    """The job's network, which notes its first weights and its first batch in ``start.json``."""
+    """Return a network change that writes the first weights and batch to ``start.json``."""
     path = Path(job.folder) / _START
 
     def change(model: nn.Module, tasks: Sequence[Task]) -> tuple[nn.Module, Sequence[Task]]:
@@ -225,7 +235,7 @@ def _noting_start(job: Job) -> Any:
 
 
 def weights_checksum(model: nn.Module) -> int:
-    """Checksum of all parameters except the method's own, which differ between methods."""
+    """Return the checksum of all parameters except the method's own, which differ between methods."""
     method = getattr(model, "method", None)
     own = set() if method is None else {id(p) for p in method.parameters()}
     value = 0
@@ -237,7 +247,7 @@ def weights_checksum(model: nn.Module) -> int:
 
 
 def batch_checksum(batch: Sequence[Any]) -> int:
-    """Checksum of the inputs of a batch."""
+    """Return the checksum of the inputs of a batch."""
     inputs = batch[0]
     leaves = inputs.values() if isinstance(inputs, Mapping) else [inputs]
     value = 0
@@ -247,13 +257,13 @@ def batch_checksum(batch: Sequence[Any]) -> int:
 
 
 def load_data(config: TrainConfig) -> Any:
-    """The data set of a run. The last one is cached, since consecutive runs share a seed."""
+    """Load the data set of a run. The last one is cached, since consecutive runs share a seed."""
     from mtlkit.data import load_dataset
 
     key = (config.data, config.data_dir, config.seed)
     if key not in _datasets:
         _datasets.clear()
-        # what there is to say about the data was said when the comparison began
+        # its notices were printed when the comparison began
         with contextlib.redirect_stderr(io.StringIO()):
             _datasets[key] = load_dataset(config.data, data_dir=config.data_dir, seed=config.seed)
     return _datasets[key]
@@ -267,12 +277,14 @@ def forget_data() -> None:
     _datasets.clear()
 
 
-def _train(job: Job, sitting: Sitting) -> Outcome:
+def _train(job: Job, session: Session) -> Outcome:
     from mtlkit.training.experiment import run
 
     choose_device(job.device)
     config = job.config()
     dataset = load_data(config)
+    if job.divide_steps > 1:
+        config = _shortened(config, dataset, job.divide_steps)
     result = run(
         config,
         resume="auto",
@@ -286,27 +298,53 @@ def _train(job: Job, sitting: Sitting) -> Outcome:
     if metrics is None:  # nothing to test on, or not wanted
         split = "validation"
         metrics = best_validation(job.folder, result.fit.best_step) or result.fit.validation
-    own_data = job.task is not None and dataset.only([job.task]) is not dataset
+    own_data = job.task is not None and (
+        dataset.only([job.task]) is not dataset or _skipped_first(job.folder)
+    )
     return Outcome(
         metrics=metrics,
         split=split,
-        seconds=sitting.seconds,
+        seconds=session.seconds,
         weights=start["weights"],
         batch=None if own_data else start["batch"],
-        data=None if own_data else getattr(dataset, "checksum", None),
+        # the checksum reads the test samples too, which a trial of a search must not
+        data=getattr(dataset, "checksum", None) if config.test and not own_data else None,
         steps=result.fit.step,
         best_step=result.fit.best_step,
     )
 
 
-def _failed(folder: Path, error: BaseException, sitting: Sitting) -> Outcome:
+def planned_steps(config: TrainConfig, dataset: Any) -> tuple[int, int]:
+    """Return the number of steps that a training takes, and those between two validations."""
+    from mtlkit.training.experiment import plan_length
+
+    batches = max(1, len(dataset.loader("train", config.batch_size, drop_last=True)))
+    length = plan_length(config, dataset, batches)
+    epoch = -(-batches // config.gradient_accumulation_steps)
+    return length.last_step(epoch), length.eval_steps or epoch
+
+
+def _shortened(config: TrainConfig, dataset: Any, divisor: int) -> TrainConfig:
+    """Return the settings for a fraction of the steps, with as many validations."""
+    steps, between = planned_steps(config, dataset)
+    every = max(1, between // divisor)
+    changes = {"steps": max(1, steps // divisor), "epochs": None, "eval_steps": every}
+    return config.model_copy(update=changes)
+
+
+def _skipped_first(folder: str) -> bool:
+    """Whether the first batch had no label of the task, so that training began with a later one."""
+    return any(row.get("kind") == "unlabeled" for row in read_lines(Path(folder) / LOG_NAME))
+
+
+def _failed(folder: Path, error: BaseException, session: Session) -> Outcome:
     text = "".join(traceback.format_exception(error))
     (folder / ERROR_LOG).write_text(text, encoding="utf-8")
     message = " ".join(str(error).split()) or type(error).__name__
     if not isinstance(error, MtlkitError):
         place = f", in {line}" if (line := users_line(error)) else ""
         message = f"{type(error).__name__}: {message}{place}"
-    return Outcome(error=message, seconds=sitting.seconds, steps=sitting.steps)
+    return Outcome(error=message, seconds=session.seconds, steps=session.steps)
 
 
 def choose_device(device: str) -> None:
@@ -346,20 +384,6 @@ def _threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Wait until no other process works in ``folder``, such as one whose parent was killed."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    with open(folder / ".lock", "w", encoding="utf-8") as file:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

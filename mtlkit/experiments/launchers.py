@@ -1,4 +1,4 @@
-"""Where the trainings of a comparison run: this process, others of this machine, or submitit's jobs."""
+"""Where the trainings of a comparison run: this process, others on this machine, or jobs of submitit."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from multiprocessing.connection import Connection, wait
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +22,6 @@ _PATIENCE = 60.0
 _MOST_JOBS = 8
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, min(allowed, int(limit))) if limit.isdigit() and int(limit) > 0 else allowed
-
-
 def number_of_jobs(jobs: int | None, device: str) -> int:
     """Trainings at a time: as given, or one per GPU, or one per core and at most eight."""
     if jobs is not None:
@@ -38,139 +29,142 @@ def number_of_jobs(jobs: int | None, device: str) -> int:
     import torch
 
     gpus = torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
-    return gpus if gpus else min(cores(), _MOST_JOBS)
+    return gpus if gpus else min(_cores(), _MOST_JOBS)
 
 
-class Launcher(ABC):
-    """Runs jobs; ``started`` and ``ended`` are called in the caller's thread.
+def threads_per_job(jobs: int | None, device: str) -> int:
+    """Threads of each training: its fraction of the cores, and no more than ``OMP_NUM_THREADS``."""
+    threads = max(1, _cores() // number_of_jobs(jobs, device))
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return min(threads, int(limit)) if limit.isdigit() and int(limit) > 0 else threads
 
-    The next job is asked for when there is room for it, so ``jobs`` may choose it by what has ended.
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Launcher:
+    """Runs jobs one after another in this process; subclasses run several elsewhere.
+
+    The next job is requested when there is room for it, so ``jobs`` may depend on what has ended.
     """
 
-    @abstractmethod
-    def run(self, jobs: Iterable[Job], started: Started, ended: Ended) -> None:
-        """Run all jobs; on Ctrl-C, stop the running ones at a checkpoint and raise."""
-
-
-class ThisProcess(Launcher):
-    """Runs one job after another in this process."""
+    number = 1
 
     def run(self, jobs: Iterable[Job], started: Started, ended: Ended) -> None:
-        """Run all jobs."""
-        for job in jobs:
-            started(job)
-            ended(job, run_job(job))
+        """Run all jobs; on Ctrl-C or SIGTERM, stop the running ones at a checkpoint and raise.
+
+        ``started`` and ``ended`` are called in the caller's thread.
+        """
+        waiting = iter(jobs)
+        running: list[tuple[Job, Any]] = []
+        try:
+            with _terminate_as_interrupt():
+                while True:
+                    while len(running) < self.number and (job := next(waiting, None)) is not None:
+                        started(job)
+                        running.append((job, self.submit(job)))
+                    if not running:
+                        break
+                    finished = [pair for pair in running if pair[1].done()]
+                    for pair in finished:
+                        running.remove(pair)
+                        ended(pair[0], self.outcome(*pair))
+                    if not finished:
+                        time.sleep(0.1)
+        except BaseException:
+            self.stop([future for _, future in running])
+            raise
+        self.close()
+
+    def submit(self, job: Job) -> Any:
+        """Start a job; the result has ``done()``, ``exception()`` and ``result()``."""
+        future: Future[Outcome] = Future()
+        future.set_result(run_job(job))
+        return future
+
+    def outcome(self, job: Job, future: Any) -> Outcome:
+        """Return how a job ended, also when its process did not survive it."""
+        error = future.exception()
+        if error is None:
+            outcome: Outcome = future.result()
+            return outcome
+        return read_outcome(job) or Outcome(error=" ".join(str(error).split())[:500])
+
+    def stop(self, futures: list[Any]) -> None:
+        """Stop the running jobs at a checkpoint."""
+
+    def close(self) -> None:
+        """Release what the jobs ran on."""
 
 
 class Processes(Launcher):
     """Runs jobs in several processes on this machine.
 
-    A process that dies (out of memory, a crash in native code) costs its job only; another takes its
-    place. With several GPUs, each process sees one of them.
+    Each process has an executor of its own, so that one that dies (out of memory, a crash in native
+    code) costs its job only. With several GPUs, each process sees one of them.
     """
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self._pools: list[ProcessPoolExecutor | None] = [None] * number
+        self._busy: dict[int, Future[Outcome]] = {}
+        self._workers: dict[int, Any] = {}
 
-    def run(self, jobs: Iterable[Job], started: Started, ended: Ended) -> None:
-        """Run all jobs."""
-        workers: list[_Worker] = []
-        try:
-            with _terminate_as_interrupt():
-                self._work(iter(jobs), workers, started, ended)
-        except BaseException:
-            _stop(workers)
-            raise
-        for worker in workers:
-            worker.dismiss()
+    def submit(self, job: Job) -> Any:
+        """Start a job in a process that has none."""
+        place = next(p for p in range(self.number) if p not in self._busy)
+        pool = self._pools[place]
+        if pool is None:
+            pool = self._pools[place] = ProcessPoolExecutor(
+                1, multiprocessing.get_context("spawn"), _prepare, (os.getpid(),)
+            )
+        before = set(multiprocessing.active_children())
+        with _one_gpu(place):
+            self._busy[place] = future = pool.submit(run_job, job)
+        for worker in set(multiprocessing.active_children()) - before:
+            self._workers[place] = worker
+        return future
 
-    def _work(self, jobs: Iterator[Job], workers: list[_Worker], started: Started, ended: Ended) -> None:
-        while True:
-            while (idle := [w for w in workers if w.job is None]) or len(workers) < self.number:
-                job = next(jobs, None)
-                if job is None:
+    def outcome(self, job: Job, future: Any) -> Outcome:
+        """Return how a job ended; a process that died is replaced."""
+        place = next(p for p, known in self._busy.items() if known is future)
+        del self._busy[place]
+        if not isinstance(future.exception(), BrokenExecutor):
+            return super().outcome(job, future)
+        self._pools[place] = None  # the next job starts another process
+        self._workers[place].join(5)
+        return read_outcome(job) or Outcome(error=_died(self._workers[place].exitcode))
+
+    def stop(self, futures: list[Any]) -> None:
+        """Terminate the processes, and wait a minute for their checkpoints."""
+        for worker in self._workers.values():
+            if worker.is_alive():
+                worker.terminate()  # the Trainer saves a checkpoint first
+        deadline = time.monotonic() + _PATIENCE
+        for worker in self._workers.values():
+            while worker.is_alive() and time.monotonic() < deadline:
+                if all(future.done() for future in futures):
                     break
-                if not idle:
-                    workers.append(_Worker(len(workers)))
-                worker = idle[0] if idle else workers[-1]
-                worker.give(job)
-                started(job)
-            busy = {worker.connection: worker for worker in workers if worker.job is not None}
-            if not busy:
-                return
-            for connection in wait(list(busy), timeout=0.5):
-                worker = busy[connection]  # type: ignore[index]
-                done = worker.job
-                assert done is not None
-                try:
-                    outcome = worker.take()
-                except (EOFError, OSError):
-                    code = worker.replace()
-                    outcome = read_outcome(done) or Outcome(error=_died(code))
-                ended(done, outcome)
+                time.sleep(0.05)
+            else:
+                worker.kill()
+        self.close()
+
+    def close(self) -> None:
+        """End the processes."""
+        for pool in self._pools:
+            if pool is not None:
+                pool.shutdown(cancel_futures=True)
+        self._pools = [None] * self.number
+        self._workers.clear()
 
 
-class _Worker:
-    """A process and the pipe to it."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.job: Job | None = None
-        self._start()
-
-    def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        # not a daemon, since daemons may not start data loader workers
-        self.process = context.Process(
-            target=_serve, args=(theirs, os.getpid()), name=f"mtlkit-{self.index}"
-        )
-        with _one_gpu(self.index):
-            self.process.start()
-        theirs.close()
-
-    def give(self, job: Job) -> None:
-        self.job = job
-        with contextlib.suppress(OSError):  # a dead process is noticed when its answer is awaited
-            self.connection.send(job)
-
-    def take(self) -> Outcome:
-        outcome: Outcome = self.connection.recv()
-        self.job = None
-        return outcome
-
-    def replace(self) -> int | None:
-        self.process.join(5)
-        code = self.process.exitcode
-        self.connection.close()
-        self.job = None
-        self._start()
-        return code
-
-    def dismiss(self) -> None:
-        with contextlib.suppress(OSError):
-            self.connection.send(None)
-        self.process.join(10)
-        if self.process.is_alive():
-            self.process.terminate()
-        self.connection.close()
-
-
-def _serve(connection: Connection, parent: int) -> None:
-    """Run jobs until told to stop."""
-    _end_with(parent)
-    while True:
-        try:
-            job = connection.recv()
-            if job is None:
-                return
-            connection.send(run_job(job))
-        except (EOFError, OSError, KeyboardInterrupt):
-            return
-
-
-def _end_with(parent: int) -> None:
-    """End this process when its parent dies, since nobody would read its results."""
+def _prepare(parent: int) -> None:
+    """Leave Ctrl-C to the parent, which terminates this process, and end with the parent."""
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -180,22 +174,9 @@ def _end_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _stop(workers: Sequence[_Worker]) -> None:
-    """Ask all processes to stop; the Trainer saves a checkpoint first."""
-    for worker in workers:
-        if worker.process.is_alive():
-            worker.process.terminate()
-    deadline = time.monotonic() + _PATIENCE
-    for worker in workers:
-        worker.process.join(max(0.0, deadline - time.monotonic()))
-        if worker.process.is_alive():
-            worker.process.kill()
-            worker.process.join()
-
-
 @contextlib.contextmanager
 def _terminate_as_interrupt() -> Iterator[None]:
-    """SIGTERM means the same as Ctrl-C."""
+    """Treat SIGTERM as Ctrl-C."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -213,22 +194,20 @@ def _terminate_as_interrupt() -> Iterator[None]:
 @contextlib.contextmanager
 def _one_gpu(index: int) -> Iterator[None]:
     """Let the process that is started within see one GPU."""
-    torch: Any = sys.modules.get("torch")
-    name = "CUDA_VISIBLE_DEVICES"
-    before = os.environ.get(name)
-    count = torch.cuda.device_count() if torch is not None and torch.cuda.is_available() else 0
-    if count < 2:
-        yield
-        return
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
     visible = before.split(",") if before else list(map(str, range(count)))
-    os.environ[name] = visible[index % len(visible)]
+    if count > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible[index % len(visible)]
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+        if before is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
+        elif count > 1:
+            del os.environ["CUDA_VISIBLE_DEVICES"]
 
 
 def _died(code: int | None) -> str:
@@ -239,7 +218,7 @@ def _died(code: int | None) -> str:
 
 
 class Submitit(Launcher):
-    """Each job is a job of submitit: of Slurm where there is one, else of a process of this machine.
+    """Runs each job as a job of submitit: of Slurm if it is there, else in a process on this machine.
 
     Args:
         folder: for submitit's files; on a cluster, one that all nodes see.
@@ -261,43 +240,21 @@ class Submitit(Launcher):
         except (TypeError, NameError, ValueError, RuntimeError) as error:
             raise ConfigError(f"launcher_options do not fit submitit's executor: {error}") from None
 
-    def run(self, jobs: Iterable[Job], started: Started, ended: Ended) -> None:
-        """Run all jobs."""
-        waiting = iter(jobs)
-        running: list[tuple[Job, Any]] = []
-        try:
-            with _terminate_as_interrupt():
-                while True:
-                    while len(running) < self.number and (job := next(waiting, None)) is not None:
-                        running.append((job, self._executor.submit(run_job, job)))
-                        started(job)
-                    if not running:
-                        return
-                    finished = [pair for pair in running if pair[1].done()]
-                    for pair in finished:
-                        running.remove(pair)
-                        ended(pair[0], _result(*pair))
-                    if not finished:
-                        time.sleep(0.5)
-        except BaseException:
-            for _, submitted in running:
-                with contextlib.suppress(Exception):
-                    submitted.cancel(check=False)
-            raise
+    def submit(self, job: Job) -> Any:
+        """Put a job into the queue."""
+        return self._executor.submit(run_job, job)
 
-
-def _result(job: Job, submitted: Any) -> Outcome:
-    error = submitted.exception()
-    if error is None:
-        outcome: Outcome = submitted.result()
-        return outcome
-    return read_outcome(job) or Outcome(error=f"submitit: {' '.join(str(error).split())[:500]}")
+    def stop(self, futures: list[Any]) -> None:
+        """Cancel the jobs."""
+        for future in futures:
+            with contextlib.suppress(Exception):
+                future.cancel(check=False)
 
 
 def choose_launcher(
     name: str, folder: Path, number: int, most: int, options: Mapping[str, Any]
 ) -> Launcher:
-    """The launcher of this name.
+    """Return the launcher of this name.
 
     Args:
         name: ``local`` or ``submitit``.
@@ -308,4 +265,4 @@ def choose_launcher(
     """
     if name == "submitit":
         return Submitit(folder / "submitit", number, options)
-    return ThisProcess() if min(number, most) == 1 else Processes(number)
+    return Launcher() if min(number, most) == 1 else Processes(min(number, most))

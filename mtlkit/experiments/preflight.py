@@ -1,4 +1,4 @@
-"""One step before a comparison starts: does all fit together, or is it better told at once?"""
+"""One step before a comparison starts, to check that network, data and device fit together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mtlkit.training.experiment import build_model, make_optimizer
 def check_first_step(jobs: Sequence[Job], *, elsewhere: bool = False) -> None:
     """Take one step of the plain sum on one batch, as the first of these jobs would.
 
-    What is wrong with one method alone is not looked for: it costs that method's runs and no others.
+    Errors of single methods are not looked for: they cost that method's runs and no others.
 
     Args:
         jobs: that wait; none is nothing to check.
@@ -43,7 +43,9 @@ def check_first_step(jobs: Sequence[Job], *, elsewhere: bool = False) -> None:
             model, tasks, _ = build_model(config, dataset=dataset)
             model.to(device).train()
             loader = dataset.loader("train", config.batch_size, seed=config.seed)
-            (batch,) = first_batches(loader, 1, tasks, device)
+            batch = next(iter(first_batches(loader, 1, tasks, device)), None)
+            if batch is None:
+                raise ConfigError(f"no training sample of {config.data} has a label")
             seen = f"a batch has the inputs {_shapes(batch.inputs)}"
             make_stepper(model, tasks, make_optimizer(config, model))(batch)
         except MtlkitError:

@@ -16,7 +16,7 @@ _SEED = 20_221
 
 
 def front_entries(config: CompareConfig, tasks: Sequence[str]) -> list[Entry]:
-    """The weightings that ``front`` asks for, drawn evenly from the simplex; the same for every seed.
+    """Return the weightings that ``front`` asks for, drawn on a logarithmic scale; alike for every seed.
 
     More of them begin with the same ones, so a comparison can be extended. They train as the tuned sum
     does where there is one, else as the sum.
@@ -27,7 +27,8 @@ def front_entries(config: CompareConfig, tasks: Sequence[str]) -> list[Entry]:
     simplex = Simplex()
     entries = []
     for index in range(config.front):
-        numbers = random.uniform(simplex.axis.low, simplex.axis.high, len(tasks)).tolist()
+        low, high = np.log([simplex.axis.low, simplex.axis.high])
+        numbers = np.exp(random.uniform(low, high, len(tasks))).tolist()
         weights = dict(zip(tasks, simplex.weights(numbers), strict=True))
         method = format_spec([Part("constant", {"weights": weights})])
         if config.normalize:

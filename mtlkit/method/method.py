@@ -129,7 +129,7 @@ class Method(nn.Module):
             terms.append(features.Report.apply(anchor, values, tuple(given)))
         elif recording and not self.is_sum:
             self._guards.before_unforked(self, given, self.processes, needs_fork=self.needs_fork)
-            if not self.needs_fork and (given or not self.processes.alone):
+            if not self.needs_fork and (given or self._kept.batches or not self.processes.alone):
                 in_order = [given.get(task) for task in range(len(self.tasks))]
                 terms = [_join(self, in_order, values, merge)]
         elif recording:
@@ -353,6 +353,11 @@ class Method(nn.Module):
     def _hooks(self) -> Hooks:
         """What the engine calls in the backward pass."""
         merging = self.merging
+        if merging is not None and merging.groups != "all" and self.shared is None:
+            raise UsageError(
+                f"{self} merges groups of parameters, which have to be named: pass the shared module to "
+                "create_method, as in shared=net.backbone"
+            )
         return Hooks(
             tasks=len(self.tasks),
             weigh=self._weigh,

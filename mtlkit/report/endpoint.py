@@ -103,8 +103,18 @@ class Endpoint:
         gains = [
             task_log_ratio(metrics.get(task, {}), baseline.get(task, {}), directions)
             for task, directions in self.directions.items()
+            if has_values(baseline.get(task, {}), directions)
         ]
         return float(OVER_TASKS.get(self.statistic, np.mean)(gains)) if gains else math.nan
+
+
+def has_values(metrics: Mapping[str, float], directions: Mapping[str, bool]) -> bool:
+    """Whether a baseline has a finite metric of a task; without one, all methods leave the task out.
+
+    >>> has_values({"mse": math.nan}, {"mse": False})
+    False
+    """
+    return any(math.isfinite(metrics.get(name, math.nan)) for name in directions)
 
 
 def base_label(comparison: Comparison) -> str | None:

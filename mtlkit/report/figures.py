@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from mtlkit.errors import SpecError
-from mtlkit.report.endpoint import Endpoint, base_label
+from mtlkit.report.endpoint import Endpoint, base_label, has_values
 from mtlkit.report.results import FRONT, Comparison, Run
 from mtlkit.report.statistics import delta_m, task_improvement, task_statistics
 
@@ -107,7 +107,7 @@ def collect_metrics(comparison: Comparison, *, all_metrics: bool = False) -> Met
     baseline's run of the same seed, or, without a baseline, statistics over tasks of a metric that all
     have; the field's Delta m; last the time of a step.
     """
-    values: Values = {label: {} for label in comparison.labels}
+    values: Values = {label: {} for label in (*comparison.labels, *comparison.simple_labels)}
     columns = _metric_columns(comparison, all_metrics, values)
     columns += _primary_column(comparison, values)
     if comparison.baseline in comparison.labels:
@@ -196,9 +196,19 @@ def _improvement_columns(comparison: Comparison, values: Values) -> list[Column]
         better = None if name == "std" else True
         columns.append(Column(f"delta/{name}", "Δ over tasks, %", f"Δ {title}", better, "gain"))
     over = comparison.config.get("improvement_over")
+    compared = {task.name: task.directions for task in comparison.tasks}
     for run in _finished(comparison):
         gains = task_gains(comparison, run)
-        found = task_statistics([gain for name, gain in gains.items() if over is None or name in over])
+        single = comparison.find(str(comparison.baseline), run.seed)
+        found = task_statistics(
+            [
+                gain
+                for name, gain in gains.items()
+                # a task whose single-task network has no result is left out for every method alike
+                if (over is None or name in over)
+                and (single is None or has_values(single.metrics.get(name, {}), compared[name]))
+            ]
+        )
         row = values[run.label]
         for task in several:
             row.setdefault(f"delta/task/{task.name}", {})[run.seed] = gains[task.name]

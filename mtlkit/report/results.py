@@ -44,6 +44,9 @@ RESULTS = "results.jsonl"
 FRONT = "front"
 """Kind of the runs that span the front of weighted sums: drawn, without a row in the table."""
 
+SIMPLE = "simple"
+"""Kind of the rows of models that are no networks: shown in the table, and never tested."""
+
 ONE_EACH = "one network per task"
 
 Status: TypeAlias = Literal["done", "failed", "running"]
@@ -101,7 +104,9 @@ class Run:
         seconds: how long the run took.
         error: why it failed.
         steps: of the optimizer, over all networks of the run.
-        kind: empty for a method, ``front`` for a weighting that only spans the front.
+        kind: empty for a method, ``front`` for a weighting that only spans the front, ``simple`` for a
+            model that is no network.
+        best_last: whether the last validation was the best; None if unknown.
         history: rows of losses and metrics.
         monitor: rows about gradients.
 
@@ -119,6 +124,7 @@ class Run:
     error: str = ""
     steps: int | None = None
     kind: str = ""
+    best_last: bool | None = None
     history: list[HistoryRow] = field(default_factory=list)
     monitor: list[MonitorRow] = field(default_factory=list)
 
@@ -166,7 +172,7 @@ class Comparison:
     def labels(self) -> list[str]:
         """The methods: those that the configuration names under ``order`` first, then as they appear."""
         order = [label for label in self.config.get("order", ()) if isinstance(label, str)]
-        found = list(dict.fromkeys(run.label for run in self.runs if run.kind != FRONT))
+        found = list(dict.fromkeys(run.label for run in self.runs if run.kind not in (FRONT, SIMPLE)))
         return [label for label in order if label in found] + [x for x in found if x not in order]
 
     @property
@@ -175,9 +181,14 @@ class Comparison:
         return list(dict.fromkeys(run.label for run in self.runs if run.kind == FRONT))
 
     @property
+    def simple_labels(self) -> list[str]:
+        """The models that are no networks."""
+        return list(dict.fromkeys(run.label for run in self.runs if run.kind == SIMPLE))
+
+    @property
     def seeds(self) -> list[int]:
         """All seeds of the methods."""
-        return sorted({run.seed for run in self.runs if run.kind != FRONT})
+        return sorted({run.seed for run in self.runs if run.kind not in (FRONT, SIMPLE)})
 
     def of(self, label: str) -> list[Run]:
         """Give the runs of one method, by seed."""
@@ -333,6 +344,7 @@ def _read_run(record: Mapping[str, Any]) -> Run | None:
         error=str(record.get("error") or ""),
         steps=steps if isinstance(steps, int) else None,
         kind=str(record.get("kind") or ""),
+        best_last=record.get("best_last"),
     )
 
 

@@ -5,8 +5,8 @@ data set vary by similar amounts. So each test here uses the larger of two varia
 differences, and the mean over all methods. The first guards against a method that varies more than the
 others and against runs that collapse; the second against a variance that is small by chance, and it has
 the degrees of freedom of all methods. The further the own variance is above the mean, the fewer of these
-are left, down to those of the paired t-test. ``benchmarks/results/statistics`` has the simulation that chose
-this rule: false findings and power under seven kinds of noise.
+are left, down to those of the paired t-test. ``benchmarks/results/statistics`` has the simulation that
+chose this rule: false findings and power under seven kinds of noise.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def estimate(differences: ArrayLike) -> Estimates:
     """Estimate the means of paired differences to one reference: (..., tests, seeds), NaN where missing.
 
     The mean variance over T tests of n seeds has ``T (n - 1) / (1 + (T - 1) / 4)`` degrees of freedom:
-    the tests share the noise of their reference. A test whose own variance is r times the mean has 1/r of
-    them, but no fewer than its own n - 1. One test alone is the ordinary paired t-test.
+    the tests share the noise of their reference. A test whose own variance is r times the mean has 1/r
+    of them, but no fewer than its own n - 1. One test alone is the ordinary paired t-test.
 
     >>> found = estimate([[1.0, 2.0, 3.0], [2.0, 2.0, 2.3]])
     >>> found.mean.round(2), found.error.round(2), found.p_values.round(3)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from mtlkit.report.claims import compare_methods
 from mtlkit.report.figures import PRIMARY, Column, collect_metrics
+from mtlkit.report.notes import cost_notes, with_length_note
 from mtlkit.report.results import Comparison
 from mtlkit.report.significance import Interval
 from mtlkit.report.statistics import Spread, TTest, paired_t_test, spread
@@ -51,7 +52,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A method. ``role`` is ``baseline``, ``reference`` or empty."""
+    """A method. ``role`` is ``baseline``, ``reference``, ``simple`` or empty."""
 
     label: str
     cells: dict[str, Cell]
@@ -74,6 +75,8 @@ class Table:
     """Number of tests of the primary endpoint, which Holm's correction is over."""
     split: str = "test"
     """What the metrics were measured on."""
+    notes: tuple[str, ...] = ()
+    """What else there is to know about the rows."""
 
 
 def build_table(comparison: Comparison, *, all_metrics: bool = False, level: float = 0.05) -> Table:
@@ -102,7 +105,7 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
     reference = comparison.reference if comparison.reference in found.values else None
     tested = [label for label in comparison.labels if label not in (reference, comparison.baseline)]
     rows = []
-    for label in comparison.labels:
+    for label in (*comparison.labels, *comparison.simple_labels):
         cells = {}
         for column in found.columns:
             test = None
@@ -116,6 +119,7 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
             claim = claims.columns.get((label, column.key))
             cells[column.key] = Cell(values, test, claim, fewer=fewer)
         role = "baseline" if label == comparison.baseline else "reference" if label == reference else ""
+        role = "simple" if label in comparison.simple_labels else role
         ends = [run.status for run in comparison.of(label)]
         rows.append(Row(label, cells, role, ends.count("done"), ends.count("failed")))
     columns = [_with_decimals(column, rows) for column in found.columns]
@@ -124,9 +128,10 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
         _mark_best(columns, rows),
         reference,
         tuple(comparison.config.get("improvement_over") or ()),
-        judge(comparison, found, claims),
+        with_length_note(judge(comparison, found, claims), comparison),
         claims.tests,
         comparison.split,
+        cost_notes(comparison),
     )
 
 
@@ -150,7 +155,8 @@ def _mark_best(columns: list[Column], rows: list[Row]) -> list[Row]:
         ranked = {
             row.label: row.cells[column.key].spread.median * (1 if column.higher_is_better else -1)
             for row in rows
-            if row.role != "baseline" and math.isfinite(row.cells[column.key].spread.median)
+            if row.role not in ("baseline", "simple")
+            and math.isfinite(row.cells[column.key].spread.median)
         }
         if len(ranked) < 2:
             continue
@@ -188,7 +194,7 @@ def _runs_text(row: Row) -> str:
 def describe_marks(table: Table, *, bold: bool = True) -> str:
     """Say what the marks of a table mean; ``bold`` where the best of each column is."""
     text = f"Median ± standard deviation over seeds on the {table.split} set"
-    text += "; the best of each column is bold." if bold else "."
+    text += "; the best method of each column is bold." if bold else "."
     if table.reference is not None:
         text += (
             f" {DAGGER}: better than {table.reference} (the paper's one-sided paired t-test, 0.05)."
@@ -204,7 +210,7 @@ def describe_marks(table: Table, *, bold: bool = True) -> str:
         text += f" Δ: improvement{which} over single-task networks of the same seed, in percent."
     if "delta_m" in keys:
         text += " Δm: the field's mean over all metrics, in percent, lower is better."
-    return text
+    return " ".join([text, *table.notes])
 
 
 def table_files(table: Table) -> dict[str, str]:

@@ -70,7 +70,7 @@ class TrainingSettings(Settings):
         "Data set, such as `multimnist` or `multidigits(size=28)`, see `mtlkit data`; or one of your "
         "own, `my.py:Cars`.",
         panel=DATA,
-        missing="the key 'data' is missing; name a data set, see 'mtlkit data'",
+        missing="name a data set, see 'mtlkit data'",
     )
     sources: dict[str, Spec] | None = setting(
         None, "In place of `data`: the data set of every task, `{task: table(...)}`.", panel=DATA
@@ -86,7 +86,10 @@ class TrainingSettings(Settings):
     )
     data_dir: str | None = setting(None, "Folder with the data sets' files.", panel=DATA)
     architecture: Spec | None = setting(
-        None, "Network, see `mtlkit architectures`; without one, the data set's own.", panel=DATA
+        None,
+        "Network, see `mtlkit architectures`; without one, the data set's own.",
+        panel=DATA,
+        per_method=True,
     )
     plugins: Names = setting(
         [],
@@ -100,11 +103,16 @@ class TrainingSettings(Settings):
         "Passes over the data; without `epochs` and `steps`, 10, but for a table at least 4000 steps, "
         "which end after 10 validations without progress.",
         panel=LENGTH,
+        per_method=True,
         ge=0,
     )
-    steps: int | None = setting(None, "Optimizer steps.", panel=LENGTH, ge=0)
+    steps: int | None = setting(None, "Optimizer steps.", panel=LENGTH, per_method=True, ge=0)
     batch_size: int = setting(
-        64, "Samples per step and batch, over all processes together.", panel=LENGTH, ge=1
+        64,
+        "Samples per step and batch, over all processes together.",
+        panel=LENGTH,
+        per_method=True,
+        ge=1,
     )
     optimizer: Spec = setting(
         "adam",

@@ -18,6 +18,8 @@ from mtlkit.training.loaders import Batches
 from mtlkit.training.step import prediction_of
 
 Metrics = dict[str, dict[str, float]]
+_LARGEST = 14.0
+"""Size of the log-ratio of a metric that is 0: that of a factor of a million."""
 
 
 @torch.no_grad()
@@ -72,9 +74,10 @@ def score(metrics: Metrics, tasks: Sequence[Task], by: str, first: dict[str, flo
     Args:
         metrics: of the validation.
         tasks: the tasks.
-        by: ``"improvement"``, ``"loss"`` (the sum of the tasks' losses, the lower the better) or
-            ``"task/metric"``.
-        first: main metrics of the first validation; filled in here.
+        by: ``"improvement"`` (the mean over tasks of the log-ratio of their metrics to the first
+            validation's, whatever the scales), ``"loss"`` (the sum of the tasks' losses, the lower the
+            better) or ``"task/metric"``.
+        first: metrics of the first validation by ``task/metric``; filled in here.
     """
     if any(math.isinf(metrics[task.name]["loss"]) for task in tasks):
         return -math.inf
@@ -89,17 +92,22 @@ def score(metrics: Metrics, tasks: Sequence[Task], by: str, first: dict[str, flo
         return (value if better else -value) if math.isfinite(value) else -math.inf
     gains = []
     for task in tasks:
-        metric = task.main_metric
-        now = metrics[task.name][metric]
-        if math.isnan(now):
-            continue
-        better = task.higher_is_better.get(metric, False)
-        if better and now == 0:  # the least gain over any start; an F1 is often 0 at first
-            gains.append(-1.0)
-            continue
-        start = first.setdefault(task.name, now)
-        # relative to the sum of both magnitudes, so that a first value near zero cannot dominate
-        size = abs(now) + abs(start)
-        gain = 0.0 if size == 0 else (now - start) / size
-        gains.append(gain if better else -gain)
+        own = []
+        for metric in task.compared or (task.main_metric,):
+            now = metrics[task.name].get(metric, math.nan)
+            if not math.isnan(now):
+                gain = _log_ratio(now, first, f"{task.name}/{metric}")
+                own.append(gain if task.higher_is_better.get(metric, False) else -gain)
+        if own:
+            gains.append(sum(own) / len(own))
     return sum(gains) / len(gains) if gains else -math.inf
+
+
+def _log_ratio(now: float, first: dict[str, float], key: str) -> float:
+    """Return log(now / first), at most 14 in size; for metrics below zero a relative difference."""
+    if now == 0:  # an F1 is often 0 at first, and would make every later ratio infinite
+        return -_LARGEST
+    start = first.setdefault(key, now)
+    if now > 0 and start > 0:
+        return max(-_LARGEST, min(_LARGEST, math.log(now / start)))
+    return 2 * (now - start) / (abs(now) + abs(start))

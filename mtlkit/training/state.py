@@ -29,7 +29,7 @@ class Position:
     best: float | None = None
     best_step: int | None = None
     first: dict[str, float] = field(default_factory=dict)
-    """Main metrics of the first validation, by task."""
+    """Metrics of the first validation, by ``task/metric``."""
     validated: int | None = None
     """Step of the last validation."""
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +20,10 @@ from mtlkit.method.create import create_method
 from mtlkit.method.method import Method
 from mtlkit.tasks import LabelCount, Task, task_names
 from mtlkit.training.accelerators import LabelCounts
+from mtlkit.training.loaders import Batch
 from mtlkit.training.readings import NonFinitePolicy, Readings, RunningStatistics, gradients_of
 
-if TYPE_CHECKING:
-    from mtlkit.training.loaders import Batch
-
-Outcome = Literal["accumulated", "updated", "skipped", "overflowed"]
+Outcome = Literal["accumulated", "unlabeled", "updated", "skipped", "overflowed"]
 
 
 class TrainStep:
@@ -82,6 +80,8 @@ class TrainStep:
         """
         own_counts = [float(batch.labels[name].number) for name in self.tasks]
         counts, factors = self.counts.add_up(own_counts)
+        if self.batches_per_step == 1 and not any(counts):
+            return "unlabeled"  # there is nothing to learn from this batch
         if self._policy.skips and number % self.batches_per_step == 0:
             self._statistics.keep()
         with self._accumulation():
@@ -179,7 +179,11 @@ class LossModule(nn.Module):
                     None if loss is None else loss * factor
                     for loss, factor in zip(losses, factors, strict=True)
                 ]
-            total = self._total(losses, alone=factors is None)
+            if self.own_method is not None and all(loss is None for loss in losses):
+                # a batch without labels adds nothing to the gradients that are accumulated
+                total = torch.stack([predictions[t.name].sum() * 0.0 for t in self.tasks]).sum()
+            else:
+                total = self._total(losses, alone=factors is None)
             auxiliary = None if self._auxiliary is None else self._auxiliary()
             if auxiliary is not None:
                 total = total + auxiliary
@@ -190,7 +194,9 @@ class LossModule(nn.Module):
         if self.own_method is not None and alone and present:
             return sum(present[1:], present[0])
         names = (task.name for task in self.tasks)
-        return self.method.total(dict(zip(names, losses, strict=True)))
+        # gradients of parameters are merged once per optimizer step, those of features in every batch
+        merge = not self.method.wrt_parameters or bool(self.accelerator.sync_gradients)
+        return self.method.total(dict(zip(names, losses, strict=True)), merge)
 
     def _full_precision(self) -> contextlib.AbstractContextManager[Any]:
         """Compute losses in float32, also where the network runs in half precision."""
@@ -214,7 +220,7 @@ class LossModule(nn.Module):
             raise UsageError(
                 f"the loss of {' and '.join(map(repr, detached))} does not depend on any parameter that "
                 "is trained, so it has no gradient: is the prediction detached, computed under "
-                "torch.no_grad(), or its part of the network frozen? Leave out such a task"
+                "torch.no_grad(), or its part of the network frozen? Leave out tasks that do not train"
             )
 
 
@@ -251,19 +257,6 @@ def prediction_of(predictions: Any, name: str) -> Tensor:
     if prediction.dtype in (torch.float16, torch.bfloat16):
         return prediction.float()
     return prediction
-
-
-def check_targets(tasks: Sequence[Task], targets: Mapping[str, Tensor | None]) -> None:
-    """Raise for one-hot targets of a task that takes class numbers."""
-    for task in tasks:
-        target = targets.get(task.name)
-        if target is None or task.kind not in ("classification", "segmentation"):
-            continue
-        if target.dim() == (2 if task.kind == "classification" else 4) and target.shape[1] > 1:
-            raise UsageError(
-                f"the target of task {task.name!r} has shape {tuple(target.shape)}, as one-hot vectors "
-                "have; give the numbers of the classes, target.argmax(dim=1)"
-            )
 
 
 def check_choice(name: str, given: Any, known: Sequence[str]) -> None:

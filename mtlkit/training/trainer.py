@@ -86,7 +86,7 @@ class Trainer:
     >>> trainer.fit(loader, epochs=2).step
     8
     >>> sorted(trainer.evaluate(loader)["sum"])
-    ['loss', 'mae', 'mse']
+    ['loss', 'mae', 'mse', 'r2', 'rmse']
     """
 
     def __init__(
@@ -263,6 +263,7 @@ class Trainer:
         self, batches: Batches, validating: Batches | None, steps: int | None, progress: Progress
     ) -> None:
         here = self._position
+        begun, whole = here.step, here.batch == 0
         self._prepared.train()
         saved = self._saved_rng
         with closing(batches.start(here.epoch, here.batch)) as epoch:
@@ -280,7 +281,9 @@ class Trainer:
                 advice = batches.advice(self.method)
                 if advice is not None:
                     self._log.note(advice, self.step)
-                if outcome == "accumulated":
+                if outcome == "unlabeled" and here.step == 0:
+                    self._log.write("unlabeled", 0)
+                if outcome in ("accumulated", "unlabeled"):
                     continue
                 here.step += 1
                 if outcome == "updated":
@@ -307,6 +310,9 @@ class Trainer:
                     raise Interrupted(here.step, self._save())
         if here.batch == 0:
             raise UsageError("the training loader gave no batch; is the data set empty?")
+        if whole and here.step == begun and outcome == "unlabeled":
+            names = ", ".join(task.name for task in self.tasks)
+            raise UsageError(f"no batch of the epoch has a label of {names}: there is nothing to learn")
         here.epoch, here.batch = here.epoch + 1, 0
         self._schedulers.after("epoch")
         if self.eval_steps is None or here.is_due(self.eval_steps):

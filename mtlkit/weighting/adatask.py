@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Lt
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice
 from mtlkit.engine.gram import safe_divide
@@ -71,9 +72,9 @@ class AdaTask(GradientAggregator):
         self,
         tasks: Tasks,
         *,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        eps: float = 1e-8,
+        beta1: Annotated[float, Ge(0), Lt(1)] = 0.9,
+        beta2: Annotated[float, Ge(0), Lt(1)] = 0.999,
+        eps: Annotated[float, Ge(0)] = 1e-8,
         wrt: Literal["features", "parameters"] = "parameters",
         **common: Any,
     ) -> None:
@@ -83,11 +84,6 @@ class AdaTask(GradientAggregator):
                 f"adatask(wrt={self.wrt}): a feature's gradient has no moments from step to step; leave "
                 "wrt out, or use a method such as balancer, which averages the norms"
             )
-        for option, value in (("beta1", beta1), ("beta2", beta2)):
-            if not 0 <= value < 1:
-                raise SpecError(f"{option} of adatask must be in [0, 1), not {value}")
-        if not 0 <= eps < torch.inf:
-            raise SpecError(f"eps of adatask must be 0 or more and finite, not {eps}")
         self.beta1 = beta1
         self.beta2 = beta2
         self.eps = eps

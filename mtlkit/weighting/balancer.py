@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Gt, Lt
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice, LogUniform
 from mtlkit.engine.gram import norms_of, safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.numbers import Numbers, preference_of
@@ -60,15 +59,11 @@ class Balancer(GradientAggregator):
         tasks: Tasks,
         *,
         preference: Numbers | None = None,
-        norm: float = 1.0,
-        beta: float = 0.999,
+        norm: Annotated[float, Gt(0)] = 1.0,
+        beta: Annotated[float, Ge(0), Lt(1)] = 0.999,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not 0 < norm < math.inf:
-            raise SpecError(f"norm of balancer must be positive and finite, not {norm}")
-        if not 0 <= beta < 1:
-            raise SpecError(f"beta of balancer must be in [0, 1), not {beta}")
         self.preference = preference
         self.norm = norm
         self.beta = beta

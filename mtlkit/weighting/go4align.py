@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice, LogUniform
 from mtlkit.engine.gram import safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
@@ -55,12 +55,15 @@ class GO4Align(GradientAggregator):
     uses_losses = True
     search_space = {"num_groups": Choice(1, 2, 3, 5), "eta": LogUniform(1e-5, 1e-2)}
 
-    def __init__(self, tasks: Tasks, *, num_groups: int = 2, eta: float = 1e-4, **common: Any) -> None:
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        num_groups: Annotated[int, Ge(1)] = 2,
+        eta: Annotated[float, Ge(0)] = 1e-4,
+        **common: Any,
+    ) -> None:
         super().__init__(tasks, **common)
-        if num_groups < 1:
-            raise SpecError(f"num_groups of go4align must be 1 or more, not {num_groups}")
-        if not 0 <= eta < math.inf:
-            raise SpecError(f"eta of go4align must be 0 or more and finite, not {eta}")
         self.num_groups = num_groups
         self.eta = eta
         self.add_state("log_shares", -math.log(len(self.tasks)))

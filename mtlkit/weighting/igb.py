@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice
 from mtlkit.engine.gram import safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
@@ -57,12 +56,15 @@ class IGB(GradientAggregator):
     uses_losses = True
     search_space = {"base": Choice(1, 2, 3)}
 
-    def __init__(self, tasks: Tasks, *, base: int = 2, window: int | None = None, **common: Any) -> None:
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        base: Annotated[int, Ge(1)] = 2,
+        window: Annotated[int, Ge(1)] | None = None,
+        **common: Any,
+    ) -> None:
         super().__init__(tasks, **common)
-        if base < 1:
-            raise SpecError(f"base of igb must be window 1 or a later one, not {base}")
-        if window is not None and not 1 <= window < math.inf:
-            raise SpecError(f"window of igb must be 1 step or more and finite, not {window}")
         self.base = base
         self.window = window
         self.epoch_batches = 1

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LR_RATIO, LogUniform
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
@@ -70,10 +69,8 @@ class LDC(GradientAggregator):
     waived_laws = {"permutation": "the penalty compares neighbors in task order"}
     search_space = {"penalty": LogUniform(0.005, 0.2), LR_RATIO: LogUniform(0.05, 2.0)}
 
-    def __init__(self, tasks: Tasks, *, penalty: float = 0.05, **common: Any) -> None:
+    def __init__(self, tasks: Tasks, *, penalty: Annotated[float, Ge(0)] = 0.05, **common: Any) -> None:
         super().__init__(tasks, **common)
-        if not 0 <= penalty < math.inf:
-            raise SpecError(f"penalty of ldc must be 0 or more and finite, not {penalty}")
         self.penalty = penalty
         self.add_learned("logits", 0.0)
         self.add_state("reference", 0.0)

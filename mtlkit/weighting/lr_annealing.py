@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Le
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice, LogUniform
 from mtlkit.engine.gram import norms_of, safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.primary import primary_flags
@@ -72,15 +72,11 @@ class LRAnnealing(GradientAggregator):
         tasks: Tasks,
         *,
         primary: str | int | None = None,
-        alpha: float = 0.1,
+        alpha: Annotated[float, Ge(0), Le(1)] = 0.1,
         reference: Literal["max", "mean"] = "max",
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not 0 <= alpha <= 1:
-            raise SpecError(f"alpha of lr_annealing must be in [0, 1], not {alpha}")
-        if reference not in ("max", "mean"):
-            raise SpecError(f"reference of lr_annealing must be 'max' or 'mean', not {reference!r}")
         self.primary = primary
         self.alpha = alpha
         self.reference = reference

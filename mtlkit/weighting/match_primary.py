@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Gt, Le, Lt
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice, LogUniform, Uniform
 from mtlkit.engine.gram import norms_of, safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 from mtlkit.weighting._forms.primary import primary_flags
@@ -74,21 +73,13 @@ class MatchPrimary(GradientAggregator):
         tasks: Tasks,
         *,
         primary: str | int | None = None,
-        strength: float = 1.0,
-        relax: float = 1.0,
-        beta: float = 0.0,
-        max_ratio: float = 1e4,
+        strength: Annotated[float, Ge(0)] = 1.0,
+        relax: Annotated[float, Ge(0), Le(1)] = 1.0,
+        beta: Annotated[float, Ge(0), Lt(1)] = 0.0,
+        max_ratio: Annotated[float, Gt(0)] = 1e4,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not 0 <= strength < math.inf:
-            raise SpecError(f"strength of match_primary must be 0 or more and finite, not {strength}")
-        if not 0 <= relax <= 1:
-            raise SpecError(f"relax of match_primary must be in [0, 1], not {relax}")
-        if not 0 <= beta < 1:
-            raise SpecError(f"beta of match_primary must be in [0, 1), not {beta}")
-        if not 0 < max_ratio < math.inf:
-            raise SpecError(f"max_ratio of match_primary must be positive and finite, not {max_ratio}")
         self.primary = primary
         self.strength = strength
         self.relax = relax

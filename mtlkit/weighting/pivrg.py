@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Gt
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Uniform
 from mtlkit.engine.gram import eps_of
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.host import on_host
 from mtlkit.method.state import State
@@ -73,7 +73,6 @@ class PIVRG(GradientAggregator):
     )
     year = 2025
     idea = "A common descent direction, or a fair bargain"
-    solves_on_host = True
     waived_laws = {
         "single_task": "the equation gives a single gradient g the length |g|^((1-alpha)/(1+alpha))",
     }
@@ -85,23 +84,12 @@ class PIVRG(GradientAggregator):
         self,
         tasks: Tasks,
         *,
-        alpha: float = 2.0,
-        bound: float = 2.0,
-        min_temperature: float = 10.0,
+        alpha: Annotated[float, Ge(_LEAST)] = 2.0,
+        bound: Annotated[float, Gt(1)] = 2.0,
+        min_temperature: Annotated[float, Gt(0)] = 10.0,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not _LEAST <= alpha < math.inf:
-            raise SpecError(
-                f"alpha of pivrg must be at least {_LEAST} and finite, not {alpha}: powers of 1/alpha "
-                "would underflow"
-            )
-        if not 1 < bound < math.inf:
-            raise SpecError(f"bound of pivrg must be above 1 and finite, not {bound}")
-        if not 0 < min_temperature < math.inf:
-            raise SpecError(
-                f"min_temperature of pivrg must be positive and finite, not {min_temperature}"
-            )
         self.alpha = alpha
         self.bound = bound
         self.min_temperature = min_temperature

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Gt
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice, LogUniform
 from mtlkit.engine.gram import safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
@@ -60,13 +59,14 @@ class RECAP(GradientAggregator):
     search_space = {"window": Choice(5, 10, 20, 50), "temperature": LogUniform(0.2, 20.0)}
 
     def __init__(
-        self, tasks: Tasks, *, window: int = 10, temperature: float = 5.0, **common: Any
+        self,
+        tasks: Tasks,
+        *,
+        window: Annotated[int, Ge(1)] = 10,
+        temperature: Annotated[float, Gt(0)] = 5.0,
+        **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if window < 1:
-            raise SpecError(f"window of recap must be 1 step or more, not {window}")
-        if not 0 < temperature < math.inf:
-            raise SpecError(f"temperature of recap must be positive and finite, not {temperature}")
         self.window = window
         self.temperature = temperature
         self.add_state("history", 0.0, size=2 * window)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Gt, Le
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice, LogUniform
 from mtlkit.engine.gram import safe_divide
 from mtlkit.engine.randomness import uniform
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
@@ -71,18 +70,13 @@ class ReLoBRaLo(GradientAggregator):
         self,
         tasks: Tasks,
         *,
-        alpha: float = 0.95,
-        rho: float = 0.99,
-        temperature: float = 1.0,
+        alpha: Annotated[float, Ge(0), Le(1)] = 0.95,
+        rho: Annotated[float, Ge(0), Le(1)] = 0.99,
+        temperature: Annotated[float, Gt(0)] = 1.0,
         seed: int = 0,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        for option, value in (("alpha", alpha), ("rho", rho)):
-            if not 0 <= value <= 1:
-                raise SpecError(f"{option} of relobralo must be in [0, 1], not {value}")
-        if not 0 < temperature < math.inf:
-            raise SpecError(f"temperature of relobralo must be positive and finite, not {temperature}")
         self.alpha = alpha
         self.rho = rho
         self.temperature = temperature

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import Choice, LogUniform
 from mtlkit.engine.gram import safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
@@ -72,16 +72,12 @@ class SoftAdapt(GradientAggregator):
         tasks: Tasks,
         *,
         beta: float = 0.1,
-        points: int = 2,
+        points: Annotated[int, Ge(2)] = 2,
         normalized: bool = False,
         loss_weighted: bool = False,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not -math.inf < beta < math.inf:
-            raise SpecError(f"beta of softadapt must be finite, not {beta}")
-        if points < 2:
-            raise SpecError(f"points of softadapt must be 2 losses or more, not {points}")
         self.beta = beta
         self.points = points
         self.normalized = normalized

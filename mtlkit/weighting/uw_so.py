@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Gt
 from mtlkit.config.registry import register_method
 from mtlkit.config.search import LogUniform
 from mtlkit.engine.gram import safe_divide
-from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
 from mtlkit.method.state import State
 
@@ -54,10 +53,10 @@ class UWSO(GradientAggregator):
     uses_losses = True
     search_space = {"temperature": LogUniform(0.1, 100.0)}
 
-    def __init__(self, tasks: Tasks, *, temperature: float = 1.0, **common: Any) -> None:
+    def __init__(
+        self, tasks: Tasks, *, temperature: Annotated[float, Gt(0)] = 1.0, **common: Any
+    ) -> None:
         super().__init__(tasks, **common)
-        if not 0 < temperature < math.inf:
-            raise SpecError(f"temperature of uw_so must be positive and finite, not {temperature}")
         self.temperature = temperature
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:

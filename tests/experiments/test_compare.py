@@ -7,6 +7,7 @@ import threading
 from dataclasses import asdict
 from pathlib import Path
 
+import pandas
 import pytest
 import torch
 from scipy import stats
@@ -15,9 +16,10 @@ import mtlkit
 from mtlkit.architectures.capacity import TaskMatrix, add_capacity
 from mtlkit.data.published.multidigits import MultiDigits
 from mtlkit.errors import ConfigError, SpecError, UsageError
-from mtlkit.experiments import compare as compare_module
 from mtlkit.experiments import jobs as jobs_module
-from mtlkit.experiments.compare import Stopped, compare, plan_jobs
+from mtlkit.experiments import timing as timing_module
+from mtlkit.experiments.compare import Stopped, _seeds_that_fit, first_jobs, plan_jobs
+from mtlkit.experiments.compare import run_comparison as compare
 from mtlkit.experiments.compare_config import CompareConfig
 from mtlkit.experiments.demo import PARTS
 from mtlkit.experiments.entries import split_specs
@@ -68,7 +70,8 @@ def test_a_comparison_has_every_method_with_every_seed_and_its_baseline(whole):
     assert made.labels == ["single-task", "sum", "rotograd"]
     assert all(set(run.metrics) == set(TASKS) for run in made.runs)
     assert (made.baseline, made.reference) == ("single-task", "sum")
-    for name in ("table.md", "table.tex", "table.csv", "report.html", "results.jsonl", "timing.json"):
+    tables = ("table.md", "table.tex", "table.csv", "results.csv")
+    for name in (*tables, "report.html", "results.jsonl", "timing.json"):
         assert (folder / name).stat().st_size > 0, name
     assert len((folder / "results.jsonl").read_text().splitlines()) == 6
     assert made.find("sum", 0).method == "normalize+sum"
@@ -106,8 +109,14 @@ def test_histories_of_all_runs_can_be_read(whole):
 def test_the_reference_has_step_time_one(whole):
     _, made = whole
     assert made.find("sum", 1).step_ratio == 1.0
-    assert made.find("rotograd", 1).step_ratio > 0
     assert made.find("single-task", 1).step_ratio is None
+
+
+def test_a_step_time_that_noise_decides_is_not_shown(monkeypatch):
+    base = [1.0, 1.1, 0.9, 1.0, 1.2] * 4
+    times = {"sum": base, "slow": [2 * t for t in base], "noisy": [0.3, 0.7, 2.0, 1.5, 0.2] * 4}
+    monkeypatch.setattr(timing_module, "measure_steps", lambda *_: times)
+    assert timing_module.time_steps({}, "sum", 20) == {"sum": 1.0, "slow": 2.0}
 
 
 def test_all_runs_of_a_seed_start_from_the_same_weights_and_batch(whole):
@@ -171,6 +180,72 @@ def test_a_second_call_repeats_nothing(whole, monkeypatch):
     assert again.runs == made.runs
 
 
+def test_python_gets_a_tidy_frame_the_verdict_and_the_report(whole):
+    folder, made = whole
+    found = mtlkit.compare({**SETTINGS, "timing": 2}, folder, progress=False, seeds=2)
+    frame = found.frame()
+    metrics = {(task, name) for run in made.runs for task in run.metrics for name in run.metrics[task]}
+    assert len(frame) == 6 * len(metrics)
+    chosen = frame[(frame.method == "sum") & (frame.seed == 1) & (frame.task == "left") & frame.main]
+    assert chosen.value.item() == made.find("sum", 1).metrics["left"]["accuracy"]
+    written = pandas.read_csv(folder / "results.csv")
+    assert list(written.columns) == list(frame.columns)
+    assert written.value.to_numpy() == pytest.approx(frame.value.to_numpy(), nan_ok=True)
+    assert found.verdict
+    assert found.report.is_file()
+
+
+def test_a_comparison_without_a_folder_is_refused():
+    with pytest.raises(ConfigError, match="needs output="):
+        mtlkit.compare(SETTINGS)
+
+
+def test_runs_that_were_best_at_their_last_validation_are_counted(whole):
+    _, made = whole
+    late = sum(bool(run.best_last) for run in made.runs)
+    assert all(isinstance(run.best_last, bool) for run in made.runs)
+    text = build_table(made).verdict.text
+    assert (f"{late} of 6 runs were best at their last validation" in text) == (late >= 2)
+    assert "5 networks, 5 times the parameters, 5 times the steps" in (whole[0] / "table.md").read_text()
+
+
+def test_networks_of_the_same_budget_take_a_fraction_of_the_steps(tmp_path):
+    config = make(single_task="same_budget", methods=["sum"], seeds=1, epochs=5)
+    jobs = plan_jobs(config, tmp_path, TASKS)
+    outcome = run_job(jobs[0])
+    assert jobs[0].task == "left"
+    assert (outcome.error, outcome.steps) == ("", 15 // 5)
+    assert len([row for row in read_history(jobs[0].folder)[0] if row.split == "val"]) == 3
+
+
+def test_a_time_budget_adds_the_seeds_that_fit():
+    runs = [Run("sum", seed, seconds=10.0) for seed in range(3)]
+    made = Comparison("x", [], runs)
+    assert _seeds_that_fit(make(seeds=3, minutes=1), made) == (0, 1, 2, 3, 4, 5)
+    assert _seeds_that_fit(make(seeds=3, minutes=0.1), made) == (0, 1, 2)
+    assert len(_seeds_that_fit(make(seeds=3, minutes=1e6), made)) == 50
+    assert _seeds_that_fit(make(seeds=3), made) == (0, 1, 2)
+
+
+def test_simple_models_of_the_data_set_are_rows_that_are_not_tested(tmp_path, monkeypatch):
+    calls = []
+
+    def baselines(self):
+        calls.append(self.seed)
+        return {"constant": {task: {"accuracy": 0.1} for task in TASKS}}
+
+    monkeypatch.setattr(MultiDigits, "baselines", baselines, raising=False)
+    config = make(single_task=False, methods=["sum", "mgda"], seeds=2, epochs=1)
+    for _ in range(2):
+        made = compare(config, tmp_path, progress=False)
+    assert calls == [0, 1]
+    assert (made.labels, made.simple_labels) == (["sum", "mgda"], ["constant"])
+    row = build_table(made).rows[-1]
+    assert (row.label, row.role) == ("constant", "simple")
+    assert row.cells["left/accuracy"].spread.median == 0.1
+    assert all(cell.test is None and not cell.best for cell in row.cells.values())
+
+
 def test_methods_and_seeds_can_be_added(tmp_path):
     compare(make(single_task=False, methods=["sum"], seeds=1), tmp_path, progress=False)
     first = (tmp_path / "results.jsonl").read_text()
@@ -210,12 +285,13 @@ def test_a_folder_without_a_finished_run_takes_other_settings(whole, tmp_path):
 def test_step_times_follow_the_reference(tmp_path, monkeypatch):
     timing = {"rounds": 9, "reference": "sum", "ratios": {"sum": 1.0, "rotograd": 2.0}}
     (tmp_path / "timing.json").write_text(json.dumps(timing))
-    monkeypatch.setattr(compare_module, "time_steps", lambda chosen, *_: dict.fromkeys(chosen, 1.0))
+    monkeypatch.setattr(timing_module, "time_steps", lambda chosen, *_: dict.fromkeys(chosen, 1.0))
 
     def ratios(reference, **changes):
         config = make(reference=reference, **changes)
-        plan = compare_module._Plan(plan_jobs(config, tmp_path, TASKS), TASKS)
-        return compare_module._timing(config, tmp_path, plan, None)
+        jobs = first_jobs(config, plan_jobs(config, tmp_path, TASKS))
+        path = tmp_path / "timing.json"
+        return timing_module.known_or_timed(path, jobs, reference, config.timing, print)
 
     assert ratios("rotograd") == {"sum": 0.5, "rotograd": 1.0}
     Comparison("x", [], [Run("sum", 0, step_ratio=1.0)], reference="rotograd").save(tmp_path)
@@ -280,7 +356,7 @@ def test_an_interrupted_comparison_says_how_to_go_on(tmp_path, number):
         wait_for(lambda: process.poll() is not None)
     output = (tmp_path / "output.txt").read_text()
     assert process.returncode == 130, output
-    assert f"go on with: mtlkit compare -c {out / 'compare.yaml'} -o {out}" in output
+    assert f"resume with: mtlkit compare -c {out / 'compare.yaml'} -o {out}" in output
     assert "Traceback" not in output
 
 
@@ -435,7 +511,7 @@ def test_a_method_can_have_settings_of_its_own():
     ]
     assert job.train["method_lr"] == 0.05
     assert job.config().method_lr == 0.05
-    assert job.config().best_by == "loss"
+    assert job.config().best_by == "improvement"
 
 
 @pytest.mark.parametrize(

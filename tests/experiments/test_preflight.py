@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mtlkit.errors import ConfigError
-from mtlkit.experiments.compare import compare
+from mtlkit.experiments.compare import run_comparison as compare
 from mtlkit.experiments.compare_config import CompareConfig
 from mtlkit.experiments.preflight import check_first_step
 

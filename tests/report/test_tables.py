@@ -7,7 +7,7 @@ import math
 import pytest
 
 from mtlkit.errors import SpecError
-from mtlkit.experiments.live_table import render_table
+from mtlkit.experiments.terminal import render_table
 from mtlkit.report.report import difference_charts
 from mtlkit.report.results import Comparison, Run, TaskRecord
 from mtlkit.report.tables import build_table, format_number, to_csv, to_latex, to_markdown

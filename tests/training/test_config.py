@@ -86,10 +86,10 @@ def test_a_comparison_shares_every_setting_of_training_but_those_it_decides():
 def test_what_a_method_may_set_for_itself_is_marked_at_the_setting():
     marked = {name for name, f in TrainingSettings.model_fields.items() if display(f).per_method}
     assert set(MethodSettings.model_fields) == {"method", "label", "extra_capacity", *marked}
-    assert {"lr", "method_lr", "optimizer"} <= marked
-    assert "epochs" not in marked
-    settings = {"data": "x", "methods": [{"method": "sum", "label": "a", "epochs": 3}]}
-    with pytest.raises(ConfigError, match="unknown key 'epochs'"):
+    assert {"lr", "method_lr", "optimizer", "epochs", "batch_size"} <= marked
+    assert "workers" not in marked
+    settings = {"data": "x", "methods": [{"method": "sum", "label": "a", "workers": 3}]}
+    with pytest.raises(ConfigError, match="unknown key 'workers'"):
         CompareConfig.make(settings)
     settings["methods"] = [{"method": "sum", "label": "a", "lr": "x"}]
     with pytest.raises(ConfigError, match=r"the settings, method .*: 'lr' must be a number, not 'x'"):

@@ -22,7 +22,12 @@ _TRIALS = 20
 
 
 class TuneConfig(MethodsConfig):
-    """What to search, and how. The keys are those of every training and those below."""
+    """What to search, and how. The keys are those of every training and those below.
+
+    >>> config = TuneConfig.make({"data": "multidigits", "methods": "sum,cagrad", "trials": 30})
+    >>> [entry.label for entry in config.entries], str(config.searched["lr"])
+    (['sum', 'tuned sum', 'cagrad'], 'log(0.0001, 0.01)')
+    """
 
     trials: int | None = setting(
         None,
@@ -53,9 +58,15 @@ class TuneConfig(MethodsConfig):
         "without any, every trial takes all its steps.",
         panel=TUNING,
     )
+    trial_seeds: int = setting(
+        1,
+        "Seeds that every trial is trained with; it is judged by the mean over them.",
+        panel=TUNING,
+        ge=1,
+    )
     seed: int = setting(
         _FIRST_SEED,
-        "Of all trials: weights, batches, split and draws. A comparison must not use it.",
+        "First seed of all trials: weights, batches, split and draws. A comparison must not use it.",
         panel=TUNING,
         ge=0,
         lt=2**32,

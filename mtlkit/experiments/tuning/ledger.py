@@ -2,18 +2,22 @@
 
 Each method is a study of its own. A trial is drawn under one lock for all processes, so that no method
 gets more than the counted number. A trial whose process died is taken over with the same values, and
-training goes on from its checkpoint.
+training resumes from its checkpoint. The system releases the locks of a process that is killed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mtlkit.experiments.tuning.locks import JournalLock, Worker, locked
-from mtlkit.experiments.tuning.samplers import (  # says so where Optuna is missing
+from filelock import FileLock, Timeout
+
+from mtlkit.experiments.tuning.samplers import (  # raises if Optuna is missing
     distributions,
     sampler_for,
 )
@@ -64,17 +68,19 @@ class Ledger:
     def __init__(
         self, folder: Path, spaces: Mapping[str, MethodSpace], trials: int, sampler: str, seed: int
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.spaces = dict(spaces)
         self.trials = trials
         self.sampler = sampler
         self.seed = seed
-        self._lock = folder / "study.lock"
-        self._worker = Worker(folder / "workers")
-        with locked(self._lock):
-            path = folder / JOURNAL
-            backend = JournalFileBackend(str(path), lock_obj=JournalLock(path))  # type: ignore[arg-type]
+        self._workers = folder / "workers"
+        self._workers.mkdir(parents=True, exist_ok=True)
+        self._name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._alive = FileLock(self._workers / self._name)  # held as long as this process lives
+        self._alive.acquire()
+        self._lock = FileLock(folder / "study.lock", thread_local=False)
+        with self._locked():
+            backend = JournalFileBackend(str(folder / JOURNAL), lock_obj=self._lock)  # type: ignore[arg-type]
             self._storage = JournalStorage(backend)
             self.studies = {
                 label: optuna.create_study(
@@ -84,18 +90,18 @@ class Ledger:
             }
 
     def take(self) -> Trial | None:
-        """A trial to work on: one whose process died, or a new one; None when all have been given away.
+        """Take a trial whose process died, or a new one; None when all have been given away.
 
         Methods take turns, so that a search that is stopped has treated them alike.
         """
-        with locked(self._lock):
+        with self._locked():
             counts = {}
             for label in self.spaces:
                 known = self._known(label)
                 for frozen in known:
                     owner = frozen.user_attrs["owner"]
-                    if frozen.state == TrialState.RUNNING and not self._worker.is_alive(owner):
-                        self._note(label, frozen.number, owner=self._worker.name)
+                    if frozen.state == TrialState.RUNNING and not self._is_alive(owner):
+                        self._note(label, frozen.number, owner=self._name)
                         return _read(label, frozen)
                 counts[label] = len(known)
             label = min(counts, key=counts.__getitem__)
@@ -105,7 +111,7 @@ class Ledger:
 
     def finish(self, trial: Trial, value: float, **facts: Any) -> None:
         """Note how a trial ended; what another process has noted already stays."""
-        with locked(self._lock):
+        with self._locked():
             study = self.studies[trial.label]
             if study.get_trials(deepcopy=False)[trial.number].state.is_finished():
                 return
@@ -114,18 +120,18 @@ class Ledger:
 
     def note(self, trial: Trial, **facts: Any) -> None:
         """Note something about a trial that runs."""
-        with locked(self._lock):
+        with self._locked():
             self._note(trial.label, trial.number, **facts)
 
     def twin(self, trial: Trial) -> Trial | None:
-        """A finished trial of the same method at the same point, which need not be repeated."""
+        """Find a finished trial of the same method at the same point, which need not be repeated."""
         for other in self.of(trial.label):
             if other.index < trial.index and other.point == trial.point and other.state == "done":
                 return other
         return None
 
     def of(self, label: str) -> list[Trial]:
-        """The counted trials of a method, in order."""
+        """Return the counted trials of a method, in order."""
         return [_read(label, frozen) for frozen in self._known(label)[: self.trials]]
 
     def is_complete(self) -> bool:
@@ -136,11 +142,33 @@ class Ledger:
         )
 
     def close(self) -> None:
-        """Give back what this process had."""
-        self._worker.leave()
+        """Release what this process had."""
+        self._alive.release()
+        (self._workers / self._name).unlink(missing_ok=True)
+
+    def _is_alive(self, owner: str) -> bool:
+        """Whether the process of this name still runs."""
+        path = self._workers / owner
+        if owner == self._name or not path.exists():
+            return owner == self._name
+        try:
+            with FileLock(path, timeout=0):
+                return False
+        except Timeout:
+            return True
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Wait for the other processes, and remove a line that a killed one left unfinished."""
+        with self._lock:
+            path = self.folder / JOURNAL
+            lines = path.read_bytes() if path.exists() else b""
+            if lines and not lines.endswith(b"\n"):
+                os.truncate(path, lines.rfind(b"\n") + 1)
+            yield
 
     def _known(self, label: str) -> list[FrozenTrial]:
-        """Trials that were drawn completely, by index."""
+        """Return the trials that were drawn completely, by index."""
         trials = self.studies[label].get_trials(deepcopy=False)
         return sorted(
             (trial for trial in trials if "index" in trial.user_attrs),
@@ -154,7 +182,7 @@ class Ledger:
                 study.tell(frozen.number, state=TrialState.FAIL)
         study.sampler = sampler_for(self.sampler, space, index, self.seed, self.trials)
         asked = study.ask(distributions(space))
-        self._note(label, asked.number, owner=self._worker.name)
+        self._note(label, asked.number, owner=self._name)
         self._note(label, asked.number, index=index)  # last: it makes the trial count
         return _read(label, study.get_trials(deepcopy=False)[asked.number])
 
@@ -177,5 +205,5 @@ def _read(label: str, frozen: FrozenTrial) -> Trial:
 
 
 def _rounded(value: Any) -> Any:
-    """Four digits are enough for a setting, and people can read them."""
+    """Round to four digits: enough for a setting, and readable."""
     return float(f"{value:.4g}") if isinstance(value, float) else value

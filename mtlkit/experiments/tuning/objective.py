@@ -17,11 +17,11 @@ from mtlkit.report.results import TaskRecord
 WORST = -200.0
 """Value of a trial that failed or whose metrics are not finite."""
 
-Figures = Mapping[str, Mapping[str, float]]
+Metrics = Mapping[str, Mapping[str, float]]
 
 
-def improvement(figures: Figures, reference: Figures, tasks: Sequence[TaskRecord]) -> float:
-    """Mean over tasks of the relative gain in percent, the higher the better.
+def improvement(metrics: Metrics, reference: Metrics, tasks: Sequence[TaskRecord]) -> float:
+    """Return the mean over tasks of the relative gain in percent, the higher the better.
 
     A task's gain is the mean over the metrics that it is compared by. Metrics that the reference does
     not have (no validation labels) are left out.
@@ -29,9 +29,9 @@ def improvement(figures: Figures, reference: Figures, tasks: Sequence[TaskRecord
     gains = []
     for task in tasks:
         own = [
-            _gain(figures.get(task.name, {}).get(metric, math.nan), before, higher)
-            for metric, higher in task.directions.items()
-            if math.isfinite(before := reference.get(task.name, {}).get(metric, math.nan))
+            _gain(metrics.get(task.name, {}).get(name, math.nan), before, higher)
+            for name, higher in task.directions.items()
+            if math.isfinite(before := reference.get(task.name, {}).get(name, math.nan))
         ]
         if own:
             gains.append(sum(own) / len(own))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import FileLock
 
 from mtlkit.config.files import write_text
 from mtlkit.config.logs import plain_values
@@ -15,12 +16,12 @@ from mtlkit.config.search import Choice, FeatureShare
 from mtlkit.errors import ConfigError, unknown_name
 from mtlkit.experiments.entries import Entry
 from mtlkit.experiments.jobs import Job, write_json
-from mtlkit.experiments.launchers import cores, number_of_jobs
+from mtlkit.experiments.launchers import threads_per_job
 from mtlkit.experiments.tuning.config import TuneConfig
 from mtlkit.experiments.tuning.ledger import Trial
-from mtlkit.experiments.tuning.locks import locked
 from mtlkit.experiments.tuning.samplers import grid_of
 from mtlkit.experiments.tuning.spaces import MethodSpace, make_space
+from mtlkit.experiments.tuning.winners import hold_out_test
 from mtlkit.report.results import TaskRecord, run_folder
 from mtlkit.tasks import Task
 from mtlkit.training.config import TrainConfig
@@ -53,7 +54,7 @@ class Plan:
 
     @classmethod
     def make(cls, config: TuneConfig, folder: Path) -> Plan:
-        """The plan of these settings; the data set is loaded for its tasks."""
+        """Make the plan of these settings; the data set is loaded for its tasks."""
         from mtlkit.data import load_dataset
 
         dataset = load_dataset(config.data, data_dir=config.data_dir, seed=config.seed)
@@ -84,7 +85,7 @@ class Plan:
         """Note what is searched; another search in the folder is refused."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / HEADER
-        with locked(self.folder / "study.lock"):
+        with FileLock(self.folder / "study.lock"):
             old: dict[str, Any] = {}
             if path.is_file():
                 old = json.loads(path.read_text(encoding="utf-8"))
@@ -112,7 +113,7 @@ class Plan:
             write_text(self.folder / CONFIG, text)
 
     def _identity(self) -> dict[str, Any]:
-        """What must not change when a search goes on; the number of trials may."""
+        """Return what must not change when a search is resumed; the number of trials may."""
         config = self.config
         methods = {
             label: {
@@ -126,6 +127,7 @@ class Plan:
         identity = {
             "train": config.train,
             "seed": config.seed,
+            "trial_seeds": config.trial_seeds,
             "sampler": config.sampler,
             "improvement_over": config.improvement_over,
             "prune": config.prune,
@@ -134,26 +136,34 @@ class Plan:
         plain: dict[str, Any] = json.loads(json.dumps(plain_values(identity)))
         return plain
 
-    def job(self, trial: Trial) -> Job:
-        """The training of a trial; the test set is never looked at."""
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds that every trial is trained with."""
+        return list(range(self.config.seed, self.config.seed + self.config.trial_seeds))
+
+    def job(self, trial: Trial, seed: int) -> Job:
+        """Return the training of a trial with one seed; the test set is never looked at."""
         entry, space = self.entries[trial.label], self.spaces[trial.label]
         base = {**self.config.train, **entry.settings}
         train = {**base, **space.settings(trial.point, base), "method": space.method(trial.point)}
-        path = self.folder / "trials" / run_folder(trial.label, self.config.seed) / f"{trial.index:03d}"
-        return self._job(path, trial.label, train, entry.extra_capacity)
+        path = self.folder / "trials" / run_folder(trial.label, seed) / f"{trial.index:03d}"
+        return self._job(path, trial.label, seed, train, entry.extra_capacity)
 
-    def reference_job(self) -> Job:
-        """The plain run that all trials are measured against."""
+    def reference_job(self, seed: int) -> Job:
+        """Return the plain run that all trials of a seed are measured against."""
         method = "normalize+sum" if self.config.normalize else "sum"
         train = {**self.config.train, "method": method}
-        return self._job(self.folder / "reference", "reference", train, None)
+        name = "reference" if seed == self.config.seed else f"reference-seed{seed}"
+        return self._job(self.folder / name, "reference", seed, train, None)
 
-    def _job(self, path: Path, label: str, train: dict[str, Any], capacity: Any) -> Job:
+    def _job(self, path: Path, label: str, seed: int, train: dict[str, Any], capacity: Any) -> Job:
         config = self.config
+        if seed != config.seed:  # the test samples that the first seed set aside stay aside
+            train = {**train, "data": hold_out_test(train["data"], config.seed)}
         return Job(
             str(path),
             label,
-            config.seed,
+            seed,
             {**train, "test": False},
             extra_capacity=capacity,
             threads=self.threads,
@@ -162,7 +172,7 @@ class Plan:
 
 
 def _features(entry: Entry, train: dict[str, Any], config: TuneConfig, dataset: Any) -> int | None:
-    """Size of the rotated axis, where a share of it is searched."""
+    """Return the size of the rotated axis, if a fraction of it is searched."""
     from mtlkit.config.registry import methods
     from mtlkit.training.experiment import build_model
 
@@ -184,11 +194,11 @@ def _features(entry: Entry, train: dict[str, Any], config: TuneConfig, dataset: 
 
 
 def _threads(folder: Path, config: TuneConfig) -> int:
-    """Threads per trial, as in the search's first call: they change the order of sums."""
+    """Return the threads per trial, as in the search's first call: they change the order of sums."""
     try:
         return int(json.loads((folder / HEADER).read_text(encoding="utf-8"))["threads"])
     except (OSError, ValueError, KeyError, TypeError):
-        return max(1, cores() // number_of_jobs(config.jobs, config.device))
+        return threads_per_job(config.jobs, config.device)
 
 
 def _shown(before: Any, now: Any) -> str:

@@ -1,7 +1,7 @@
 """How the next trial is drawn: Optuna's samplers, seeded anew for every trial.
 
 The seed depends on the trial's index alone, not on the process that draws it. So a search that was
-killed goes on as if it had not been, and the methods' first trials have the same learning rates.
+killed resumes as if it had not been, and the methods' first trials have the same learning rates.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GRID_POINTS = 5
 
 
 def distributions(space: MethodSpace) -> dict[str, BaseDistribution]:
-    """The space as Optuna wants it."""
+    """Return the space as Optuna wants it."""
     return {name: _distribution(axis) for name, axis in space.axes.items()}
 
 
@@ -43,7 +43,7 @@ def _distribution(axis: Axis) -> BaseDistribution:
 
 
 def grid_of(space: MethodSpace) -> list[dict[str, Any]]:
-    """All points of the grid, the first axis slowest.
+    """Return all points of the grid, the first axis slowest.
 
     Loss weights have none, and are drawn: a few points for each task make thousands together.
     """
@@ -53,7 +53,7 @@ def grid_of(space: MethodSpace) -> list[dict[str, Any]]:
 
 
 def sampler_for(kind: str, space: MethodSpace, index: int, seed: int, trials: int) -> BaseSampler:
-    """The sampler of one trial.
+    """Return the sampler of one trial.
 
     The first trial of ``tpe`` and ``random`` is the point that the configuration and the methods'
     defaults give. A grid is visited in an order that is drawn once.

@@ -12,9 +12,14 @@ from mtlkit.config.spec import Part, format_spec
 from mtlkit.errors import ConfigError, unknown_name
 
 Axis = Uniform | LogUniform | Choice
-"""What a sampler draws one number or word from."""
+"""What a sampler draws one value from."""
 
-SETTINGS = ("lr", "weight_decay", "max_grad_norm", "rotation_decay", "optimizer", "schedule")
+_INTEGERS = ("batch_size", "epochs", "steps")
+SETTINGS = (
+    *("lr", "weight_decay", "max_grad_norm", "rotation_decay", "optimizer", "schedule"),
+    *_INTEGERS,
+    "architecture",
+)
 """Settings of the training that may be searched, besides ``lr_ratio``."""
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -53,7 +58,7 @@ class MethodSpace:
         return any(name.startswith(f"{simplex}.") for simplex in self.simplexes)
 
     def method(self, point: Mapping[str, Any]) -> str:
-        """Config string of the method at a point."""
+        """Return the config string of the method at a point."""
         parts, shown = [], self.shown(point)
         for part in self.parts:
             options = dict(part.options)
@@ -71,7 +76,7 @@ class MethodSpace:
         return format_spec(parts)
 
     def shown(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        """A point with loss weights in place of the numbers that they are made of."""
+        """Return a point with loss weights in place of the numbers that they are made of."""
         found = dict(point)
         for name, simplex in self.simplexes.items():
             axes = [f"{name}.{task}" for task in self.tasks]
@@ -79,8 +84,12 @@ class MethodSpace:
         return found
 
     def settings(self, point: Mapping[str, Any], train: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings of the training at a point; ``method_lr`` keeps its ratio to ``lr``."""
-        found = {name: point[name] for name in SETTINGS if name in point}
+        """Return the settings of the training at a point; ``method_lr`` keeps its ratio to ``lr``."""
+        found = {
+            name: round(point[name]) if name in _INTEGERS else point[name]
+            for name in SETTINGS
+            if name in point
+        }
         lr = found.get("lr", train["lr"])
         ratio = point.get(LR_RATIO)
         if ratio is None and train.get("method_lr") is not None and train["lr"] > 0:
@@ -97,7 +106,7 @@ def make_space(
     tasks: tuple[str, ...],
     features: int | None,
 ) -> MethodSpace:
-    """The search space of a method.
+    """Make the search space of a method.
 
     Args:
         method: config string. Options that it sets are not searched.
@@ -132,7 +141,7 @@ def make_space(
             if isinstance(search, Simplex):
                 simplexes[name] = search
                 axes |= {f"{name}.{task}": search.axis for task in tasks}
-                defaults |= {f"{name}.{task}": 0.5 for task in tasks}
+                defaults |= {f"{name}.{task}": 1.0 for task in tasks}
             else:
                 axes[name] = _axis(search, name, features)
                 if option != LR_RATIO:

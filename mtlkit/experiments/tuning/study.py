@@ -16,14 +16,15 @@ from mtlkit.config.logs import plain_values
 from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import UsageError
 from mtlkit.experiments.compare import Stopped
-from mtlkit.experiments.jobs import Job, Outcome, run_job
+from mtlkit.experiments.jobs import Job, Outcome
 from mtlkit.experiments.launchers import choose_launcher, number_of_jobs
+from mtlkit.experiments.progress import Display
+from mtlkit.experiments.terminal import describe_trial, winners_table
 from mtlkit.experiments.tuning.config import TuneConfig
 from mtlkit.experiments.tuning.ledger import Ledger, Trial
 from mtlkit.experiments.tuning.objective import WORST, improvement
 from mtlkit.experiments.tuning.page import write_page
 from mtlkit.experiments.tuning.plan import Plan
-from mtlkit.experiments.tuning.progress import TuneProgress
 from mtlkit.experiments.tuning.spaces import MethodSpace
 from mtlkit.experiments.tuning.winners import Winner, Winners
 
@@ -57,8 +58,8 @@ def tune(
 ) -> Tuning:
     """Search settings for every method: the same number of trials each, judged on validation only.
 
-    Call it again to go on with a search that was stopped or killed. Several processes may work on one
-    folder at the same time; together they do what one would do.
+    Call it again to resume a search that was stopped or killed. Several processes may work on one folder
+    at the same time; together they do what one would do.
 
     Args:
         config: a :class:`~mtlkit.experiments.tuning.config.TuneConfig`, its keys and values, or a
@@ -70,6 +71,13 @@ def tune(
         ConfigError: for settings that do not fit, or another search in ``output``.
         UsageError: under torchrun or ``accelerate launch``.
         Stopped: after Ctrl-C or SIGTERM.
+
+    >>> import mtlkit, tempfile
+    >>> settings = {"data": "multidigits(train=64, val=32, test=32)", "methods": ["sum"], "jobs": 1}
+    >>> settings |= {"epochs": 1, "trials": 2, "tuned_sum": False}
+    >>> found = mtlkit.tune(settings, tempfile.mkdtemp(), progress=False)
+    >>> [(winner.label, list(winner.settings)) for winner in found.winners.best]
+    [('sum', ['lr'])]
     """
     refuse_launcher("mtlkit tune")
     if isinstance(config, str | os.PathLike):
@@ -80,10 +88,10 @@ def tune(
     plan = Plan.make(config, folder)
     plan.write()
     ledger = Ledger(folder, plan.spaces, plan.trials, config.sampler, config.seed)
-    shown = TuneProgress(ledger, list(plan.spaces), progress)
+    search = _Search(plan, ledger, progress)
     try:
-        with shown:
-            _Search(plan, ledger, shown).run()
+        with search.shown:
+            search.run()
     except KeyboardInterrupt:
         raise Stopped(folder) from None
     finally:
@@ -98,37 +106,49 @@ def tune(
 class _Search:
     """Runs the trials that are not yet done."""
 
-    def __init__(self, plan: Plan, ledger: Ledger, shown: TuneProgress) -> None:
+    def __init__(self, plan: Plan, ledger: Ledger, progress: bool | None) -> None:
         self.plan = plan
         self.ledger = ledger
-        self.shown = shown
-        self.reference: dict[str, dict[str, float]] = {}
+        self.references: dict[int, dict[str, dict[str, float]]] = {}
         self._running: dict[str, Trial] = {}
+        self._outcomes: dict[tuple[str, int], list[Outcome]] = {}
         self._paused: list[Job] = []
+        title = plan.config.title or f"search on {plan.config.data}"
+        self.shown = Display(title, plan.trials * len(plan.spaces), self._table, progress)
+        self.shown.found(sum(t.state != "running" for known in self._trials().values() for t in known))
 
     def run(self) -> None:
-        """Run until every method has had its trials, those of other processes included."""
+        """Run until every method has had its trials, including those of other processes."""
         config, plan = self.plan.config, self.plan
         number = number_of_jobs(config.jobs, config.device)
         most = plan.trials * len(plan.spaces)
         launcher = choose_launcher(config.launcher, plan.folder, number, most, config.launcher_options)
-        self.shown.note("the reference run, a plain sum")
-        self._reference(run_job(plan.reference_job()))
-        self.shown.note("")
+        self.shown.note("reference run: a plain sum with the given settings")
+        references = [plan.reference_job(seed) for seed in plan.seeds]
+        # a search of one seed has its reference trained here
+        first = choose_launcher("local", plan.folder, min(number, len(references)), number, {})
+        first.run(references, self.shown.started, self._reference)
         while True:
             launcher.run(self._jobs(), self._started, self._ended)
             if self.ledger.is_complete():
                 return
-            self.shown.note("other processes are at work on the last trials")
+            self.shown.note("other processes work on the last trials")
             time.sleep(_PAUSE)  # should one of them die, its trial is taken over
 
-    def _reference(self, outcome: Outcome) -> None:
+    def _trials(self) -> dict[str, list[Trial]]:
+        return {label: self.ledger.of(label) for label in self.plan.spaces}
+
+    def _table(self) -> Any:
+        return winners_table(self._trials(), self.plan.spaces, self.plan.trials)
+
+    def _reference(self, job: Job, outcome: Outcome) -> None:
+        self.shown.ended(job, "", counts=False)
         if outcome.error:
             raise UsageError(
                 f"the reference run, a plain sum with the given settings, failed: {outcome.error}"
             )
-        self.reference = outcome.metrics
-        improvement(self.reference, self.reference, self.plan.tasks)  # it has something to compare by
+        self.references[job.seed] = outcome.metrics
+        improvement(outcome.metrics, outcome.metrics, self.plan.tasks)  # it has something to compare by
 
     def _jobs(self) -> Iterator[Job]:
         while True:
@@ -137,14 +157,19 @@ class _Search:
             trial = self.ledger.take()
             if trial is None:
                 return
+            job = self.plan.job(trial, self.plan.seeds[0])
             twin = self.ledger.twin(trial)
             if twin is not None and twin.value is not None:
                 self.ledger.finish(trial, twin.value, repeats=twin.index, seconds=0.0, steps=0)
-                self.shown.ended(trial, twin.value, 0.0, "")
+                self._show_end(job, trial, twin.value)
                 continue
-            job = self.plan.job(trial)
+            self._outcomes[trial.label, trial.index] = []
             self._running[job.folder] = trial
             yield replace(job, stop_at=self._next_stop(trial))
+
+    def _show_end(self, job: Job, trial: Trial, value: float, error: str = "") -> None:
+        shown = describe_trial(trial, self.plan.spaces[trial.label])
+        self.shown.ended(job, f"{value:+.2f} %  {shown}", error)
 
     def _next_stop(self, trial: Trial) -> int | None:
         """Where a trial is to be judged next; one that was taken over may have passed some steps."""
@@ -155,19 +180,17 @@ class _Search:
         return None
 
     def _started(self, job: Job) -> None:
-        self.shown.started(self._running[job.folder], job)
+        trial = self._running[job.folder]
+        seed = f", seed {job.seed}" if len(self.plan.seeds) > 1 else ""
+        self.shown.started(job, f"{trial.label}, trial {trial.index + 1}{seed}")
 
     def _ended(self, job: Job, outcome: Outcome) -> None:
         trial = self._running[job.folder]
+        known = self._outcomes[trial.label, trial.index]
         value = WORST
         if not outcome.error:
-            value = improvement(outcome.metrics, self.reference, self.plan.tasks)
-        facts: dict[str, Any] = {
-            "method": job.train["method"],
-            "seconds": round(outcome.seconds, 3),
-            "steps": outcome.steps,
-            "metrics": plain_values(outcome.metrics),
-        }
+            value = improvement(outcome.metrics, self.references[job.seed], self.plan.tasks)
+        facts: dict[str, Any] = {}
         if outcome.error:
             facts["error"] = outcome.error
         elif job.stop_at is not None and outcome.steps >= job.stop_at:
@@ -177,11 +200,29 @@ class _Search:
                 self._paused.append(replace(job, stop_at=next(later, None)))
                 return
             facts["pruned"] = job.stop_at
-        del self._running[job.folder]
-        self.ledger.finish(trial, value, **facts)
-        if "pruned" in facts:
             shutil.rmtree(Path(job.folder) / "checkpoints", ignore_errors=True)
-        self.shown.ended(trial, value, facts["seconds"], outcome.error)
+        known.append(outcome)
+        del self._running[job.folder]
+        if not facts and len(known) < len(self.plan.seeds):
+            following = self.plan.job(trial, self.plan.seeds[len(known)])
+            self._running[following.folder] = trial
+            self._paused.append(following)
+            self.shown.ended(job, "", counts=False)
+            return
+        if not facts and len(known) > 1:
+            values = [
+                improvement(one.metrics, self.references[seed], self.plan.tasks)
+                for one, seed in zip(known, self.plan.seeds, strict=True)
+            ]
+            value, facts["values"] = statistics.fmean(values), values
+        facts |= {
+            "method": job.train["method"],
+            "seconds": round(sum(one.seconds for one in known), 3),
+            "steps": sum(one.steps for one in known),
+            "metrics": plain_values(known[0].metrics),
+        }
+        self.ledger.finish(trial, value, **facts)
+        self._show_end(job, trial, value, outcome.error)
 
     def _goes_on(self, trial: Trial, step: int, value: float) -> bool:
         """Whether a trial is not below the median of the earlier trials of its method at this step."""
@@ -232,5 +273,5 @@ def _result(plan: Plan, ledger: Ledger) -> Tuning:
     for key in ("normalize", "improvement_over"):
         if getattr(config, key):
             shared[key] = getattr(config, key)
-    winners = Winners(shared, config.seed, plan.trials, config.sampler, best, cost)
+    winners = Winners(shared, config.seed, plan.trials, config.sampler, best, cost, config.trial_seeds)
     return Tuning(winners, trials, plan.spaces, failed)

@@ -16,7 +16,7 @@ from mtlkit.config.registry import option_names
 from mtlkit.config.spec import Part, format_spec, parse_spec
 from mtlkit.config.yaml_files import read_yaml
 from mtlkit.data.base import datasets
-from mtlkit.errors import ConfigError
+from mtlkit.errors import ConfigError, unknown_name
 
 WINNERS = "winners.yaml"
 
@@ -31,6 +31,9 @@ class Winner:
         settings: of the training that differ from the shared ones.
         value: improvement over the reference run on validation, in percent.
         trial: its index.
+
+    >>> Winner("cagrad", "cagrad(c=0.3)", {"lr": 0.002}, value=4.2, trial=7).settings["lr"]
+    0.002
     """
 
     label: str
@@ -46,11 +49,17 @@ class Winners:
 
     Attributes:
         shared: settings of the training that all trials had, with ``normalize`` and the like.
-        seed: of all trials; a comparison must use others.
+        seed: the first one of all trials; a comparison must use others.
         trials: per method.
         sampler: ``tpe``, ``random`` or ``grid``.
         best: the winners, in order.
         cost: by label: ``trials``, ``failed``, ``seconds``, ``steps``.
+        trial_seeds: seeds that each trial was trained with, from ``seed`` on.
+
+    >>> best = [Winner("sum", "sum", {"lr": 0.002}, 1.5, 3), Winner("mgda", "mgda", {}, 0.5, 0)]
+    >>> found = Winners({"data": "multidigits"}, 100, 20, "tpe", best)
+    >>> found.training()
+    {'data': 'multidigits(test_seed=100)', 'lr': 0.002, 'method': 'sum'}
     """
 
     shared: dict[str, Any]
@@ -59,11 +68,18 @@ class Winners:
     sampler: str
     best: list[Winner] = field(default_factory=list)
     cost: dict[str, dict[str, float]] = field(default_factory=dict)
+    trial_seeds: int = 1
+
+    @property
+    def seeds(self) -> range:
+        """The seeds of the trials."""
+        return range(self.seed, self.seed + self.trial_seeds)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write ``winners.yaml``."""
         content = {
             "seed": self.seed,
+            "trial_seeds": self.trial_seeds,
             "trials": self.trials,
             "sampler": self.sampler,
             "methods": [
@@ -111,14 +127,15 @@ class Winners:
                 sampler=str(content["sampler"]),
                 best=best,
                 cost=dict(content["cost"]),
+                trial_seeds=int(content.get("trial_seeds", 1)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{path} is not what `mtlkit tune` writes: {error!r}") from None
 
     def comparison(self) -> dict[str, Any]:
-        """Settings of a comparison of the winners, with the test samples that the search never saw.
+        """Return the settings of a comparison of the winners, on test samples that no trial saw.
 
-        What is not tuned itself, such as single-task networks, trains as the winner of the plain sum.
+        Networks that are not tuned, such as single-task ones, train as the winner of the plain sum.
         """
         shared: dict[str, Any] = dict(self.shared)
         shared["data"] = self.hold_out(shared["data"])
@@ -130,13 +147,37 @@ class Winners:
         ]
         return shared
 
+    def training(self, label: str | None = None) -> dict[str, Any]:
+        """Return the settings of one training with a winner, for ``mtlkit train``.
+
+        Args:
+            label: of the method; None takes the best one.
+
+        Raises:
+            SpecError: for a label that the search does not have.
+        """
+        found = {winner.label: winner for winner in self.best}
+        if not found:
+            raise ConfigError("no trial of the search ended well, so there is no winner to train")
+        if label is None:
+            label = max(self.best, key=lambda winner: winner.value).label
+        if label not in found:
+            raise unknown_name("tuned method", label, found)
+        chosen = found[label]
+        shared = {k: v for k, v in self.shared.items() if k not in ("normalize", "improvement_over")}
+        if "extra_capacity" in chosen.settings:
+            raise ConfigError(f"{label!r} has extra matrices, which only a comparison can train")
+        method = f"normalize+{chosen.method}" if self.shared.get("normalize") else chosen.method
+        data = self.hold_out(shared["data"])
+        return {**shared, **chosen.settings, "data": data, "method": method}
+
     def hold_out(self, data: str) -> str:
-        """The data set with the test samples that the search set aside; see :func:`hold_out_test`."""
+        """Return the data set with the test samples that the search set aside."""
         return hold_out_test(data, self.seed)
 
 
 def hold_out_test(data: str, seed: int) -> str:
-    """The data set with the test samples that it has with ``seed``, whatever its own seed is.
+    """Return the data set with the test samples that it has with ``seed``, whatever its own seed is.
 
     Data sets that draw their test samples have the option ``test_seed``, or ``split_seed`` for all three
     parts. The others have published test samples, or make new ones.

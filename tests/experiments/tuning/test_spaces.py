@@ -83,24 +83,35 @@ def test_the_rate_of_the_methods_parameters_follows_that_of_the_network():
 def test_loss_weights_are_searched_on_the_simplex():
     space = space_of("constant")
     assert list(space.axes) == [f"constant.weights.{task}" for task in TASKS]
-    equal = dict.fromkeys(space.axes, 0.5)
+    equal = dict.fromkeys(space.axes, 1.0)
     method = mtlkit.create_method(space.method(equal), TASKS)
     assert method.given == {"left": 1.0, "right": 1.0, "sum": 1.0}
-    some = dict(zip(space.axes, (0.1, 0.5, 0.9), strict=True))
+    some = dict(zip(space.axes, (20.0, 1.0, 0.05), strict=True))
     weights = mtlkit.create_method(space.method(some), TASKS).given
     assert sum(weights.values()) == pytest.approx(3, abs=1e-2)
     assert weights["left"] > weights["right"] > weights["sum"] > 0
 
 
-def test_weightings_are_drawn_evenly_from_the_simplex():
+def test_weightings_reach_losses_whose_scales_differ_by_ten_thousand():
     import numpy as np
-    from scipy import stats
 
+    axis = Simplex().axis
     random = np.random.default_rng(0)
-    drawn = [Simplex().weights(row) for row in random.uniform(1e-3, 1 - 1e-3, (2000, 3))]
-    # the first coordinate of an even point of the simplex has the distribution Beta(1, K - 1)
-    first = np.array([row[0] / sum(row) for row in drawn])
-    assert stats.kstest(first, stats.beta(1, 2).cdf).pvalue > 0.01
+    numbers = np.exp(random.uniform(np.log(axis.low), np.log(axis.high), (2000, 2)))
+    ratios = np.array([a / b for a, b in map(Simplex().weights, numbers)])
+    assert np.mean(ratios > 100) == pytest.approx(0.125, abs=0.03)
+    assert np.mean(ratios < 0.01) == pytest.approx(0.125, abs=0.03)
+    assert ratios.max() > 3000
+
+
+def test_lengths_and_networks_can_be_searched():
+    given = {
+        "batch_size": Choice(32, 64),
+        "steps": LogUniform(10, 1000),
+        "architecture": Choice("a", "b"),
+    }
+    point = {"batch_size": 32, "steps": 99.6, "architecture": "b"}
+    assert space_of("sum", given).settings(point, TRAIN) == {**point, "steps": 100}
 
 
 @pytest.mark.parametrize(
@@ -196,7 +207,7 @@ def test_a_wrong_option_in_the_space_is_named():
 
 
 def test_the_benchmark_of_the_field_has_ten_methods_and_the_settings_of_its_comparison_exist():
-    folder = Path(__file__).parents[2] / "benchmarks" / "field"
+    folder = Path(__file__).parents[3] / "benchmarks" / "field"
     config = TuneConfig.make(read_yaml(folder / "multidigits_tuned.yaml"))
     assert len(config.entries) == 10
     assert config.trials == 20
@@ -204,7 +215,7 @@ def test_the_benchmark_of_the_field_has_ten_methods_and_the_settings_of_its_comp
 
 
 def test_only_the_weights_of_the_sum_are_searched_on_raw_units():
-    folder = Path(__file__).parents[2] / "benchmarks" / "field"
+    folder = Path(__file__).parents[3] / "benchmarks" / "field"
     config = TuneConfig.make(read_yaml(folder / "units_tuned.yaml"))
     assert [entry.label for entry in config.entries] == ["tuned sum"]
     assert config.searched == {}

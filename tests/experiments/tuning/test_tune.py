@@ -11,10 +11,12 @@ import pytest
 import yaml
 
 import mtlkit
+from mtlkit.cli import main
 from mtlkit.data.published.multidigits import MultiDigits
 from mtlkit.data.table.splitting import split_by_share
-from mtlkit.errors import ConfigError, UsageError
-from mtlkit.experiments.compare import Stopped, compare
+from mtlkit.errors import ConfigError, SpecError, UsageError
+from mtlkit.experiments.compare import Stopped
+from mtlkit.experiments.compare import run_comparison as compare
 from mtlkit.experiments.compare_config import CompareConfig
 from mtlkit.experiments.tuning import TuneConfig, Winners
 from mtlkit.experiments.tuning.ledger import Ledger
@@ -93,7 +95,7 @@ def test_values_follow_from_the_best_validation(whole):
     (log,) = folder.glob("trials/cagrad-seed100000/001/log.jsonl")
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     validations = [row for row in rows if row["kind"] == "validation"]
-    best = min(validations, key=lambda row: sum(task["loss"] for task in row["tasks"].values()))
+    best = max(validations, key=lambda row: row["score"])
     assert trial.facts["metrics"]["left"]["accuracy"] == best["tasks"]["left"]["accuracy"]
 
 
@@ -211,6 +213,40 @@ def test_data_sets_with_published_test_samples_stay_as_they_are():
     assert hold_out_test("table(file=x)", 7) == "table(file=x, test_seed=7)"
     several = "sources(of={a: 'table(file=x)', b: multimnist})"
     assert hold_out_test(several, 7) == "sources(of={a: 'table(file=x, test_seed=7)', b: multimnist})"
+
+
+def test_a_trial_may_be_judged_by_the_mean_over_several_seeds(tmp_path):
+    settings = {**SETTINGS, "methods": ["sum"], "tuned_sum": False, "trials": 2, "epochs": 1}
+    made = mtlkit.tune({**settings, "trial_seeds": 2}, tmp_path, progress=False)
+    first, second = made.trials["sum"]
+    assert first.value == 0.0
+    assert second.value == pytest.approx(statistics.fmean(second.facts["values"]))
+    assert len(set(second.facts["values"])) == 2
+    assert {trial.facts["steps"] for trial in made.trials["sum"]} == {6}
+    again = Winners.load(tmp_path)
+    assert list(again.seeds) == [100_000, 100_001]
+    with pytest.raises(ConfigError, match="seed 100001 is that of the search"):
+        CompareConfig.make({"tuned": str(tmp_path), "seeds": [1, 100_001]})
+    # the test samples of the first seed are kept from every trial
+    config = yaml.safe_load((tmp_path / "trials" / "sum-seed100001" / "001" / "config.yaml").read_text())
+    assert "test_seed=100000" in config["data"]
+
+
+def test_a_winner_is_trained_with_its_settings(whole, tmp_path):
+    folder, made = whole
+    settings = made.winners.training("cagrad")
+    assert settings["method"].startswith("normalize+cagrad")
+    assert settings["lr"] == made.winners.best[2].settings["lr"]
+    best = max(made.winners.best, key=lambda winner: winner.value)
+    assert made.winners.training()["lr"] == best.settings["lr"]
+    with pytest.raises(SpecError, match="did you mean 'cagrad'"):
+        made.winners.training("cagrd")
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--tuned", str(folder), "--method", "cagrad", "-o", str(tmp_path / "run")])
+    assert stop.value.code == 0
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert (config["method"], config["lr"]) == (settings["method"], settings["lr"])
+    assert "test_seed=100000" in config["data"]
 
 
 def test_a_method_that_fails_costs_its_trials_only(tmp_path):
@@ -348,9 +384,9 @@ def test_an_interrupted_search_says_how_to_go_on(tmp_path):
         wait_for(lambda: process.poll() is not None)
     output = (tmp_path / "output.txt").read_text()
     assert process.returncode == 130, output
-    assert f"go on with: mtlkit tune -c {out / 'tune.yaml'} -o {out}" in output
+    assert f"resume with: mtlkit tune -c {out / 'tune.yaml'} -o {out}" in output
     assert "Traceback" not in output
-    assert re.search(r"\[1/6\] sum, trial 1: \+0.00 % \(\d+\.\d s\)  normalize\+sum lr=0.001", output)
+    assert re.search(r"\[1/6\] sum, trial 1: \+0.00 %  normalize\+sum lr=0.001 \(\d+\.\d s\)", output)
     written = TuneConfig.make(yaml.safe_load((out / "tune.yaml").read_text()))
     assert written.model_dump() == TuneConfig.make(LONGER).model_dump()
 

@@ -1,4 +1,4 @@
-"""How long a run has taken over all processes that worked on it, killed ones included."""
+"""The time that a run has taken over all processes that worked on it, including killed ones."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mtlkit.config.files import write_text
 from mtlkit.config.logs import LOG_NAME
 from mtlkit.report.histories import read_lines
 
-_NAME = "sitting.json"
+_NAME = "session.json"
 
 
-class Sitting:
+class Session:
     """The work of one process on a run, from now on.
 
-    Of a process that was killed, what counts is the time until the last line of its log.
+    The time of a process that was killed counts until the last line of its log.
 
     Args:
         folder: of the run.
@@ -36,7 +36,7 @@ class Sitting:
 
     @property
     def seconds(self) -> float:
-        """Of all processes up to now."""
+        """The seconds of all processes up to now."""
         return self.earlier + time.monotonic() - self._begun
 
     @property

@@ -1,0 +1,109 @@
+"""What a comparison found, for Python: a tidy table of runs, the verdict, the report."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mtlkit.errors import MissingExtraError
+from mtlkit.report.results import FRONT, Comparison
+from mtlkit.report.tables import Table, build_table
+
+if TYPE_CHECKING:
+    import pandas
+
+COLUMNS = (
+    *("method", "seed", "kind", "status", "task", "metric", "value", "higher_is_better", "main"),
+    *("split", "seconds", "steps", "step_ratio", "error"),
+)
+"""Columns of ``results.csv`` and of :meth:`CompareResult.frame`."""
+
+
+@dataclass(frozen=True)
+class CompareResult:
+    """A finished comparison.
+
+    Attributes:
+        comparison: all runs.
+        folder: where they are.
+
+    >>> from mtlkit.report.results import Comparison, Run, TaskRecord
+    >>> runs = [Run("sum", seed, metrics={"left": {"accuracy": 0.5}}) for seed in (0, 1)]
+    >>> found = CompareResult(Comparison("x", [TaskRecord("left", {"accuracy": True})], runs), Path("x"))
+    >>> found.frame()[["method", "seed", "task", "value"]].to_dict("list")
+    {'method': ['sum', 'sum'], 'seed': [0, 1], 'task': ['left', 'left'], 'value': [0.5, 0.5]}
+    """
+
+    comparison: Comparison
+    folder: Path
+
+    @property
+    def table(self) -> Table:
+        """The table with its statistics."""
+        return build_table(self.comparison)
+
+    @property
+    def verdict(self) -> str:
+        """What was found, in a few sentences."""
+        return self.table.verdict.text
+
+    @property
+    def report(self) -> Path:
+        """The HTML page with table and charts."""
+        return self.folder / "report.html"
+
+    def frame(self) -> pandas.DataFrame:
+        """Return one row per run, task and metric; a run that failed has one row without a value."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise MissingExtraError("pandas", "table", "frame()") from None
+        return pd.DataFrame(tidy_rows(self.comparison), columns=list(COLUMNS))
+
+
+def tidy_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    """List the runs in long form: one row per run, task and metric."""
+    tasks = {task.name: task for task in comparison.tasks}
+    rows = []
+    for run in sorted(comparison.runs, key=lambda run: (run.kind, run.label, run.seed)):
+        kind = run.kind or ("single-task" if run.label == comparison.baseline else "method")
+        common = {
+            "method": run.label,
+            "seed": run.seed,
+            "kind": "front" if run.kind == FRONT else kind,
+            "status": run.status,
+            "split": comparison.split,
+            "seconds": run.seconds,
+            "steps": run.steps,
+            "step_ratio": run.step_ratio,
+            "error": run.error,
+        }
+        found = [(task, metric) for task in run.metrics for metric in run.metrics[task]]
+        for task, metric in found:
+            record = tasks.get(task)
+            rows.append(
+                {
+                    **common,
+                    "task": task,
+                    "metric": metric,
+                    "value": run.metrics[task][metric],
+                    "higher_is_better": record is not None and record.metrics.get(metric, False),
+                    "main": record is not None and metric == record.main_metric,
+                }
+            )
+        if not found:
+            rows.append({**common, "task": "", "metric": "", "value": math.nan})
+    return rows
+
+
+def to_tidy_csv(comparison: Comparison) -> str:
+    """Return the content of ``results.csv``."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(tidy_rows(comparison))
+    return stream.getvalue()

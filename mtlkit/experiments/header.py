@@ -1,0 +1,141 @@
+"""``comparison.json``: what a comparison is made of, and whether a folder can be completed with it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from mtlkit._version import __version__
+from mtlkit.config.files import write_text
+from mtlkit.config.logs import plain_values
+from mtlkit.errors import ConfigError
+from mtlkit.experiments.compare_config import CONFIG, CompareConfig
+from mtlkit.experiments.entries import SINGLE_TASK
+from mtlkit.experiments.jobs import FREE
+from mtlkit.experiments.launchers import threads_per_job
+from mtlkit.report.results import HEADER, Comparison, TaskRecord, read_header
+from mtlkit.training.config import TrainingSettings
+
+
+def threads_of(folder: Path, config: CompareConfig) -> int:
+    """Return the threads per run of the comparison's first call: they change the order of sums."""
+    try:
+        header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
+        return int(header["config"]["threads"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return threads_per_job(config.jobs, config.device)
+
+
+def write_header(config: CompareConfig, folder: Path, tasks: list[TaskRecord], threads: int) -> None:
+    """Write the header and the settings.
+
+    Raises:
+        ConfigError: where the folder holds runs of other tasks or settings.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    old: dict[str, Any] = {}
+    if (folder / HEADER).is_file():
+        old = read_header(folder)
+        if [task["name"] for task in old.get("tasks", ())] != [task.name for task in tasks]:
+            raise ConfigError(
+                f"{folder} holds a comparison of other tasks; choose another output folder"
+            )
+    before = old.get("config") or {}
+    labels = ([SINGLE_TASK] if config.single_task else []) + [entry.label for entry in config.entries]
+    earlier = [label for label in before.get("order", ()) if label not in labels]
+    methods = {k: v for k, v in before.get("methods", {}).items() if k in earlier}
+    described = {
+        **{key: value for key, value in config.train.items() if value is not None},
+        "normalize": config.normalize,
+        "single_task": config.single_task,
+        "methods": {entry.label: _described(entry) for entry in config.entries} | methods,
+        "seeds": list(config.seeds),
+        "threads": threads,
+        "order": labels + earlier,
+    }
+    if config.improvement_over is not None:
+        described["improvement_over"] = list(config.improvement_over)
+    if config.primary is not None:
+        described["primary"] = config.primary
+    if config.single_task_row is not None:
+        described["single_task_row"] = dict(config.single_task_row)
+    _check_settings(folder, before, plain_values(described))
+    Comparison(
+        title=config.title or f"{config.data}: {len(config.entries)} methods",
+        tasks=tasks,
+        config=described,
+        versions=old.get("versions") or _versions(threads),
+        baseline=SINGLE_TASK if config.single_task or SINGLE_TASK in earlier else None,
+        reference=config.reference,
+        split=old.get("split", "test"),
+        tuning=config.tuning,
+    ).save_header(folder)
+    text = yaml.safe_dump(plain_values(config.settings), sort_keys=False, allow_unicode=True)
+    write_text(folder / CONFIG, text)
+
+
+def _check_settings(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse settings that the finished runs, maybe of other seeds and methods, did not have."""
+    if not before:
+        return
+    done = {run.label for run in Comparison.load(folder).runs if run.status == "done"}
+    fields = TrainingSettings.model_fields
+    # a key that is missing was None, or was no setting yet
+    known = {*before, *(key for key, field in fields.items() if field.default is None)} - FREE
+    pairs = {key: (before.get(key), now.get(key)) for key in ("normalize", *fields) if key in known}
+    for label in done.intersection(before.get("methods", {}), now["methods"]):
+        pairs[f"method {label!r}"] = (before["methods"][label], now["methods"][label])
+    changed = [f"{key} was {old!r}, now {new!r}" for key, (old, new) in pairs.items() if old != new]
+    if changed and done:
+        raise ConfigError(
+            f"{folder} holds runs with other settings ({'; '.join(changed)}), and results of different "
+            "settings do not belong in one table; choose another output folder, or delete this one"
+        )
+
+
+def _described(entry: Any) -> Any:
+    extra: dict[str, Any] = dict(entry.settings)
+    if entry.extra_capacity is not None:
+        extra["extra_capacity"] = entry.extra_capacity or True
+    return {"method": entry.method, **extra} if extra else entry.method
+
+
+def _versions(threads: int) -> dict[str, str]:
+    import numpy
+
+    program = Path(sys.argv[0]).name
+    command = ["mtlkit" if program == "__main__.py" else program, *sys.argv[1:]]
+    return {
+        "mtlkit": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "threads per run": str(threads),
+        "started": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": shlex.join(command),
+    }
+
+
+def _processor() -> str:
+    name = platform.processor() or platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                name = line.split(":", 1)[1].strip()
+                break
+    except OSError:
+        pass
+    return f"{name}, {os.cpu_count()} cores"
