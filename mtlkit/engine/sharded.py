@@ -142,6 +142,7 @@ class Sharded:
     def _set_last(self, last: bool) -> None:
         for module in self.modules:
             module.set_is_last_backward(last)
+            module.set_requires_gradient_sync(True)  # rows are kept as shards, also with merge=False
 
     def _take(self, tensor: Tensor) -> Tensor | None:
         """This process's shard of the gradient; ``.grad`` is left empty."""
