@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mtlkit.engine import sharded
 from mtlkit.engine.features import flatten_features
 from mtlkit.engine.graph import nodes_below
+from mtlkit.engine.guards import check_shards_mergeable, refuse_deepspeed
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.method.groups import Groups
 from mtlkit.method.losses import align
@@ -85,6 +87,9 @@ def backward(
 ) -> None:
     """Merge the tasks' gradients of the parameters, for any model: ``method.total(losses).backward()``.
 
+    A model that FSDP2 has sharded (``fully_shard``) gets one ordinary backward pass per task, and its
+    shards are merged in ``.grad``; every process must call this in every step.
+
     Args:
         losses: one scalar per task, in task order or by name; None is a task without labels.
         method: made by :func:`mtlkit.create_method`, with ``wrt=parameters``.
@@ -100,19 +105,55 @@ def backward(
             f"{method} does not merge gradients of parameters; create it with wrt=parameters, or leave "
             "`parameters` out"
         )
+    given: Any = method.shared if parameters is None else parameters
+    if given is not None and not isinstance(given, nn.Module | Mapping):
+        given = list(given)
+    refuse_deepspeed(given)
+    if sharded.is_sharded(given) and method.wrt_parameters and method.training and not method.is_sum:
+        _backward_sharded(losses, method, given, merge, gradient, retain_graph)
+        return
     if parameters is not None:
-        _set_shared(method, parameters)
+        _set_shared(method, given)
     with torch.enable_grad():
         total = method.total(losses, merge)
     torch.autograd.backward(total, gradient, retain_graph=retain_graph)
 
 
+def _backward_sharded(
+    losses: Losses,
+    method: Method,
+    parameters: Any,
+    merge: bool,
+    gradient: Tensor | None,
+    retain_graph: bool,
+) -> None:
+    """Run one backward pass per task over a model that FSDP2 has sharded."""
+    check_shards_mergeable(method)
+    modules = sharded.fsdp_modules(parameters)
+    for module in modules:
+        module.reshard()  # else those that are still gathered after the forward would be listed as whole
+    _set_shared(method, parameters)
+    model = sharded.Sharded.of(method.shared or (), modules, method.parameters())
+    present = model.complete(align(losses, method.tasks), method.tasks)
+    with torch.enable_grad():
+        weighed, values, extra = method._weigh_losses(present, model.processes, commit=merge)  # noqa: SLF001
+    sharded.backward(
+        weighed,
+        values,
+        extra,
+        model,
+        method._hooks(),  # noqa: SLF001
+        merge=merge,
+        scale=gradient,
+        retain_graph=retain_graph,
+    )
+
+
 def _set_shared(method: Method, parameters: Any) -> None:
     """Name the shared parameters, unless they are those of the last call."""
-    given = parameters if isinstance(parameters, nn.Module | Mapping) else list(parameters)
-    tensors = Groups.of(given, "all").tensors or []
+    tensors = Groups.of(parameters, "all").tensors or []
     if method.shared is None or [*map(id, tensors)] != [*map(id, method.shared)]:
-        method.set_shared(given)
+        method.set_shared(parameters)
 
 
 def _check_method(method: Any) -> None:

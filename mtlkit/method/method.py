@@ -19,6 +19,7 @@ from mtlkit.engine.gradients import TensorList
 from mtlkit.engine.guards import Fork, Guards, check_module
 from mtlkit.engine.merging import Hooks
 from mtlkit.engine.processes import ALONE, Processes, processes_of
+from mtlkit.engine.sharded import is_sharded
 from mtlkit.engine.step import Step, measure, spread
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.method.aggregator import GradientAggregator
@@ -80,8 +81,9 @@ class Method(nn.Module):
             return _forward_untraced(self, shared_features)
         if self.training:
             check_module(self)
-        if not (self.training and torch.is_grad_enabled()):
-            if self.training:
+        recorded = self.training and torch.is_grad_enabled()
+        if not recorded or self._merges_shards:  # those are merged by mtlkit.backward, without a fork
+            if self.training and not recorded:
                 self._guards.without_gradients()
             return features.fork_unrecorded(shared_features, self.forking, len(self.tasks))
         record = Fork(self.processes)
@@ -125,12 +127,7 @@ class Method(nn.Module):
             return sum(terms[1:], terms[0])
         exchanged = recording and (self.weighs_losses or self._merge_uses_losses)
         processes = self.processes if exchanged else ALONE
-        present, values = average(given, len(self.tasks), processes, self._device)
-        weighed = weigh(values, present, self._loss_parts, commit=recording and merge)
-        if weighed.factors is not None:
-            factors = dict(zip(present, weighed.factors, strict=True))
-            given = {task: factors[task] * loss for task, loss in given.items()}
-        values = spread(values, present, len(self.tasks))
+        given, values, extra = self._weigh_losses(given, processes, commit=recording and merge)
         terms = list(given.values())
         if anchor is not None:
             terms.append(features.Report.apply(anchor, values, tuple(given)))
@@ -141,8 +138,8 @@ class Method(nn.Module):
                 terms = [_join(self, in_order, values, merge)]
         elif recording:
             self._guards.check_plain_sum(given, self.processes)
-        if weighed.extra is not None:
-            terms.append(weighed.extra)
+        if extra is not None:
+            terms.append(extra)
         if not terms and recording and not self.processes.alone:
             raise UsageError(
                 "no task has a loss on this process, and the others wait for its gradients: call "
@@ -365,6 +362,11 @@ class Method(nn.Module):
         return self.merging is not None and self.merging.needs_whole_gradients
 
     @property
+    def _merges_shards(self) -> bool:
+        """Whether the shared parameters are sharded by FSDP2."""
+        return self.wrt_parameters and self.forking is None and is_sharded(self.shared)
+
+    @property
     def _traceable(self) -> bool:
         return not self.wrt_parameters and all(part.traceable for part in self._parts)
 
@@ -374,6 +376,17 @@ class Method(nn.Module):
         return torch.device("cpu") if tensor is None else tensor.device
 
     # How a step is merged
+
+    def _weigh_losses(
+        self, losses: dict[int, Tensor], processes: Processes, *, commit: bool
+    ) -> tuple[dict[int, Tensor], Tensor, Tensor | None]:
+        """The losses times the parts' weights, their (K,) unweighed values, and a term of the total."""
+        present, values = average(losses, len(self.tasks), processes, self._device)
+        weighed = weigh(values, present, self._loss_parts, commit=commit)
+        if weighed.factors is not None:
+            factors = dict(zip(present, weighed.factors, strict=True))
+            losses = {task: factors[task] * loss for task, loss in losses.items()}
+        return losses, spread(values, present, len(self.tasks)), weighed.extra
 
     def _hooks(self) -> Hooks:
         """What the engine calls in the backward pass."""

@@ -118,7 +118,9 @@ class Stateful(nn.Module):
         """State of the present tasks, and ``extras``."""
         values: dict[str, Any] = {}
         for name, per in self._declared.items():
-            value: Tensor = getattr(self, name)
+            value: Any = getattr(self, name)
+            if name in self._learned and hasattr(value, "full_tensor"):  # sharded by FSDP
+                value = value.full_tensor()
             if per in ("task", "pair", "coordinate") and len(present) < self._count:
                 index = _index(present, value.device)
                 value = value.index_select(0, index)

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mtlkit.config.launching import warn_first
+from mtlkit.engine.sharded import is_sharded
 from mtlkit.errors import SpecError, UsageError, unknown_name
 from mtlkit.method.create import create_method
+from mtlkit.method.dropins import backward
 from mtlkit.method.method import Method
 from mtlkit.tasks import LabelCount, Task, task_names
 from mtlkit.training.accelerators import LabelCounts
@@ -71,6 +73,14 @@ class TrainStep:
         self._parameters = list(prepared.parameters())
         self._module = module
         self._second_pass = any(part.second_pass for part in module.method.parts)
+        self._merges_shards = module.gives_losses = self._needs_passes_by_task()
+
+    def _needs_passes_by_task(self) -> bool:
+        """Whether FSDP2 has sharded parameters whose gradients are merged."""
+        if not self.method.wrt_parameters or self.method.is_sum or not is_sharded(self.prepared):
+            return False
+        self.method.set_shared(self.prepared)
+        return True
 
     def take(self, batch: Batch, step: int, number: int) -> Outcome:
         """Train on a batch.
@@ -88,7 +98,10 @@ class TrainStep:
             self._statistics.keep()
         with self._accumulation():
             total, losses = self.prepared(*batch, factors)
-            self._backward(total)
+            if self._merges_shards:
+                total = self._backward_by_task(total, counts)
+            else:
+                self._backward(total)
             gradients = gradients_of(self.method, self._parameters) if self._policy.gradients else None
             self.readings.add(step, number + 1, total, losses, own_counts, counts, gradients)
             if self._accumulates and not self.accelerator.sync_gradients:
@@ -115,6 +128,29 @@ class TrainStep:
             (total if self.batches_per_step == 1 else total / self.batches_per_step).backward()  # type: ignore[no-untyped-call]
         else:
             self.accelerator.backward(total)
+
+    def _backward_by_task(self, losses: Sequence[Tensor | None], counts: Sequence[float]) -> Tensor:
+        """Run one backward pass per task over a sharded model, and return the sum of the losses.
+
+        Args:
+            losses: one per task, zero where this process has no labels; last, one that is not merged.
+            counts: labels of each task on all processes; a task without any is left out.
+        """
+        *own, auxiliary = losses
+        factor = torch.tensor(1 / self.batches_per_step, device=self.accelerator.device)
+        if self.accelerator.scaler is not None:
+            factor = self.accelerator.scaler.scale(factor)
+        if auxiliary is not None:
+            torch.autograd.backward(auxiliary, factor.to(auxiliary), retain_graph=True)
+        labeled = {
+            name: loss
+            for name, loss, count in zip(self.tasks, own, counts, strict=True)
+            if count or not any(counts)
+        }
+        merge = bool(self.accelerator.sync_gradients)
+        backward(labeled, self.method, self.prepared, merge=merge, gradient=factor)
+        terms = [loss.detach() for loss in losses if loss is not None]
+        return sum(terms[1:], terms[0])
 
     def _update(self, batches: int) -> Outcome:
         if batches < self.batches_per_step:  # the end of an epoch; the losses were divided by all
@@ -156,6 +192,8 @@ class LossModule(nn.Module):
         self.own_method = create_method("sum", task_names(tasks)) if method is None else None
         self._auxiliary: Callable[[], Tensor | None] | None = getattr(model, "auxiliary_loss", None)
         self._checked = False
+        self.gives_losses = False
+        """Whether the forward returns the losses instead of the total, for a sharded model."""
 
     @property
     def method(self) -> Method:
@@ -187,6 +225,11 @@ class LossModule(nn.Module):
             if not self._checked:
                 self._check_step(losses)
             reported = [None if loss is None else loss.detach() for loss in losses]
+            if self.gives_losses and self.training:
+                pairs = zip(self.tasks, scaled(losses, factors), strict=True)
+                # heads of tasks without labels take part with zero: FSDP waits for them elsewhere
+                own = [0.0 * predictions[t.name].sum() if loss is None else loss for t, loss in pairs]
+                return [*own, None if self._auxiliary is None else self._auxiliary()], reported
             if self.own_method is not None and all(loss is None for loss in losses):
                 # a batch without labels adds nothing to the gradients that are accumulated
                 total = torch.stack([predictions[t.name].sum() * 0.0 for t in self.tasks]).sum()

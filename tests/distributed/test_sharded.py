@@ -45,7 +45,7 @@ def shard(net: Net, root: bool) -> None:
 
 
 def train(
-    spec: str, root: bool, kind: str, inside: bool, rank: int = 0, world: int = 1
+    spec: str, root: bool, kind: str, inside: bool, rank: int = 0, world: int = 1, steps: int = STEPS
 ) -> dict[str, Tensor]:
     torch.manual_seed(7)
     net = Net(spec).double()
@@ -56,7 +56,7 @@ def train(
     optimizer = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[kind](groups)
     generator = torch.Generator().manual_seed(3)
     share = BATCH // world
-    for _ in range(STEPS):
+    for _ in range(steps):
         x = torch.randn(BATCH, 4, generator=generator, dtype=torch.float64)
         optimizer.zero_grad()
         found = net(x[rank * share : (rank + 1) * share])
@@ -71,6 +71,10 @@ def train(
 
 def on_rank(rank: int, world: int) -> list[dict[str, Tensor]]:
     return [train(*case, rank, world) for case in CASES]
+
+
+def train_long(rank: int, world: int) -> bool:
+    return all(value.isfinite().all() for value in train(*CASES[0], rank, world, steps=120).values())
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +94,8 @@ def test_a_sharded_network_ends_where_one_process_does(ranks, index: int) -> Non
     for key, expected in alone.items():
         assert torch.equal(first[key], second[key]), f"ranks differ in {key}"
         assert (first[key].double() - expected.double()).abs().max() <= 1e-5, key
+
+
+def test_comparing_replicas_at_steps_10_and_100_reads_no_freed_storage() -> None:
+    """A process that reads it ends with a segmentation fault."""
+    assert run_processes(train_long) == [True, True]

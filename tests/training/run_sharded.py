@@ -1,18 +1,23 @@
 """Train the small problem with torch's ``fully_shard`` on CPU processes; see ``test_sharded.py``.
 
-Usage: python -m tests.training.run_sharded METHOD FILE, with the variables of ``torch.distributed``.
+Usage: python -m tests.training.run_sharded loop|trainer METHOD FILE, with the variables of ``torch.distributed``.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from accelerate import Accelerator
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import mtlkit
-from tests.training.small_problem import TASKS, SmallData, SmallNet
+from tests.training.small_problem import TASKS, SmallData, SmallNet, make_loader
 
 
 def main(method: str, save: str) -> None:
@@ -21,9 +26,6 @@ def main(method: str, save: str) -> None:
     model = SmallNet(method)
     world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     if world > 1:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-
         dist.init_process_group("gloo")
         mesh = init_device_mesh("cpu", (world,))
         # the method's own parameters stay whole: they are small, and every rank has their gradient
@@ -57,5 +59,35 @@ def main(method: str, save: str) -> None:
         dist.destroy_process_group()
 
 
+class ShardedAccelerator(Accelerator):
+    """Leaves the model as ``fully_shard`` made it: on CPU Accelerate would wrap it in DDP."""
+
+    def prepare_model(self, model: nn.Module, *args: Any, **options: Any) -> nn.Module:
+        return model
+
+
+def train(method: str, save: str) -> None:
+    """Train with a Trainer: accumulation, clipping, and a task that lacks labels."""
+    torch.set_num_threads(1)
+    accelerator = ShardedAccelerator(cpu=True)
+    torch.manual_seed(0)
+    model = SmallNet(method)
+    world = accelerator.num_processes
+    if world > 1:
+        mesh = init_device_mesh("cpu", (world,))
+        for module in (model.backbone, *model.heads.values(), model):
+            fully_shard(module, mesh=mesh)
+    optimizer = torch.optim.SGD(mtlkit.param_groups(model, lr=0.1, method_lr=0.1))
+    trainer = mtlkit.Trainer(
+        model, TASKS, optimizer, accelerator, gradient_accumulation_steps=2, max_grad_norm=1.0
+    )
+    trainer.fit(make_loader(32, 8, missing=0.6, shuffle=False), epochs=2)
+    state = model.state_dict()
+    whole = [t.full_tensor() if hasattr(t, "full_tensor") else t for t in state.values()]
+    if accelerator.is_main_process:
+        torch.save(torch.cat([t.detach().double().reshape(-1) for t in whole]), save)
+    accelerator.end_training()
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    {"loop": main, "trainer": train}[sys.argv[1]](*sys.argv[2:])

@@ -11,11 +11,13 @@ import torch
 from tests.training.processes import run_processes
 
 
-@pytest.mark.parametrize("method", ["rotograd"])
-def test_a_sharded_backbone_ends_with_the_parameters_of_a_whole_one(method, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "method"), [("loop", "rotograd"), ("trainer", "uw+upgrad(wrt=parameters)")]
+)
+def test_a_sharded_model_ends_with_the_parameters_of_a_whole_one(kind, method, tmp_path):
     one, two = tmp_path / "one.pt", tmp_path / "two.pt"
-    run_processes(["-m", "tests.training.run_sharded", method, str(one)], 1)
-    run_processes(["-m", "tests.training.run_sharded", method, str(two)], 2)
+    run_processes(["-m", "tests.training.run_sharded", kind, method, str(one)], 1)
+    run_processes(["-m", "tests.training.run_sharded", kind, method, str(two)], 2)
     whole, sharded = torch.load(one), torch.load(two)
     assert whole.shape == sharded.shape
     assert (whole - sharded).abs().max() < 1e-5
