@@ -17,6 +17,7 @@ from mtlkit.config.spec import Part, format_spec
 from mtlkit.engine.features import flatten_features
 from mtlkit.errors import SpecError, UsageError, unknown_name
 from mtlkit.method.create import create_method
+from mtlkit.method.groups import Groups
 from mtlkit.method.method import Method
 
 Tasks = int | Sequence[Any] | Mapping[str, Any]
@@ -195,6 +196,11 @@ class Architecture(Pretrained, nn.Module, ABC):
         elif not self.forks and method.needs_fork:
             raise SpecError(self._no_fork_message(method.spec))
         self.method = create_method(method, self.tasks, feature_dim=dim)
+        merging = self.method.merging
+        if merging is not None and merging.groups != "all":
+            shared = {id(parameter) for parameter in self.shared_parameters()}
+            named = [(name, p) for name, p in self.named_parameters() if id(p) in shared]
+            self.method.set_shared(Groups.of_names(named, merging.groups).by_name)
 
     # What a user calls
 

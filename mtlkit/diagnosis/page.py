@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mtlkit.config.files import write_text
 from mtlkit.diagnosis.measure import Array
-from mtlkit.diagnosis.rules import percent
+from mtlkit.diagnosis.rules import Finding, percent
 from mtlkit.diagnosis.summary import Summary
 from mtlkit.report.charts import Chart, Line, heat_chart, line_chart
 from mtlkit.report.page import Cell, Charts, Head, Listing, Note, Section, render_page
-
-if TYPE_CHECKING:
-    from mtlkit.diagnosis.result import Diagnosis
 
 _HELP = Note(
     "Help from other tasks: sum of the mean cosines with them. At equal gradient norms, they add this "
@@ -29,28 +26,30 @@ _DIRECTIONS = (
 )
 
 
-def write_page(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> Path:
+def write_page(
+    summary: Summary, findings: Sequence[Finding], facts: Sequence[str], path: str | os.PathLike[str]
+) -> Path:
     """Write the page of a diagnosis and return its path."""
-    summary, first = diagnosis.summary, diagnosis.findings[0]
+    first = findings[0]
     page = render_page(
         "Diagnosis",
         [
-            Section("findings", "Findings", _findings(diagnosis)),
+            Section("findings", "Findings", _findings(findings)),
             Section("tasks", "Tasks", [_task_table(summary), _HELP]),
             Section("sizes", "Losses and gradient norms", [Charts(_curves(summary))]),
             Section("directions", "Directions", [Charts(_directions(summary), note=_DIRECTIONS)]),
         ],
         lead=[_sentence(f"{first.text}. Try {first.advice}")],
-        facts=[*diagnosis.origin(), *diagnosis.facts()],
+        facts=facts,
         legend=summary.tasks,
     )
     write_text(path, page)
     return Path(path)
 
 
-def _findings(diagnosis: Diagnosis) -> list[Note]:
+def _findings(findings: Sequence[Finding]) -> list[Note]:
     notes = []
-    for number, finding in enumerate(diagnosis.findings, start=1):
+    for number, finding in enumerate(findings, start=1):
         notes.append(Note(f"{number}. {_sentence(finding.text)}", important=True))
         notes.append(Note(_sentence(f"Try {finding.advice}. Why: {finding.why}")))
     return notes

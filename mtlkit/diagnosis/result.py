@@ -49,9 +49,9 @@ class Diagnosis:
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
         """Write a page with the findings and charts, and return its path."""
-        from mtlkit.diagnosis.page import write_page
+        from mtlkit.diagnosis.page import write_page  # plotly and jinja2 are not needed for the text
 
-        return write_page(self, path)
+        return write_page(self.summary, self.findings, [*self.origin(), *self.facts()], path)
 
     def facts(self) -> list[str]:
         """Return how the run was measured, in a few words."""

@@ -40,8 +40,15 @@ class Groups:
                 "groups=layer needs the layers' names: pass shared=module, not a list of parameters, or "
                 "a mapping from names to parameters"
             )
+        return cls.of_names(zip(names, tensors, strict=True), groups)
+
+    @classmethod
+    def of_names(
+        cls, named: Iterable[tuple[str, Tensor]], groups: Literal["all", "layer", "tensor"]
+    ) -> Groups:
+        """Group parameters by the names that modules give them: ``encoder.0.weight``."""
         found: dict[str, list[Tensor]] = {}
-        for name, tensor in zip(names, tensors, strict=True):
+        for name, tensor in named:
             layer = name.rpartition(".")[0] or name
             found.setdefault(name if groups == "tensor" else layer, []).append(tensor)
         return cls(found)

@@ -340,6 +340,11 @@ class Method(nn.Module):
     def _hooks(self) -> Hooks:
         """What the engine calls in the backward pass."""
         merging = self.merging
+        if merging is not None and merging.groups != "all" and self.shared is None:
+            raise UsageError(
+                f"{self} merges groups of parameters, which have to be named: pass the shared module to "
+                "create_method, as in shared=net.backbone"
+            )
         return Hooks(
             tasks=len(self.tasks),
             weigh=self._weigh,

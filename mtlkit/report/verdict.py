@@ -8,50 +8,18 @@ decided``. :mod:`mtlkit.report.claims` has the tests.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
-from mtlkit.report import verdict_text
 from mtlkit.report.claims import Claims, compare_methods
 from mtlkit.report.endpoint import Endpoint
 from mtlkit.report.figures import MetricTable, collect_metrics
 from mtlkit.report.results import Comparison
 from mtlkit.report.significance import Interval
 from mtlkit.report.statistics import log_ratio
+from mtlkit.report.verdict_text import Finding, Status, summarize
 
-Status: TypeAlias = Literal["better", "worse", "level", "not decided", "not tested"]
 MARGIN = 1.0
 """Points within which two methods are called level."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A method against the reference, or against the single-task networks.
-
-    Attributes:
-        method: its label.
-        against: the label that it is compared with.
-        status: what the tests say.
-        interval: the difference in the primary endpoint, in points (hundredths of a log-ratio).
-        better_on, worse_on: tasks with a significant difference.
-        uncounted: mean log-ratio to ``against`` of each task that the endpoint leaves out, in points.
-        missing: seeds without a finite result.
-    """
-
-    method: str
-    against: str
-    status: Status
-    interval: Interval
-    better_on: tuple[str, ...] = ()
-    worse_on: tuple[str, ...] = ()
-    uncounted: Mapping[str, float] | None = None
-    missing: int = 0
-
-    @property
-    def sentence(self) -> str:
-        """The finding in a sentence."""
-        return verdict_text.describe(self)
 
 
 @dataclass(frozen=True)
@@ -109,9 +77,7 @@ def judge(
         for label, interval in claims.single_task.items()
     )
     endpoint = Endpoint.of(comparison)
-    sentences = verdict_text.summarize(
-        findings, single_task, endpoint, len(comparison.seeds), claims.detectable
-    )
+    sentences = summarize(findings, single_task, endpoint, len(comparison.seeds), claims.detectable)
     return Verdict(findings, single_task, tuple(sentences), claims.detectable)
 
 

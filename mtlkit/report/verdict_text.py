@@ -1,18 +1,46 @@
-"""The sentences of a verdict."""
+"""A finding about a method, and the sentences of a verdict."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from mtlkit.report.endpoint import Endpoint
 from mtlkit.report.significance import Interval
 
-if TYPE_CHECKING:
-    from mtlkit.report.verdict import Finding
-
+Status: TypeAlias = Literal["better", "worse", "level", "not decided", "not tested"]
 _MOST = 4
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A method against the reference, or against the single-task networks.
+
+    Attributes:
+        method: its label.
+        against: the label that it is compared with.
+        status: what the tests say.
+        interval: the difference in the primary endpoint, in points (hundredths of a log-ratio).
+        better_on, worse_on: tasks with a significant difference.
+        uncounted: mean log-ratio to ``against`` of each task that the endpoint leaves out, in points.
+        missing: seeds without a finite result.
+    """
+
+    method: str
+    against: str
+    status: Status
+    interval: Interval
+    better_on: tuple[str, ...] = ()
+    worse_on: tuple[str, ...] = ()
+    uncounted: Mapping[str, float] | None = None
+    missing: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """The finding in a sentence."""
+        return describe(self)
 
 
 def describe(finding: Finding) -> str:

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
+from mtlkit.architectures.create import create_architecture
 from mtlkit.config.files import write_text
 from mtlkit.config.registry import methods
 from mtlkit.config.yaml_files import parse_yaml, read_yaml
@@ -295,8 +296,6 @@ def build_model(
     config: TrainConfig, *, dataset: Any = None, change: Change | None = None
 ) -> tuple[torch.nn.Module, Sequence[Task], Any]:
     """Return the network, its tasks and the data set; the weights depend on the seed alone."""
-    import mtlkit
-
     if dataset is None:
         dataset = load_data(config)
     tasks: Sequence[Task] = [Task.of(task) for task in dataset.tasks]
@@ -307,7 +306,7 @@ def build_model(
         raise ConfigError(f"data set {config.data!r} has no network of its own; set 'architecture'")
     seed_rng(config.seed)
     method: Any = methods.with_seed(config.method, config.seed)
-    model: torch.nn.Module = mtlkit.create_architecture(architecture, tasks, method=method)
+    model: torch.nn.Module = create_architecture(architecture, tasks, method=method)
     if change is not None:
         model, tasks = change(model, tasks)
     if config.channels_last:

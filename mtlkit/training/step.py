@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +20,8 @@ from mtlkit.method.create import create_method
 from mtlkit.method.method import Method
 from mtlkit.tasks import LabelCount, Task, task_names
 from mtlkit.training.accelerators import LabelCounts
+from mtlkit.training.loaders import Batch
 from mtlkit.training.readings import NonFinitePolicy, Readings, RunningStatistics, gradients_of
-
-if TYPE_CHECKING:
-    from mtlkit.training.loaders import Batch
 
 Outcome = Literal["accumulated", "unlabeled", "updated", "skipped", "overflowed"]
 
@@ -257,19 +255,6 @@ def prediction_of(predictions: Any, name: str) -> Tensor:
     if prediction.dtype in (torch.float16, torch.bfloat16):
         return prediction.float()
     return prediction
-
-
-def check_targets(tasks: Sequence[Task], targets: Mapping[str, Tensor | None]) -> None:
-    """Raise for one-hot targets of a task that takes class numbers."""
-    for task in tasks:
-        target = targets.get(task.name)
-        if target is None or task.kind not in ("classification", "segmentation"):
-            continue
-        if target.dim() == (2 if task.kind == "classification" else 4) and target.shape[1] > 1:
-            raise UsageError(
-                f"the target of task {task.name!r} has shape {tuple(target.shape)}, as one-hot vectors "
-                "have; give the numbers of the classes, target.argmax(dim=1)"
-            )
 
 
 def check_choice(name: str, given: Any, known: Sequence[str]) -> None:

@@ -1,0 +1,128 @@
+"""Groups of shared parameters: each has its own Gram matrix, its own state and its own weights."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import mtlkit
+from mtlkit.errors import SpecError, UsageError
+
+SPECS = ["pcgrad", "gradvac", "mgda", "imtl_g", "gradnorm", "graddrop", "scale"]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.backbone = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 4)).double()
+        self.heads = nn.ModuleList(nn.Linear(4, 1).double() for _ in range(3))
+
+    def losses(self, x, features=None):
+        views = [self.backbone(x)] * 3 if features is None else features
+        return [
+            (head(z)[:, 0] - torch.sin(x.sum(1) * (k + 1))).square().mean()
+            for k, (head, z) in enumerate(zip(self.heads, views, strict=True))
+        ]
+
+
+def rows_of(net, x, tensors):
+    return [torch.autograd.grad(loss, tensors, retain_graph=True) for loss in net.losses(x)]
+
+
+@pytest.mark.parametrize("fork", [False, True])
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_group_is_merged_as_if_it_were_alone(spec, fork):
+    net = Net()
+    groups = {"first": net.backbone[0], "last": net.backbone[2]}
+    method = mtlkit.create_method(spec, 3, wrt="parameters", shared=groups)
+    alone = {name: mtlkit.create_method(spec, 3, wrt="parameters") for name in groups}
+    for step in range(3):
+        x = torch.randn(5, 3, generator=torch.Generator().manual_seed(step)).double()
+        losses = net.losses(x)
+        expected = {}
+        for name, module in groups.items():
+            tensors = list(module.parameters())
+            rows = torch.stack(
+                [torch.cat([g.flatten() for g in row]) for row in rows_of(net, x, tensors)]
+            )
+            expected[name] = alone[name].combine(rows, torch.stack(losses).detach())
+        net.zero_grad()
+        features = method(net.backbone(x)) if fork else None
+        method.total(net.losses(x, features)).backward()
+        for name, module in groups.items():
+            found = torch.cat([p.grad.flatten() for p in module.parameters()])
+            torch.testing.assert_close(found, expected[name])
+            for kept, own in zip(method.stats.groups[name].norms, alone[name].stats.norms, strict=True):
+                torch.testing.assert_close(kept, own)
+
+
+def test_layers_and_tensors_are_found_by_their_names():
+    net = Net()
+    layers = mtlkit.create_method("gradvac(wrt=parameters, groups=layer)", 3, shared=net.backbone)
+    tensors = mtlkit.create_method("gradvac(wrt=parameters, groups=tensor)", 3, shared=net.backbone)
+    x = torch.randn(4, 3).double()
+    for method in (layers, tensors):
+        method.total(net.losses(x)).backward()
+    assert list(layers.stats.groups) == ["0", "2"]
+    assert list(tensors.stats.groups) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+
+
+def test_statistics_over_all_parameters_add_up_those_of_the_groups():
+    net = Net()
+    x = torch.randn(4, 3).double()
+    whole = mtlkit.create_method("sum", 3, wrt="parameters", shared={"all": net.backbone})
+    method = mtlkit.create_method("mean", 3, wrt="parameters", groups="layer", shared=net.backbone)
+    assert whole.is_sum
+    rows = torch.stack(
+        [
+            torch.cat([g.flatten() for g in row])
+            for row in rows_of(net, x, list(net.backbone.parameters()))
+        ]
+    )
+    method.total(net.losses(x)).backward()
+    torch.testing.assert_close(method.stats.norms, rows.norm(dim=1).float())
+    merged = rows.mean(dim=0)
+    cosines = (rows @ merged) / rows.norm(dim=1) / merged.norm()
+    torch.testing.assert_close(method.stats.update_cosines, cosines.float())
+
+
+def test_state_of_every_group_is_saved_and_training_goes_on_bit_for_bit():
+    net = Net()
+    method = mtlkit.create_method("gradvac(wrt=parameters, groups=layer)", 3, shared=net.backbone)
+    batches = [torch.randn(4, 3, generator=torch.Generator().manual_seed(s)).double() for s in range(4)]
+    for x in batches[:2]:
+        method.total(net.losses(x)).backward()
+    twin = copy.deepcopy(net)
+    other = mtlkit.create_method("gradvac(wrt=parameters, groups=layer)", 3, shared=twin.backbone)
+    other.load_state_dict(method.state_dict())
+    for x in batches[2:]:
+        for each, own in ((net, method), (twin, other)):
+            each.zero_grad()
+            own.total(each.losses(x)).backward()
+        for one, two in zip(net.parameters(), twin.parameters(), strict=True):
+            assert torch.equal(one.grad, two.grad)
+
+
+def test_an_architecture_names_its_layers():
+    net = mtlkit.create_architecture(
+        "hard_sharing(backbone=mlp(8, 4, inputs=3))",
+        {"a": 1, "b": 1},
+        method="gradvac(wrt=parameters, groups=layer)",
+    )
+    x = torch.randn(6, 3)
+    predictions = net(x)
+    net.method.total({name: value.square().mean() for name, value in predictions.items()}).backward()
+    assert len(net.method.stats.groups) == 2
+
+
+def test_groups_without_names_or_without_parameters_are_refused():
+    with pytest.raises(SpecError, match="wrt=parameters"):
+        mtlkit.create_method("pcgrad(groups=layer)", 2)
+    with pytest.raises(SpecError, match="layers' names"):
+        mtlkit.create_method("pcgrad(wrt=parameters, groups=layer)", 3, shared=list(Net().parameters()))
+    net = Net()
+    method = mtlkit.create_method("pcgrad(wrt=parameters, groups=layer)", 3)
+    with pytest.raises(UsageError, match=r"shared=net\.backbone"):
+        method.total(net.losses(torch.randn(4, 3).double()))
