@@ -132,7 +132,7 @@ class Method(nn.Module):
             terms.append(features.Report.apply(anchor, values, tuple(given)))
         elif recording and not self.is_sum:
             self._guards.before_unforked(self, given, self.processes, needs_fork=self.needs_fork)
-            if not self.needs_fork and (given or not self.processes.alone):
+            if not self.needs_fork and (given or self._kept.batches or not self.processes.alone):
                 in_order = [given.get(task) for task in range(len(self.tasks))]
                 terms = [_join(self, in_order, values, merge)]
         elif recording:

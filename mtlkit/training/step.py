@@ -194,7 +194,9 @@ class LossModule(nn.Module):
         if self.own_method is not None and alone and present:
             return sum(present[1:], present[0])
         names = (task.name for task in self.tasks)
-        return self.method.total(dict(zip(names, losses, strict=True)))
+        # gradients of parameters are merged once per optimizer step, those of features in every batch
+        merge = not self.method.wrt_parameters or bool(self.accelerator.sync_gradients)
+        return self.method.total(dict(zip(names, losses, strict=True)), merge)
 
     def _full_precision(self) -> contextlib.AbstractContextManager[Any]:
         """Compute losses in float32, also where the network runs in half precision."""
