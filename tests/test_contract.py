@@ -14,7 +14,7 @@ from mtlkit.errors import SpecError, UnknownNameError, UsageError
 
 def test_integrations_are_reached_from_the_package():
     method = mtlkit.integrations.libmtl
-    assert callable(method.parts[0].weighting)
+    assert callable(method.weighting)
     assert {"libmtl", "lightning"} <= set(dir(mtlkit.integrations))
     with pytest.raises(AttributeError, match="keras"):
         mtlkit.integrations.keras  # noqa: B018
@@ -120,13 +120,16 @@ def test_tasks_need_an_order():
     [
         (lambda: mtlkit.create_method("rotograd", 2, feature_dim="4"), "feature_dim must be an integer"),
         (lambda: mtlkit.create_method("rotograd", 2, feature_dim=4.0), "feature_dim must be an integer"),
-        (lambda: mtlkit.create_method("uw", 2).total(None), "losses must be 2 scalars.*not NoneType"),
+        (
+            lambda: mtlkit.create_method("uw", 2).total(None),
+            "losses must be 2 separate scalars.*not NoneType",
+        ),
         (lambda: mtlkit.create_method("pcgrad", 2, seed=10**23), "seed.*must be an integer"),
         (lambda: mtlkit.param_groups(3, lr=0.1), "a module or a list of modules, not 3"),
         (lambda: mtlkit.param_groups(nn.Linear(2, 2), lr="a"), "lr must be a number, not 'a'"),
         (
             lambda: mtlkit.create_method("pcgrad", 2, shared=[nn.Linear(2, 2)]),
-            "parameters, not list of Linear",
+            "groups, not list of Linear",
         ),
         (lambda: mtlkit.create_method("pcgrad", 2, shared=nn.ReLU()), "not ReLU without any"),
         (lambda: mtlkit.register_method("lambda"), "name must be a word"),

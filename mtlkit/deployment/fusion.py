@@ -306,7 +306,7 @@ class _Fork(nn.Module):
 
     def _view(self, features: Any, rotation: Tensor) -> Any:
         leaves, rebuild = flatten_features(features)
-        place = self.rotate.leaf % len(leaves)
+        place = self.rotate.feature_index % len(leaves)
         leaves[place] = self.rotate.axis.apply_one(rotation, leaves[place])
         return rebuild(leaves)
 

@@ -203,8 +203,13 @@ def _read(report: Tensor | None, tasks: int, ctx: Any) -> tuple[Tensor, Tensor |
     """Scale and (K,) losses, NaN for absent tasks; no losses for a backward not through ``total``."""
     if report is None:
         return torch.ones((), device=ctx.device), None
+    return report[0], _losses(report, tasks)
+
+
+def _losses(report: Tensor, tasks: int) -> Tensor:
+    """(K,) losses; NaN for tasks that no process has, which a report marks by zero."""
     losses, present = report[1 : 1 + tasks], report[1 + tasks :]
-    return report[0], torch.where(present > 0, losses, torch.nan)
+    return torch.where((present > 0) | (losses != 0), losses, torch.nan)
 
 
 def _cast(merged: Grads, dtypes: Sequence[torch.dtype]) -> Grads:
@@ -267,7 +272,7 @@ def decide_compiled(
         local,
         tasks=tasks,
         scale=scale,
-        losses=torch.where(report[1 + tasks :] > 0, report[1 : 1 + tasks], torch.nan),
+        losses=_losses(report, tasks),
         cross=cross,
         processes=processes,
     )
@@ -291,11 +296,12 @@ class Report(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, losses: Tensor, present: tuple[int, ...]) -> Tensor:
-        """The zero, for (K,) losses of which those that are not present are not read."""
+        """The zero, for (K,) losses, NaN for absent tasks, and the tasks that this process has."""
         mask = torch.zeros_like(losses)
         for task in present:
             mask[task] = 1
-        ctx.save_for_backward(torch.cat([torch.where(mask > 0, losses, 0.0), mask]).to(anchor.dtype))
+        known = torch.where((mask == 0) & torch.isnan(losses), 0.0, losses)
+        ctx.save_for_backward(torch.cat([known, mask]).to(anchor.dtype))
         return torch.zeros((), dtype=anchor.dtype, device=anchor.device)
 
     @staticmethod

@@ -45,7 +45,7 @@ def test_flags_train_test_and_tell_where_the_run_is(tmp_path, capsys):
     assert "test set  label: loss" in shown
     assert "mtlkit report" in shown
     assert call("report", tmp_path / "run") == 0
-    assert "<svg" in (tmp_path / "run" / "report.html").read_text()
+    assert "Plotly" in (tmp_path / "run" / "report.html").read_text()
     figures = json.loads((tmp_path / "run" / "test.json").read_text())
     assert 0 <= figures["label"]["accuracy"] <= 1
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["method"] == "rotograd"

@@ -326,10 +326,10 @@ def test_a_fork_that_is_no_rotation_is_refused():
     class Doubled(mtlkit.GradientAggregator):
         name = "doubled"
 
-        def fork(self, features):
+        def fork(self, features, *held):
             return [[2 * leaf for leaf in features] for _ in self.tasks]
 
-    net = Net(nn.Linear(5, 6), linear_heads(), Doubled(("a", "b")))
+    net = Net(nn.Linear(5, 6), linear_heads(), mtlkit.Method(Doubled(("a", "b"))))
     with pytest.raises(UsageError, match="'rotate' only, and doubled"):
         mtlkit.fuse(net)
 

@@ -137,6 +137,4 @@ def test_parameters_sharded_by_fsdp_are_refused():
     for messages in run_processes(_errors_of_sharded):
         assert len(messages) == 2
         for message in messages:
-            assert (
-                "FSDP's hooks allow one walk; use wrt=features with method(features), or DDP" in message
-            )
+            assert "mtlkit.backward(losses, method, parameters=model)" in message

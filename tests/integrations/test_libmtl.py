@@ -168,7 +168,7 @@ def every_method():
     found = []
     for name in mtlkit.list_methods():
         method = mtlkit.create_method(name, 3, feature_dim=8)
-        merge = method.merge_part
+        merge = method.merging
         found.append(name)
         # graddrop draws in the order of the parameters, which for a fork is that of the graph
         if merge is not None and "wrt_parameters" not in merge.waived_laws and name != "graddrop":
@@ -206,7 +206,7 @@ def recorded(twin, method=None):
 
     def prepare(rep, task, same_rep=None):
         view = rep
-        if method is not None and method.fork_part is not None:
+        if method is not None and method.forking is not None:
             index = TASKS.index(task)
             maps = rep.dim() == 4
             given = rep.movedim(1, -1) if maps else rep

@@ -294,7 +294,7 @@ def test_classes_are_a_number_or_names():
     assert Task.segmentation("s", classes=5).outputs == 5
     with pytest.raises(SpecError, match="classes of task 'c' must differ"):
         Task.classification("c", ["cat", "cat"])
-    with pytest.raises(SpecError, match="a whole number or a list"):
+    with pytest.raises(SpecError, match="an integer or a list"):
         create_task("classification(classes=cat)", "c")
 
 

@@ -57,7 +57,7 @@ def test_a_truncated_file_gets_a_clear_error(share, tmp_path):
     save_checkpoint(path, state())
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * share)])
-    with pytest.raises(CheckpointError, match="cut short"):
+    with pytest.raises(CheckpointError, match="truncated"):
         load_checkpoint(path)
 
 

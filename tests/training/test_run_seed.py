@@ -35,7 +35,7 @@ def test_two_seeds_are_two_draws_and_one_seed_is_one(spec):
 
 def test_a_seed_in_the_string_wins():
     assert torch.equal(draw("random(seed=5)", 1), draw("random(seed=5)", 2))
-    assert method_of("cr_mogm(inner=random(seed=5))", 1).inner == "random(seed=5)"
+    assert method_of("cr_mogm(inner=random(seed=5))", 1).parts[0].inner == "random(seed=5)"
 
 
 def test_the_toy_problems_draw_their_rotations_with_their_seed():

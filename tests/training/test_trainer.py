@@ -322,7 +322,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     path = tmp_path / "checkpoints" / "step-000000003.pt"
     path.write_bytes(path.read_bytes()[:500])
     again = make_trainer(output=tmp_path, save_steps=1)
-    with pytest.warns(RuntimeWarning, match="cut short"):
+    with pytest.warns(RuntimeWarning, match="truncated"):
         again.fit(make_loader(), steps=3, resume="auto")
     assert torch.equal(flat(trainer.model), flat(again.model))
 

@@ -234,7 +234,7 @@ class DoublingLosses(_Doubling):
 @pytest.mark.parametrize("kind", [DoublingMerge, DoublingLosses])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_hook_may_return_its_state_and_replace_it(kind, dtype):
-    method, rows = kind(2), torch.eye(2, dtype=dtype)
+    method, rows = mtlkit.Method(kind(2)), torch.eye(2, dtype=dtype)
     for expected in (2.0, 4.0):
         merged = method.combine(rows, torch.ones(2, dtype=dtype))
         torch.testing.assert_close(merged, torch.full((2,), expected, dtype=dtype))
