@@ -15,7 +15,8 @@ def test_solvers_run_on_one_thread_and_the_threads_come_back(finite):
     seen = []
     gram = torch.eye(40) if finite else torch.full((40, 40), torch.nan)
     with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
         on_host(lambda matrix: seen.append(blas_threads()) or matrix[0], gram)
-        assert len(seen[0]) >= 2  # NumPy's and SciPy's
+        assert before.count(2) >= 2  # NumPy's and SciPy's; others may have a single one
         assert set(seen[0]) == {1}
-        assert set(blas_threads()) == {2}
+        assert blas_threads() == before
