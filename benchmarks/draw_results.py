@@ -31,6 +31,7 @@ from mtlkit.report.results import Comparison
 from mtlkit.report.tables import Table, build_table, to_markdown
 
 RESULTS = Path(__file__).parent / "results"
+REPOSITORY = "https://github.com/mtlkit/mtlkit/blob/main/benchmarks/results"
 OVERVIEW = """\
 Hundredths of the log-ratio to single-task networks, mean over all tasks and seeds, and the place among
 the methods by the mean of the tasks' ranks; equal ranks share their places. In brackets after a data
@@ -199,9 +200,12 @@ def write_page(target: Path) -> None:
         text = re.sub(r"\]\((\w+\.png)\)", rf"](images/results/{folder.name}_\1){{.light .chart}}", text)
         table = folder / "table.md"
         text = text.replace("[`table.md`](table.md)", "the table below")
-        parts.append(re.sub(r"^#", "##", text, flags=re.MULTILINE))
         if table.exists():
-            parts.append(f"### {folder.name}: all figures\n\n{_well_broken(table.read_text())}")
+            text += f"\n\n## {folder.name}: all values\n\n"
+            text += re.sub(r"^##", "###", _well_broken(table.read_text()), flags=re.MULTILINE)
+        # files beside the README are in the repository, not on the site
+        text = re.sub(r"\]\((table\.\w+)\)", rf"]({REPOSITORY}/{folder.name}/\1)", text)
+        parts.append(re.sub(r"^#", "##", text, flags=re.MULTILINE))
     write_text(target, "\n\n".join(parts) + "\n")
 
 

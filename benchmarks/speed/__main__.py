@@ -25,7 +25,7 @@ def main() -> None:
     tables = sorted(m.name for m in pkgutil.iter_modules(package.__path__) if m.name not in NOT_TABLES)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tables", nargs="*", default=tables, help=f"any of: {', '.join(tables)}")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, help="also write the values to this file")
     parser.add_argument(
         "--cpu-time",
         action="store_true",
@@ -45,7 +45,7 @@ def main() -> None:
         rows += found
         for group in dict.fromkeys(row.group for row in found):
             table = Table(title=group, title_justify="left")
-            for heading, side in (("", "left"), ("figure", "right"), ("limit", "left")):
+            for heading, side in (("", "left"), ("value", "right"), ("limit", "left")):
                 table.add_column(heading, justify=side)
             for row in found:
                 if row.group == group:
@@ -54,7 +54,7 @@ def main() -> None:
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     missed = [row for row in rows if row.verdict.startswith("MISSED")]
-    console.print(f"{len(rows)} figures, {len(missed)} beyond their limit")
+    console.print(f"{len(rows)} values, {len(missed)} beyond their limit")
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ class _Steps:
 
     def _losses(self) -> list[Tensor]:
         z = self.backbone(self.x)
-        views = [z] * len(self.heads) if self.method.is_plain_sum else self.method(z)
+        views = [z] * len(self.heads) if self.method.is_sum else self.method(z)
         return [
             nn.functional.mse_loss(head(view)[:, 0], self.y[:, k])
             for k, (head, view) in enumerate(zip(self.heads, views, strict=True))

@@ -1,8 +1,15 @@
-"""The merge alone, ``method.combine``, in milliseconds, beside TorchJD's in the same run."""
+"""The merge alone, ``method.combine``, in milliseconds, beside TorchJD's in the same run.
+
+Then that of many tasks as a ratio: beside two busy processes, as data loader workers are, to quiet.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -32,6 +39,9 @@ PEERS = {
 LIMITS = {40: 5.0, 3: 1.0}
 # Calls in a turn: enough that a short one isn't timed by how the others left the caches.
 REPEATS = {40: 5, 3: 20}
+MANY = (10, 40, 100, 200)
+SOLVERS = ("mgda", "nash_mtl", "cagrad", "upgrad", "dualproj")
+MOST_MILLISECONDS = {("upgrad", 200): 200.0}
 # Other libraries' code behind an adapter of ours.
 NOT_OURS = {"torchjd"}
 
@@ -74,4 +84,34 @@ def run(rounds: int = 15) -> list[Row]:
         for name in candidates:
             milliseconds = 1e3 * statistics.median(seconds[name])
             rows.append(Row(group, name, milliseconds, "ms", limit=limit if name in ours else None))
+    return rows + [row for tasks in MANY for row in _many(tasks)]
+
+
+def _many(tasks: int, rounds: int = 5) -> list[Row]:
+    """The solvers, quiet and beside busy processes; torch itself on one thread, BLAS as it is."""
+    torch.manual_seed(0)
+    grads = torch.randn(tasks, 2000) + 0.1
+    merges = {name: partial(mtlkit.create_method(name, tasks).combine, grads) for name in SOLVERS}
+    quiet = interleave(merges, rounds, warmup=1)
+    with _busy(2):
+        busy = interleave(merges, rounds, warmup=1)
+    rows = []
+    for name in merges:
+        milliseconds = 1e3 * statistics.median(quiet[name])
+        limit = MOST_MILLISECONDS.get((name, tasks))
+        rows.append(Row(f"combine, K={tasks}, D=2000", name, milliseconds, "ms", limit=limit))
+        slower = statistics.median(busy[name]) / statistics.median(quiet[name])
+        rows.append(Row(f"combine, K={tasks}, D=2000, busy / quiet", name, slower, limit=3.0))
     return rows
+
+
+@contextlib.contextmanager
+def _busy(number: int) -> Iterator[None]:
+    """Keep this many processes busy."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()

@@ -39,7 +39,7 @@ class _Net(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         z = self.backbone(x)
-        plain = self.method.is_plain_sum
+        plain = self.method.is_sum
         views = [z] * len(self.heads) if plain else self.method(z)
         if self.matrices:
             views = [matrix(z) for matrix in self.matrices]
@@ -108,6 +108,7 @@ def run(rounds: int = 15) -> list[Row]:
             )
         )
     rows += _resnet(2 * rounds)
+    rows += _fold_every(max(3, rounds // 3))
     for width, tasks, spec in (
         (512, 40, "rotograd"),
         (1536, 40, "rotate(blocks=12)+scale"),
@@ -137,3 +138,24 @@ def _resnet(rounds: int) -> list[Row]:
     seconds = interleave(candidates, rounds)
     group = "RotoGrad step, ResNet18 3x32x32, batch 128, d=512, K=10"
     return [Row(group, "/ plain sum", ratio(seconds, "rotograd", "plain"), limit=1.08)]
+
+
+def _fold_every(rounds: int) -> list[Row]:
+    """On one thread, where matrix products are dearest; eight steps at a time, with one late fold."""
+    import timm
+
+    rows = []
+    torch.set_num_threads(1)
+    for tasks in (3, 10):
+        torch.manual_seed(0)
+        batch = (torch.randn(32, 3, 32, 32), torch.randint(0, 2, (32, tasks)).float())
+        candidates = {}
+        for spec in ("sum", "rotograd", "rotograd(fold_every=8)"):
+            net = _Net(timm.create_model("resnet18", num_classes=0), 512, tasks, spec, matrices=False)
+            candidates[spec] = _stepper(net, batch, steps=8)
+        seconds = interleave(candidates, rounds, warmup=1)
+        group = f"RotoGrad step, ResNet18 3x32x32, batch 32, d=512, K={tasks}, one thread / plain sum"
+        limits = {"rotograd": None, "rotograd(fold_every=8)": 1.3}
+        rows += [Row(group, s, ratio(seconds, s, "sum"), limit=limits[s]) for s in limits]
+    torch.set_num_threads(2)
+    return rows

@@ -53,15 +53,23 @@ def _page(name: str, folder: Path) -> str:
     if not picture.exists() or picture.stat().st_mtime < newest:
         print(f"drawing {name}", file=sys.stderr)
         draw(name, picture)
-    parts = [f"# {name}"]
+    parts = [f"# {title(facts)}"]
     if picture.exists():
         parts += ["", f"![What {name} makes of conflicting gradients]({name}.svg)", "", _CAPTION]
     return "\n".join([*parts, description(facts), _parts(name), _usage(name), _laws(name)])
 
 
+def title(facts: catalog.MethodFacts) -> str:
+    """The paper's spelling, who wrote it and when; the name alone for an alias or a plain baseline."""
+    if facts.stands_for or not (facts.factory and facts.paper):
+        return facts.name
+    authors = facts.paper.partition(", ")[0]
+    return f"{facts.factory.rpartition('.')[2]} ({authors} {facts.year})"
+
+
 def description(facts: catalog.MethodFacts) -> str:
     """What the class says, in MyST Markdown; its docstring is included by autodoc."""
-    lines = [""]
+    lines = ["", f"In a config string: `{facts.name}`.", ""]
     if facts.stands_for:
         links = ", ".join(f"[{part.name}]({part.name}.md)" for part in methods.expand(facts.name))
         lines += [f"`{facts.name}` stands for `{facts.stands_for}`: see {links}.", ""]

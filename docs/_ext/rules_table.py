@@ -9,7 +9,7 @@ from mtlkit.diagnosis.rules import NOTHING, RULES
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
-# By rule: folders of benchmarks/results and what was found there. The figures are those of the folder's README.
+# By rule: folders of benchmarks/results and what was found there. The numbers are those of the folder's README.
 EVIDENCE: dict[str, tuple[tuple[str, str], ...]] = {
     "different norms": (
         (
@@ -52,7 +52,7 @@ EVIDENCE: dict[str, tuple[tuple[str, str], ...]] = {
         ("census", "no method is better than the sum"),
     ),
 }
-# Figures that are not in benchmarks/results.
+# Numbers that are not in benchmarks/results.
 ELSEWHERE = {
     "no fork": "[Speed](speed.md): `upgrad(wrt=parameters)` takes 2.6 and 7.9 × a plain step at K = 3 and 10",
 }

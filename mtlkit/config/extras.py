@@ -20,6 +20,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "plotly",
         "huggingface_hub",
         "safetensors",
+        "filelock",
     ),
     "vision": ("torchvision", "timm", "segmentation_models_pytorch"),
     "table": ("pandas", "pyarrow", "sklearn"),

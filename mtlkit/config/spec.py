@@ -34,6 +34,8 @@ SpecLike: TypeAlias = "str | Mapping[str, Any] | Sequence[str | Mapping[str, Any
 
 _MAX_LENGTH = 10_000
 _MAX_DEPTH = 50
+_MAX_CALLS = 8
+"""Calls within calls: each is kept as a string, whose escaped quotes double with every level."""
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 # words that Python's grammar reads as something other than a name
 _RESERVED = frozenset(
@@ -161,7 +163,9 @@ def _hyphenated(left: ast.expr, right: ast.expr, text: str) -> ast.expr:
     return ast.Call(whole, right.args, right.keywords) if isinstance(right, ast.Call) else whole
 
 
-def _parse_part(node: ast.expr, text: str, nested: bool = False) -> Part:
+def _parse_part(node: ast.expr, text: str, nested: bool = False, calls: int = 0) -> Part:
+    if calls > _MAX_CALLS:
+        raise SpecError(f"in spec {shorten(text)}: parts are nested more than {_MAX_CALLS} times")
     if isinstance(node, ast.Call):
         name = _dotted_name(node.func)
         if name is None:
@@ -178,21 +182,22 @@ def _parse_part(node: ast.expr, text: str, nested: bool = False) -> Part:
                 raise SpecError(f"in spec {shorten(text)}: '**' is not allowed; name each option")
             if keyword.arg in options:
                 raise SpecError(f"in spec {shorten(text)}: option {keyword.arg!r} is given twice")
-            options[keyword.arg] = _parse_value(keyword.value, text)
-        return Part(name, options, tuple(_parse_value(item, text) for item in node.args))
+            options[keyword.arg] = _parse_value(keyword.value, text, calls=calls)
+        arguments = tuple(_parse_value(item, text, calls=calls) for item in node.args)
+        return Part(name, options, arguments)
     name = _dotted_name(node)
     if name is None:
         raise _not_a_part(node, text)
     return Part(name)
 
 
-def _parse_value(node: ast.expr, text: str, depth: int = 0) -> Any:
+def _parse_value(node: ast.expr, text: str, depth: int = 0, calls: int = 0) -> Any:
     if depth > _MAX_DEPTH:
         raise SpecError(f"in spec {shorten(text)}: values are nested too deeply")
     if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float | bool | type(None)):
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-        operand = _parse_value(node.operand, text, depth + 1)
+        operand = _parse_value(node.operand, text, depth + 1, calls)
         if isinstance(operand, int | float) and not isinstance(operand, bool):
             return -operand if isinstance(node.op, ast.USub) else operand
     elif isinstance(node, ast.Name | ast.Attribute):
@@ -204,13 +209,14 @@ def _parse_value(node: ast.expr, text: str, depth: int = 0) -> Any:
         if name is not None:
             return name
     elif isinstance(node, ast.List):
-        return [_parse_value(item, text, depth + 1) for item in node.elts]
+        return [_parse_value(item, text, depth + 1, calls) for item in node.elts]
     elif isinstance(node, ast.Tuple):
-        return tuple(_parse_value(item, text, depth + 1) for item in node.elts)
+        return tuple(_parse_value(item, text, depth + 1, calls) for item in node.elts)
     elif isinstance(node, ast.Dict) and all(key is not None for key in node.keys):
-        return _parse_dict(node, text, depth)
+        return _parse_dict(node, text, depth, calls)
     elif isinstance(node, ast.Call) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)):
-        return format_spec([_parse_part(part, text, nested=True) for part in _summands(node, text)])
+        parts = [_parse_part(part, text, True, calls + 1) for part in _summands(node, text)]
+        return format_spec(parts)
     raise SpecError(
         f"in spec {shorten(text)}: cannot read the value {_source(node, text)!r}; "
         "accepted are numbers, strings, True, False, None, words, lists, tuples, mappings and parts; "
@@ -218,17 +224,17 @@ def _parse_value(node: ast.expr, text: str, depth: int = 0) -> Any:
     )
 
 
-def _parse_dict(node: ast.Dict, text: str, depth: int) -> dict[Any, Any]:
+def _parse_dict(node: ast.Dict, text: str, depth: int, calls: int) -> dict[Any, Any]:
     result = {}
     for key_node, value_node in zip(node.keys, node.values, strict=True):
         assert key_node is not None
-        key = _parse_value(key_node, text, depth + 1)
+        key = _parse_value(key_node, text, depth + 1, calls)
         if isinstance(key, list | dict):
             raise SpecError(
                 f"in spec {shorten(text)}: a mapping's key must be a word, string or number, "
                 f"not {_source(key_node, text)!r}"
             )
-        result[key] = _parse_value(value_node, text, depth + 1)
+        result[key] = _parse_value(value_node, text, depth + 1, calls)
     return result
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,9 @@ class _PlainLoader(yaml.SafeLoader):
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in getattr(node, "value", ()) if isinstance(key, yaml.ScalarNode)]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.MarkedYAMLError(
-                    problem=f"the key {key!r} is given twice", problem_mark=node.start_mark
-                )
+        key, times = Counter(keys).most_common(1)[0] if keys else ("", 0)
+        if times > 1:
+            raise yaml.MarkedYAMLError(
+                problem=f"the key {key!r} is given twice", problem_mark=node.start_mark
+            )
         return super().construct_mapping(node, deep)

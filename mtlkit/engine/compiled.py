@@ -39,6 +39,16 @@ def call(handle: int, size: int, *tensors: Tensor) -> Tensor:
     return result
 
 
+def allow_several_backward_passes() -> None:
+    """Let compiled graphs have one backward pass per task, for all that is compiled from now on.
+
+    Else Inductor reuses the memory of saved tensors in the first one.
+    """
+    import torch._functorch.config as settings  # not at the top: few methods need it
+
+    settings.donated_buffer = False
+
+
 def define(schema: str, run: Callable[..., Tensor], shape: Callable[..., Tensor]) -> Any:
     """Define an operator by its schema, what it does, and what shape its result has."""
     name = schema.partition("(")[0]

@@ -39,7 +39,7 @@ class Gradients:
         self.rows = rows
         self.tensors = tensors
         self._columns: list[Column] = [
-            [None if g is None else _real(g) for g in column]
+            [None if g is None else as_real(g) for g in column]
             for column in zip(*rows.values(), strict=True)
         ]
 
@@ -154,7 +154,7 @@ def _products(matrix: Tensor) -> Tensor:
     return products
 
 
-def _real(gradient: Tensor) -> Tensor:
+def as_real(gradient: Tensor) -> Tensor:
     """A dense real tensor with the same inner products."""
     dense = gradient.to_dense() if gradient.is_sparse else gradient
     return torch.view_as_real(dense) if dense.is_complex() else dense

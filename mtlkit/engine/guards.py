@@ -81,6 +81,20 @@ class Guards:
             self._open = [node for node in self._open if node() is not None]
             self._open.append(weakref.ref(anchor.grad_fn))
 
+    def forget(self) -> None:
+        """Free the graph of a fork that met no total, as after an exception."""
+        self._anchor, self._latest, self._open = None, Fork(ALONE), []
+
+    def check_own_state(self, state: Collection[Tensor]) -> None:
+        """Warn if DDP overwrites the state of a method that keeps one on each process."""
+        wrapper = inside_wrapper()
+        if state and wrapper is not None and wrapper.broadcast_buffers and dist.get_world_size() > 1:
+            warn_first(
+                "sync=False keeps state on each process, and DistributedDataParallel overwrites it with "
+                "that of the first one before every forward pass: wrap with broadcast_buffers=False",
+                stacklevel=2,
+            )
+
     def without_gradients(self) -> None:
         """Note a fork without gradients while training."""
         if not torch.compiler.is_compiling():
@@ -257,6 +271,17 @@ class Guards:
                 f"the gradient of task(s) {', '.join(bypassed)} did not pass the junction, so it is not "
                 "merged: give every head its own view of method(features), in task order"
             )
+
+
+def check_module(method: Any) -> None:
+    """Check that nothing has taken hold of a method that trains."""
+    if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+        raise UsageError("torch.jit.trace keeps no merge of gradients: call model.eval() before it")
+    if type(method).__module__.startswith("torch.distributed.fsdp"):
+        raise UsageError(
+            "fully_shard(method): what a method owns is small and the same on every process; shard the "
+            "layers of the model, and the model with ignored_params=set(method.parameters())"
+        )
 
 
 def check_features(leaves: Sequence[Tensor]) -> None:

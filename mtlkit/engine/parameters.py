@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mtlkit.engine.accumulation import Row
-from mtlkit.engine.gradients import Gradients
+from mtlkit.engine.gradients import Gradients, as_real
 from mtlkit.engine.graph import leaves_below, needed_again
 from mtlkit.engine.guards import refuse_single_pass_graphs
 from mtlkit.engine.processes import Processes
@@ -147,16 +147,22 @@ def _average(
 ) -> list[Tensor | None]:
     """One row, averaged over the processes in one message; None where it is not wanted."""
     filled = [
-        torch.zeros_like(p) if g is None else g
+        as_real(torch.zeros_like(p) if g is None else g)
         for p, g, needed in zip(parameters, row, wanted, strict=True)
         if needed
     ]
     flat = processes.mean(torch.cat([g.reshape(-1) for g in filled]))
-    pieces = iter(zip(torch.split(flat, [g.numel() for g in filled]), filled, strict=True))
+    pieces = iter(torch.split(flat, [g.numel() for g in filled]))
     return [
-        next(pieces)[0].view(p.shape) if needed else None
+        _shaped(next(pieces), p) if needed else None
         for p, needed in zip(parameters, wanted, strict=True)
     ]
+
+
+def _shaped(flat: Tensor, parameter: Tensor) -> Tensor:
+    if parameter.is_complex():
+        return torch.view_as_complex(flat.view(*parameter.shape, 2))
+    return flat.view(parameter.shape)
 
 
 def add_up(gradients: Iterable[Tensor | None]) -> Tensor | None:

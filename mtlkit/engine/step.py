@@ -46,7 +46,7 @@ class Step:
 
     @property
     def units(self) -> Tensor:
-        """(P,) factors 1 / (P |G_k|) that give gradients as they arrived the length 1 / P."""
+        """(P,) factors ``1 / (P |G_k|)`` that give gradients as they arrived the length 1 / P."""
         norms = norms_of(self.gram) * self.unit.abs() * max(1, len(self.present))
         return safe_divide(torch.ones_like(norms), norms)
 

@@ -143,7 +143,7 @@ def run_job(job: Job) -> Outcome:
         try:
             claim(job)
             outcome = _train(job, session)
-        except Exception as error:  # one failing method must not stop the other runs
+        except (Exception, SystemExit) as error:  # one failing method must not stop the other runs
             return _failed(folder, error, session)
         if job.stop_at is not None and outcome.steps >= job.stop_at:
             return outcome

@@ -50,7 +50,7 @@ def check_first_step(jobs: Sequence[Job], *, elsewhere: bool = False) -> None:
             make_stepper(model, tasks, make_optimizer(config, model))(batch)
         except MtlkitError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             network = config.architecture or getattr(dataset, "default_architecture", "")
             reason = " ".join(str(error).split())
             place = f", in {line}" if (line := users_line(error)) else ""

@@ -137,7 +137,7 @@ def measure_steps(
             model, tasks, _ = build_model(config, dataset=dataset, change=network_change(job))
             model.to(device).train()
             steppers[label] = make_stepper(model, tasks, make_optimizer(config, model))
-        except Exception:  # the error will show up in its own run
+        except (Exception, SystemExit):  # the error will show up in its own run
             continue
         sizes[label] = config.batch_size
         if config.batch_size not in batches:
@@ -152,7 +152,7 @@ def measure_steps(
             begun = time.perf_counter()
             try:
                 steppers[label](batch)
-            except Exception:
+            except (Exception, SystemExit):
                 del steppers[label], times[label]
                 continue
             _wait(device)

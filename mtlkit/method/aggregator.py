@@ -92,6 +92,8 @@ class GradientAggregator(Stateful, ABC):
     """Whether a merge overrides ``merge``, because a weight per task is not enough."""
     solves_on_host: bool = False
     """Whether the weights come from a solver in NumPy, at one synchronization per step."""
+    second_pass: bool = False
+    """Whether ``update`` needs the losses after the optimizer's step; the Trainer then computes them."""
     traceable: bool = True
     """Whether ``torch.compile`` can trace its fork."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,16 @@ from torch import Tensor
 
 Matrix = NDArray[Any]
 
+_ONE_THREAD_ANYWAY = 16
+"""Up to this many tasks BLAS takes one thread without being asked; the limit would cost 20 us."""
+
 
 def on_host(function: Callable[..., Matrix], gram: Tensor, *tensors: Tensor, **options: float) -> Tensor:
     """Run ``function`` on float64 NumPy arrays, and return its result as a float64 tensor.
 
-    All tensors travel in one transfer. Where the Gram matrix is not finite a solver would fail; the
+    All tensors travel in one transfer. The solver runs on one thread: such small matrices gain nothing
+    by several, which wait for each other where other processes, say data loader workers, keep the cores
+    busy. Where the Gram matrix is not finite a solver would fail; the
     result is then that of an example, with NaN in place of its numbers.
 
     >>> on_host(np.diag, torch.tensor([[4.0, 1.0], [1.0, 2.0]]))
@@ -29,10 +36,26 @@ def on_host(function: Callable[..., Matrix], gram: Tensor, *tensors: Tensor, **o
     for tensor in given:
         arrays.append(numbers[start : start + tensor.numel()].reshape(tensor.shape))
         start += tensor.numel()
-    if math.isfinite(arrays[0].trace()):
-        result = function(*arrays, **options)
-    else:
-        example = np.eye(len(gram)), *map(np.ones_like, arrays[1:])
-        result = np.full(np.shape(function(*example, **options)), np.nan)
+    with one_thread() if len(gram) > _ONE_THREAD_ANYWAY else contextlib.nullcontext():
+        if math.isfinite(arrays[0].trace()):
+            result = function(*arrays, **options)
+        else:
+            example = np.eye(len(gram)), *map(np.ones_like, arrays[1:])
+            result = np.full(np.shape(function(*example, **options)), np.nan)
     # a copy: the solver may return what it was given, or a view that torch does not take
     return torch.from_numpy(np.array(result, dtype=np.float64)).to(gram.device)
+
+
+def one_thread() -> contextlib.AbstractContextManager[Any]:
+    """A context in which the BLAS of NumPy and SciPy takes one thread."""
+    context: contextlib.AbstractContextManager[Any] = _blas().limit(limits=1)
+    return context
+
+
+@cache
+def _blas() -> Any:
+    """The controller of their threads; made once, because it searches all loaded libraries."""
+    import scipy.linalg  # noqa: F401  the search finds its BLAS only if it is loaded
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -16,7 +16,7 @@ from mtlkit.engine import compiled, features
 from mtlkit.engine import losses as loss_node
 from mtlkit.engine.accumulation import Kept
 from mtlkit.engine.gradients import TensorList
-from mtlkit.engine.guards import Fork, Guards
+from mtlkit.engine.guards import Fork, Guards, check_module
 from mtlkit.engine.merging import Hooks
 from mtlkit.engine.processes import ALONE, Processes, processes_of
 from mtlkit.engine.sharded import is_sharded
@@ -79,12 +79,16 @@ class Method(nn.Module):
         """K features in task order, whose gradients will be merged."""
         if torch.compiler.is_compiling() and not self._traceable:
             return _forward_untraced(self, shared_features)
+        if self.training:
+            check_module(self)
         recorded = self.training and torch.is_grad_enabled()
         if not recorded or self._merges_shards:  # those are merged by mtlkit.backward, without a fork
             if self.training and not recorded:
                 self._guards.without_gradients()
             return features.fork_unrecorded(shared_features, self.forking, len(self.tasks))
         record = Fork(self.processes)
+        if self.merging is not None and not self.merging.sync:
+            self._guards.check_own_state(list(self.merging.buffers()))
         views, anchor = features.fork(shared_features, self._hooks(), record)
         self._guards.after_fork(record, anchor)
         return views
@@ -136,6 +140,11 @@ class Method(nn.Module):
             self._guards.check_plain_sum(given, self.processes)
         if extra is not None:
             terms.append(extra)
+        if not terms and recording and not self.processes.alone:
+            raise UsageError(
+                "no task has a loss on this process, and the others wait for its gradients: call "
+                "method(features) before total(losses), through which it takes part without a loss"
+            )
         if not terms:
             raise UsageError(
                 "every loss is None and no features were forked: there is nothing to minimize; "
@@ -147,14 +156,29 @@ class Method(nn.Module):
     def update(self, losses: Losses) -> None:
         """Take in the losses of the same batch after the optimizer's step.
 
-        Only parts with a second pass, such as ``famo(second_pass=True)``, read them; others ignore them.
+        Only parts with a second pass, such as ``famo(second_pass=True)``, read them, weighed by the
+        parts to their left as in ``total``; others ignore them.
+
+        Example:
+            >>> import mtlkit
+            >>> method = mtlkit.create_method("famo(second_pass=True)", tasks=2)
+            >>> _ = method.total([torch.tensor(1.0), torch.tensor(1.0)])
+            >>> method.update([torch.tensor(0.5), torch.tensor(1.0)])  # the first task is ahead
+            >>> method.parts[0].logits
+            tensor([-0.0250,  0.0250], dtype=torch.float64)
         """
+        if not any(part.overrides("update") for part in self._loss_parts):
+            return
         given = align(losses, self.tasks)
+        present, values = average(given, len(self.tasks), self.processes, self._device)
+        if not present:
+            return
         for part in self._loss_parts:
-            if part.overrides("update"):
-                present, values = average(given, len(self.tasks), self.processes, self._device)
-                state = part.read(present)
-                part.commit(state, part.update(values, state), present, torch.isfinite(values).all())
+            state = part.read(present)
+            new = part.update(values, state)
+            if new is not state:
+                part.commit(state, new, present, torch.isfinite(values).all() & new.is_finite())
+            values = values * part.weigh_losses(values, state)[0].to(values.dtype)
 
     @torch.no_grad()
     def combine(self, grads: Tensor, losses: Tensor | None = None) -> Tensor:
@@ -224,6 +248,13 @@ class Method(nn.Module):
             raise UsageError(f"{self} has no rotations; use 'rotate+...' or 'rotograd'")
         return matrices()
 
+    __jit_ignored_attributes__ = ("rotations", "stats")  # torch.jit.trace reads all others
+
+    def __dir__(self) -> list[str]:
+        """The names that can be read: not ``rotations`` where there are none."""
+        known: list[str] = super().__dir__()  # type: ignore[no-untyped-call]
+        return [name for name in known if name != "rotations" or hasattr(self.forking, "matrices")]
+
     def set_shared(self, shared: Shared) -> None:
         """Name the shared parameters, for ``wrt=parameters``; without, all that several tasks reach.
 
@@ -235,6 +266,8 @@ class Method(nn.Module):
             raise SpecError(f"groups of parameters need a merge with wrt=parameters, not {self}")
         copies = [] if merging is None else [copy.deepcopy(merging) for _ in self._groups.names[1:]]
         self.copies = nn.ModuleList(copies)
+        if self.wrt_parameters:
+            compiled.allow_several_backward_passes()
 
     @property
     def shared(self) -> list[Tensor] | None:
@@ -254,6 +287,11 @@ class Method(nn.Module):
         """Tell parts that count epochs, such as ``dwa``, how many batches one has."""
         for part in self._parts:
             part.set_epoch_length(batches)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode, and forget features that were forked for a total that never came."""
+        self._guards.forget()
+        return super().train(mode)
 
     # What it is made of
 
@@ -470,7 +508,7 @@ class Method(nn.Module):
 
     def get_extra_state(self) -> Tensor:
         """The names of the tasks, as bytes: state is kept by position."""
-        return torch.tensor(list("\n".join(self.tasks).encode()), dtype=torch.uint8)
+        return torch.tensor(list("\n".join(self.tasks).encode()), dtype=torch.uint8, device="cpu")
 
     def set_extra_state(self, state: Tensor) -> None:
         """Check that the state was saved by a method with the same tasks."""

@@ -85,9 +85,9 @@ class Stateful(nn.Module):
             "all": (),
         }
         if per == "coordinate":
-            value = torch.zeros(self._count, 0)
+            value = torch.zeros(self._count, 0, device=_real_device())
         else:
-            exact = torch.tensor(start)
+            exact = torch.tensor(start, device=_real_device())
             exact = exact.double() if exact.is_floating_point() else exact
             row = () if size is None else (size,)
             value = exact.expand((*shapes[per], *row)).clone()
@@ -96,7 +96,8 @@ class Stateful(nn.Module):
 
     def add_constant(self, name: str, values: Sequence[float]) -> None:
         """Keep one number per task that never changes; it is not saved."""
-        self.register_buffer(name, torch.tensor(values, dtype=torch.float64), persistent=False)
+        constant = torch.tensor(values, dtype=torch.float64, device=_real_device())
+        self.register_buffer(name, constant, persistent=False)
         self._declared[name] = "task"
         self._constants.append(name)
 
@@ -209,6 +210,12 @@ class _Columns:
 
     def __reduce__(self) -> Any:
         return _Columns, ()
+
+
+def _real_device() -> torch.device:
+    """The default device; the CPU in place of ``meta``, as nobody else would fill state in."""
+    device: torch.device = torch.get_default_device()
+    return torch.device("cpu") if device.type == "meta" else device
 
 
 _indices: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}

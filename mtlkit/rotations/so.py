@@ -16,7 +16,7 @@ from mtlkit.rotations.manifold import correct_drift_, orthogonalize, projected, 
 
 _FOLDS_BETWEEN_CHECKS = 16
 _PATIENCE = 100
-"""Backward passes without an update before a warning; gradient accumulation makes several per update."""
+"""Folds without an update before a warning; gradient accumulation makes several per update."""
 
 
 class Rotations(nn.Module):
@@ -32,6 +32,9 @@ class Rotations(nn.Module):
     The parameters are only read. So they may be copied or averaged, a forward pass may be repeated, and
     a second fold without a step of the optimizer changes nothing.
 
+    With ``fold_every`` n > 1 the updates add up in ``lie``, and every n-th fold applies their sum; until
+    then the network sees the same rotations, in evaluation too.
+
     A fold takes two to four n x n products per rotation, depending on the degree of the exponential.
     The degree is chosen at every sixteenth fold, for four times the current update; the rest of a larger
     update is applied by the following folds. An update that is not finite is not applied. The state is
@@ -43,6 +46,7 @@ class Rotations(nn.Module):
         blocks: rotations are block-diagonal with this many equal blocks, of n = m / b rows.
         start: ``identity``, or ``random``: uniformly distributed on SO(n), each on its own.
         seed: of the random start; it is the same on every process.
+        fold_every: fold once in so many updates.
     """
 
     base: Tensor
@@ -55,23 +59,27 @@ class Rotations(nn.Module):
         blocks: int = 1,
         start: Literal["identity", "random"] = "identity",
         seed: int = 0,
+        fold_every: int = 1,
     ) -> None:
         super().__init__()
         self.count, self.blocks, self.side = count, blocks, side // blocks
+        self.fold_every = fold_every
         packed = packed_shape(self.side)
         # Three axes, not four: .to(memory_format=...) leaves such tensors alone.
         self.register_buffer("base", starting_rotations(count * blocks, self.side, start, seed))
         self.register_buffer("applied", torch.zeros(count * blocks, *packed))  # (K b, 2 h, h)
         # one parameter per task, so that optimizers work on tensors that fit into the cache
         self.lie = nn.ParameterList([torch.zeros(blocks, *packed) for _ in range(count)])
-        self.folds = 0
-        self.degree = 8
-        self._idle = 0  # backward passes in a row without an update by an optimizer
+        # saved, so that training resumes bit for bit: when to check, how to fold, when to fold
+        self.folds, self.degree, self.waiting = 0, 8, 0
+        # A gradient was given since the last fold. Optimizers that write to .data, and sharded
+        # parameters, show no other sign of an update.
         self._unfolded = False
-        # what ``lie`` and ``base`` were after the last fold, to notice who wrote to them since
-        self._lie_versions: list[tuple[int, int]] | None = None
-        self._base_version: list[tuple[int, int]] | None = None
-        self._cache: tuple[list[tuple[int, int]], list[Tensor], Tensor] | None = None
+        # Versions of ``base`` and ``lie`` after the last fold, to notice who wrote to them since; None
+        # for those of a new, loaded or copied module.
+        self._seen: list[tuple[int, int]] | None = None
+        # Evaluation folds once, not for every batch: what it read, and the rotations.
+        self._cache: tuple[Any, list[Tensor], Tensor] | None = None
 
     def fold(self) -> Tensor:
         """(K, b, n, n) rotations for this forward; in training, updates since the last fold are applied.
@@ -85,23 +93,33 @@ class Rotations(nn.Module):
                 fold_(self.base, self.applied, self._packed())
                 self.base.copy_(orthogonalize(self.base))
             else:
-                if self._base_version != _versions([self.base]):  # overwritten, say by an average
-                    self.base.copy_(projected(self.base))
-                versions = _versions(self.lie)
-                resting = self._lie_versions == versions
-                self._warn_if_idle(resting)
-                pending = self._unfolded or not resting
-                if self._lie_versions is None:  # new, loaded or copied: compare the values
+                if self._seen is None or self._seen[:1] != _versions([self.base]):
+                    self.base.copy_(projected(self.base))  # it was overwritten, say by an average
+                pending = self._pending()
+                if self._seen is None and not self.waiting:  # all other updates are in ``applied``
                     pending = bool((self._packed() != self.applied).any())
-                if pending:
-                    packed = self._packed()
-                    if self.folds % _FOLDS_BETWEEN_CHECKS == 0:
-                        self._check(packed)
-                    fold_(self.base, self.applied, packed, self.degree)
-                    self.folds += 1
-                self._unfolded, self._lie_versions = False, versions
-                self._base_version = _versions([self.base])
+                self.waiting += pending
+                if self.waiting >= self.fold_every:
+                    self._fold_now()
+                self._unfolded, self._seen = False, _versions([self.base, *self.lie])
         return self.current()
+
+    def _pending(self) -> bool:
+        """Whether an optimizer may have updated the parameters since the last call of :meth:`fold`."""
+        return self._unfolded or self._written()
+
+    def _written(self) -> bool:
+        return self._seen is not None and self._seen[1:] != _versions(self.lie)
+
+    def _fold_now(self) -> None:
+        packed = self._packed()
+        if self.folds % _FOLDS_BETWEEN_CHECKS == 0:
+            self._check(packed)
+        fold_(self.base, self.applied, packed, self.degree)
+        self.folds += 1
+        self.waiting = 0
+        if self.folds == _PATIENCE and not (self._written() or packed.any()):
+            self._warn_of_idleness()
 
     def current(self) -> Tensor:
         """(K, b, n, n) rotations of the last :meth:`fold`: those that a backward needs."""
@@ -110,7 +128,7 @@ class Rotations(nn.Module):
         return self.base.view(self.count, self.blocks, self.side, self.side)
 
     def matrices(self) -> Tensor:
-        """(K, m, m) rotations with all updates of the optimizer applied, as a copy."""
+        """(K, m, m) rotations that the next :meth:`fold` would give, as a copy."""
         return block_diagonal(self._evaluated())
 
     def owned(self) -> tuple[Tensor, ...]:
@@ -152,24 +170,22 @@ class Rotations(nn.Module):
         elif self.base.dtype == torch.float32:
             self.degree = degree_for(unpack(move, self.side))
 
-    def _warn_if_idle(self, resting: bool) -> None:
-        """Warn once if the rotations get gradients and no optimizer has ever updated them."""
-        waiting = self._unfolded and self.lie[0].requires_grad and resting
-        self._idle = self._idle + 1 if waiting else 0
-        if self._idle == _PATIENCE and not self._packed().any():
+    def _warn_of_idleness(self) -> None:
+        """Warn, once, that the rotations get gradients and no optimizer has ever updated them."""
+        if self.lie[0].requires_grad:
             warnings.warn(
                 f"the rotations have not moved in {_PATIENCE} steps, because no optimizer updates them; "
                 "create the optimizer with mtlkit.param_groups(model, lr=...), or pass it "
                 "method.parameters() together with the network's",
                 UserWarning,
-                stacklevel=8,  # the line that calls method(features)
+                stacklevel=9,  # the line that calls method(features)
             )
 
     def _evaluated(self) -> Tensor:
-        """(K, b, n, n) rotations with all updates of the optimizer applied, on the manifold."""
+        """(K, b, n, n) rotations that the next fold would give, on the manifold."""
         if torch.compiler.is_compiling():
             return self._functional()
-        key = _versions([self.base, self.applied, *self.lie])
+        key = self._is_due(), _versions([self.base, self.applied, *self.lie])
         if self._cache is None or self._cache[0] != key or not self._unwritten(self._cache[1]):
             # not an inference tensor: what is kept may be used with gradients later
             with torch.inference_mode(False):
@@ -184,8 +200,13 @@ class Rotations(nn.Module):
     @torch.no_grad()
     def _functional(self) -> Tensor:
         with torch.autocast(self.base.device.type, enabled=False):
-            rotations = folded(self.base, self.applied, self._packed())
+            lie = self._packed() if self._is_due() else self.applied
+            rotations = folded(self.base, self.applied, lie)
         return rotations.view(self.count, self.blocks, self.side, self.side)
+
+    def _is_due(self) -> bool:
+        """Whether the next fold applies the updates."""
+        return self.fold_every == 1 or self.waiting + self._pending() >= self.fold_every
 
     def _packed(self) -> Tensor:
         """(K b, 2 h, h) parameters of all tasks."""
@@ -193,21 +214,21 @@ class Rotations(nn.Module):
         return torch.cat(whole).to(self.base.dtype)
 
     def get_extra_state(self) -> Tensor:
-        """Counters kept on the host: with them, training resumes bit for bit."""
-        return torch.tensor([self.folds, self.degree])
+        """What is kept on the host: with it, training resumes bit for bit."""
+        return torch.tensor([self.folds, self.degree, self.waiting, self._pending()])
 
     def set_extra_state(self, state: Tensor) -> None:
         """Restore what :meth:`get_extra_state` gave."""
-        self.folds, self.degree = state.tolist()
-        self._lie_versions = None
+        self.folds, self.degree, self.waiting, pending = state.tolist()
+        self._unfolded, self._seen = bool(pending), None
 
     def __getstate__(self) -> dict[str, Any]:
         """State of a copy or pickle, without the versions of tensors, which differ there."""
-        return self.__dict__ | {"_lie_versions": None, "_base_version": None, "_cache": None}
+        return self.__dict__ | {"_unfolded": self._pending(), "_seen": None, "_cache": None}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Stay in float32 or better when a model is cast to half precision."""
-        self._lie_versions = self._base_version = self._cache = None
+        self._unfolded, self._seen, self._cache = self._pending(), None, None
 
         def careful(tensor: Tensor) -> Tensor:
             result = fn(tensor)

@@ -261,13 +261,13 @@ class RunningStatistics:
         self._kept: list[tuple[Tensor, Tensor]] = []
 
     def keep(self) -> None:
-        """Copy them before a step."""
+        """Copy them before a forward pass that may have to leave no trace."""
         own = {id(buffer) for buffer in self.method.buffers()}
-        buffers = [b for b in self.model.buffers() if b.is_floating_point() and id(b) not in own]
+        buffers = [buffer for buffer in self.model.buffers() if id(buffer) not in own]
         self._kept = [(buffer, buffer.clone()) for buffer in buffers]
 
     def restore(self) -> None:
-        """Put back what was kept, because the step is skipped."""
+        """Put back what was kept."""
         for buffer, kept in self._kept:
             buffer.copy_(kept)
 

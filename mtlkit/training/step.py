@@ -71,6 +71,8 @@ class TrainStep:
         self._inner = optimizer.optimizer if self._direct else optimizer
         self._accumulates = self.batches_per_step > 1 or not self._direct
         self._parameters = list(prepared.parameters())
+        self._module = module
+        self._second_pass = any(part.second_pass for part in module.method.parts)
         self._merges_shards = module.gives_losses = self._needs_passes_by_task()
 
     def _needs_passes_by_task(self) -> bool:
@@ -107,6 +109,8 @@ class TrainStep:
             self.reason = self.readings.read() if self._policy.skips else None
             if self.reason is None:
                 outcome = self._update(number % self.batches_per_step + 1)
+                if self._second_pass and outcome == "updated":
+                    self._show_again(batch, factors)
             else:
                 self._statistics.restore()
                 outcome = "skipped"
@@ -159,6 +163,20 @@ class TrainStep:
         skipped = not self._direct and self.accelerator.optimizer_step_was_skipped
         return "overflowed" if skipped else "updated"
 
+    @torch.no_grad()
+    def _show_again(self, batch: Batch, factors: Sequence[float] | None) -> None:
+        """Give the method the losses of the batch after the update, for its second pass.
+
+        The forward pass is one in training mode, so BatchNorm takes the batch's own statistics. Buffers
+        that it changes, such as BatchNorm's running averages, get their values back: every batch counts
+        once in them.
+        """
+        self._statistics.keep()
+        with self.accelerator.autocast():
+            losses = self._module.measure(self._module.model(batch.inputs), batch.targets, batch.labels)
+        self._statistics.restore()
+        self.method.update(dict(zip(self.tasks, scaled(losses, factors), strict=True)))
+
 
 class LossModule(nn.Module):
     """Model, losses and method in one forward pass, so that DDP sees everything that enters the loss."""
@@ -202,23 +220,13 @@ class LossModule(nn.Module):
         predictions = self.model(inputs)
         if targets is None or labels is None:
             return predictions
+        losses = self.measure(predictions, targets, labels)
         with self._full_precision():
-            losses = [
-                task.measure(
-                    prediction_of(predictions, task.name), targets.get(task.name), labels[task.name]
-                )[0]
-                for task in self.tasks
-            ]
             if not self._checked:
                 self._check_step(losses)
             reported = [None if loss is None else loss.detach() for loss in losses]
-            if factors is not None:
-                losses = [
-                    None if loss is None else loss * factor
-                    for loss, factor in zip(losses, factors, strict=True)
-                ]
             if self.gives_losses and self.training:
-                pairs = zip(self.tasks, losses, strict=True)
+                pairs = zip(self.tasks, scaled(losses, factors), strict=True)
                 # heads of tasks without labels take part with zero: FSDP waits for them elsewhere
                 own = [0.0 * predictions[t.name].sum() if loss is None else loss for t, loss in pairs]
                 return [*own, None if self._auxiliary is None else self._auxiliary()], reported
@@ -226,11 +234,23 @@ class LossModule(nn.Module):
                 # a batch without labels adds nothing to the gradients that are accumulated
                 total = torch.stack([predictions[t.name].sum() * 0.0 for t in self.tasks]).sum()
             else:
-                total = self._total(losses, alone=factors is None)
+                total = self._total(scaled(losses, factors), alone=factors is None)
             auxiliary = None if self._auxiliary is None else self._auxiliary()
             if auxiliary is not None:
                 total = total + auxiliary
         return total, reported
+
+    def measure(
+        self, predictions: Any, targets: Mapping[str, Tensor | None], labels: Mapping[str, LabelCount]
+    ) -> list[Tensor | None]:
+        """Return the losses in task order, None for tasks without labels."""
+        with self._full_precision():
+            return [
+                task.measure(
+                    prediction_of(predictions, task.name), targets.get(task.name), labels[task.name]
+                )[0]
+                for task in self.tasks
+            ]
 
     def _total(self, losses: Sequence[Tensor | None], *, alone: bool) -> Tensor:
         present = [loss for loss in losses if loss is not None]
@@ -286,6 +306,14 @@ def _find_method(model: nn.Module, names: Sequence[str]) -> Method | None:
             f"the method knows the tasks {', '.join(method.tasks)}; given are {', '.join(names)}"
         )
     return method
+
+
+def scaled(losses: Sequence[Tensor | None], factors: Sequence[float] | None) -> list[Tensor | None]:
+    """Return the losses times their factors; as they are where there are none."""
+    if factors is None:
+        return list(losses)
+    pairs = zip(losses, factors, strict=True)
+    return [None if loss is None else loss * factor for loss, factor in pairs]
 
 
 def prediction_of(predictions: Any, name: str) -> Tensor:

@@ -40,20 +40,21 @@ class FAMO(GradientAggregator):
     Length: at equal losses every loss has the factor 1/K in the first step; the factors always sum
     to 1.
 
-    Differences: the paper evaluates the losses of the same batch once more after the step. Here
-    :math:`L^{t+1}` is the loss of the next step, which is computed anyway: no second forward pass (and
-    no second update of BatchNorm's averages). But the batch differs, so :math:`\delta` carries the
-    noise of the batches; given the same batch twice, it is the paper's. The logits and Adam's moments
-    are state of the method, not parameters, so that no other optimizer moves them. A task that was
-    absent keeps its logit, and compares with its own last loss. The authors' code and the peers add 1e-8
-    to the losses. The authors' code also clips the norm of the shared gradient to 1; that is left to the
-    training loop.
+    Differences: the paper evaluates the losses of the same batch once more after the step, which is
+    ``second_pass=True``. By default :math:`L^{t+1}` is the loss of the next step, which is computed
+    anyway: no second forward pass. But the batch differs, so :math:`\delta` carries the noise of the
+    batches. The logits and Adam's moments are state of the method, not parameters, so that no other
+    optimizer moves them. A task that was absent keeps its logit and its moments, and without a second
+    pass compares with its own last loss. The authors' code and the peers add 1e-8 to the losses. The
+    authors' code also clips the norm of the shared gradient to 1; that is left to the training loop.
 
     Args:
         lr: learning rate of the logits; 0.025 in the authors' code and the peers.
         gamma: weight decay of the logits. 0.001 in LibMTL, TorchJD and the authors' script for QM9;
             0.01 in their package and their script for CelebA.
         min_losses: lower bounds :math:`b`, one per task or by name; zero by default.
+        second_pass: move the logits only in ``method.update(losses)``, which is called after the
+            optimizer's step with the losses of the same batch; :class:`mtlkit.Trainer` calls it.
 
     Example:
         >>> import torch, mtlkit
@@ -76,12 +77,14 @@ class FAMO(GradientAggregator):
         lr: Annotated[float, Ge(0)] = 0.025,
         gamma: Annotated[float, Ge(0)] = 1e-3,
         min_losses: Numbers | None = None,
+        second_pass: bool = False,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
         self.lr = lr
         self.gamma = gamma
         self.min_losses = min_losses
+        self.second_pass = second_pass
         self.add_constant("bounds", per_task("min_losses of famo", min_losses, self.tasks, 0.0))
         for name in ("logits", "first_moments", "second_moments", "last_logs"):
             self.add_state(name, 0.0)
@@ -89,17 +92,26 @@ class FAMO(GradientAggregator):
         self.add_state("known", False)
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """The convex weights, after the logits have moved."""
-        above = losses.double() - state.bounds
-        above = torch.where(above < 0, torch.nan, above)
-        logs, active = log_losses(above)
-        if self.training:
+        """The convex weights; without a second pass, after the logits have moved."""
+        above, logs, active = _above_bounds(losses, state)
+        if self.training and not self.second_pass:
             state = self._advance(logs, active, state)
+        if self.training:
+            known = active if self.second_pass else state.known | active
+            state = state.replace(last_logs=torch.where(active, logs, state.last_logs), known=known)
         shares = _softmax(state.logits, active)
         # the least loss makes the quotients of order one
         least = torch.where(active, above, torch.inf).min()
         quotients = safe_divide(shares * torch.where(torch.isinf(least), 1.0, least), above)
         return safe_divide(quotients, quotients.sum()), state
+
+    def update(self, losses: Tensor, state: State) -> State:
+        """Move the logits by what the step did to the losses of its own batch."""
+        if not self.second_pass:
+            return state
+        _, logs, active = _above_bounds(losses, state)
+        # what was compared is forgotten: another call moves nothing
+        return self._advance(logs, active, state).replace(known=torch.zeros_like(state.known))
 
     def _advance(self, logs: Tensor, active: Tensor, state: State) -> State:
         """Compare the log-losses with the last ones and take a step of Adam on the logits."""
@@ -118,9 +130,14 @@ class FAMO(GradientAggregator):
             first_moments=torch.where(moves, first, state.first_moments),
             second_moments=torch.where(moves, second, state.second_moments),
             updates=updates,
-            last_logs=torch.where(active, logs, state.last_logs),
-            known=state.known | active,
         )
+
+
+def _above_bounds(losses: Tensor, state: State) -> tuple[Tensor, Tensor, Tensor]:
+    """Losses minus their bounds, NaN below; their logarithms; and which of them are above."""
+    above = losses.double() - state.bounds
+    above = torch.where(above < 0, torch.nan, above)
+    return above, *log_losses(above)
 
 
 def _softmax(logits: Tensor, active: Tensor) -> Tensor:

@@ -33,7 +33,8 @@ class Rotate(GradientAggregator):
     ``rotate+imtl_g`` the paper's "RotoGrad + IMTL-G", and alone it is "Rotate Only".
 
     Length: K equal gradients g give K g. Cost: one (batch, m) x (m, m) product per task in the forward,
-    two in the backward, and two to four m x m products per task after each step of the optimizer.
+    two in the backward, and two to four m x m products per task after each step of the optimizer, or
+    after every n-th with ``fold_every=n``.
 
     Differences: the authors' code (rotograd 0.1.6) starts, in effect, from random rotations, because
     geotorch replaces the identity that it is given: ``start=random``. Its gradient of the rotations is
@@ -50,6 +51,8 @@ class Rotate(GradientAggregator):
         start: ``identity``, or ``random`` for rotations drawn uniformly from SO(m).
         seed: of the random start.
         update_every: update the rotations only once in so many steps; synchronizes once per step.
+        fold_every: move the rotations that the network sees once in so many steps, by the sum of the
+            optimizer's moves since: the paper's slow leader, at the cost of one move.
         burn_in: the step at which ``scale`` takes its reference norms again.
         backend: ``lie`` (fast), or ``geotorch``, the reference: autograd through geotorch's exponential.
         feature_index: which tensor is rotated where the features are a list or dict; default the last.
@@ -79,6 +82,7 @@ class Rotate(GradientAggregator):
         start: Literal["identity", "random"] = "identity",
         seed: int = 0,
         update_every: Annotated[int, Ge(1)] = 1,
+        fold_every: Annotated[int, Ge(1)] = 1,
         burn_in: Annotated[int, Ge(0)] = 0,
         backend: Literal["lie", "geotorch"] = "lie",
         feature_index: int = -1,
@@ -86,15 +90,21 @@ class Rotate(GradientAggregator):
     ) -> None:
         super().__init__(tasks, **common)
         self.size, self.blocks, self.dim, self.start, self.seed = size, blocks, dim, start, seed
-        self.update_every, self.burn_in = update_every, burn_in
+        self.update_every, self.fold_every, self.burn_in = update_every, fold_every, burn_in
         self.backend, self.feature_index = backend, feature_index
         self.side = _checked_size(size, feature_dim, blocks)
         self.axis = Axis(dim, self.side, whole=size is None)
-        kind = Rotations if backend == "lie" else GeotorchRotations
-        self.rotation = kind(len(self.tasks), self.side, blocks, start, seed)
+        arguments = (len(self.tasks), self.side, blocks, start, seed)
+        self.rotation: Rotations | GeotorchRotations
+        if backend == "lie":
+            self.rotation = Rotations(*arguments, fold_every)
+        elif fold_every == 1:
+            self.rotation = GeotorchRotations(*arguments)
+        else:
+            raise SpecError("rotate(backend=geotorch) moves at every step: leave fold_every out")
         self.add_state("turns", 0, per="all")
-        # whether this step updates, and what geotorch does, depends on values
-        self.traceable = update_every == 1 and backend == "lie"
+        # whether this step updates or folds, and what geotorch does, depends on values
+        self.traceable = update_every == fold_every == 1 and backend == "lie"
         waived = {}
         if start == "random":
             waived["absent_task"] = "the rotations are drawn per position"

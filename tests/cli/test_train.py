@@ -153,12 +153,13 @@ def test_a_schedule_ends_where_the_run_does(tmp_path):
     assert [line["rates"]["network"] for line in lines if line["kind"] == "train"][-1] == 0
 
 
-def test_a_compiled_run_has_the_weights_and_names_of_an_eager_one_and_resumes(tmp_path, monkeypatch):
+@pytest.mark.parametrize("method", ["rotograd", "uw", "pcgrad"])  # one of each role
+def test_a_compiled_run_has_the_weights_of_an_eager_one_and_resumes(tmp_path, monkeypatch, method):
     torch.compiler.reset()
     # a back end that compiles within a second
     quick = functools.partialmethod(torch.nn.Module.compile, backend="aot_eager")
     monkeypatch.setattr(torch.nn.Module, "compile", quick)
-    options = ["train", "--data", "small", "--batch-size", 8, "--method", "rotograd", "--no-test"]
+    options = ["train", "--data", "small", "--batch-size", 8, "--method", method, "--no-test"]
     assert call(*options, "--steps", 4, "-o", tmp_path / "eager") == 0
     assert call(*options, "--steps", 2, "-o", tmp_path / "compiled", "--compile", "--channels-last") == 0
     again = ["train", "-c", tmp_path / "compiled" / "config.yaml", "--steps", 4, "--resume", "auto"]

@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-BLOCK = re.compile(r"^```(?:python|\{code-cell\}(?:\n:.*)*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(?:python|\{code-cell\}(?:\n:[^\n]*)*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: Path) -> list[tuple[int, str]]:

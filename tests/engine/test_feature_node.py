@@ -13,7 +13,6 @@ from torch.utils.checkpoint import checkpoint
 import mtlkit
 from mtlkit.engine.features import flatten_features
 from mtlkit.errors import UsageError
-from mtlkit.testing import check_method
 from tests.networks import SmallNet, train
 
 COMPILED = ["sum", "scale", "pcgrad", "rotate+scale"]
@@ -439,12 +438,6 @@ def test_the_total_may_be_taken_outside_of_the_compiled_network(spec):
             optimizer.step()
     for left, right in zip(eager.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("spec", mtlkit.list_methods())
-def test_every_traceable_method_compiles_into_one_graph(spec):
-    check_method(spec, laws=["compiled"])
 
 
 @pytest.mark.parametrize("spec", ["mgda", "gradnorm", "pcgrad(wrt=parameters)", "normalize+imtl_g"])

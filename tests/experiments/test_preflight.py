@@ -64,5 +64,46 @@ def test_an_error_in_the_users_own_file_names_its_line(tmp_path):
         compare(config, tmp_path / "out", progress=False)
 
 
+EXITS = """
+import sys
+from mtlkit import register_architecture
+from mtlkit.architectures.hard_sharing import HardSharing
+
+
+@register_architecture("exits")
+class Exits(HardSharing):
+    steps = 0
+
+    def __init__(self, *args, with_method: str = 'sum', after: int = 0, **options):
+        super().__init__(*args, **options)
+        self.with_method, self.after = with_method, after
+
+    def forward(self, inputs):
+        self.steps += self.training
+        if self.steps > self.after and str(self.method) == self.with_method:
+            sys.exit("enough")
+        return super().forward(inputs.flatten(1))
+"""
+
+
+def test_a_plugin_that_exits_in_the_first_step_is_told_before_anything_is_written(tmp_path):
+    (tmp_path / "exits_first.py").write_text(EXITS.replace('"exits"', '"exits_first"'))
+    network = "exits_first(backbone=mlp(8, inputs=484))"
+    config = make(architecture=network, plugins=[str(tmp_path / "exits_first.py")])
+    with pytest.raises(ConfigError, match="SystemExit: enough"):
+        compare(config, tmp_path / "out", progress=False)
+
+
+def test_a_plugin_that_exits_later_fails_its_own_run_only(tmp_path):
+    (tmp_path / "exits_later.py").write_text(EXITS.replace('"exits"', '"exits_later"'))
+    network = "exits_later(backbone=mlp(8, inputs=484), with_method=mgda, after=2)"
+    plugins = [str(tmp_path / "exits_later.py")]
+    config = make(methods=["mgda", "sum"], steps=4, architecture=network, plugins=plugins)
+    compare(config, tmp_path / "out", progress=False)
+    logs = [path.read_text() for path in (tmp_path / "out").rglob("error*")]
+    assert ["SystemExit: enough" in log for log in logs] == [True]
+    assert len(list((tmp_path / "out").rglob("result.json"))) == 1
+
+
 def test_without_waiting_jobs_there_is_nothing_to_check():
     check_first_step([])

@@ -190,6 +190,40 @@ def test_an_ordinary_fold_reads_nothing_on_the_host() -> None:
     assert reading == [0, 16]
 
 
+class NoSquareProducts(TorchDispatchMode):
+    """Fails at a product of matrices of which none has fewer than ``side`` rows or columns."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket.__name__ in ("mm", "bmm", "addmm", "baddbmm", "baddbmm_", "matmul"):
+            sizes = [size for a in args if isinstance(a, Tensor) for size in a.shape[-2:]]
+            assert min(sizes) < self.side // 2, func
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_rotations_move_at_every_nth_update_by_the_sum_of_the_moves(every: int) -> None:
+    module, reference = Rotations(2, 6, fold_every=every), Rotations(2, 6)
+    module.fold(), reference.fold()
+    for step in range(1, 13):
+        random_step(module, 0.05, seed=step), random_step(reference, 0.05, seed=step)
+        if step % every == 0:
+            reference.fold()
+            assert torch.allclose(module.eval().fold(), reference.current(), atol=1e-6)
+            module.train()
+        else:
+            assert torch.allclose(module.eval().fold(), module.train().current(), atol=1e-6)
+            with NoSquareProducts(6):
+                module.fold()
+        for _ in range(2):  # a second forward, as with accumulated gradients, is no update
+            assert torch.equal(module.fold(), reference.current())
+    assert module.folds == 12 // every
+    assert (module.base - torch.eye(6)).abs().max() > 0.05
+
+
 def test_folds_without_a_change_of_the_parameters_are_skipped() -> None:
     module = turned()
     folds = module.folds
@@ -332,8 +366,9 @@ def test_what_somebody_writes_is_projected_at_the_next_fold() -> None:
     assert torch.allclose(module.fold()[:, 0], rotations, atol=1e-5)
 
 
+@pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("moment", ["after the step", "after the forward"])
-def test_training_goes_on_bit_for_bit_from_a_state(moment: str) -> None:
+def test_training_goes_on_bit_for_bit_from_a_state(moment: str, every: int) -> None:
     def train(module: Rotations, optimizer: torch.optim.Optimizer, first: int, last: int) -> None:
         for step in range(first, last):
             generator = torch.Generator().manual_seed(step)
@@ -344,7 +379,7 @@ def test_training_goes_on_bit_for_bit_from_a_state(moment: str) -> None:
                 lie.grad = gradient
             optimizer.step()
 
-    one, other = Rotations(2, 6), Rotations(2, 6, start="random")
+    one, other = Rotations(2, 6, fold_every=every), Rotations(2, 6, start="random", fold_every=every)
     optimizers = [torch.optim.Adam(m.parameters(), lr=0.02) for m in (one, other)]
     train(one, optimizers[0], 0, 23)
     if moment == "after the forward":

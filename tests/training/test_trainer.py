@@ -1,3 +1,4 @@
+import copy
 import math
 import os
 import signal
@@ -234,6 +235,29 @@ def test_a_skipped_step_leaves_no_trace_in_batch_normalization():
     trainer.fit(torch.utils.data.DataLoader(samples, batch_size=4), epochs=2)
     assert torch.isfinite(model.norm.running_mean).all()
     assert model.norm.running_mean.abs().sum() > 0
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_the_second_pass_is_made_on_the_same_batch_and_counts_once_in_batch_normalization(momentum):
+    torch.manual_seed(0)
+    x, y = torch.randn(12, 2), torch.randn(12, 1)
+    samples = [(row, {"value": target}) for row, target in zip(x, y, strict=True)]
+    start, seen, statistics = Normed(), [], []
+    for method in ("famo(second_pass=True)", "famo"):  # of one task: their steps are the same
+        model = copy.deepcopy(start)
+        model.norm.momentum = momentum
+        model.method = mtlkit.create_method(method, ("value",))
+        model.method.update = seen.append
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        trainer = mtlkit.Trainer(model, [Task.regression("value")], optimizer)
+        trainer.fit(torch.utils.data.DataLoader(samples, batch_size=4), epochs=2)
+        statistics.append({name: buffer.clone() for name, buffer in model.norm.named_buffers()})
+    assert len(seen) == 6  # not one without a second pass
+    with torch.no_grad():
+        last = nn.functional.mse_loss(model.train()(x[8:])["value"], y[8:])
+    torch.testing.assert_close(seen[-1]["value"], last)
+    for name, value in statistics[0].items():
+        assert torch.equal(value, statistics[1][name]), name
 
 
 def test_the_last_batches_of_an_epoch_are_averaged_over_their_own_number():

@@ -1,6 +1,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -118,6 +119,89 @@ def test_evaluation_does_not_move_the_logits():
     state = {key: value.clone() for key, value in method.state_dict().items()}
     method.total([torch.tensor(0.1), torch.tensor(3.0)])
     assert all(torch.equal(value, state[key]) for key, value in method.state_dict().items())
+
+
+class AuthorsFAMO:
+    """The authors' rule: the logits are Adam's, and `update` follows the step on the same batch."""
+
+    def __init__(self, tasks: int, lr: float, gamma: float) -> None:
+        self.lr, self.gamma = lr, gamma
+        self.logits, self.first, self.second = np.zeros(tasks), np.zeros(tasks), np.zeros(tasks)
+        self.updates = np.zeros(tasks)
+
+    def weights(self, losses, present):
+        z = np.exp(self.logits[present]) / np.exp(self.logits[present]).sum()
+        return z / losses / (z / losses).sum()
+
+    def update(self, before, after, present):
+        z = np.exp(self.logits[present]) / np.exp(self.logits[present]).sum()
+        jacobian = np.diag(z) - np.outer(z, z)
+        gradient = jacobian.T @ (np.log(before) - np.log(after)) + self.gamma * self.logits[present]
+        self.updates[present] += 1
+        self.first[present] += 0.1 * (gradient - self.first[present])
+        self.second[present] += 0.001 * (gradient**2 - self.second[present])
+        first = self.first[present] / (1 - 0.9 ** self.updates[present])
+        second = self.second[present] / (1 - 0.999 ** self.updates[present])
+        self.logits[present] -= self.lr * first / (np.sqrt(second) + 1e-8)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_the_second_pass_is_the_authors_rule_on_the_losses_of_one_batch(missing):
+    random = np.random.default_rng(3)
+    features = torch.tensor(random.normal(size=(30, 16, 5)))
+    targets = torch.tensor(random.normal(size=(30, 4, 16, 1)))
+    layer, heads = torch.nn.Linear(5, 3).double(), [torch.nn.Linear(3, 1).double() for _ in range(4)]
+    method = mtlkit.create_method("famo(second_pass=True, lr=0.1, gamma=0.01)", 4)
+    parameters = [p for module in (layer, *heads) for p in module.parameters()]
+    optimizer, rule = torch.optim.SGD(parameters, lr=0.1), AuthorsFAMO(4, 0.1, 0.01)
+    for x, y in zip(features, targets, strict=True):
+        there = random.random(4) >= missing
+        there[random.integers(4)] = True
+
+        def measure(x=x, y=y, there=there):
+            z = layer(x).tanh()
+            losses = [(heads[k](z) - y[k]).square().mean() for k in range(4)]
+            return [loss if present else None for loss, present in zip(losses, there, strict=True)]
+
+        losses = measure()
+        before = np.array([loss.item() for loss in losses if loss is not None])
+        optimizer.zero_grad()
+        total = method.total(losses)
+        weights = torch.autograd.grad(
+            total, [loss for loss in losses if loss is not None], retain_graph=True
+        )
+        np.testing.assert_allclose(weights, rule.weights(before, there), rtol=1e-6)
+        total.backward()
+        optimizer.step()
+        with torch.no_grad():
+            again = measure()
+        method.update(again)
+        method.update(again)  # there is nothing left to compare
+        rule.update(before, np.array([loss.item() for loss in again if loss is not None]), there)
+        np.testing.assert_allclose(method.parts[0].logits, rule.logits, atol=1e-6)
+    assert method.parts[0].updates.tolist() == rule.updates.tolist()
+    assert np.abs(rule.logits).min() > 0.01
+
+
+def test_the_second_pass_compares_losses_as_the_parts_before_it_weigh_them():
+    methods = [
+        mtlkit.create_method(spec, 2)
+        for spec in ("famo(second_pass=True)", "constant(weights=[3.0, 0.2])+famo(second_pass=True)")
+    ]
+    for method in methods:
+        method.total([torch.tensor(1.0), torch.tensor(2.0)])
+        method.update([torch.tensor(0.9), torch.tensor(1.0)])
+    plain, weighed = (method.parts[-1].logits for method in methods)
+    assert plain[0] > 0 > plain[1]
+    torch.testing.assert_close(plain, weighed)
+
+
+def test_an_update_with_a_loss_below_its_bound_or_without_losses_changes_nothing():
+    method = mtlkit.create_method("famo(second_pass=True, min_losses=[0.5, 0.5])", 2)
+    method.total([torch.tensor(1.0), torch.tensor(2.0)])
+    method.update([torch.tensor(0.1), torch.tensor(1.0)])
+    method.update([None, None])
+    assert method.parts[0].logits.tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(

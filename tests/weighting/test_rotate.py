@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import warnings
 from types import ModuleType
 
@@ -830,3 +831,19 @@ class TestLife(Life.TestCase):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             super().runTest()
+
+
+def test_fold_every_is_refused_where_the_reference_moves_at_every_step() -> None:
+    with pytest.raises(SpecError, match="fold_every"):
+        mtlkit.create_method("rotate(backend=geotorch, fold_every=2)", 2, feature_dim=3)
+
+
+def test_the_network_sees_rotations_that_move_at_every_nth_step_only() -> None:
+    torch.manual_seed(0)
+    net = SmallNet("rotograd(fold_every=4)")
+    optimizer, seen = split_sgd(net), []
+    for x in batches(13):
+        train(net, [x], optimizer)
+        seen.append(rotate_part(net.method).rotation.current().clone())
+    moved = [not torch.equal(a, b) for a, b in itertools.pairwise(seen)]
+    assert moved == [step % 4 == 3 for step in range(12)]

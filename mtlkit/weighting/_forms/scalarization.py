@@ -52,7 +52,7 @@ class PreferredScalarization(Scalarization):
             preference = preference.tolist()
         values = preference_of(self.name, preference, self.tasks)
         self.preference = preference
-        self.weighting.copy_(torch.tensor(values, dtype=torch.float64))
+        self.weighting.copy_(torch.tensor(values, dtype=torch.float64, device=self.weighting.device))
 
 
 def log_losses(losses: Tensor) -> tuple[Tensor, Tensor]:

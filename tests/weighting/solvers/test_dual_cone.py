@@ -11,6 +11,8 @@ from mtlkit.weighting._solvers import (
     dual_cone_weights,
     min_norm_point,
 )
+from mtlkit.weighting._solvers.dual_cone import block_pivoting
+from mtlkit.weighting._solvers.geometry import nonnegative_least_squares
 from tests.weighting.solvers.drawn_gradients import draw, gradients, norms_of, seeds
 
 
@@ -71,6 +73,49 @@ def test_forty_tasks_of_which_many_conflict_are_solved_exactly():
     gram, norms = rows @ rows.T, norms_of(rows)
     weights = dual_cone_projections(gram)
     assert (weights @ gram >= -1e-12 * norms.max() ** 2 * len(gram)).all()
+
+
+@settings(max_examples=150)
+@given(gradients(most=40), st.sampled_from([1e-7, 1e-15]))
+def test_rows_that_block_pivoting_has_settled_are_those_of_lawson_and_hanson(rows, rounding):
+    norms = norms_of(rows)
+    unit = rows / np.where(norms == 0, 1, norms)[:, None]
+    values, vectors = np.linalg.eigh(unit @ unit.T)
+    values = np.maximum(values, 0) + len(rows) * rounding
+    system = np.sqrt(values)[:, None] * vectors.T * (norms > 0)
+    targets = -system @ unit @ unit.T
+    found, unsettled = block_pivoting(system, targets.T)
+    for index in set(range(len(rows))) - set(unsettled.tolist()):
+        target = targets[:, index]
+        exact, length = nonnegative_least_squares(system, target)
+        assert (found[index] >= 0).all()
+        distance = np.linalg.norm(system @ found[index] - target)
+        assert distance**2 <= length**2 + 1e-12 * target @ target
+        # both are within the square root of that of the unique nearest point
+        np.testing.assert_allclose(
+            system @ found[index], system @ exact, atol=1e-6 * np.linalg.norm(target)
+        )
+
+
+@pytest.mark.parametrize("features", [60, 300])
+def test_block_pivoting_settles_all_rows_of_two_hundred_tasks_at_the_rounding_of_float32(features):
+    rows = np.random.default_rng(0).normal(size=(200, features))
+    unit = rows / norms_of(rows)[:, None]
+    values, vectors = np.linalg.eigh(unit @ unit.T)
+    values = np.maximum(values, 0)
+    roots = np.sqrt(values + 200 * 6e-8)
+    _, unsettled = block_pivoting(roots[:, None] * vectors.T, -vectors * (values / roots))
+    assert not len(unsettled)
+
+
+@settings(max_examples=25)
+@given(gradients(least=33, most=60))
+def test_projections_of_many_tasks_make_no_task_worse(rows):
+    gram, norms = rows @ rows.T, norms_of(rows)
+    weights = dual_cone_projections(gram)
+    size = (np.abs(weights) @ norms)[:, None] * norms
+    assert (weights >= np.eye(len(gram))).all()
+    assert (weights @ gram >= -1e-12 * size).all()
 
 
 def noisy(cosines: np.ndarray, noise: float, rng: np.random.Generator) -> np.ndarray:
