@@ -420,3 +420,12 @@ def test_averages_are_not_mixed_where_the_merged_parameters_change(spec):
     step((2 * first).square().sum(), (first * second).sum(), None)
     with pytest.raises(UsageError, match=r"of other parameters.*same in every step"):
         step(None, (first * second).sum(), second.square().sum())
+
+
+def test_parameters_that_zero_3_has_partitioned_are_refused():
+    net = torch.nn.Linear(2, 2)
+    for parameter in net.parameters():
+        parameter.ds_id = 0  # DeepSpeed's mark
+    method = mtlkit.create_method("upgrad(wrt=parameters)", 2)
+    with pytest.raises(UsageError, match="DeepSpeed"):
+        mtlkit.backward([*net(torch.ones(2)).unbind()], method, net)
