@@ -22,7 +22,7 @@ COMMANDS = {
     "architectures": "List the architectures, or show the options of one.",
     "compare": "Compare methods: every method with every seed, statistics, a report.",
     "data": "List the data sets, or describe one.",
-    "diagnose": "Take some plain steps; say what the tasks' gradients do, and what to try.",
+    "diagnose": "Train a copy for some steps; say how the tasks' gradients interact, and what to try.",
     "doctor": "Show versions, devices and extras; say what is missing.",
     "evaluate": "Evaluate the network of a run on a labeled file.",
     "export": "Write a trained network as one file: pt2, ONNX or safetensors.",
