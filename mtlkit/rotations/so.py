@@ -215,7 +215,8 @@ class Rotations(nn.Module):
 
     def get_extra_state(self) -> Tensor:
         """What is kept on the host: with it, training resumes bit for bit."""
-        return torch.tensor([self.folds, self.degree, self.waiting, self._pending()])
+        pending = self.fold_every > 1 and self._pending()  # else it is read off the parameters
+        return torch.tensor([self.folds, self.degree, self.waiting, pending])
 
     def set_extra_state(self, state: Tensor) -> None:
         """Restore what :meth:`get_extra_state` gave."""
