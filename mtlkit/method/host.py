@@ -36,7 +36,7 @@ def on_host(function: Callable[..., Matrix], gram: Tensor, *tensors: Tensor, **o
     for tensor in given:
         arrays.append(numbers[start : start + tensor.numel()].reshape(tensor.shape))
         start += tensor.numel()
-    with one_thread() if len(gram) > _ONE_THREAD_ANYWAY else contextlib.nullcontext():
+    with _one_thread() if len(gram) > _ONE_THREAD_ANYWAY else contextlib.nullcontext():
         if math.isfinite(arrays[0].trace()):
             result = function(*arrays, **options)
         else:
@@ -46,7 +46,7 @@ def on_host(function: Callable[..., Matrix], gram: Tensor, *tensors: Tensor, **o
     return torch.from_numpy(np.array(result, dtype=np.float64)).to(gram.device)
 
 
-def one_thread() -> contextlib.AbstractContextManager[Any]:
+def _one_thread() -> contextlib.AbstractContextManager[Any]:
     """A context in which the BLAS of NumPy and SciPy takes one thread."""
     context: contextlib.AbstractContextManager[Any] = _blas().limit(limits=1)
     return context

@@ -72,6 +72,7 @@ class PIVRG(GradientAggregator):
         "Learning_A_Performance-Driven_Approach_for_Variance_CVPR_2025_paper.pdf"
     )
     year = 2025
+    solves_on_host = True
     idea = "A common descent direction, or a fair bargain"
     waived_laws = {
         "single_task": "the equation gives a single gradient g the length |g|^((1-alpha)/(1+alpha))",

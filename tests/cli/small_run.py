@@ -13,6 +13,7 @@ import mtlkit.data
 from mtlkit.cli import main
 from mtlkit.config.spec import parse_spec
 from mtlkit.errors import unknown_name
+from mtlkit.training import experiment
 from tests.training.small_problem import SmallData, SmallNet
 
 
@@ -42,7 +43,7 @@ def create_architecture(spec, tasks, *, method="sum"):
 
 def install() -> None:
     mtlkit.data.load_dataset = load_dataset
-    mtlkit.create_architecture = create_architecture
+    experiment.create_architecture = create_architecture
 
 
 if __name__ == "__main__":

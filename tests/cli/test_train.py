@@ -12,7 +12,7 @@ import yaml
 import mtlkit
 import mtlkit.data
 from mtlkit.cli import main
-from mtlkit.training import load_checkpoint
+from mtlkit.training import experiment, load_checkpoint
 from tests.cli import small_run
 from tests.training.processes import ROOT, environment
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:no validation set")
 @pytest.fixture(autouse=True)
 def _stand_ins(monkeypatch):
     monkeypatch.setattr(mtlkit.data, "load_dataset", small_run.load_dataset, raising=False)
-    monkeypatch.setattr(mtlkit, "create_architecture", small_run.create_architecture, raising=False)
+    monkeypatch.setattr(experiment, "create_architecture", small_run.create_architecture)
 
 
 def call(*arguments: str) -> int:
@@ -256,7 +256,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train"], "the key 'data' is missing"),
+        (["train"], "--data is missing"),
         (["train", "--data", "smal"], "did you mean 'small'"),
         (["train", "--data", "small", "--method", "pcgad"], "did you mean 'pcgrad'"),
         (["train", "--data", "small", "--method", "pcgrad("], "cannot read spec"),

@@ -624,7 +624,14 @@ def test_the_command_line_compares_methods_on_a_table(tmp_path, capsys):
         main(["compare", "--data", data, "--methods", "sum,pcgrad", "--seeds", "1", *small])
     assert stop.value.code == 0
     made = Comparison.load(tmp_path / "runs" / "t")
-    assert {run.label for run in made.runs if run.status == "done"} == {"single-task", "sum", "pcgrad"}
+    assert {run.label for run in made.runs if run.status == "done"} == {
+        "single-task",
+        "sum",
+        "pcgrad",
+        "constant",
+        "ridge",
+        "forest",
+    }
     assert set(made.runs[0].metrics) <= {"income", "married"}
     assert list(made.runs[-1].metrics["married"]) == ["loss", "f1", "auc", "accuracy"]
 

@@ -85,9 +85,9 @@ def test_loss_weights_are_searched_on_the_simplex():
     assert list(space.axes) == [f"constant.weights.{task}" for task in TASKS]
     equal = dict.fromkeys(space.axes, 1.0)
     method = mtlkit.create_method(space.method(equal), TASKS)
-    assert method.given == {"left": 1.0, "right": 1.0, "sum": 1.0}
+    assert method.parts[0].given == {"left": 1.0, "right": 1.0, "sum": 1.0}
     some = dict(zip(space.axes, (20.0, 1.0, 0.05), strict=True))
-    weights = mtlkit.create_method(space.method(some), TASKS).given
+    weights = mtlkit.create_method(space.method(some), TASKS).parts[0].given
     assert sum(weights.values()) == pytest.approx(3, abs=1e-2)
     assert weights["left"] > weights["right"] > weights["sum"] > 0
 
