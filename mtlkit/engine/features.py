@@ -41,7 +41,7 @@ def fork(features: Any, hooks: Hooks, record: Fork) -> tuple[list[Any], Tensor |
     check_features(leaves)
     forking = hooks.forking
     held: tuple[Tensor, ...] = () if forking is None else forking.held()
-    owned = [*(() if forking is None else forking.owned()), *hooks.learned]
+    owned = [*(() if forking is None else forking.owned()), *hooks.learned, *hooks.weighing]
     # parameters that a fork applies to the features need the node, also below a frozen backbone
     inputs = leaves if forking is None else [*leaves, *owned]
     if not any(tensor.requires_grad for tensor in inputs):
@@ -105,6 +105,7 @@ class _FeatureNode(torch.autograd.Function):
     def backward(ctx: Any, report: Tensor | None, *flat: Tensor | None) -> Any:
         with torch.autocast(ctx.device.type, enabled=False):
             features, owned, shared = _merge_arrived(ctx, report, flat)
+        owned = [*owned, *[None] * len(ctx.hooks.weighing)]
         return None, None, None, *features, *[None] * ctx.layout.held, *owned, *shared
 
 

@@ -31,6 +31,9 @@ class Hooks:
     """Called instead of ``weigh`` in a step without any gradient."""
     learned: list[Tensor]
     """These parameters, of all groups."""
+    weighing: list[Tensor]
+    """Parameters of the parts that weigh losses. The total gives them their gradient; as inputs of the
+    node they belong to the forward, where DDP looks for the parameters that a step uses."""
     groups: Callable[[Sequence[Tensor]], Mapping[str, Sequence[int]]]
     """Places of each group's parameters in a list of parameters."""
     forking: Any

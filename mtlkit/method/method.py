@@ -403,6 +403,7 @@ class Method(nn.Module):
             learn=self._learn,
             nothing=self._merge_nothing,
             learned=[p for part in self._merging_parts for p in _learning(part)],
+            weighing=[p for part in self._loss_parts for p in part.parameters()],
             groups=self._groups.places,
             forking=self.forking,
             shared=self.shared,
