@@ -127,7 +127,8 @@ def _merge_arrived(
         merged, owned = _merge_compiled(grads, report, ctx)
         return _cast(merged, ctx.dtypes), owned, ()
     if not (record.processes.alone or record.wrapped):
-        hooks.guards.compare_replicas(ctx, record.processes, hooks.learned)
+        owned = [] if hooks.forking is None else hooks.forking.owned()
+        hooks.guards.compare_replicas(ctx, record.processes, [*owned, *hooks.learned, *hooks.weighing])
     scale, losses = _read(report, hooks.tasks, ctx)
     step = measure(
         grads.gram().to(ctx.device),

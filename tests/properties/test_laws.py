@@ -65,11 +65,20 @@ def test_law_of_merges(law, name, seed, tasks):
     check(law, name, seed, tasks)
 
 
+# two functions: hypothesis recurses once per call of a function, and there are over a thousand calls
 @pytest.mark.parametrize("name", [*NAMES, *VARIANTS])
-@pytest.mark.parametrize("law", OF_STEPS)
+@pytest.mark.parametrize("law", OF_STEPS[::2])
 @settings(max_examples=2)
 @given(seed=st.integers(0, 2**31), tasks=st.integers(2, 4))
 def test_law_of_training_steps(law, name, seed, tasks):
+    check(law, name, seed, tasks)
+
+
+@pytest.mark.parametrize("name", [*NAMES, *VARIANTS])
+@pytest.mark.parametrize("law", OF_STEPS[1::2])
+@settings(max_examples=2)
+@given(seed=st.integers(0, 2**31), tasks=st.integers(2, 4))
+def test_other_law_of_training_steps(law, name, seed, tasks):
     check(law, name, seed, tasks)
 
 
