@@ -95,7 +95,9 @@ def _write_safetensors(
     from safetensors.torch import load_file, save_file
 
     record = {**describe_export(loaded), "method": "sum"}
-    network, weights = build(record), fused.state_dict()
+    network = build(record)
+    plain = {k: v for k, v in network.state_dict().items() if k.startswith("method.")}  # names of tasks
+    weights = {**plain, **fused.state_dict()}
     if any(_ROTATION in key for key in weights) or not weights.keys() >= network.state_dict().keys():
         # rotations that were not folded are part of the method
         record = describe_export(loaded)
