@@ -319,7 +319,7 @@ def test_libmtls_trainer_trains(name, spec, capsys):
     history = trainer.model.train_loss_buffer.sum(axis=0)
     assert np.isfinite(weights).all()
     assert (weights != 0).any()
-    # Cross_stitch stays on a plateau for many epochs, with LibMTL's own weightings too
+    # Cross_stitch stays on a plateau for many epochs with some seeds, also with mtlkit's plain sum
     assert history[-1] < (0.95 if name == "Cross_stitch" else 0.9) * history[0]
     if spec == "rotograd":
         rotations = trainer.model.method.rotations
