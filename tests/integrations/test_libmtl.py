@@ -250,7 +250,7 @@ def test_versions_of_the_representation_are_merged_as_one(name, spec):
     factors = torch.ones(3, dtype=torch.float64)
     if spec.startswith("uw"):
         part = method.parts[0]
-        factors = part.weigh_losses(torch.stack(values), part.read_state((0, 1, 2)))[0].detach()
+        factors = part.weigh_losses(torch.stack(values), part.read((0, 1, 2)))[0].detach()
     heads = list(twin.decoders.parameters())
     weighed = sum(f * loss for f, loss in zip(factors, losses, strict=True))
     gradients = torch.autograd.grad(weighed, heads, retain_graph=True)
