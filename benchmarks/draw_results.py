@@ -1,6 +1,6 @@
-"""Redraw tables and figures of benchmarks/results from the stored runs, and the page that shows them.
+"""Redraw tables and figures of benchmarks/results from the stored runs, and the pages that show them.
 
-Usage: python -m benchmarks.draw_results [--page FILE]
+Usage: python -m benchmarks.draw_results [--pages FOLDER]
 
 A folder of results holds ``results.jsonl`` and ``comparison.json`` of a comparison, or ``shares.json``
 of the toys, and a README: the paper's claim, what was run, what was found, the verdict.
@@ -186,27 +186,40 @@ def write_overview() -> None:
     write_text(RESULTS / "overview.md", tables)
 
 
-def write_page(target: Path) -> None:
-    """The documentation's page: all READMEs, with their figures copied beside it."""
-    first = (RESULTS / "README.md").read_text().rstrip().replace("](../../docs/", "](")
-    parts = [re.sub(r"\]\((\w+)/README\.md\)", _section_link, first)]
-    parts.append(f"## All data sets\n\n{_well_broken((RESULTS / 'overview.md').read_text())}")
-    images = target.parent / "images" / "results"
-    images.mkdir(parents=True, exist_ok=True)
+def write_pages(target: Path) -> None:
+    """Write the documentation's pages: an index, and one page per folder with its figures beside it."""
+    target.mkdir(exist_ok=True)
+    for old in target.iterdir():
+        old.unlink()
+    first = (RESULTS / "README.md").read_text().rstrip().replace("](../../docs/", "](../")
+    first = re.sub(r"\]\((\w+)/README\.md\)", r"](\1.md)", first)
+    first = first.replace("](paper.md)", "](paper_claims.md)")
+    names = [folder.name for folder in folders()]
+    contents = "\n".join(["paper_claims", "all_data_sets", *names])
+    write_text(target / "index.md", f"{first}\n\n```{{toctree}}\n:hidden:\n\n{contents}\n```\n")
+    claims = (RESULTS / "paper.md").read_text().replace("](../../docs/", "](../")
+    write_text(target / "paper_claims.md", re.sub(r"\]\((\w+)/README\.md\)", r"](\1.md)", claims))
+    overview = _well_broken((RESULTS / "overview.md").read_text())
+    write_text(target / "all_data_sets.md", f"# All data sets\n\n{overview}\n")
     for folder in folders():
-        text = (folder / "README.md").read_text().rstrip()
-        for picture in folder.glob("*.png"):
-            shutil.copy(picture, images / f"{folder.name}_{picture.name}")
-        text = re.sub(r"\]\((\w+\.png)\)", rf"](images/results/{folder.name}_\1){{.light .chart}}", text)
-        table = folder / "table.md"
-        text = text.replace("[`table.md`](table.md)", "the table below")
-        if table.exists():
-            text += f"\n\n## {folder.name}: all values\n\n"
-            text += re.sub(r"^##", "###", _well_broken(table.read_text()), flags=re.MULTILINE)
-        # files beside the README are in the repository, not on the site
-        text = re.sub(r"\]\((table\.\w+)\)", rf"]({REPOSITORY}/{folder.name}/\1)", text)
-        parts.append(re.sub(r"^#", "##", text, flags=re.MULTILINE))
-    write_text(target, "\n\n".join(parts) + "\n")
+        write_text(target / f"{folder.name}.md", _page(folder, target))
+
+
+def _page(folder: Path, target: Path) -> str:
+    """The README of a folder as a page, with its table; figures are copied beside it."""
+    text = (folder / "README.md").read_text().rstrip()
+    for picture in folder.glob("*.png"):
+        shutil.copy(picture, target / f"{folder.name}_{picture.name}")
+    text = re.sub(r"\]\((\w+\.png)\)", rf"]({folder.name}_\1){{.light .chart}}", text)
+    text = re.sub(r"\]\(\.\./(\w+)/README\.md\)", r"](\1.md)", text)
+    text = text.replace("[`table.md`](table.md)", "the table below")
+    # files beside the README are in the repository, not on the site
+    text = re.sub(r"\]\((table\.\w+)\)", rf"]({REPOSITORY}/{folder.name}/\1)", text)
+    table = folder / "table.md"
+    if table.exists():
+        values = re.sub("^##", "###", _well_broken(table.read_text()), flags=re.MULTILINE)
+        text += f"\n\n## All values\n\n{values}"
+    return f"{text}\n"
 
 
 def _well_broken(table: str) -> str:
@@ -220,24 +233,17 @@ def _unbroken(text: re.Match[str]) -> str:
     return text[0].replace(" ", "\N{NO-BREAK SPACE}").replace("–", dash)
 
 
-def _section_link(link: re.Match[str]) -> str:
-    """A link to a folder's README as one to its section of the page."""
-    title = (RESULTS / link[1] / "README.md").read_text().splitlines()[0].removeprefix("# ").lower()
-    slug = re.sub(r"[^\w -]", "", title).replace(" ", "-")
-    return f"](#{slug})"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--page", type=Path, help="write the documentation's page here")
+    parser.add_argument("--pages", type=Path, help="write the documentation's pages into this folder")
     arguments = parser.parse_args()
     for folder in folders():
         redraw(folder)
         print(folder.relative_to(RESULTS.parent.parent))
     write_overview()
-    if arguments.page is not None:
-        write_page(arguments.page)
-        print(arguments.page)
+    if arguments.pages is not None:
+        write_pages(arguments.pages)
+        print(arguments.pages)
 
 
 if __name__ == "__main__":

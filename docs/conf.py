@@ -14,7 +14,7 @@ from notebooks import examples_folder, outputs_folder, prepare_kernels  # noqa: 
 from rules_table import rules_table  # noqa: E402
 from settings_table import settings_table  # noqa: E402
 
-from benchmarks.draw_results import write_page  # noqa: E402
+from benchmarks.draw_results import write_pages  # noqa: E402
 from mtlkit import __version__  # noqa: E402
 from mtlkit.experiments.compare_config import CompareConfig, MethodsConfig  # noqa: E402
 from mtlkit.experiments.entries import MethodSettings  # noqa: E402
@@ -100,7 +100,7 @@ def hide_source_links(
     app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
 ) -> None:
     """Generated pages have no source in the repository to link to."""
-    if pagename.startswith(("methods/", "_modules/")) or pagename == "results":
+    if pagename.startswith(("methods/", "results/", "_modules/")):
         context["theme_top_of_page_buttons"] = []
 
 
@@ -114,6 +114,6 @@ write_settings_tables()
 write_rules()
 write_costs()
 write_laws()
-write_page(Path(__file__).parent / "results.md")
+write_pages(Path(__file__).parent / "results")
 # last, since the drawings above have a style of their own
 prepare_kernels(ROOT)

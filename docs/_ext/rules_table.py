@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 from mtlkit.diagnosis.rules import NOTHING, RULES
-
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 # By rule: folders of benchmarks/results and what was found there. The numbers are those of the folder's README.
 EVIDENCE: dict[str, tuple[tuple[str, str], ...]] = {
@@ -72,13 +67,5 @@ def rules_table() -> str:
 
 
 def _evidence(rule: str) -> str:
-    found = [
-        f"[{folder}](results.md#{_slug(folder)}): {text}" for folder, text in EVIDENCE.get(rule, ())
-    ]
+    found = [f"[{folder}](results/{folder}.md): {text}" for folder, text in EVIDENCE.get(rule, ())]
     return ". ".join([*found, *filter(None, [ELSEWHERE.get(rule)])]) or NONE
-
-
-def _slug(folder: str) -> str:
-    """The anchor of a folder's section on the page of results."""
-    title = (RESULTS / folder / "README.md").read_text().splitlines()[0].removeprefix("# ").lower()
-    return re.sub(r"[^\w -]", "", title).replace(" ", "-")

@@ -1,4 +1,4 @@
-"""What the API page documents, and what the packages export."""
+"""What the API pages document, and what the packages export."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from typing import Any
 import mtlkit
 from mtlkit.cli.sources import built_in
 
-PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+PAGES = Path(__file__).parents[2] / "docs" / "api"
 _DIRECTIVE = re.compile(r"^\.\. (?:auto|py:)(\w+):: (\S+)", re.MULTILINE)
 
 
 def documented() -> dict[str, Any]:
-    """Objects by their names on the page; modules and methods with pages of their own included."""
+    """Objects by their names on the pages; modules and methods with pages of their own included."""
     found = {source.path: _resolve(source.path) for source in built_in()[0].values()}
-    for kind, name in _DIRECTIVE.findall(PAGE.read_text()):
+    text = "\n".join(page.read_text() for page in sorted(PAGES.glob("*.md")))
+    for kind, name in _DIRECTIVE.findall(text):
         if kind == "module":
             module = importlib.import_module(name)
             found |= {f"{name}.{key}": value for key, value in _members(module).items()}

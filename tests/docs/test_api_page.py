@@ -1,4 +1,4 @@
-"""The API page documents what the packages export, and the packages export what it documents."""
+"""The API pages document what the packages export, and the packages export what they document."""
 
 from __future__ import annotations
 
