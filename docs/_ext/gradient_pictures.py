@@ -81,17 +81,22 @@ def merged_gradient(spec: str, gradients: Tensor) -> tuple[Tensor, Tensor]:
 
 def _panel(axes: Any, title: str, gradients: Tensor, turned: Tensor, merged: Tensor) -> None:
     length = float(merged.norm())
-    shown = merged * min(1.0, _LONGEST / length) if length > 0 else merged
+    shown = _shortened(merged)
     rotates = not torch.allclose(gradients, turned, atol=1e-3)
     for index, (gradient, back) in enumerate(zip(gradients, turned, strict=True)):
         _arrow(axes, gradient, _COLORS[index], alpha=0.35 if rotates else 1.0)
         if rotates:
             _arrow(axes, back, _COLORS[index])
         axes.annotate(f"$g_{index + 1}$", gradient.tolist(), color=_COLORS[index], fontsize=10)
+    _arrow(axes, _shortened(gradients.sum(dim=0)), _TEXT, width=1.2, linestyle="dashed")
     _arrow(axes, shown, _MERGED, width=2.4)
     note = "" if length <= _LONGEST else f", drawn shorter: {length:.1f}"
     axes.set_title(title, color=_TEXT, fontsize=9)
-    axes.set_xlabel(f"red: merged{note}" if length > 1e-6 else "merged: zero", color=_TEXT, fontsize=8)
+    axes.set_xlabel(
+        f"red: merged{note}" if length > 1e-6 else "merged: zero",
+        color=_TEXT,
+        fontsize=8,
+    )
     axes.set_xlim(-1.75, 1.75)
     axes.set_ylim(-0.6, 1.6)
     axes.set_aspect("equal")
@@ -102,9 +107,16 @@ def _panel(axes: Any, title: str, gradients: Tensor, turned: Tensor, merged: Ten
         spine.set_alpha(0.3)
 
 
-def _arrow(axes: Any, tip: Tensor, color: str, width: float = 1.6, alpha: float = 1.0) -> None:
+def _shortened(arrow: Tensor) -> Tensor:
+    return arrow * min(1.0, _LONGEST / max(float(arrow.norm()), 1e-12))
+
+
+def _arrow(
+    axes: Any, tip: Tensor, color: str, width: float = 1.6, alpha: float = 1.0, linestyle: str = "solid"
+) -> None:
     style = {
         "arrowstyle": "-|>",
+        "linestyle": linestyle,
         "color": color,
         "linewidth": width,
         "alpha": alpha,

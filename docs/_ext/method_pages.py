@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from evidence import HEAD, evidence
 from gradient_pictures import draw
 from sphinx.application import Sphinx
 
@@ -19,11 +20,46 @@ from mtlkit.config.registry import methods
 from mtlkit.testing import LAWS
 
 COSTS = Path(__file__).parents[2] / "benchmarks" / "speed" / "costs.json"
-_CAPTION = (
-    "*The gradients of two tasks (left) and of three, one of them large (right), and in red the merged gradient. "
-    "The gradients are constant. Methods with state or parameters have taken 60 steps, with Adam at 0.03 for the parameters. "
-    "Where features are rotated, pale arrows are the gradients before they are turned back.*"
-)
+# By idea: when its methods are worth a try, and when not.
+_WHEN = {
+    "No intervention": (
+        "Always, as the baseline of a comparison.",
+        "Losses differ in scale and nobody tunes weights.",
+    ),
+    "Gradient balancing": (
+        "Losses or gradients differ in size, and you do not want to tune weights.",
+        "The task with the large gradients matters most: it gets worse in exchange.",
+    ),
+    "Remove conflicts": (
+        "Task gradients have negative cosines, step after step.",
+        "Gradients are nearly orthogonal: the result is the plain sum, or close to it.",
+    ),
+    "A common descent direction": (
+        "No task may get worse in a step, or gains should be spread fairly.",
+        "One task hardly moves: it can slow all others down. There is a problem of K x K to solve in every step.",
+    ),
+    "A chosen point": (
+        "You know how much each task should count.",
+        "You have no preference: try gradient balancing.",
+    ),
+    "Weigh losses": (
+        "Only the losses are at hand, or a step must cost nothing more.",
+        "Gradients conflict in direction: weights of losses cannot see that.",
+    ),
+    "Robust": (
+        "Some tasks have broken or noisy gradients.",
+        "All tasks matter: an outlier is left out on purpose.",
+    ),
+    "Homogenize": (
+        "Gradients differ in size and in direction, and the features fork in one place.",
+        "There is no fork, or the network is so small that the rotations are most of the step.",
+    ),
+}
+
+# In the drawings, where the caption must say more.
+_STATEFUL = " The gradients are constant, and the method has taken 60 steps{learning}."
+_LEARNING = ", with Adam at 0.03 for its parameters"
+_ROTATED = " Pale arrows are the gradients before the rotations turn them back."
 
 # In the index, an alias of several parts has a line of its own: their sentences together would be too long.
 _TOGETHER = {
@@ -55,16 +91,67 @@ def _page(name: str, folder: Path) -> str:
         draw(name, picture)
     parts = [f"# {title(facts)}"]
     if picture.exists():
-        parts += ["", f"![What {name} makes of conflicting gradients]({name}.svg)", "", _CAPTION]
-    return "\n".join([*parts, description(facts), _parts(name), _usage(name), _laws(name)])
+        parts += ["", f"![What {name} makes of conflicting gradients]({name}.svg)", "", _caption(name)]
+    return "\n".join(
+        [*parts, description(facts), _parts(name), _usage(name), _advice(facts), _laws(name)]
+    )
 
 
 def title(facts: catalog.MethodFacts) -> str:
-    """The paper's spelling, who wrote it and when; the name alone for an alias or a plain baseline."""
+    """The paper's spelling and title, who wrote it and when; the name alone for an alias or a baseline."""
     if facts.stands_for or not (facts.factory and facts.paper):
         return facts.name
-    authors = facts.paper.partition(", ")[0]
-    return f"{facts.factory.rpartition('.')[2]} ({authors} {facts.year})"
+    authors, _, rest = facts.paper.partition(", ")
+    spelling = facts.factory.rpartition(".")[2]
+    paper = rest.rpartition(", ")[0] or rest
+    paper = paper.removeprefix(f"{spelling}: ")
+    return f"{spelling}: {paper} ({authors} {facts.year})"
+
+
+def _caption(name: str) -> str:
+    method = mtlkit.create_method(name, tasks=2, feature_dim=2)
+    text = (
+        "The gradients of two tasks (left) and of three, one of them large (right). "
+        f"Red: what `{name}` makes of them. Dashed: the plain sum."
+    )
+    if method.state_dict():
+        text += _STATEFUL.format(learning=_LEARNING if list(method.parameters()) else "")
+    if method.forking is not None:
+        text += _ROTATED
+    return f"*{text}*"
+
+
+def _advice(facts: catalog.MethodFacts) -> str:
+    """When to use it, what our own runs found, what it costs, and which methods are like it."""
+    idea = (facts.idea or "").partition(":")[0]
+    lines = ["## When to use it", ""]
+    for start, (when, when_not) in _WHEN.items():
+        if idea.startswith(start):
+            lines += [f"- **Try it if:** {when}", f"- **Rather not if:** {when_not}"]
+    if facts.name in (costs := _costs()):
+        lines += [
+            f"- **Cost:** {costs[facts.name]:.2f} times a plain step of [ResNet18 with ten tasks](../speed.md)."
+        ]
+    same = [
+        f"[`{each.name}`]({each.name}.md)" for each in catalog.all_facts() if each.idea == facts.idea
+    ]
+    related = [link for link in same if not link.startswith(f"[`{facts.name}`]")]
+    if related and facts.idea:
+        lines += [f"- **Related:** {', '.join(related)}."]
+    if found := evidence().get(facts.name):
+        lines += [
+            "",
+            "What [our own runs](../results/index.md) found, in points of the mean over tasks:",
+            "",
+        ]
+        lines += [*HEAD, *found]
+    else:
+        lines += ["- **Our own evidence:** not tested by us."]
+    return "\n".join([*lines, ""])
+
+
+def _costs() -> dict[str, float]:
+    return {row["name"]: row["value"] for row in json.loads(COSTS.read_text())}
 
 
 def description(facts: catalog.MethodFacts) -> str:
@@ -196,9 +283,8 @@ def _summary(facts: catalog.MethodFacts) -> str:
 
 def cost_table() -> str:
     """Every method and what a step with it takes, the fastest first; one that was not measured is left out."""
-    measured = json.loads(COSTS.read_text())
     known = {facts.name for facts in catalog.all_facts()}
-    rows = sorted((row["value"], row["name"]) for row in measured if row["name"] in known)
+    rows = sorted((ratio, name) for name, ratio in _costs().items() if name in known)
     lines = ["| method | a step, plain sum = 1 |", "|---|--:|"]
     lines += [f"| [`{name}`](methods/{name}.md) | {ratio:.2f} |" for ratio, name in rows]
     return "\n".join([*lines, ""])
