@@ -32,6 +32,7 @@ from mtlkit.report.tables import Table, build_table, to_markdown
 
 RESULTS = Path(__file__).parent / "results"
 REPOSITORY = "https://github.com/mtlkit/mtlkit/blob/main/benchmarks/results"
+SITE = "https://mtlkit.github.io/mtlkit/latest/"
 OVERVIEW = """\
 Hundredths of the log-ratio to single-task networks, mean over all tasks and seeds, and the place among
 the methods by the mean of the tasks' ranks; equal ranks share their places. In brackets after a data
@@ -191,18 +192,23 @@ def write_pages(target: Path) -> None:
     target.mkdir(exist_ok=True)
     for old in target.iterdir():
         old.unlink()
-    first = (RESULTS / "README.md").read_text().rstrip().replace("](../../docs/", "](../")
-    first = re.sub(r"\]\((\w+)/README\.md\)", r"](\1.md)", first)
-    first = first.replace("](paper.md)", "](paper_claims.md)")
+    first = _site_links((RESULTS / "README.md").read_text().rstrip()).replace(
+        "](paper.md)", "](paper_claims.md)"
+    )
     names = [folder.name for folder in folders()]
     contents = "\n".join(["paper_claims", "all_data_sets", *names])
     write_text(target / "index.md", f"{first}\n\n```{{toctree}}\n:hidden:\n\n{contents}\n```\n")
-    claims = (RESULTS / "paper.md").read_text().replace("](../../docs/", "](../")
-    write_text(target / "paper_claims.md", re.sub(r"\]\((\w+)/README\.md\)", r"](\1.md)", claims))
+    write_text(target / "paper_claims.md", _site_links((RESULTS / "paper.md").read_text()))
     overview = _well_broken((RESULTS / "overview.md").read_text())
     write_text(target / "all_data_sets.md", f"# All data sets\n\n{overview}\n")
     for folder in folders():
         write_text(target / f"{folder.name}.md", _page(folder, target))
+
+
+def _site_links(text: str) -> str:
+    """Links of a file in the repository as links between pages of the site."""
+    text = re.sub(r"\]\((\w+)/README\.md\)", r"](\1.md)", text)
+    return re.sub(rf"\]\({re.escape(SITE)}(\w+)\.html", r"](../\1.md", text)
 
 
 def _page(folder: Path, target: Path) -> str:
