@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from mtlkit.architectures.features import Features
 from mtlkit.architectures.saving import Pretrained
+from mtlkit.config import methods
 from mtlkit.config.names import task_names
-from mtlkit.config.registry import methods
 from mtlkit.config.spec import Part, format_spec
 from mtlkit.engine.features import flatten_features
 from mtlkit.errors import SpecError, UsageError, unknown_name

@@ -6,7 +6,7 @@ from typing import Any
 
 from mtlkit.architectures.base import Tasks
 from mtlkit.architectures.ple import Ple
-from mtlkit.config.registry import register_architecture
+from mtlkit.config import register_architecture
 
 
 @register_architecture("cgc")

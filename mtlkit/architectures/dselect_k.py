@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mtlkit.architectures.base import MethodLike, Tasks
 from mtlkit.architectures.experts import MixtureOfExperts, check_count, mix, run_experts
 from mtlkit.architectures.features import Features
-from mtlkit.config.registry import register_architecture
+from mtlkit.config import register_architecture
 from mtlkit.errors import SpecError
 
 

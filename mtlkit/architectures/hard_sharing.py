@@ -8,7 +8,7 @@ from typing import Any
 from mtlkit.architectures.backbones import build_backbone
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.heads import build_heads
-from mtlkit.config.registry import register_architecture
+from mtlkit.config import register_architecture
 
 
 @register_architecture("hard_sharing")

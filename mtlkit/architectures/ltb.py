@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.heads import build_heads
 from mtlkit.architectures.stages import build_stages, join_streams, joint_features, split_streams
-from mtlkit.config.registry import register_architecture
+from mtlkit.config import register_architecture
 from mtlkit.engine.randomness import uniform
 from mtlkit.errors import SpecError
 

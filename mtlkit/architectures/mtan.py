@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from mtlkit.architectures.backbones import build_backbone
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.heads import build_heads
-from mtlkit.config.registry import register_architecture
+from mtlkit.config import register_architecture
 from mtlkit.errors import SpecError
 
 Norm = Literal["batch", "group", "none"]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from mtlkit.architectures.backbones import build_backbone, register_backbone
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.heads import build_heads
-from mtlkit.config.registry import register_architecture
+from mtlkit.config import register_architecture
 from mtlkit.errors import SpecError
 
 _PAPER = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"

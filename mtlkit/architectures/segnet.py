@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.features import Features
 from mtlkit.architectures.heads import Head
-from mtlkit.config.registry import register_architecture
+from mtlkit.config import register_architecture
 from mtlkit.errors import SpecError
 
 _WIDTHS = (64, 128, 256, 512, 512)

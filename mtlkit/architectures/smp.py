@@ -13,7 +13,7 @@ from mtlkit.architectures.backbones import weights_error
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.features import Features
 from mtlkit.architectures.heads import Head
-from mtlkit.config.registry import register_architecture
+from mtlkit.config import register_architecture
 from mtlkit.config.spec import parse_call
 from mtlkit.errors import MissingExtraError, MtlkitError, SpecError, UsageError, unknown_name
 

@@ -7,11 +7,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Choice
+from mtlkit.config import Choice, register_method
 from mtlkit.engine.gram import eps_of
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 from mtlkit.weighting._forms.numbers import PREFERENCE_WAIVES, Numbers, preference_of
 
 

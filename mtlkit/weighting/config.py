@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
+from mtlkit.config import register_method
 from mtlkit.engine.gram import cosine_matrix, eps_of, norms_of, safe_divide
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 from mtlkit.weighting._forms.numbers import PREFERENCE_WAIVES, Numbers, preference_of
 
 

@@ -6,11 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Simplex
+from mtlkit.config import Simplex, register_method
 from mtlkit.config.spec import Part
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 from mtlkit.weighting._forms.numbers import Numbers, per_task
 
 

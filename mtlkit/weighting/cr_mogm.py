@@ -8,13 +8,10 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from mtlkit.config.annotations import Ge, Le
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Uniform
+from mtlkit.config import Ge, Le, Uniform, register_method
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator, Tasks
+from mtlkit.method import GradientAggregator, State, Tasks
 from mtlkit.method.create import create_method
-from mtlkit.method.state import State
 
 
 @register_method("cr_mogm")

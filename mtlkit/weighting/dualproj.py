@@ -6,11 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
+from mtlkit.config import register_method
 from mtlkit.engine.gram import eps_of
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.host import on_host
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks, on_host
 from mtlkit.weighting._forms.numbers import PREFERENCE_WAIVES, Numbers, preference_of
 from mtlkit.weighting._solvers import dual_cone_weights
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import methods, register_method
-from mtlkit.method.state import State
+from mtlkit.config import methods, register_method
+from mtlkit.method import State
 from mtlkit.weighting._forms.scalarization import Scalarization, log_losses
 
 

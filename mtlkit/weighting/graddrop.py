@@ -7,13 +7,10 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Le
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Uniform
+from mtlkit.config import Ge, Le, Uniform, register_method
 from mtlkit.engine.randomness import uniform
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 from mtlkit.weighting._forms.numbers import Numbers, per_task
 
 

@@ -7,13 +7,10 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Le
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import LogUniform
+from mtlkit.config import Ge, Le, LogUniform, register_method
 from mtlkit.engine.gram import cosine_matrix, eps_of, norms_of, safe_divide
 from mtlkit.engine.randomness import random_orders
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("gradvac")

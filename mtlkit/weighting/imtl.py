@@ -10,6 +10,6 @@ Differences: none from the paper. LibMTL's IMTL is the same pair; TorchJD has th
 Liu et al., Toward Impartial Multi-task Learning, ICLR 2021.
 """
 
-from mtlkit.config.registry import methods
+from mtlkit.config import methods
 
 methods.alias("imtl", "imtl_l+imtl_g")

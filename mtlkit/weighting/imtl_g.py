@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
+from mtlkit.config import register_method
 from mtlkit.engine.gram import cosine_matrix, eps_of, norms_of, safe_divide
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State
 
 
 @register_method("imtl_g")

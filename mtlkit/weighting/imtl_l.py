@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.config import register_method
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("imtl_l")

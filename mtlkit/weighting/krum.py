@@ -7,12 +7,10 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge
-from mtlkit.config.registry import register_method
+from mtlkit.config import Ge, register_method
 from mtlkit.engine.gram import eps_of
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("krum")

@@ -8,11 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mtlkit.config.annotations import Ge
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import LR_RATIO, LogUniform
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.config import LR_RATIO, Ge, LogUniform, register_method
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("ldc")

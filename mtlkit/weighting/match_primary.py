@@ -7,12 +7,9 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Gt, Le, Lt
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Choice, LogUniform, Uniform
+from mtlkit.config import Choice, Ge, Gt, Le, LogUniform, Lt, Uniform, register_method
 from mtlkit.engine.gram import norms_of, safe_divide
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 from mtlkit.weighting._forms.primary import primary_flags
 
 

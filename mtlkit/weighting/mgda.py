@@ -8,12 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Choice
+from mtlkit.config import Choice, register_method
 from mtlkit.engine.gram import norms_of
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.host import on_host
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks, on_host
 from mtlkit.weighting._solvers import min_norm_point
 from mtlkit.weighting._solvers.geometry import Matrix
 

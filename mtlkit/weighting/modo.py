@@ -6,12 +6,9 @@ from typing import Annotated, Any
 
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Gt
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Choice, LogUniform
+from mtlkit.config import Choice, Ge, Gt, LogUniform, register_method
 from mtlkit.engine.gram import safe_divide
-from mtlkit.method.aggregator import Tasks
-from mtlkit.method.state import State
+from mtlkit.method import State, Tasks
 from mtlkit.weighting._forms.simplex import SimplexWeights, project_onto_simplex
 
 

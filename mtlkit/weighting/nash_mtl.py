@@ -8,12 +8,9 @@ from typing import Annotated, Any
 import numpy as np
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge
-from mtlkit.config.registry import register_method
+from mtlkit.config import Ge, register_method
 from mtlkit.engine.gram import eps_of
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.host import on_host
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks, on_host
 from mtlkit.weighting._solvers import bargaining_weights
 from mtlkit.weighting._solvers.geometry import Matrix
 

@@ -7,12 +7,9 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import LogUniform
+from mtlkit.config import Ge, LogUniform, register_method
 from mtlkit.engine.gram import safe_divide
-from mtlkit.method.aggregator import Tasks
-from mtlkit.method.state import State
+from mtlkit.method import State, Tasks
 from mtlkit.weighting._forms.numbers import Numbers, per_task
 from mtlkit.weighting._forms.scalarization import PreferredScalarization
 

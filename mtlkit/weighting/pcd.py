@@ -7,14 +7,10 @@ from typing import Annotated, Any
 import numpy as np
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Le, Lt
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import LogUniform
+from mtlkit.config import Ge, Le, LogUniform, Lt, register_method
 from mtlkit.engine.gram import eps_of, safe_divide
 from mtlkit.errors import unknown_name
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.host import on_host
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks, on_host
 from mtlkit.weighting._solvers import constrained_descent_weights
 from mtlkit.weighting._solvers.geometry import Matrix
 

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
+from mtlkit.config import register_method
 from mtlkit.engine.gram import safe_divide
 from mtlkit.engine.randomness import random_orders
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("pcgrad")

@@ -8,14 +8,12 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import LR_RATIO, FeatureShare, LogUniform
+from mtlkit.config import LR_RATIO, FeatureShare, Ge, LogUniform, register_method
 from mtlkit.engine.gradients import TensorList
 from mtlkit.engine.processes import Processes, leave_without_gradient
 from mtlkit.engine.step import Step, pick, spread
 from mtlkit.errors import SpecError, UsageError
-from mtlkit.method.aggregator import GradientAggregator, Tasks
+from mtlkit.method import GradientAggregator, Tasks
 from mtlkit.rotations import Axis, GeotorchRotations, Rotations
 
 

@@ -7,13 +7,9 @@ from typing import Annotated, Any
 import numpy as np
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Gt, Lt
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Uniform
+from mtlkit.config import Ge, Gt, Lt, Uniform, register_method
 from mtlkit.engine.gram import norms_of, safe_divide
-from mtlkit.method.aggregator import Tasks
-from mtlkit.method.host import on_host
-from mtlkit.method.state import State
+from mtlkit.method import State, Tasks, on_host
 from mtlkit.weighting._forms.simplex import SimplexWeights
 from mtlkit.weighting._solvers import project_onto_simplex
 from mtlkit.weighting._solvers.geometry import Matrix

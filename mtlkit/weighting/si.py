@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
+from mtlkit.config import register_method
 from mtlkit.engine.gram import safe_divide
-from mtlkit.method.state import State
+from mtlkit.method import State
 from mtlkit.weighting._forms.scalarization import Scalarization, log_losses
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.state import State
+from mtlkit.config import register_method
+from mtlkit.method import GradientAggregator, State
 
 
 @register_method("sum")

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
+from mtlkit.config import register_method
 from mtlkit.errors import unknown_name
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("uw")

@@ -7,12 +7,9 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Gt
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import LogUniform
+from mtlkit.config import Gt, LogUniform, register_method
 from mtlkit.engine.gram import safe_divide
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("uw_so")

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 from mtlkit.weighting._forms.numbers import Numbers, preference_of
 
 

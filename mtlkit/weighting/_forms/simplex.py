@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from mtlkit.engine.gram import safe_divide
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 class SimplexWeights(GradientAggregator):
