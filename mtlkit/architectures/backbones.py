@@ -6,8 +6,6 @@ classifier; options are timm's own. ``features_only=True`` gives the list of map
 first, whatever the model.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

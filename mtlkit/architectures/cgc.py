@@ -1,7 +1,5 @@
 """CGC: customized gate control."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mtlkit.architectures.base import Tasks

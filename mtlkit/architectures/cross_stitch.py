@@ -1,7 +1,5 @@
 """Cross-stitch networks: one network per task, whose features are mixed between stages."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """DSelect-k: a mixture of experts whose gates select k of them, differentiably."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch

@@ -1,7 +1,5 @@
 """Common parts of mixtures of experts: backbone, experts, mixing."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

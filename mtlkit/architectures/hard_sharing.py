@@ -1,7 +1,5 @@
 """Hard parameter sharing: one backbone, one head per task."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

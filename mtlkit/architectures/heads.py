@@ -15,8 +15,6 @@ Python a head may also be a module, of which every task gets a copy, or a factor
 the number of features and of outputs, such as ``nn.Linear``. A mapping gives each task its own head.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise

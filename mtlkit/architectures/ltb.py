@@ -1,7 +1,5 @@
 """LTB: learning to branch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal
 

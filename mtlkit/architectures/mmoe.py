@@ -1,7 +1,5 @@
 """MMoE: multi-gate mixture of experts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """MTAN: task-specific attention on every level of a shared network."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal
 

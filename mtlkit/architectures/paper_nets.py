@@ -5,8 +5,6 @@ image of SVHN leaves the third 5 x 5 convolution as 1 x 9), so there is none her
 activations in the CelebA net; ``activation=relu`` adds them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

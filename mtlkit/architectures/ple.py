@@ -1,7 +1,5 @@
 """PLE: progressive layered extraction."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor, nn

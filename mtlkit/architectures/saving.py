@@ -4,8 +4,6 @@ The folder is that of huggingface_hub's mixin: ``config.json`` describes the net
 ``model.safetensors`` holds its weights, ``README.md`` is a model card.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

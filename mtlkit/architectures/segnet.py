@@ -1,7 +1,5 @@
 """SegNet with shared encoder and decoder and a convolutional head per task."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Dense prediction with the encoders and decoders of segmentation_models_pytorch."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal

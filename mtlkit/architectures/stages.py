@@ -1,7 +1,5 @@
 """Backbones cut into stages, for networks that exchange features between stages."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -9,8 +9,6 @@ Checks, error messages, the page of a method and the JSON schema are read off su
 'a number, 0 or more and below 1'
 """
 
-from __future__ import annotations
-
 import math
 import types
 import typing

@@ -1,7 +1,5 @@
 """Optional packages: the extra that brings each, and names that are imported when first used."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping
 from typing import Any

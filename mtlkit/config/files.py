@@ -1,7 +1,5 @@
 """Atomic writes: a file is written under a temporary name and renamed once it is on disk."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Names of tasks, from whatever describes them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence, Set
 from numbers import Integral
 from typing import Any

@@ -4,8 +4,6 @@ A package registers by an entry point in the group ``mtlkit.weighting`` or ``mtl
 Entry points are read when a name is first looked up, so ``import mtlkit`` runs no third-party code.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import inspect

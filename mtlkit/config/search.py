@@ -8,8 +8,6 @@ A method states beside its options which of them are worth a search, one line ea
 A configuration writes the same as ``uniform(0.1, 1)``, ``log(1e-4, 1e-2)`` or ``[0, 1e-4]``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from contextlib import suppress

@@ -4,8 +4,6 @@ Checks, command-line options (:mod:`mtlkit.cli.options`), the docs' tables and t
 editors all read the fields of a :class:`Settings`.
 """
 
-from __future__ import annotations
-
 import re
 import types
 import typing

@@ -17,8 +17,6 @@ meaning, as in ``hard_sharing(heads=mlp(50))``. The mapping form
 ``{"name": "cagrad", "c": 0.4}``, a list of parts, and YAML nodes of these shapes mean the same.
 """
 
-from __future__ import annotations
-
 import ast
 import keyword
 import math

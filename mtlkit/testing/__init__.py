@@ -1,7 +1,5 @@
 """Laws for plugin authors: checks that every method or architecture must pass. They need no pytest."""
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

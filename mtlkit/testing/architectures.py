@@ -1,7 +1,5 @@
 """The laws that hold for every architecture."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The laws of methods, over a method of anybody's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 

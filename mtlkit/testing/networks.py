@@ -1,7 +1,5 @@
 """Networks, steps and comparisons that the laws of architectures are checked with."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

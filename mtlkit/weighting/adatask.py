@@ -1,7 +1,5 @@
 """AdaTask: Adam's moments for each task of its own."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 import torch

@@ -1,7 +1,5 @@
 """Aligned-MTL: independent component alignment."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch

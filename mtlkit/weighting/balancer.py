@@ -1,7 +1,5 @@
 """EnCodec's balancer: fixed shares of the merged gradient's norm."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """CAGrad: conflict-averse gradient descent."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from torch import Tensor

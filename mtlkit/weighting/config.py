@@ -1,7 +1,5 @@
 """ConFIG: the conflict-free inverse gradient."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

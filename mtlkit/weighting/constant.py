@@ -1,7 +1,5 @@
 """Fixed weights of the losses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

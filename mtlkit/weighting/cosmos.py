@@ -1,7 +1,5 @@
 """COSMOS: a linear scalarization with a cosine penalty."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from torch import Tensor

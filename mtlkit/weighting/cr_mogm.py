@@ -1,7 +1,5 @@
 """CR-MOGM: smooth another method's weights over the steps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any
 

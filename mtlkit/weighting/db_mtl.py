@@ -1,7 +1,5 @@
 """DB-MTL: balance the losses by a logarithm and the gradients by their norms."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch

@@ -1,7 +1,5 @@
 """DualProj: the mean gradient, projected so that no task is made worse."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

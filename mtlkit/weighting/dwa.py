@@ -1,7 +1,5 @@
 """DWA: dynamic weight average."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch

@@ -1,7 +1,5 @@
 """ExcessMTL: weigh the tasks by their estimated excess risk."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch

@@ -1,7 +1,5 @@
 """FairGrad: alpha-fair allocation of progress to the tasks."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 import torch

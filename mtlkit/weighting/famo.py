@@ -1,7 +1,5 @@
 """FAMO: fast adaptive multitask optimization."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch

@@ -1,7 +1,5 @@
 """GLS: the geometric mean of the losses."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

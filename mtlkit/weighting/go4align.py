@@ -1,7 +1,5 @@
 """GO4Align: one weight for all tasks of a group."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """GradDrop: gradient sign dropout."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch

@@ -1,7 +1,5 @@
 """GradNorm: learn weights that balance the training rates of the tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """GradVac: gradient vaccine."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch

@@ -1,7 +1,5 @@
 """IGB: balance the improvable gaps of the tasks."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch

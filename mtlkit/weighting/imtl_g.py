@@ -1,7 +1,5 @@
 """IMTL-G: a merged gradient with equal projections on all task gradients."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

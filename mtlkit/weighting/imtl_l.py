@@ -1,7 +1,5 @@
 """IMTL-L: learned scales that bring all losses to one size."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

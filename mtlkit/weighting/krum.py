@@ -1,7 +1,5 @@
 """Krum: keep the gradients that agree best with their neighbors."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch

@@ -1,7 +1,5 @@
 """LDC-MTL: learned weights that keep the weighted losses together."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch

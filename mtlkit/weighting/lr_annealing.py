@@ -1,7 +1,5 @@
 """Learning-rate annealing: bring all gradients to the size of a reference task's."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 import torch

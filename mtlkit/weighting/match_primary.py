@@ -1,7 +1,5 @@
 """Bring auxiliary gradients to the norm of the main task's: VQGAN's weight and MetaBalance."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch

@@ -1,7 +1,5 @@
 """Mean of the task gradients."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

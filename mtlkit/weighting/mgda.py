@@ -1,7 +1,5 @@
 """MGDA: the point of minimum norm in the convex hull of the task gradients."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import numpy as np

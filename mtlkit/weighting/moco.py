@@ -1,7 +1,5 @@
 """MoCo: multi-objective descent with gradient correction."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch

@@ -1,7 +1,5 @@
 """MoDo: multi-objective descent with double sampling."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from torch import Tensor

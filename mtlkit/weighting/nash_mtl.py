@@ -1,7 +1,5 @@
 """Nash-MTL: the tasks bargain over the direction."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any
 

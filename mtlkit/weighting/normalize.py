@@ -1,7 +1,5 @@
 """The RotoGrad paper's loss normalization."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch

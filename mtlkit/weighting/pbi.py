@@ -1,7 +1,5 @@
 """PBI: penalty-based boundary intersection."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch

@@ -1,7 +1,5 @@
 """PCD: priority-constrained descent."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """PCGrad: project conflicting gradients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

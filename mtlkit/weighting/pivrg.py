@@ -1,7 +1,5 @@
 """PIVRG: a fair bargain in which tasks behind their single-task score count more."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Random gradient weighting."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """RECAP: weigh losses by their recent convergence and instability."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch

@@ -1,7 +1,5 @@
 """ReLoBRaLo: relative loss balancing with random lookback."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch

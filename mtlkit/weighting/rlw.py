@@ -1,7 +1,5 @@
 """RLW: random loss weights."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch

@@ -1,7 +1,5 @@
 """RotoGrad's gradient-direction homogenization: a learned rotation of the features for every task."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 

@@ -1,7 +1,5 @@
 """RotoGrad's gradient-magnitude homogenization."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch

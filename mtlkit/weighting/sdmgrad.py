@@ -1,7 +1,5 @@
 """SDMGrad: stochastic direction-oriented multi-objective descent."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """SI: scale-invariant losses."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """SoftAdapt: weigh losses by their rates of change."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any
 

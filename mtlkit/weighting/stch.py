@@ -1,7 +1,5 @@
 """STCH: smooth Tchebycheff scalarization."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 import torch

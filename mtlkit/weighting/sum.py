@@ -1,7 +1,5 @@
 """Plain sum of the task gradients: what autograd does without a method ("vanilla" in tables)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Trimmed mean of the task gradients."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch

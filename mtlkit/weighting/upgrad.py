@@ -1,7 +1,5 @@
 """UPGrad: unconflicting projection of gradients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """UW: weigh the losses by learned uncertainty."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

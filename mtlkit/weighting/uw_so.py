@@ -1,7 +1,5 @@
 """UW-SO: softmax-normalized optimal uncertainty weights."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch

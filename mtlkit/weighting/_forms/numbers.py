@@ -1,7 +1,5 @@
 """Options that hold one number per task."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The option ``primary`` of methods with a main task."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from mtlkit.errors import unknown_name

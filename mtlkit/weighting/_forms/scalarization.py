@@ -1,7 +1,5 @@
 """Methods that minimize one function of the losses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

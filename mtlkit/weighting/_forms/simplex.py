@@ -1,7 +1,5 @@
 """Methods whose weights are a point of the simplex that moves a little at every step."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
