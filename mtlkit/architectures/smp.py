@@ -1,6 +1,7 @@
 """Dense prediction with the encoders and decoders of segmentation_models_pytorch."""
 
 import os
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,44 +13,9 @@ from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.features import Features
 from mtlkit.architectures.heads import Head
 from mtlkit.config import register_architecture
+from mtlkit.config.extras import import_extra
 from mtlkit.config.spec import parse_call
-from mtlkit.errors import MissingExtraError, MtlkitError, SpecError, UsageError, unknown_name
-
-_DECODERS = (
-    "unet",
-    "unetplusplus",
-    "manet",
-    "linknet",
-    "fpn",
-    "pspnet",
-    "pan",
-    "deeplabv3",
-    "deeplabv3plus",
-    "upernet",
-    "segformer",
-)
-
-
-def _import_smp() -> Any:
-    try:
-        import segmentation_models_pytorch as smp
-    except ImportError:
-        raise MissingExtraError(
-            "segmentation-models-pytorch", "vision", "the architecture smp"
-        ) from None
-    return smp
-
-
-class _Decoder(nn.Module):
-    """A task's decoder and segmentation head, if only the encoder is shared."""
-
-    def __init__(self, decoder: nn.Module, head: nn.Module) -> None:
-        super().__init__()
-        self.decoder = decoder
-        self.head = head
-
-    def forward(self, features: list[Tensor]) -> Any:
-        return self.head(self.decoder(features))
+from mtlkit.errors import SpecError, UsageError, unknown_name
 
 
 @register_architecture("smp")
@@ -90,11 +56,12 @@ class Smp(Architecture):
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        smp = _import_smp()
+        smp = import_extra("segmentation_models_pytorch", "the architecture smp")
         part = parse_call(decoder)
         name = part.name.lower()
-        if name not in _DECODERS:
-            raise unknown_name("decoder of smp", part.name, _DECODERS)
+        decoders = smp.MODEL_ARCHITECTURES_MAPPING.keys() - {"dpt"}  # which reads no maps
+        if name not in decoders:
+            raise unknown_name("decoder of smp", part.name, sorted(decoders))
         if part.arguments:
             raise SpecError(f"options of decoder {name} are key=value, not {part.arguments[0]!r}")
         encoder_name = f"tu-{encoder[5:]}" if encoder.startswith("timm.") else encoder
@@ -122,7 +89,7 @@ class Smp(Architecture):
         if split == "encoder":
             channels = tuple(self.encoder.out_channels[1:])
             self.features = Features("map", channels[-1], channels)
-            heads = {task: self._decoder(model) for task, model in models.items()}
+            heads = {task: _own_decoder(model) for task, model in models.items()}
         else:
             self.decoder = first.decoder
             heads = {task: model.segmentation_head for task, model in models.items()}
@@ -133,10 +100,6 @@ class Smp(Architecture):
         self.heads = self.by_task({task: heads[task] for task in self.tasks})
         self._vectors = frozenset(vectors)
         self.set_method(method)
-
-    @staticmethod
-    def _decoder(model: Any) -> nn.Module:
-        return _Decoder(model.decoder, model.segmentation_head)
 
     def encode(self, inputs: Tensor) -> Any:
         """Return the maps of all scales without the image, finest first; or the decoder's output."""
@@ -156,6 +119,11 @@ class Smp(Architecture):
         # SMP counts the image as the finest map
         features = [inputs, *shared] if self.split == "encoder" else shared
         return self.head(task)(features)
+
+
+def _own_decoder(model: Any) -> nn.Module:
+    """A task's decoder and segmentation head, if only the encoder is shared."""
+    return nn.Sequential(OrderedDict(decoder=model.decoder, head=model.segmentation_head))
 
 
 def _create(
@@ -195,8 +163,7 @@ def _load(encoder: nn.Module, path: str, in_channels: int, name: str) -> None:
         # SMP's encoders drop the classifier of a checkpoint themselves
         encoder.load_state_dict(state)
     except Exception as error:
-        known: MtlkitError = weights_error(f"encoder {name}", path, error)
-        raise known from error
+        raise weights_error(f"encoder {name}", path, error) from error
 
 
 def _input_channels(head: nn.Module) -> int:

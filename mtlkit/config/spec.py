@@ -19,7 +19,6 @@ meaning, as in ``hard_sharing(heads=mlp(50))``. The mapping form
 
 import ast
 import keyword
-import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -265,12 +264,10 @@ def _parse_mapping(spec: Mapping[str, Any]) -> Part:
 def _format_value(value: Any) -> str:
     if isinstance(value, str):
         return value if is_word(value) else repr(value)
-    if isinstance(value, bool) or value is None or isinstance(value, int):
+    if isinstance(value, int | None):
         return repr(value)
     if isinstance(value, float):
-        if math.isnan(value):
-            return "nan"
-        return repr(float(value))  # NumPy's too; inf and -inf are words of the grammar
+        return repr(float(value))  # NumPy's too; inf, -inf and nan are words of the grammar
     if isinstance(value, Mapping):
         items = (f"{_format_value(k)}: {_format_value(v)}" for k, v in value.items())
         return "{" + ", ".join(items) + "}"
