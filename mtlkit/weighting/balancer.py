@@ -7,7 +7,8 @@ from torch import Tensor
 from mtlkit.config import Choice, Ge, Gt, LogUniform, Lt, register_method
 from mtlkit.engine.gram import norms_of, safe_divide
 from mtlkit.method import GradientAggregator, State, Tasks
-from mtlkit.weighting._forms.numbers import Numbers, preference_of
+from mtlkit.weighting._forms.numbers import Numbers
+from mtlkit.weighting._forms.preference import preference_of
 
 
 @register_method("balancer")

@@ -23,7 +23,7 @@ class CAGrad(GradientAggregator):
     minimizes :math:`\langle G_w, G_0\rangle + c\,\|G_0\|\,\|G_w\|`. Only the Gram matrix is needed. The
     optimum is exact: a few non-negative least squares problems on the K x K matrix.
 
-    Length: K equal gradients g give (1 + c) g.
+    Update scale: K identical gradients g merge to (1 + c) g.
 
     Differences: nothing is rescaled afterward, as in the paper. LibMTL and the authors' image code
     divide by :math:`1 + c^2`; the latter also multiplies by K, to match the sum of the losses. Their

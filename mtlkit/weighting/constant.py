@@ -18,8 +18,8 @@ class Constant(GradientAggregator):
 
     The loss of each head has its factor too. The gradients are merged by the plain sum.
 
-    Length: K equal gradients g give :math:`\sum_k c_k\, g`, by default K g. The factor of a loss is
-    :math:`c_k`.
+    Update scale: K identical gradients g merge to :math:`\sum_k c_k\, g`, by default K g. The factor of
+    a loss is :math:`c_k`.
 
     Args:
         weights: finite numbers :math:`c_k`, one per task in task order, or a mapping from task names.

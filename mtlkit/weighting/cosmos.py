@@ -22,7 +22,7 @@ class COSMOS(PreferredScalarization):
     loss is smaller than its preference asks for. Where all losses are zero, the penalty has no
     gradient.
 
-    Length: at equal losses and an equal preference every loss has the factor 1/K.
+    Update scale: at equal losses and an equal preference every loss has the factor 1/K.
 
     Differences: the paper draws a new r for each batch and gives it to the network as an input, to
     learn the whole Pareto front; that is up to the model. Here r is fixed, or set before a step by

@@ -22,7 +22,7 @@ class CRMOGM(GradientAggregator):
     method needs what ``inner`` needs, and keeps and saves its state. A task's average starts at its
     first weight, and stands still while the task is absent.
 
-    Length: that of ``inner``; with the default, K equal gradients g give g.
+    Update scale: that of ``inner``; with the default, K identical gradients g merge to g.
 
     Differences: the paper lets :math:`\alpha` grow as the learning rate falls. Here it is constant;
     ``method.alpha`` may be set at any time. LibMTL does not have the method.

@@ -22,7 +22,7 @@ class DWA(GradientAggregator):
     whose older loss is zero. The losses should keep their sign. Steps without a task's labels do not
     count in its window.
 
-    Length: at equal rates every loss has the factor 1; the factors always sum to K.
+    Update scale: at equal rates every loss has the factor 1; the factors always sum to K.
 
     Differences: in the paper, the authors' code, LibMTL and TorchJD a window is an epoch. It is one here
     too under the :class:`~mtlkit.Trainer`, which knows how many batches an epoch has. In your own loop,

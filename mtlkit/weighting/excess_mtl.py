@@ -23,7 +23,7 @@ class ExcessMTL(SimplexWeights):
     loss but not its excess risk, so such a task does not take over. A task whose gradients were zero
     in its warm-up has the exponent zero.
 
-    Length: K equal gradients g give g.
+    Update scale: K identical gradients g merge to g.
 
     Differences: the paper's :math:`H_k` is AdaGrad's diagonal, a sum of squares per parameter and
     task. A feature's gradient belongs to one sample of one batch and has no counterpart in the next,

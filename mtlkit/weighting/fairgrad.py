@@ -28,8 +28,8 @@ class FairGrad(GradientAggregator):
     Where a positive combination of the gradients vanishes (a Pareto stationary point), the equation
     has no solution and d is zero.
 
-    Length: K equal gradients g give :math:`K^{1/(1+\alpha)}\, \|g\|^{-2\alpha/(1+\alpha)}\, g`. By
-    default that is :math:`\sqrt K\, g / \|g\|`.
+    Update scale: K identical gradients g merge to :math:`K^{1/(1+\alpha)}\,
+    \|g\|^{-2\alpha/(1+\alpha)}\, g`. By default that is :math:`\sqrt K\, g / \|g\|`.
 
     Differences: none in the equation. The authors and TorchJD minimize the squared residual, which is
     not convex, to a tolerance. The authors' code for supervised learning then multiplies d by K and

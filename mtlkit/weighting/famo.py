@@ -32,7 +32,7 @@ class FAMO(GradientAggregator):
     makes the total NaN. The total's gradient is that of f; its value is c, a weighted harmonic mean of
     the losses (where b is zero).
 
-    Length: at equal losses every loss has the factor 1/K in the first step; the factors always sum
+    Update scale: at equal losses every loss has the factor 1/K in the first step; the factors always sum
     to 1.
 
     Differences: the paper evaluates the losses of the same batch once more after the step, which is

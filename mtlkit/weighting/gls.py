@@ -19,7 +19,7 @@ class GLS(Scalarization):
     positive. A loss of zero takes no part in the step (the product would be zero, and its gradient
     undefined); a negative one makes the total NaN. ``geometric_mean`` is another name of it.
 
-    Length: at equal losses every loss has the factor 1/K.
+    Update scale: at equal losses every loss has the factor 1/K.
 
     Differences: the paper also proposes to raise the losses of focused tasks to a power; this is its
     plain form. LibMTL multiplies the losses themselves, which is NaN for many small ones. TorchJD, too,

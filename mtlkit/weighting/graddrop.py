@@ -25,7 +25,7 @@ class GradDrop(GradientAggregator):
     so the purer a sign, the more often it is kept. A coordinate is one feature of one sample:
     nothing is summed over the batch first. The merge needs whole gradients, not only the Gram matrix.
 
-    Length: K equal gradients g give K g.
+    Update scale: K identical gradients g merge to K g.
 
     Differences: the GradDrop paper's layer, and LibMTL's, multiply by the sign of the activation and
     sum over the batch before they take the purity. The RotoGrad paper's baseline, and TorchJD's, work

@@ -30,8 +30,8 @@ class GradNorm(GradientAggregator):
     ``stats.weights`` or ``balanced`` for the weights. An optimizer's weight decay pulls the parameter to
     zero, not the weights; give it none.
 
-    Length: K equal gradients g give K g in the first step; the weights always sum to the number of
-    tasks present.
+    Update scale: K identical gradients g merge to K g in the first step; the weights always sum to the
+    number of tasks present.
 
     Differences: as in the RotoGrad paper's comparison, the weights act on the gradients of the shared
     features, and each head follows its own loss. The GradNorm paper's total loss weighs the heads too.

@@ -29,7 +29,7 @@ class GradVac(GradientAggregator):
     turn at once, as rows of coefficients, in K - 1 rounds. A cosine that is below its average by no
     more than rounding is left alone, and a zero gradient takes no part.
 
-    Length: K equal gradients g give K g.
+    Update scale: K identical gradients g merge to K g.
 
     Differences: the paper keeps averages for every layer or other group of parameters, and treats
     these apart. Here there is one gradient per task, the paper's ``whole_model``, which is LibMTL's

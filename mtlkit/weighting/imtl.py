@@ -3,7 +3,7 @@
 ``imtl`` stands for ``imtl_l+imtl_g``: the losses are brought to one scale by learned factors (IMTL-L)
 and their gradients are merged with equal projections (IMTL-G).
 
-Length: every loss has the factor 1 at first; K equal gradients g give g.
+Update scale: every loss has the factor 1 at first; K identical gradients g merge to g.
 
 Differences: none from the paper. LibMTL's IMTL is the same pair; TorchJD has the halves apart.
 

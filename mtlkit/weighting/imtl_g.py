@@ -19,7 +19,7 @@ class IMTLG(GradientAggregator):
     be negative. A task whose gradient is zero takes no part. Where the gradients cancel so that the
     weights sum to zero (two opposite gradients), the merged gradient is zero.
 
-    Length: K equal gradients g give g.
+    Update scale: K identical gradients g merge to g.
 
     Differences: none from the paper where the gradients are independent. Where they are not, its system
     is singular; the pseudo-inverse of C is used, so that equal tasks share their weight. LibMTL inverts

@@ -20,7 +20,7 @@ class IMTLL(GradientAggregator):
 
     This is the loss part of IMTL; the gradient part is ``imtl_g``.
 
-    Length: every loss has the factor 1 at first.
+    Update scale: every loss has the factor 1 at first.
 
     Differences: none from the paper with its base a = e. LibMTL (in its IMTL) and TorchJD start at zero
     too. It is twice ``uw`` with :math:`s_k` negated, so both have the same optima, on different paths.

@@ -22,7 +22,7 @@ class Krum(GradientAggregator):
 
     and the ``n_selected`` tasks of lowest score are averaged (Multi-Krum; one is Krum).
 
-    Length: K equal gradients g give g.
+    Update scale: K identical gradients g merge to g.
 
     Differences: the paper selects among workers, of which some are adversarial; this selects among
     tasks. Tasks that tie for the last places share them, so that the order of the tasks does not matter:

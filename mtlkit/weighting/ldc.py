@@ -35,7 +35,8 @@ class LDC(GradientAggregator):
     authors' code, by one descent on the sum of both. Their weights are a linear layer and a softmax over
     the pooled features for NYUv2 and Cityscapes, clamped to [0.2, 0.8], and free numbers under a sigmoid
     for QM9 and CelebA; here they are free numbers under the softmax, as a method weighs losses without
-    their features. The losses are divided by the first ones always; the authors do so for NYUv2, up to a
+    their features. Where their weights do not sum to one, they divide the weighted sum by that sum, for
+    all but Cityscapes. The losses are divided by the first ones always; the authors do so for NYUv2, up to a
     common factor, and take logarithms as well for QM9. Their penalty for Cityscapes compares the losses
     without weights. LibMTL and TorchJD do not have the method.
 

@@ -16,7 +16,7 @@ class Mean(GradientAggregator):
     over the K tasks that are present. Only the shared layers see the factor: each head still follows its
     own loss in full.
 
-    Length: K equal gradients g give g. LibMTL's EW is not the mean but the sum.
+    Update scale: K identical gradients g merge to g. LibMTL's EW is not the mean but the sum.
 
     Example:
         >>> import torch, mtlkit

@@ -24,7 +24,7 @@ class MGDA(GradientAggregator):
     the weights are not unique (dependent gradients), the shortest vector is. A task whose gradient is
     zero is Pareto stationary, so then the merged gradient is zero.
 
-    Length: K equal gradients g give g.
+    Update scale: K identical gradients g merge to g.
 
     Differences: none from the paper, which has no :math:`c_k`; these are an option of the authors' code.
     The authors, LibMTL and TorchJD run Frank and Wolfe's method to a tolerance. LibMTL has the same

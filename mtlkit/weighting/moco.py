@@ -37,8 +37,8 @@ class MoCo(SimplexWeights):
     the batches' noise stays in its diagonal, where the paper's averages lose it; ``modo`` avoids that
     bias by other means.
 
-    Length: K equal gradients g give g at the features. With ``wrt=parameters`` they give :math:`\beta g`
-    in the first step, by default g/2, and approach g in later ones.
+    Update scale: K identical gradients g merge to g at the features. With ``wrt=parameters`` they merge
+    to :math:`\beta g` in the first step, by default g/2, and approach g in later ones.
 
     Differences: at the features, as described above. A step uses the new averages and the new weights,
     as in all published code. The authors' Office code projects onto the simplex, with twice the step

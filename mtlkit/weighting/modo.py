@@ -21,7 +21,7 @@ class MoDo(SimplexWeights):
     the batch that the features hold. Without an axis of samples (in ``combine``, with
     ``wrt=parameters``, for a single sample) the Gram matrix is used instead. At the start w is 1/K.
 
-    Length: K equal gradients g give g.
+    Update scale: K identical gradients g merge to g.
 
     Differences: the paper draws two batches for the products, and LibMTL a third for the step; here one
     batch serves for all. The authors' code applies the weights to the sum of both batches' gradients,

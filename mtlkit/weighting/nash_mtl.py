@@ -27,7 +27,7 @@ class NashMTL(GradientAggregator):
     gradient is zero gets weight zero. Where a positive combination of the gradients vanishes (a Pareto
     stationary point) the equation has no solution, and d is zero.
 
-    Length: :math:`\|d\| = \sqrt K` for all gradients; K equal gradients g give
+    Update scale: :math:`\|d\| = \sqrt K` for all gradients; K identical gradients g merge to
     :math:`\sqrt K\, g / \|g\|`.
 
     Differences: none from the paper's equation. The authors' code, LibMTL and TorchJD approach its

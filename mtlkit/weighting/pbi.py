@@ -23,7 +23,7 @@ class PBI(PreferredScalarization):
 
     A weight may be negative, where a loss is smaller than its preference asks for.
 
-    Length: at equal losses and an equal preference every loss has the factor :math:`1/\sqrt K`.
+    Update scale: at equal losses and an equal preference every loss has the factor :math:`1/\sqrt K`.
 
     Differences: none from the paper. On the preferred direction, where :math:`d_2` has no gradient, its
     subgradient zero is taken; TorchJD adds 1e-12 under the root, which changes small losses. LibMTL does

@@ -25,7 +25,7 @@ class PCD(GradientAggregator):
     solution is exact, as a least distance problem. If :math:`G_1` is zero, so is the merged gradient. If
     no vector satisfies all constraints, it is :math:`G_1`, as in the paper.
 
-    Length: K equal gradients g give g; the norm is always that of the primary gradient.
+    Update scale: K identical gradients g merge to g; the norm is always that of the primary gradient.
 
     Differences: none from the paper. The authors' code tries all sets of active constraints; it and
     TorchJD add 1e-8 to the average, so that small gradients are treated differently. Both have the same

@@ -22,7 +22,7 @@ class PCGrad(GradientAggregator):
     and the results are added (Algorithm 1 of the paper). The projections stay in the span of the task
     gradients, so the Gram matrix suffices: they are carried out on the coefficients.
 
-    Length: K equal gradients g give K g.
+    Update scale: K identical gradients g merge to K g.
 
     Differences: none from the paper. LibMTL and TorchJD add too. The authors' code discards its shuffle,
     so that its order is always that of the losses.

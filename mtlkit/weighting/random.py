@@ -18,7 +18,7 @@ class Random(GradientAggregator):
     This is RGW of the paper; its RLW, random weights of the losses, is ``rlw``. Every process draws the
     same weights, and a step that is not finite is drawn again.
 
-    Length: K equal gradients g give g.
+    Update scale: K identical gradients g merge to g.
 
     Differences: none from the paper. LibMTL's RGW and TorchJD's Random are the same.
 

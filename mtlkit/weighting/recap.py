@@ -27,7 +27,8 @@ class RECAP(GradientAggregator):
 
     Differences: the paper reweighs objectives of reinforcement learning and replayed supervised
     losses; the replay itself is a matter of the data. A quotient by a mean of zero is 1 for c and 0 for
-    i. The standard deviation divides by 2W. LibMTL and TorchJD do not have the method.
+    i. The standard deviation divides by 2W. No code of the authors was found to compare with. LibMTL and
+    TorchJD do not have the method.
 
     Args:
         window: W, number of losses in a window.

@@ -28,12 +28,14 @@ class ReLoBRaLo(GradientAggregator):
     Update scale: in the first step every loss has the factor 1; without absent tasks the factors always
     sum to K.
 
-    Differences: none in the equation; the values in the first two steps are those of the authors' code,
-    which adds 1e-12 to the references. LibMTL and TorchJD do not have the method.
+    Differences: none in the equation; the values in the first two steps are those of the authors' code.
+    That code adds 1e-12 to the references, and looks back to the losses of its second step, not of its
+    first. LibMTL and TorchJD do not have the method.
 
     Args:
         alpha: decay of the past weights. The authors' script has 0.999.
-        rho: probability of going on from the past weights; 1 never looks back.
+        rho: probability of going on from the past weights; 1, the default of the authors' script, never
+            looks back.
         temperature: :math:`\tau`; larger values make the weights more equal.
         seed: of the draws.
 

@@ -28,7 +28,7 @@ class SDMGrad(SimplexWeights):
     ``wrt=parameters``, for a single sample) the Gram matrix is used instead. The products are divided by
     the square of the mean norm, so that ``lr`` has no unit.
 
-    Length: K equal gradients g give g.
+    Update scale: K identical gradients g merge to g.
 
     Differences: the paper draws two batches for the products and a third for the step; here one batch
     serves for all. The authors' image code also draws three, but its three gradient buffers are one

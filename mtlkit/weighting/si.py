@@ -18,7 +18,7 @@ class SI(Scalarization):
     The gradient does not change when a loss is multiplied by a constant. The losses have to be
     positive: a loss of zero takes no part in the step, a negative one makes the total NaN.
 
-    Length: every loss L has the factor 1/L.
+    Update scale: every loss L has the factor 1/L.
 
     Differences: none from the paper's baseline. ``gls`` has the same direction; its length follows the
     losses' geometric mean. LibMTL and TorchJD do not have the method.

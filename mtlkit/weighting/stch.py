@@ -28,8 +28,8 @@ class STCH(PreferredScalarization):
     The losses have to be positive: a loss of zero takes no part in the step, a negative one makes the
     total NaN. With ``transform=none`` that holds for the warm-up alone.
 
-    Length: at equal losses L every loss has the factor 1/(K L) in the warm-up, and after it where the
-    :math:`n_k` are equal.
+    Update scale: at equal losses L every loss has the factor 1/(K L) in the warm-up, and after it where
+    the :math:`n_k` are equal.
 
     Differences: the paper's definition is on the losses as they are, ``transform=none``; its multi-task
     experiments, LibMTL and the default here use their logarithms. The paper's preferences

@@ -15,7 +15,7 @@ class Sum(GradientAggregator):
 
     ``method(features)`` may be left out; with it, the step's statistics are kept as for all others.
 
-    Length: K equal gradients g give K g. LibMTL's EW is this sum.
+    Update scale: K identical gradients g merge to K g. LibMTL's EW is this sum.
 
     Example:
         >>> import torch, mtlkit

@@ -18,7 +18,7 @@ class TrimmedMean(GradientAggregator):
     where :math:`G_{(1)} \le \dots \le G_{(K)}` are one coordinate's values in order. No weight per task
     gives this, so whole gradients are merged. At the features a coordinate is that of one sample.
 
-    Length: K equal gradients g give g.
+    Update scale: K identical gradients g merge to g.
 
     Differences: the paper trims gradients of workers, of which some are adversarial; TorchJD, and
     mtlkit, trim those of tasks. With too few tasks for the ``trim`` (in a batch without the labels of

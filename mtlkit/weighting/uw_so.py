@@ -23,8 +23,8 @@ class UWSO(GradientAggregator):
 
     Update scale: at equal losses every loss has the factor 1/K; the factors always sum to 1.
 
-    Differences: none from the paper, which tunes T for each data set and names no default. LibMTL and
-    TorchJD do not have the method.
+    Differences: none from the paper, which tunes T for each data set and names no default. No code of
+    the authors was found to compare with. LibMTL and TorchJD do not have the method.
 
     Args:
         temperature: T, in one divided by the unit of the losses; larger values make the weights more

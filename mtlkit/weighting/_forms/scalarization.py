@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from mtlkit.method import GradientAggregator, State, Tasks
-from mtlkit.weighting._forms.numbers import Numbers, preference_of
+from mtlkit.weighting._forms.numbers import Numbers
+from mtlkit.weighting._forms.preference import preference_of
 
 
 class Scalarization(GradientAggregator):
