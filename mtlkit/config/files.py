@@ -31,7 +31,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file in one piece."""
+    """Write a text file, all of it or nothing."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

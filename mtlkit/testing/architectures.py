@@ -170,7 +170,7 @@ def _merging_touches_shared_parameters_alone(case: Case) -> None:
 
 
 def _missing_task(case: Case) -> None:
-    """A batch without labels of one task trains the others and leaves that task's parameters alone."""
+    """A batch without labels of one task trains the others and none of that task's parameters."""
     method = merging_method(case.build())
     for absent in case.build().tasks:
         net = case.build(method)

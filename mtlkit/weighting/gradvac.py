@@ -27,7 +27,7 @@ class GradVac(GradientAggregator):
     :math:`\hat\phi_{ij} \leftarrow (1 - \beta)\hat\phi_{ij} + \beta \phi`. The results are added.
     Averages start at zero, so the first step is PCGrad. Only the Gram matrix is needed: all K gradients
     turn at once, as rows of coefficients, in K - 1 rounds. A cosine that is below its average by no
-    more than rounding is left alone, and a zero gradient takes no part.
+    more than rounding is unchanged, and a zero gradient takes no part.
 
     Update scale: K identical gradients g merge to K g.
 

@@ -36,9 +36,9 @@ class LDC(GradientAggregator):
     the pooled features for NYUv2 and Cityscapes, clamped to [0.2, 0.8], and free numbers under a sigmoid
     for QM9 and CelebA; here they are free numbers under the softmax, as a method weighs losses without
     their features. Where their weights do not sum to one, they divide the weighted sum by that sum, for
-    all but Cityscapes. The losses are divided by the first ones always; the authors do so for NYUv2, up to a
-    common factor, and take logarithms as well for QM9. Their penalty for Cityscapes compares the losses
-    without weights. LibMTL and TorchJD do not have the method.
+    all but Cityscapes. The losses are divided by the first ones always; the authors do so for NYUv2, up
+    to a common factor, and take logarithms as well for QM9. Their penalty for Cityscapes compares the
+    losses without weights. LibMTL and TorchJD do not have the method.
 
     Args:
         penalty: :math:`\lambda`. 0.01 to 0.1 in the authors' scripts; above 0.5 the factor of a loss may

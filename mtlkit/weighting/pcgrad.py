@@ -13,7 +13,7 @@ from mtlkit.method import GradientAggregator, State, Tasks
 
 @register_method("pcgrad")
 class PCGrad(GradientAggregator):
-    r"""Drop from each task's gradient what conflicts with the others.
+    r"""Remove from each task's gradient what conflicts with the others.
 
     For every task i, starting from :math:`g = G_i`, and every other task j in random order
 
@@ -54,11 +54,11 @@ class PCGrad(GradientAggregator):
         """Coefficients of the task gradients in the sum of the projected ones."""
         exact = gram.double()
         turns = random_orders(self.seed, state.draws, len(gram)).T  # (K - 1, K): onto whom, by turn
-        shares = safe_divide(exact, exact.diagonal())  # of G_j in G_i, as a projection finds them
+        coef = safe_divide(exact, exact.diagonal())  # <G_i, G_j> / |G_j|^2
         # row i belongs to the gradient of task i as it is projected
-        left, dropped = shares, torch.zeros_like(exact)
+        current, removed = coef, torch.zeros_like(exact)
         for others in turns[..., None]:  # (K, 1)
-            conflict = left.gather(1, others).clamp_max(0)
-            dropped.scatter_(1, others, conflict)
-            left = torch.addcmul(left, conflict, shares[others[:, 0]], value=-1)
-        return 1 - dropped.sum(dim=0), state.replace(draws=state.draws + 1)
+            conflict = current.gather(1, others).clamp_max(0)
+            removed.scatter_(1, others, conflict)
+            current = torch.addcmul(current, conflict, coef[others[:, 0]], value=-1)
+        return 1 - removed.sum(dim=0), state.replace(draws=state.draws + 1)

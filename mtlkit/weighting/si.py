@@ -36,7 +36,7 @@ class SI(Scalarization):
     idea = "Equal shares: no task dominates by its size"
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """Inverse losses; NaN for a task without a logarithm, which leaves the others alone."""
+        """Inverse losses; NaN for a loss without a logarithm; the others are unaffected."""
         _, slopes = self.scalarize(losses, state)
         return torch.where(losses < 0, torch.nan, slopes), state
 
