@@ -66,18 +66,18 @@ class GradVac(GradientAggregator):
         super().__init__(tasks, **common)
         self.beta = beta
         self.seed = seed
-        self.add_state("goals", 0.0, per="pair")
+        self.add_state("phi_hat", 0.0, per="pair")
         self.add_state("draws", 0, per="all")
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Coefficients of the task gradients in the sum of the turned ones."""
         norms, unit = norms_of(gram), cosine_matrix(gram)
         turns = random_orders(self.seed, state.draws, len(gram)).T  # (K - 1, K): to whom, by turn
-        goals, limits = state.goals, state.goals - eps_of(gram)
+        phi_hat = state.phi_hat  # moving averages of the cosines
         meets = torch.outer(norms, norms) > 0
-        slopes = _cotangents(goals)
-        able = meets & slopes.isfinite()  # no move reaches a cosine of one
-        floors = torch.where(able, _cotangents(limits), -torch.inf)
+        target = _cotangents(phi_hat)
+        able = meets & target.isfinite()  # no move reaches a cosine of one
+        lowest = torch.where(able, _cotangents(phi_hat - eps_of(gram)), -torch.inf)
         # row i belongs to the gradient of task i as it turns, in units of its first norm
         products, squares = unit, unit.diagonal()[:, None]
         moves, seen = torch.zeros_like(unit), torch.zeros_like(unit)
@@ -86,15 +86,15 @@ class GradVac(GradientAggregator):
             rest = torch.addcmul(squares, along, along, value=-1).clamp_min(0)
             across = rest.sqrt()
             seen.scatter_(1, others, safe_divide(along, torch.hypot(along, across)))
-            turned = slopes.gather(1, others) * across
-            turned = torch.where(along < floors.gather(1, others) * across, turned, along)
+            turned = target.gather(1, others) * across
+            turned = torch.where(along < lowest.gather(1, others) * across, turned, along)
             move = turned - along
             moves.scatter_(1, others, move)
             products = torch.addcmul(products, move, unit[others[:, 0]])
             squares = torch.addcmul(rest, turned, turned)
         weights = 1 + safe_divide(norms @ moves, norms)
-        goals = torch.where(meets, goals.lerp(seen, self.beta), goals)
-        return weights, state.replace(goals=goals, draws=state.draws + 1)
+        phi_hat = torch.where(meets, phi_hat.lerp(seen, self.beta), phi_hat)
+        return weights, state.replace(phi_hat=phi_hat, draws=state.draws + 1)
 
 
 def _cotangents(cosines: Tensor) -> Tensor:
