@@ -8,8 +8,8 @@ from torch import Tensor
 from mtlkit.config import Ge, LogUniform, register_method
 from mtlkit.engine.gram import safe_divide
 from mtlkit.method import GradientAggregator, State, Tasks
+from mtlkit.weighting._forms.losses import log_losses
 from mtlkit.weighting._forms.numbers import Numbers, per_task
-from mtlkit.weighting._forms.scalarization import log_losses
 
 _BETAS = (0.9, 0.999)
 _EPS = 1e-8

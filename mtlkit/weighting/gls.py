@@ -5,7 +5,8 @@ from torch import Tensor
 
 from mtlkit.config import methods, register_method
 from mtlkit.method import State
-from mtlkit.weighting._forms.scalarization import Scalarization, log_losses
+from mtlkit.weighting._forms.losses import log_losses
+from mtlkit.weighting._forms.scalarization import Scalarization
 
 
 @register_method("gls")

@@ -8,6 +8,7 @@ from torch import Tensor
 from mtlkit.config import Choice, Ge, Gt, LogUniform, register_method
 from mtlkit.engine.gram import safe_divide
 from mtlkit.method import GradientAggregator, State, Tasks
+from mtlkit.weighting._forms.losses import relative_losses, softmax_weights
 
 
 @register_method("recap")
@@ -72,10 +73,10 @@ class RECAP(GradientAggregator):
         """Softmax of the two signals, times the number of tasks present."""
         history = state.history  # (P, 2W), the newest loss last
         older, newer = history.unflatten(1, (2, self.window)).mean(dim=2).unbind(dim=1)
-        c = torch.where(newer == 0, 1.0, safe_divide(older, newer))
+        c = relative_losses(older, newer)
         i = safe_divide(history.std(dim=1, correction=0), newer + older)
         known = state.seen >= 2 * self.window
         signal = torch.where(known, c + i, 1.0)
-        weights = len(losses) * (signal / self.temperature).softmax(dim=0)
+        weights = softmax_weights(signal, self.temperature)
         moved = torch.cat([history[:, 1:], losses.double()[:, None]], dim=1)
         return weights, state.replace(history=moved, seen=state.seen + 1)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from mtlkit.config import Choice, Ge, Gt, Le, LogUniform, register_method
-from mtlkit.engine.gram import safe_divide
 from mtlkit.engine.randomness import uniform
 from mtlkit.method import GradientAggregator, State, Tasks
+from mtlkit.weighting._forms.losses import relative_losses, softmax_weights
 
 
 @register_method("relobralo")
@@ -100,5 +100,4 @@ class ReLoBRaLo(GradientAggregator):
 
     def _balanced(self, losses: Tensor, references: Tensor) -> Tensor:
         """Softmax of the ratios, times the number of tasks present."""
-        ratios = torch.where(references == 0, 1.0, safe_divide(losses, references))
-        return len(losses) * (ratios / self.temperature).softmax(dim=0)
+        return softmax_weights(relative_losses(losses, references), self.temperature)

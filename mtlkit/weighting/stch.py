@@ -8,7 +8,8 @@ from torch import Tensor
 from mtlkit.config import Ge, Gt, LogUniform, register_method
 from mtlkit.engine.gram import safe_divide
 from mtlkit.method import State, Tasks
-from mtlkit.weighting._forms.scalarization import PreferredScalarization, log_losses
+from mtlkit.weighting._forms.losses import log_losses
+from mtlkit.weighting._forms.scalarization import PreferredScalarization
 
 
 @register_method("stch")

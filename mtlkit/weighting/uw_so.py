@@ -8,6 +8,7 @@ from torch import Tensor
 from mtlkit.config import Gt, LogUniform, register_method
 from mtlkit.engine.gram import safe_divide
 from mtlkit.method import GradientAggregator, State, Tasks
+from mtlkit.weighting._forms.losses import inverse_losses
 
 
 @register_method("uw_so")
@@ -56,9 +57,8 @@ class UWSO(GradientAggregator):
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
         """Softmax over the losses that are not zero."""
-        exact = torch.where(losses < 0, torch.nan, losses.double())
-        inverse = safe_divide(torch.ones_like(exact), exact)
-        active = exact != 0
-        shifted = torch.where(active, (inverse - inverse.max()) / self.temperature, -torch.inf)
+        inverse = inverse_losses(losses)
+        shifted = (inverse - inverse.max()) / self.temperature
+        shifted = torch.where(losses == 0, -torch.inf, shifted)
         shares = shifted.exp()
         return safe_divide(shares, shares.sum()), state
