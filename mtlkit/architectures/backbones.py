@@ -39,11 +39,6 @@ def register_backbone(name: str) -> Callable[[T], T]:
     return decorate
 
 
-def list_backbones() -> list[str]:
-    """Return the names of the backbones that are not timm's."""
-    return sorted(_BACKBONES)
-
-
 def build_backbone(
     backbone: Any,
     *,
@@ -136,7 +131,9 @@ def _build_timm(part: Part, forced: Mapping[str, Any]) -> tuple[nn.Module, Featu
     if not name:
         raise SpecError("name the timm model: 'timm.resnet18', or timm(name='hf-hub:...')")
     if ":" not in name and not timm.is_model(name):
-        raise _unknown_timm(timm, name)
+        error = unknown_name("timm model", name, timm.list_models())
+        near = str(error).partition(" known: ")[0]  # more than a thousand names would bury the hint
+        raise UnknownNameError(f"{near} timm.list_models() lists all of them")
     options |= forced
     if not options.get("features_only"):
         options.setdefault("num_classes", 0)
@@ -155,13 +152,6 @@ def _expected_channels(model: nn.Module) -> int | None:
     if hasattr(info, "channels"):
         return int(info.channels()[-1])
     return getattr(model, "num_features", None)
-
-
-def _unknown_timm(timm: Any, name: str) -> UnknownNameError:
-    error = unknown_name("timm model", name, timm.list_models())
-    # more than a thousand names would bury the hint
-    near = str(error).partition(" known: ")[0]
-    return UnknownNameError(f"{near} timm.list_models() lists all of them")
 
 
 def _create_timm(timm: Any, name: str, options: dict[str, Any]) -> nn.Module:

@@ -65,21 +65,36 @@ class Smp(Architecture):
         if part.arguments:
             raise SpecError(f"options of decoder {name} are key=value, not {part.arguments[0]!r}")
         encoder_name = f"tu-{encoder[5:]}" if encoder.startswith("timm.") else encoder
+        from_timm = encoder_name.startswith("tu-")
+        known = smp.encoders.get_encoder_names()
+        if not from_timm and encoder not in known:
+            raise unknown_name("encoder of smp", encoder, [*known, "timm.<model>"])
         weights: str | bool | None = None
         if pretrained and not checkpoint_path:
             weights = "imagenet" if pretrained is True else pretrained
+            weights = True if from_timm else weights
 
         def build(weights: str | bool | None, classes: int) -> Any:
-            return _create(smp, name, encoder_name, weights, in_channels, classes, part.options)
+            try:
+                return smp.create_model(
+                    name,
+                    encoder_name=encoder_name,
+                    encoder_weights=weights,
+                    in_channels=in_channels,
+                    classes=classes,
+                    **part.options,
+                )
+            except Exception as error:  # downloads fail in as many ways as there are libraries
+                if weights is None or isinstance(error, TypeError):
+                    raise SpecError(f"smp cannot make {name} on {encoder}: {error}") from error
+                raise weights_error(f"encoder {encoder}", None, error) from error
 
-        models = {}
         for task in vectors:
             self.check_task(task)
         maps = [task for task in self.tasks if task not in vectors]
         if not maps:
             raise SpecError("smp is for maps, but all tasks are among vectors; take hard_sharing")
-        for task in maps:
-            models[task] = build(weights if task == maps[0] else None, self.outputs[task])
+        models = {task: build(weights if task == maps[0] else None, self.outputs[task]) for task in maps}
         first = models[maps[0]]
         self.split = split
         self.encoder = first.encoder
@@ -124,35 +139,6 @@ class Smp(Architecture):
 def _own_decoder(model: Any) -> nn.Module:
     """A task's decoder and segmentation head, if only the encoder is shared."""
     return nn.Sequential(OrderedDict(decoder=model.decoder, head=model.segmentation_head))
-
-
-def _create(
-    smp: Any,
-    decoder: str,
-    encoder: str,
-    weights: str | bool | None,
-    in_channels: int,
-    classes: int,
-    options: Mapping[str, Any],
-) -> Any:
-    known = smp.encoders.get_encoder_names()
-    if not encoder.startswith("tu-") and encoder not in known:
-        raise unknown_name("encoder of smp", encoder, [*known, "timm.<model>"])
-    if encoder.startswith("tu-") and weights is not None:
-        weights = True
-    try:
-        return smp.create_model(
-            decoder,
-            encoder_name=encoder,
-            encoder_weights=weights,
-            in_channels=in_channels,
-            classes=classes,
-            **options,
-        )
-    except Exception as error:  # downloads fail in as many ways as there are libraries
-        if weights is None or isinstance(error, TypeError):
-            raise SpecError(f"smp cannot make {decoder} on {encoder}: {error}") from error
-        raise weights_error(f"encoder {encoder}", None, error) from error
 
 
 def _load(encoder: nn.Module, path: str, in_channels: int, name: str) -> None:

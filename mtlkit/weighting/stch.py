@@ -8,7 +8,7 @@ from torch import Tensor
 from mtlkit.config import Ge, Gt, LogUniform, register_method
 from mtlkit.engine.gram import safe_divide
 from mtlkit.method import State, Tasks
-from mtlkit.weighting._forms.losses import log_losses
+from mtlkit.weighting._forms.losses import inverse_losses, log_losses
 from mtlkit.weighting._forms.scalarization import PreferredScalarization
 
 
@@ -85,7 +85,7 @@ class STCH(PreferredScalarization):
         nadir = torch.where(known, state.nadir_sums / counted, 1.0)
         exact = losses.double()
         logs, active = log_losses(losses)
-        log_slopes = preference * safe_divide(torch.ones_like(exact), exact)
+        log_slopes = preference * inverse_losses(losses)
         if self.transform == "log":
             values, slopes = preference * (logs - nadir.log()), log_slopes
             values = torch.where(active, values, -torch.inf)
