@@ -145,7 +145,7 @@ class Pretrained(ModelHubMixin, library_name="mtlkit", tags=["multi-task-learnin
             )
         check_format(config, model_id)
         network = rebuild(config)
-        if not isinstance(network, cls):
+        if not issubclass(type(network), cls):  # not isinstance, which would narrow its type
             raise SpecError(
                 f"{model_id} holds {type(network).__name__}, not {cls.__name__}; "
                 "mtlkit.Architecture.from_pretrained takes any"

@@ -27,8 +27,6 @@ from typing import Any, TypeAlias
 
 from mtlkit.errors import SpecError, shorten
 
-SpecLike: TypeAlias = "str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Part"
-
 _MAX_LENGTH = 10_000
 _MAX_DEPTH = 50
 _MAX_CALLS = 8
@@ -55,6 +53,9 @@ class Part:
 
     def __str__(self) -> str:
         return format_spec([self])
+
+
+SpecLike: TypeAlias = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Part
 
 
 def parse_spec(spec: SpecLike) -> list[Part]:
