@@ -6,8 +6,6 @@ classifier; options are timm's own. ``features_only=True`` gives the list of map
 first, whatever the model.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,10 +14,11 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from mtlkit.architectures.features import Features, declared_features, last_leaf, measure
-from mtlkit.architectures.heads import layer_sizes, make_mlp
-from mtlkit.config.registry import option_names
+from mtlkit.architectures.heads import layer_sizes, make_mlp, pooled
+from mtlkit.config.extras import import_extra
+from mtlkit.config.registry import check_names, option_names
 from mtlkit.config.spec import Part, parse_call
-from mtlkit.errors import MissingExtraError, MtlkitError, SpecError, UnknownNameError, unknown_name
+from mtlkit.errors import MtlkitError, SpecError, UnknownNameError, unknown_name
 
 T = TypeVar("T", bound=Callable[..., nn.Module])
 
@@ -38,11 +37,6 @@ def register_backbone(name: str) -> Callable[[T], T]:
         return factory
 
     return decorate
-
-
-def list_backbones() -> list[str]:
-    """Return the names of the backbones that are not timm's."""
-    return sorted(_BACKBONES)
 
 
 def build_backbone(
@@ -65,8 +59,7 @@ def build_backbone(
     elif isinstance(backbone, str | Mapping | Part):
         part = parse_call(backbone)
         if part.name == "timm" or part.name.startswith("timm."):
-            module, found = _build_timm(part, forced)
-            return module, found
+            return _build_timm(part, forced)
         module = _build_own(part, input_size)
     else:
         raise SpecError(
@@ -84,12 +77,9 @@ def _build_own(part: Part, input_size: Any) -> nn.Module:
     factory = _BACKBONES.get(part.name)
     if factory is None:
         raise unknown_name("backbone", part.name, [*_BACKBONES, "timm.<model>"])
-    known = option_names(factory)
-    for key in part.options:
-        if key not in known:
-            raise unknown_name(f"option of backbone {part.name}", key, known)
+    check_names(factory, part.options, of=f"backbone {part.name}")
     options = dict(part.options)
-    if "input_size" in known and input_size is not None:
+    if "input_size" in option_names(factory) and input_size is not None:
         options.setdefault("input_size", input_size)
     try:
         return factory(*part.arguments, **options)
@@ -125,7 +115,7 @@ class ChannelsFirst(nn.Module):
         self.model = model
 
     def forward(self, x: Tensor) -> Any:
-        """The features of the wrapped model, the last of them if there are several."""
+        """Return the model's features with channels first."""
         output = self.model(x)
         if isinstance(output, list | tuple):
             return [level.permute(0, 3, 1, 2) for level in output]
@@ -133,7 +123,7 @@ class ChannelsFirst(nn.Module):
 
 
 def _build_timm(part: Part, forced: Mapping[str, Any]) -> tuple[nn.Module, Features]:
-    timm = _import_timm()
+    timm = import_extra("timm", "a timm backbone")
     options = dict(part.options)
     name = part.name.partition(".")[2] or options.pop("name", "")
     if part.arguments:
@@ -141,16 +131,18 @@ def _build_timm(part: Part, forced: Mapping[str, Any]) -> tuple[nn.Module, Featu
     if not name:
         raise SpecError("name the timm model: 'timm.resnet18', or timm(name='hf-hub:...')")
     if ":" not in name and not timm.is_model(name):
-        raise _unknown_timm(timm, name)
+        error = unknown_name("timm model", name, timm.list_models())
+        near = str(error).partition(" known: ")[0]  # more than a thousand names would bury the hint
+        raise UnknownNameError(f"{near} timm.list_models() lists all of them")
     options |= forced
     if not options.get("features_only"):
         options.setdefault("num_classes", 0)
     model = _create_timm(timm, name, options)
-    found = _measure_timm(model, options)
+    found = measure_timm(model, options)
     expected = _expected_channels(model)
     if found.kind == "map" and found.shape is not None and found.dim != expected == found.shape[-1]:
         model = ChannelsFirst(model)
-        found = _measure_timm(model, options)
+        found = measure_timm(model, options)
     # the other axes of a map depend on the size of the image that was tried
     return model, found if found.kind == "vector" else replace(found, shape=None)
 
@@ -160,21 +152,6 @@ def _expected_channels(model: nn.Module) -> int | None:
     if hasattr(info, "channels"):
         return int(info.channels()[-1])
     return getattr(model, "num_features", None)
-
-
-def _import_timm() -> Any:
-    try:
-        import timm
-    except ImportError:
-        raise MissingExtraError("timm", "vision", "a timm backbone") from None
-    return timm
-
-
-def _unknown_timm(timm: Any, name: str) -> UnknownNameError:
-    error = unknown_name("timm model", name, timm.list_models())
-    # more than a thousand names would bury the hint
-    near = str(error).partition(" known: ")[0]
-    return UnknownNameError(f"{near} timm.list_models() lists all of them")
 
 
 def _create_timm(timm: Any, name: str, options: dict[str, Any]) -> nn.Module:
@@ -207,7 +184,7 @@ def _create_timm(timm: Any, name: str, options: dict[str, Any]) -> nn.Module:
 
 
 def weights_error(model: str, path: Any, error: Exception) -> MtlkitError:
-    """The error for weights that could not be loaded, from a file or the network."""
+    """Make the error for weights that could not be loaded, from a file or the network."""
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     if path:
         return SpecError(f"the weights of {model} could not be read from {str(path)!r} ({reason})")
@@ -217,7 +194,8 @@ def weights_error(model: str, path: Any, error: Exception) -> MtlkitError:
     )
 
 
-def _measure_timm(model: nn.Module, options: Mapping[str, Any]) -> Features:
+def measure_timm(model: nn.Module, options: Mapping[str, Any]) -> Features:
+    """Find the features of a timm model, or of one that was cut into stages."""
     channels = int(options.get("in_chans", 3))
     config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None) or {}
     default = tuple(config.get("input_size", (3, 224, 224)))[1:]
@@ -234,7 +212,7 @@ def _measure_timm(model: nn.Module, options: Mapping[str, Any]) -> Features:
 
 
 def vector_size(found: Features | None, of: str) -> int:
-    """Number of features; an error if it is unknown."""
+    """Return the number of features, or raise an error if it is unknown."""
     if found is None:
         raise SpecError(
             f"{of} needs the number of features, which the backbone does not declare; give the option "
@@ -244,6 +222,5 @@ def vector_size(found: Features | None, of: str) -> int:
 
 
 def as_vector(features: Any) -> Tensor:
-    """(B, d): tokens and maps are averaged; of a pyramid, the last level."""
-    leaf = last_leaf(features)
-    return leaf if leaf.dim() == 2 else leaf.mean(1) if leaf.dim() == 3 else leaf.mean((2, 3))
+    """Return (B, d): the mean of tokens or maps; of a pyramid, the last level."""
+    return pooled(last_leaf(features), "avg")

@@ -1,18 +1,17 @@
 """The abstract :class:`Architecture`: a shared part, a fork, and one part per task."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from mtlkit.architectures.features import Features
 from mtlkit.architectures.saving import Pretrained
+from mtlkit.config import methods
 from mtlkit.config.names import task_names
-from mtlkit.config.registry import methods
+from mtlkit.config.registry import check_options
 from mtlkit.config.spec import Part, format_spec
 from mtlkit.engine.features import flatten_features
 from mtlkit.errors import SpecError, UsageError, unknown_name
@@ -122,6 +121,12 @@ class Architecture(Pretrained, nn.Module, ABC):
     extra_capacity: Mapping[str, Any] | None = None
     """Options of :func:`~mtlkit.architectures.capacity.add_capacity`, if it was called."""
 
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Check the options, so that a class refuses what its config string does."""
+        check_options(cls, options)
+        made: Self = super().__new__(cls, *args, **options)
+        return made
+
     def __init__(
         self,
         tasks: Tasks,
@@ -134,7 +139,8 @@ class Architecture(Pretrained, nn.Module, ABC):
         self.tasks = tuple(self.outputs)
         self.multi_input = multi_input
         self._keys = _module_keys(self.tasks)
-        self._auxiliary = _AuxiliaryTerm()
+        self._auxiliary: Tensor | None = None
+        self._records_auxiliary = False
         self._seen: tuple[torch.Size, torch.dtype] | None = None
 
     # What a subclass overrides
@@ -175,7 +181,8 @@ class Architecture(Pretrained, nn.Module, ABC):
 
     def add_auxiliary(self, term: Tensor) -> None:
         """Add a term to :meth:`auxiliary_loss`, from within a forward pass."""
-        self._auxiliary.add(term)
+        if self._records_auxiliary:
+            self._auxiliary = term if self._auxiliary is None else self._auxiliary + term
 
     def set_method(self, method: MethodLike) -> None:
         """Use another method; one that rotates is given the size of the features.
@@ -208,7 +215,7 @@ class Architecture(Pretrained, nn.Module, ABC):
         """Return predictions by task name."""
         if isinstance(inputs, Tensor) and not torch.compiler.is_compiling():
             self._seen = (inputs.shape[1:], inputs.dtype)
-        self._auxiliary.begin(self.training and torch.is_grad_enabled())
+        self._begin(records_auxiliary=self.training and torch.is_grad_enabled())
         if self.multi_input:
             return self._forward_each(inputs)
         views = self._fork(self.encode(inputs))
@@ -219,7 +226,7 @@ class Architecture(Pretrained, nn.Module, ABC):
     def forward_only(self, task: str, inputs: Any) -> Any:
         """Return the prediction of one task; gradients pass the fork as they pass any layer."""
         self.check_task(task)
-        self._auxiliary.begin(False)
+        self._begin(records_auxiliary=False)
         training = self.method.training
         self.method.training = False
         try:
@@ -228,7 +235,7 @@ class Architecture(Pretrained, nn.Module, ABC):
             self.method.training = training
         return self.predict(task, view, inputs)
 
-    def only(self, task: str) -> SingleTask:
+    def only(self, task: str) -> "SingleTask":
         """Return a module that computes only this task's prediction, with the same weights."""
         return SingleTask(self, self.check_task(task))
 
@@ -260,7 +267,8 @@ class Architecture(Pretrained, nn.Module, ABC):
 
         Each term is returned once: a second call returns None until the next forward pass.
         """
-        return self._auxiliary.take()
+        term, self._auxiliary = self._auxiliary, None
+        return term
 
     @property
     def example_input(self) -> Tensor | None:
@@ -274,7 +282,15 @@ class Architecture(Pretrained, nn.Module, ABC):
         drawn = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
         return drawn.to(device, dtype)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the auxiliary loss out of copies: it belongs to the graph of one forward pass."""
+        return {**self.__dict__, "_auxiliary": None}
+
     # How a pass is made
+
+    def _begin(self, *, records_auxiliary: bool) -> None:
+        self._records_auxiliary = records_auxiliary
+        self._auxiliary = None
 
     def _fork(self, shared: Any) -> Sequence[Any]:
         return self.method(shared) if self.forks else [shared] * len(self.tasks)
@@ -332,32 +348,6 @@ class SingleTask(nn.Module):
         """Return the prediction of the task."""
         prediction = self.architecture.forward_only(self.task, inputs)
         return {self.task: prediction} if self.named else prediction
-
-
-class _AuxiliaryTerm:
-    """The sum of the auxiliary terms of one forward pass; not copied or saved with the module."""
-
-    def __init__(self) -> None:
-        self._recording = False
-        self._term: Tensor | None = None
-
-    def begin(self, recording: bool) -> None:
-        self._recording = recording
-        self._term = None
-
-    def add(self, term: Tensor) -> None:
-        if self._recording:
-            self._term = term if self._term is None else self._term + term
-
-    def take(self) -> Tensor | None:
-        term, self._term = self._term, None
-        return term
-
-    def __deepcopy__(self, memo: Any) -> _AuxiliaryTerm:
-        return _AuxiliaryTerm()
-
-    def __reduce__(self) -> Any:
-        return _AuxiliaryTerm, ()
 
 
 def _by_channel(part: Part) -> Part:

@@ -1,7 +1,5 @@
 """Rotations as ordinary parameters: the paper's baselines "with R_k", with RotoGrad's capacity."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

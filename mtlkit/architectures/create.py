@@ -1,7 +1,5 @@
 """Make an architecture from its config string."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -1,9 +1,7 @@
 """Cross-stitch networks: one network per task, whose features are mixed between stages."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +9,7 @@ from torch import Tensor, nn
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.heads import build_heads
 from mtlkit.architectures.stages import build_stages, join_streams, joint_features, split_streams
-from mtlkit.config.registry import register_architecture
-from mtlkit.errors import SpecError
+from mtlkit.config import Gt, Le, register_architecture
 
 
 class _Stitch(nn.Module):
@@ -66,15 +63,13 @@ class CrossStitch(Architecture):
         *,
         backbone: Any = "timm.resnet18",
         heads: Any = "linear",
-        same: float = 0.9,
+        same: Annotated[float, Gt(0), Le(1)] = 0.9,
         fork: Literal["none", "streams"] = "none",
         input_size: int | Sequence[int] | None = None,
         method: MethodLike = "sum",
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if not 0 < same <= 1:
-            raise SpecError(f"same of cross_stitch must be above 0 and at most 1, not {same}")
         count = len(self.tasks)
         nets, found = build_stages(backbone, count, input_size)
         self.nets = self.by_task(dict(zip(self.tasks, nets, strict=True)))

@@ -1,16 +1,14 @@
 """DSelect-k: a mixture of experts whose gates select k of them, differentiably."""
 
-from __future__ import annotations
-
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from mtlkit.architectures.base import MethodLike, Tasks
-from mtlkit.architectures.experts import MixtureOfExperts, check_count, mix, run_experts
+from mtlkit.architectures.experts import MixtureOfExperts, mix, run_experts
 from mtlkit.architectures.features import Features
-from mtlkit.config.registry import register_architecture
+from mtlkit.config import Ge, Gt, register_architecture
 from mtlkit.errors import SpecError
 
 
@@ -100,22 +98,17 @@ class DSelectK(MixtureOfExperts):
         self,
         tasks: Tasks,
         *,
-        experts: int = 4,
-        k: int = 2,
+        experts: Annotated[int, Ge(1)] = 4,
+        k: Annotated[int, Ge(1)] = 2,
         gate: Literal["static", "input"] = "static",
-        gamma: float = 1.0,
-        entropy: float = 0.01,
+        gamma: Annotated[float, Gt(0)] = 1.0,
+        entropy: Annotated[float, Ge(0)] = 0.01,
         method: MethodLike = "sum",
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        check_count(self.name, "experts", experts)
-        if not 1 <= k <= experts:
+        if k > experts:
             raise SpecError(f"k of dselect_k must be 1 to {experts} (the number of experts), not {k}")
-        if gamma <= 0 or entropy < 0:
-            raise SpecError(
-                f"dselect_k needs gamma above 0 and entropy 0 or more, not {gamma} and {entropy}"
-            )
         self.entropy = entropy
         self.gate_kind = gate
         self.experts = self.make_experts(experts)

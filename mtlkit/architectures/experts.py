@@ -1,7 +1,5 @@
 """Common parts of mixtures of experts: backbone, experts, mixing."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -121,9 +119,3 @@ def mix_all(weights: Tensor, groups: Sequence[Tensor]) -> Tensor:
     pieces = torch.split(weights, [group.shape[1] for group in groups], dim=1)
     first, *others = (mix(w, g) for w, g in zip(pieces, groups, strict=True))
     return sum(others, first)
-
-
-def check_count(of: str, option: str, value: int) -> None:
-    """Raise unless there is at least one."""
-    if value < 1:
-        raise SpecError(f"{option} of {of} must be 1 or more, not {value}")

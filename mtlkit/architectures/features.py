@@ -1,7 +1,5 @@
 """Kinds of shared features: vectors, tokens, maps, or several of these."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

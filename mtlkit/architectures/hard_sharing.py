@@ -1,14 +1,12 @@
 """Hard parameter sharing: one backbone, one head per task."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 from mtlkit.architectures.backbones import build_backbone
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.heads import build_heads
-from mtlkit.config.registry import register_architecture
+from mtlkit.config import register_architecture
 
 
 @register_architecture("hard_sharing")

@@ -15,8 +15,6 @@ Python a head may also be a module, of which every task gets a copy, or a factor
 the number of features and of outputs, such as ``nn.Linear``. A mapping gives each task its own head.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -26,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mtlkit.architectures.features import last_leaf
-from mtlkit.config.registry import option_names
+from mtlkit.config.registry import check_names
 from mtlkit.config.spec import Part, parse_call
 from mtlkit.errors import SpecError, unknown_name
 
@@ -191,10 +189,7 @@ def _build(head: Any, features: int | None, outputs: int, *, copies: bool) -> nn
         factory = _HEADS.get(part.name)
         if factory is None:
             raise unknown_name("head", part.name, _HEADS)
-        known = option_names(factory)
-        for key in part.options:
-            if key not in known:
-                raise unknown_name(f"option of head {part.name}", key, known)
+        check_names(factory, part.options, of=f"head {part.name}")
         if part.name not in ("mlp", "conv") and part.arguments:
             raise SpecError(f"head {part.name} takes options by name only, not {part.arguments[0]!r}")
         if not all(isinstance(size, int) and size > 0 for size in part.arguments):

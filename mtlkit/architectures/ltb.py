@@ -1,9 +1,7 @@
 """LTB: learning to branch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +9,8 @@ from torch import Tensor, nn
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.heads import build_heads
 from mtlkit.architectures.stages import build_stages, join_streams, joint_features, split_streams
-from mtlkit.config.registry import register_architecture
+from mtlkit.config import Ge, Gt, Le, register_architecture
 from mtlkit.engine.randomness import uniform
-from mtlkit.errors import SpecError
 
 
 class _Choice(nn.Module):
@@ -84,11 +81,11 @@ class LearningToBranch(Architecture):
         *,
         backbone: Any = "timm.resnet18",
         heads: Any = "linear",
-        nodes: int | None = None,
-        temperature: float = 10.0,
-        decay: float = 0.999,
-        lowest: float = 0.5,
-        warmup: int = 0,
+        nodes: Annotated[int, Ge(1)] | None = None,
+        temperature: Annotated[float, Gt(0)] = 10.0,
+        decay: Annotated[float, Gt(0), Le(1)] = 0.999,
+        lowest: Annotated[float, Gt(0)] = 0.5,
+        warmup: Annotated[int, Ge(0)] = 0,
         fork: Literal["none", "nodes"] = "none",
         seed: int = 0,
         input_size: int | Sequence[int] | None = None,
@@ -97,11 +94,6 @@ class LearningToBranch(Architecture):
     ) -> None:
         super().__init__(tasks, **common)
         width = len(self.tasks) if nodes is None else nodes
-        if width < 1 or temperature <= 0 or lowest <= 0 or not 0 < decay <= 1 or warmup < 0:
-            raise SpecError(
-                "ltb needs nodes of 1 or more, temperature and lowest above 0, decay above 0 and at "
-                f"most 1, warmup 0 or more; got {width}, {temperature}, {lowest}, {decay}, {warmup}"
-            )
         self.temperature, self.decay, self.lowest, self.warmup = temperature, decay, lowest, warmup
         nets, found = build_stages(backbone, width, input_size)
         depth = len(nets[0])

@@ -1,15 +1,13 @@
 """MMoE: multi-gate mixture of experts."""
 
-from __future__ import annotations
-
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 
 from mtlkit.architectures.base import MethodLike, Tasks
-from mtlkit.architectures.experts import MixtureOfExperts, check_count, mix, run_experts
+from mtlkit.architectures.experts import MixtureOfExperts, mix, run_experts
 from mtlkit.architectures.features import Features
-from mtlkit.config.registry import register_architecture
+from mtlkit.config import Ge, register_architecture
 
 
 @register_architecture("mmoe")
@@ -33,10 +31,14 @@ class MMoE(MixtureOfExperts):
     year = 2018
 
     def __init__(
-        self, tasks: Tasks, *, experts: int = 4, method: MethodLike = "sum", **common: Any
+        self,
+        tasks: Tasks,
+        *,
+        experts: Annotated[int, Ge(1)] = 4,
+        method: MethodLike = "sum",
+        **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        check_count(self.name, "experts", experts)
         self.experts = self.make_experts(experts)
         gates: dict[str, nn.Module] = {
             task: nn.Linear(self.input_dim, experts, bias=False) for task in self.tasks

@@ -1,9 +1,7 @@
 """MTAN: task-specific attention on every level of a shared network."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +10,7 @@ from torch.nn import functional as F
 from mtlkit.architectures.backbones import build_backbone
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.heads import build_heads
-from mtlkit.config.registry import register_architecture
+from mtlkit.config import Ge, register_architecture
 from mtlkit.errors import SpecError
 
 Norm = Literal["batch", "group", "none"]
@@ -96,15 +94,13 @@ class Mtan(Architecture):
         *,
         backbone: Any = "timm.resnet18",
         heads: Any = "linear",
-        reduction: int = 4,
+        reduction: Annotated[int, Ge(1)] = 4,
         norm: Norm = "batch",
         input_size: Sequence[int] | None = None,
         method: MethodLike = "sum",
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if reduction < 1:
-            raise SpecError(f"reduction of mtan must be 1 or more, not {reduction}")
         self.backbone, self.features = build_backbone(
             backbone, input_size=input_size, features_only=True
         )

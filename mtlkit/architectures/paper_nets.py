@@ -5,34 +5,25 @@ image of SVHN leaves the third 5 x 5 convolution as 1 x 9), so there is none her
 activations in the CelebA net; ``activation=relu`` adds them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from mtlkit.architectures.backbones import build_backbone, register_backbone
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
-from mtlkit.architectures.heads import build_heads
-from mtlkit.config.registry import register_architecture
+from mtlkit.architectures.features import measure
+from mtlkit.architectures.heads import Head, build_heads
+from mtlkit.config import register_architecture
 from mtlkit.errors import SpecError
-
-_PAPER = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"
 
 
 def _pixels(layers: nn.Module, input_size: Sequence[int]) -> int:
-    """Number of values per sample after ``layers``."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        training, layers.training = layers.training, False
-        layers.eval()
-        try:
-            return int(layers(torch.zeros(1, *input_size)).flatten(1).shape[1])
-        except RuntimeError as error:
-            raise SpecError(f"images of size {tuple(input_size)} do not fit the net: {error}") from None
-        finally:
-            layers.train(training)
+    """Return the number of values per sample after ``layers``."""
+    try:
+        return measure(layers, input_size).flat_size or 0
+    except RuntimeError as error:
+        raise SpecError(f"images of size {tuple(input_size)} do not fit the net: {error}") from None
 
 
 def _dense(layers: list[nn.Module], size: int, input_size: Sequence[int]) -> list[nn.Module]:
@@ -100,47 +91,24 @@ def resnet18_flat(*, input_size: Sequence[int] = (3, 32, 32), width: float = 1.0
     return nn.Sequential(resnet, nn.Flatten(), nn.BatchNorm1d(size))
 
 
-def _width(backbone: nn.Sequential) -> int:
-    """Features of a backbone that ends with batch normalization."""
-    norm = backbone[-1]
-    assert isinstance(norm, nn.BatchNorm1d)
-    return norm.num_features
-
-
-class _Norm1dHead(nn.Module):
-    """``Dense-128, BN, Dense-1, Sigmoid``, without an activation in between, as the paper lists it."""
-
-    def __init__(self, features: int, outputs: int, hidden: int, output: str) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(features, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, outputs)
-        )
-        self.output = output
-
-    def forward(self, features: Tensor) -> Tensor:
-        prediction: Tensor = self.layers(features)
-        return prediction.sigmoid() if self.output == "sigmoid" else prediction
-
-
 class _PaperNet(Architecture):
     """A backbone of the paper with the paper's heads."""
 
-    paper = _PAPER
+    paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"
     year = 2022
 
-    def _build(
-        self, backbone: nn.Module, size: int, heads: Mapping[str, Any], method: MethodLike
-    ) -> None:
-        self.backbone, self.features = build_backbone(backbone, features=size)
+    def _build(self, backbone: Any, heads: Mapping[str, Any], method: MethodLike) -> None:
+        size = backbone[-1].num_features  # of the batch normalization that ends every backbone
+        self.backbone, self.features = backbone, self.vector_features(size)
         self.heads = self.by_task(build_heads(heads, size, self.outputs))
         self.set_method(method)
 
     def encode(self, inputs: Tensor) -> Any:
-        """The backbone's features."""
+        """Return the backbone's features."""
         return self.backbone(inputs)
 
     def predict(self, task: str, shared: Tensor, inputs: Tensor) -> Any:
-        """The head's output."""
+        """Return the head's output."""
         return self.head(task)(shared)
 
 
@@ -181,7 +149,7 @@ class MnistNet(_PaperNet):
                 heads[task] = "mlp(50)" if logits else "mlp(50, output=log_softmax)"
             else:
                 heads[task] = "mlp(50)"
-        self._build(self.make_backbone(input_size=input_size), 50, heads, method)
+        self._build(self.make_backbone(input_size=input_size), heads, method)
 
 
 @register_architecture("paper_svhn")
@@ -226,7 +194,7 @@ class CifarNet(_PaperNet):
         super().__init__(tasks, **common)
         backbone = resnet18_flat(input_size=input_size, width=width)
         heads = dict.fromkeys(self.tasks, "linear" if logits else "linear(output=sigmoid)")
-        self._build(backbone, _width(backbone), heads, method)
+        self._build(backbone, heads, method)
 
 
 @register_architecture("paper_celeba")
@@ -253,7 +221,10 @@ class CelebaNet(_PaperNet):
     ) -> None:
         super().__init__(tasks, **common)
         backbone = celeba_conv(input_size=input_size, activation=activation, width=width)
-        size = _width(backbone)
         hidden, output = max(1, round(128 * width)), "none" if logits else "sigmoid"
-        heads = {t: _Norm1dHead(size, n, hidden, output) for t, n in self.outputs.items()}
-        self._build(backbone, size, heads, method)
+
+        def head(features: int, outputs: int) -> Head:
+            layers = nn.Linear(features, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, outputs)
+            return Head(nn.Sequential(*layers), output=output)
+
+        self._build(backbone, dict.fromkeys(self.tasks, head), method)

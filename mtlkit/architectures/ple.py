@@ -1,15 +1,13 @@
-"""PLE: progressive layered extraction."""
+"""PLE, progressive layered extraction, and its one level CGC, customized gate control."""
 
-from __future__ import annotations
-
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 
 from mtlkit.architectures.base import MethodLike, Tasks
-from mtlkit.architectures.experts import MixtureOfExperts, check_count, mix_all, run_experts
+from mtlkit.architectures.experts import MixtureOfExperts, mix_all, run_experts
 from mtlkit.architectures.features import Features
-from mtlkit.config.registry import register_architecture
+from mtlkit.config import Ge, register_architecture
 
 
 @register_architecture("ple")
@@ -41,16 +39,13 @@ class Ple(MixtureOfExperts):
         self,
         tasks: Tasks,
         *,
-        levels: int = 2,
-        shared_experts: int = 2,
-        task_experts: int = 2,
+        levels: Annotated[int, Ge(1)] = 2,
+        shared_experts: Annotated[int, Ge(1)] = 2,
+        task_experts: Annotated[int, Ge(1)] = 2,
         method: MethodLike = "sum",
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        check_count(self.name, "levels", levels)
-        check_count(self.name, "shared_experts", shared_experts)
-        check_count(self.name, "task_experts", task_experts)
         self.levels = levels
         self.shared_experts = nn.ModuleList()
         self.task_experts = nn.ModuleList()
@@ -86,7 +81,7 @@ class Ple(MixtureOfExperts):
                 task: run_experts(self._own(self.task_experts, level, task), own[task])
                 for task in self.tasks
             }
-            gate = self.shared_gates[level](_flat(shared)).softmax(dim=1)
+            gate = self.shared_gates[level](shared.flatten(1)).softmax(dim=1)
             shared = mix_all(gate, [*special.values(), common])
             own = {
                 task: self._mixture(level, task, own[task], special[task], common) for task in self.tasks
@@ -113,9 +108,28 @@ class Ple(MixtureOfExperts):
         return self.of_task(levels[level], task)
 
     def _mixture(self, level: int, task: str, own: Any, special: Tensor, common: Tensor) -> Tensor:
-        gate = self._own(self.task_gates, level, task)(_flat(own)).softmax(dim=1)
+        gate = self._own(self.task_gates, level, task)(own.flatten(1)).softmax(dim=1)
         return mix_all(gate, [special, common])
 
 
-def _flat(x: Tensor) -> Tensor:
-    return x.flatten(1)
+@register_architecture("cgc")
+class Cgc(Ple):
+    """Shared experts and experts of each task; a task mixes its own and the shared ones by its gate.
+
+    One level of PLE. The fork is at the outputs of the shared experts and the features of the backbone,
+    which the tasks' own experts and gates read.
+
+    Args:
+        shared_experts: number of shared experts.
+        task_experts: number of experts that every task has.
+        expert: ``mlp(64)``, ``mlp(64, 32)``, or a backbone such as ``timm.resnet18``, which reads the
+            inputs.
+        backbone: shared network below experts and gates; without it they read the inputs.
+        heads: ``linear``, ``mlp(50)``, a module, a factory, or a mapping from task to these.
+        input_size: shape of one sample, needed without a backbone.
+    """
+
+    hidden_options = frozenset({"levels"})
+
+    def __init__(self, tasks: Tasks, **options: Any) -> None:
+        super().__init__(tasks, levels=1, **options)

@@ -4,13 +4,11 @@ The folder is that of huggingface_hub's mixin: ``config.json`` describes the net
 ``model.safetensors`` holds its weights, ``README.md`` is a model card.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mtlkit._version import __version__
 from mtlkit.architectures.capacity import add_capacity
@@ -29,6 +27,10 @@ except ImportError:  # networks can be made and trained without it
         def __init_subclass__(cls, **_: Any) -> None:
             super().__init_subclass__()
 
+        def __new__(cls, *_: Any, **__: Any) -> Any:
+            """Take the arguments of ``__init__``, as the mixin does."""
+            return super().__new__(cls)
+
         @classmethod
         def from_pretrained(cls, *_: Any, **__: Any) -> Any:
             """Raise the error that names the extra."""
@@ -45,38 +47,10 @@ WEIGHTS = "model.safetensors"
 _INITIAL_WEIGHTS = ("pretrained", "checkpoint_path")
 
 
-class _NoHub:
-    """Replaces huggingface_hub's mixin if that package is not installed."""
-
-    def __init_subclass__(cls, **_: Any) -> None:
-        super().__init_subclass__()
-
-    def save_pretrained(self, *_: Any, **__: Any) -> Any:
-        """Raise an error that names the extra to install."""
-        raise MissingExtraError("huggingface_hub", "train", "saving or loading a pretrained network")
-
-    push_to_hub = save_pretrained
-
-    @classmethod
-    def from_pretrained(cls, *_: Any, **__: Any) -> Any:
-        """Raise an error that names the extra to install."""
-        raise MissingExtraError("huggingface_hub", "train", "saving or loading a pretrained network")
-
-
-if TYPE_CHECKING:
-    from huggingface_hub import ModelHubMixin
-else:
-    try:
-        from huggingface_hub import ModelHubMixin
-    except ImportError:
-        ModelHubMixin = _NoHub
-
-
 def resolve(spec: str) -> str:
     """Return the config string of an architecture with all options, defaults included."""
-    parts = architectures.expand(spec)
     filled = []
-    for part in parts:
+    for part in architectures.expand(spec):
         defaults = option_defaults(architectures.get(part.name))
         plain = {k: v for k, v in defaults.items() if isinstance(v, bool | int | float | str)}
         filled.append(Part(part.name, {**plain, **part.options}))
@@ -110,10 +84,10 @@ def describe(network: Any) -> dict[str, Any]:
 def rebuild(description: Mapping[str, Any]) -> Any:
     """Make the network that :func:`describe` described, with new random weights."""
     # all weights are about to be replaced: the initial ones are not read, and their files may be gone
-    spec = _without_initial_weights(description["architecture"])
-    parts = architectures.expand(spec)
+    given = parse_spec(description["architecture"])
+    spec = format_spec([Part(part.name, _kept(part.options), part.arguments) for part in given])
     try:
-        (part,) = parts
+        (part,) = architectures.expand(spec)
         factory = architectures.check(part)
         network = factory(description["tasks"], method=description["method"], **part.options)
     except (TypeError, ValueError) as error:
@@ -135,11 +109,7 @@ def check_format(description: Mapping[str, Any], source: str) -> None:
         )
 
 
-class Pretrained(
-    ModelHubMixin,
-    library_name="mtlkit",
-    tags=["multi-task-learning"],
-):
+class Pretrained(ModelHubMixin, library_name="mtlkit", tags=["multi-task-learning"]):
     """``save_pretrained``, ``from_pretrained`` and ``push_to_hub`` of huggingface_hub."""
 
     def _save_pretrained(self, save_directory: Path) -> None:
@@ -175,7 +145,7 @@ class Pretrained(
             )
         check_format(config, model_id)
         network = rebuild(config)
-        if not issubclass(type(network), cls):
+        if not issubclass(type(network), cls):  # not isinstance, which would narrow its type
             raise SpecError(
                 f"{model_id} holds {type(network).__name__}, not {cls.__name__}; "
                 "mtlkit.Architecture.from_pretrained takes any"
@@ -196,11 +166,6 @@ class Pretrained(
             )
         load_model(network, path)
         return network.to(map_location).eval()
-
-
-def _without_initial_weights(spec: str) -> str:
-    parts = [Part(p.name, _kept(p.options), p.arguments) for p in parse_spec(spec)]
-    return format_spec(parts)
 
 
 def _kept(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,7 @@
 """SegNet with shared encoder and decoder and a convolutional head per task."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -11,7 +9,7 @@ from torch.nn import functional as F
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.features import Features
 from mtlkit.architectures.heads import Head
-from mtlkit.config.registry import register_architecture
+from mtlkit.config import Gt, register_architecture
 from mtlkit.errors import SpecError
 
 _WIDTHS = (64, 128, 256, 512, 512)
@@ -56,14 +54,12 @@ class SegNet(Architecture):
         tasks: Tasks,
         *,
         in_channels: int = 3,
-        width: float = 1.0,
+        width: Annotated[float, Gt(0)] = 1.0,
         input_size: Sequence[int] = (288, 384),
         method: MethodLike = "sum",
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if width <= 0:
-            raise SpecError(f"width of segnet must be above 0, not {width}")
         if len(input_size) != 2:
             raise SpecError(f"input_size of segnet is (height, width), not {tuple(input_size)}")
         widths = [max(1, round(size * width)) for size in _WIDTHS]

@@ -1,8 +1,7 @@
 """Dense prediction with the encoders and decoders of segmentation_models_pytorch."""
 
-from __future__ import annotations
-
 import os
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -13,45 +12,10 @@ from mtlkit.architectures.backbones import weights_error
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.features import Features
 from mtlkit.architectures.heads import Head
-from mtlkit.config.registry import register_architecture
+from mtlkit.config import register_architecture
+from mtlkit.config.extras import import_extra
 from mtlkit.config.spec import parse_call
-from mtlkit.errors import MissingExtraError, MtlkitError, SpecError, UsageError, unknown_name
-
-_DECODERS = (
-    "unet",
-    "unetplusplus",
-    "manet",
-    "linknet",
-    "fpn",
-    "pspnet",
-    "pan",
-    "deeplabv3",
-    "deeplabv3plus",
-    "upernet",
-    "segformer",
-)
-
-
-def _import_smp() -> Any:
-    try:
-        import segmentation_models_pytorch as smp
-    except ImportError:
-        raise MissingExtraError(
-            "segmentation-models-pytorch", "vision", "the architecture smp"
-        ) from None
-    return smp
-
-
-class _Decoder(nn.Module):
-    """A task's decoder and segmentation head, if only the encoder is shared."""
-
-    def __init__(self, decoder: nn.Module, head: nn.Module) -> None:
-        super().__init__()
-        self.decoder = decoder
-        self.head = head
-
-    def forward(self, features: list[Tensor]) -> Any:
-        return self.head(self.decoder(features))
+from mtlkit.errors import SpecError, UsageError, unknown_name
 
 
 @register_architecture("smp")
@@ -92,29 +56,45 @@ class Smp(Architecture):
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        smp = _import_smp()
+        smp = import_extra("segmentation_models_pytorch", "the architecture smp")
         part = parse_call(decoder)
         name = part.name.lower()
-        if name not in _DECODERS:
-            raise unknown_name("decoder of smp", part.name, _DECODERS)
+        decoders = smp.MODEL_ARCHITECTURES_MAPPING.keys() - {"dpt"}  # which reads no maps
+        if name not in decoders:
+            raise unknown_name("decoder of smp", part.name, sorted(decoders))
         if part.arguments:
             raise SpecError(f"options of decoder {name} are key=value, not {part.arguments[0]!r}")
         encoder_name = f"tu-{encoder[5:]}" if encoder.startswith("timm.") else encoder
+        from_timm = encoder_name.startswith("tu-")
+        known = smp.encoders.get_encoder_names()
+        if not from_timm and encoder not in known:
+            raise unknown_name("encoder of smp", encoder, [*known, "timm.<model>"])
         weights: str | bool | None = None
         if pretrained and not checkpoint_path:
             weights = "imagenet" if pretrained is True else pretrained
+            weights = True if from_timm else weights
 
         def build(weights: str | bool | None, classes: int) -> Any:
-            return _create(smp, name, encoder_name, weights, in_channels, classes, part.options)
+            try:
+                return smp.create_model(
+                    name,
+                    encoder_name=encoder_name,
+                    encoder_weights=weights,
+                    in_channels=in_channels,
+                    classes=classes,
+                    **part.options,
+                )
+            except Exception as error:  # downloads fail in as many ways as there are libraries
+                if weights is None or isinstance(error, TypeError):
+                    raise SpecError(f"smp cannot make {name} on {encoder}: {error}") from error
+                raise weights_error(f"encoder {encoder}", None, error) from error
 
-        models = {}
         for task in vectors:
             self.check_task(task)
         maps = [task for task in self.tasks if task not in vectors]
         if not maps:
             raise SpecError("smp is for maps, but all tasks are among vectors; take hard_sharing")
-        for task in maps:
-            models[task] = build(weights if task == maps[0] else None, self.outputs[task])
+        models = {task: build(weights if task == maps[0] else None, self.outputs[task]) for task in maps}
         first = models[maps[0]]
         self.split = split
         self.encoder = first.encoder
@@ -124,7 +104,7 @@ class Smp(Architecture):
         if split == "encoder":
             channels = tuple(self.encoder.out_channels[1:])
             self.features = Features("map", channels[-1], channels)
-            heads = {task: self._decoder(model) for task, model in models.items()}
+            heads = {task: _own_decoder(model) for task, model in models.items()}
         else:
             self.decoder = first.decoder
             heads = {task: model.segmentation_head for task, model in models.items()}
@@ -135,10 +115,6 @@ class Smp(Architecture):
         self.heads = self.by_task({task: heads[task] for task in self.tasks})
         self._vectors = frozenset(vectors)
         self.set_method(method)
-
-    @staticmethod
-    def _decoder(model: Any) -> nn.Module:
-        return _Decoder(model.decoder, model.segmentation_head)
 
     def encode(self, inputs: Tensor) -> Any:
         """Return the maps of all scales without the image, finest first; or the decoder's output."""
@@ -160,33 +136,9 @@ class Smp(Architecture):
         return self.head(task)(features)
 
 
-def _create(
-    smp: Any,
-    decoder: str,
-    encoder: str,
-    weights: str | bool | None,
-    in_channels: int,
-    classes: int,
-    options: Mapping[str, Any],
-) -> Any:
-    known = smp.encoders.get_encoder_names()
-    if not encoder.startswith("tu-") and encoder not in known:
-        raise unknown_name("encoder of smp", encoder, [*known, "timm.<model>"])
-    if encoder.startswith("tu-") and weights is not None:
-        weights = True
-    try:
-        return smp.create_model(
-            decoder,
-            encoder_name=encoder,
-            encoder_weights=weights,
-            in_channels=in_channels,
-            classes=classes,
-            **options,
-        )
-    except Exception as error:  # downloads fail in as many ways as there are libraries
-        if weights is None or isinstance(error, TypeError):
-            raise SpecError(f"smp cannot make {decoder} on {encoder}: {error}") from error
-        raise weights_error(f"encoder {encoder}", None, error) from error
+def _own_decoder(model: Any) -> nn.Module:
+    """A task's decoder and segmentation head, if only the encoder is shared."""
+    return nn.Sequential(OrderedDict(decoder=model.decoder, head=model.segmentation_head))
 
 
 def _load(encoder: nn.Module, path: str, in_channels: int, name: str) -> None:
@@ -197,8 +149,7 @@ def _load(encoder: nn.Module, path: str, in_channels: int, name: str) -> None:
         # SMP's encoders drop the classifier of a checkpoint themselves
         encoder.load_state_dict(state)
     except Exception as error:
-        known: MtlkitError = weights_error(f"encoder {name}", path, error)
-        raise known from error
+        raise weights_error(f"encoder {name}", path, error) from error
 
 
 def _input_channels(head: nn.Module) -> int:

@@ -1,7 +1,5 @@
 """Backbones cut into stages, for networks that exchange features between stages."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mtlkit.architectures.backbones import ChannelsFirst, build_backbone
+from mtlkit.architectures.backbones import ChannelsFirst, build_backbone, measure_timm
 from mtlkit.architectures.features import Features, declared_features, measure
 from mtlkit.config.spec import Part, parse_call
 from mtlkit.errors import SpecError
@@ -26,8 +24,7 @@ def build_stages(
         nets = [_split(copy.deepcopy(backbone)) for _ in range(copies)]
     else:
         nets = [_split(_build(backbone, input_size)) for _ in range(copies)]
-    features = _features(nets[0], backbone, input_size)
-    return nets, features
+    return nets, _features(nets[0], backbone, input_size)
 
 
 def _build(backbone: Any, input_size: Any) -> nn.Module:
@@ -130,21 +127,9 @@ def _features(stages: nn.ModuleList, backbone: Any, input_size: Any) -> Features
     if part is None or not part.name.startswith("timm"):
         found = declared_features(net)
         if found is None:
-            raise SpecError(
-                "the size of the last stage's output is not known; give input_size=(C, H, W)"
-            )
+            raise SpecError("the size of the last stage's output is unknown; give input_size=(C, H, W)")
         return found
-    channels = int(part.options.get("in_chans", 3))
-    size = part.options.get("img_size")
-    sizes = [size] if size is not None else [64, 224]
-    for index, pixels in enumerate(sizes):
-        shape = (pixels, pixels) if isinstance(pixels, int) else tuple(pixels)
-        try:
-            return measure(net, (channels, *shape))
-        except (RuntimeError, AssertionError, ValueError):
-            if index == len(sizes) - 1:
-                raise
-    raise AssertionError("unreachable")
+    return measure_timm(net, part.options)
 
 
 def join_streams(streams: Sequence[Tensor]) -> Tensor:

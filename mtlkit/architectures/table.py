@@ -1,7 +1,5 @@
 """The backbone ``table``: embeddings of categories beside numbers, then linear layers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,1 +1,24 @@
-"""Spec strings, registries, settings, search ranges, plugins and files."""
+"""Spec strings, registries, settings, search ranges, plugins and files.
+
+What the file of a method or an architecture needs of it can be imported from here.
+"""
+
+from mtlkit.config.annotations import Ge, Gt, Le, Lt
+from mtlkit.config.registry import methods as methods
+from mtlkit.config.registry import register_architecture, register_method
+from mtlkit.config.search import LR_RATIO as LR_RATIO
+from mtlkit.config.search import Choice, FeatureShare, LogUniform, Simplex, Uniform
+
+__all__ = [
+    "Choice",
+    "FeatureShare",
+    "Ge",
+    "Gt",
+    "Le",
+    "LogUniform",
+    "Lt",
+    "Simplex",
+    "Uniform",
+    "register_architecture",
+    "register_method",
+]

@@ -9,13 +9,13 @@ Checks, error messages, the page of a method and the JSON schema are read off su
 'a number, 0 or more and below 1'
 """
 
-from __future__ import annotations
-
 import math
+import operator
+import re
 import types
 import typing
 from collections import abc
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -67,38 +67,24 @@ class Lt:
 
 
 # By attribute, so that the ranges of the package annotated_types, which pydantic reads, are known too:
-# words, key of the JSON schema.
-_BOUNDS = {
-    "ge": ("{} or more", "minimum"),
-    "gt": ("above {}", "exclusiveMinimum"),
-    "le": ("at most {}", "maximum"),
-    "lt": ("below {}", "exclusiveMaximum"),
+# comparison, words, key of the JSON schema.
+_BOUNDS: dict[str, tuple[Callable[[Number, Number], bool], str, str]] = {
+    "ge": (operator.ge, "{} or more", "minimum"),
+    "gt": (operator.gt, "above {}", "exclusiveMinimum"),
+    "le": (operator.le, "at most {}", "maximum"),
+    "lt": (operator.lt, "below {}", "exclusiveMaximum"),
 }
-_WORDS: dict[Any, str] = {
-    bool: "a bool",
-    float: "a number",
-    int: "an integer",
-    str: "a string",
-    type(None): "None",
-    list: "a list",
-    dict: "a mapping",
+# words, type of the JSON schema
+_KINDS: dict[Any, tuple[str, str]] = {
+    bool: ("a bool", "boolean"),
+    float: ("a number", "number"),
+    int: ("an integer", "integer"),
+    str: ("a string", "string"),
+    type(None): ("None", "null"),
+    list: ("a list", "array"),
+    dict: ("a mapping", "object"),
 }
-_SCHEMAS: dict[Any, str] = {
-    bool: "boolean",
-    float: "number",
-    int: "integer",
-    str: "string",
-    type(None): "null",
-    list: "array",
-    dict: "object",
-}
-_CONTAINERS: dict[Any, type] = {
-    abc.Sequence: list,
-    list: list,
-    tuple: list,
-    abc.Mapping: dict,
-    dict: dict,
-}
+_CONTAINERS: dict[Any, type] = {abc.Sequence: list, tuple: list, abc.Mapping: dict}
 
 
 def fits(value: Any, annotation: Any) -> bool:
@@ -123,15 +109,16 @@ def fits(value: Any, annotation: Any) -> bool:
             return False
         if isinstance(value, int) and abs(value) >= 2**63:
             return False
-        return _in_range(value, limits) and (is_finite(value) or _admits_infinity(limits))
+        in_range = all(_BOUNDS[key][0](value, bound) for key, bound in limits)
+        return in_range and (is_finite(value) or _admits_infinity(limits))
     if not is_finite(value):
         return False
     if base in (bool, str, type(None)):
         return isinstance(value, base)
-    if origin in _CONTAINERS:
-        kind: Any = abc.Mapping if _CONTAINERS[origin] is dict else abc.Sequence
-        return isinstance(value, kind) and not isinstance(value, str)
-    return True
+    kind = _kind(base)
+    if kind is dict:
+        return isinstance(value, abc.Mapping)
+    return kind is not list or (isinstance(value, abc.Sequence) and not isinstance(value, str))
 
 
 def is_finite(value: Any) -> bool:
@@ -145,6 +132,20 @@ def is_finite(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(map(is_finite, value))
     return not isinstance(value, float) or math.isfinite(value)
+
+
+def read_number(value: Any) -> Any:
+    """Read a number that YAML 1.1 takes for a string, such as ``1e-4``; anything else is unchanged.
+
+    >>> read_number("1e-4"), read_number("12"), read_number("adam")
+    (0.0001, 12, 'adam')
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        return int(value) if re.fullmatch(r"[-+]?\d{1,19}", value) else float(value)
+    except ValueError:
+        return value
 
 
 def explain(value: Any, annotation: Any) -> str:
@@ -179,7 +180,7 @@ def describe(annotation: Any) -> str:
         return "one of " * (len(values) > 1) + ", ".join(map(repr, values))
     if origin in (typing.Union, types.UnionType):
         return " or ".join(dict.fromkeys(map(describe, typing.get_args(base))))
-    words = _WORDS.get(_CONTAINERS.get(origin or base, origin or base), "any value")
+    words = _KINDS.get(_kind(base), ("any value",))[0]
     return ", ".join(filter(None, [words, describe_range(metadata)]))
 
 
@@ -190,7 +191,7 @@ def describe_range(metadata: Iterable[Any]) -> str:
     'above 0 and at most 1'
     """
     bounds = _bounds(metadata)
-    return " and ".join(_BOUNDS[key][0].format(b) for key, b in bounds if math.isfinite(b))
+    return " and ".join(_BOUNDS[key][1].format(b) for key, b in bounds if math.isfinite(b))
 
 
 def json_schema(annotation: Any) -> dict[str, Any]:
@@ -205,11 +206,11 @@ def json_schema(annotation: Any) -> dict[str, Any]:
         return {"enum": list(typing.get_args(base))}
     if origin in (typing.Union, types.UnionType):
         return {"anyOf": [json_schema(choice) for choice in typing.get_args(base)]}
-    kind = _CONTAINERS.get(origin or base, origin or base)
-    schema: dict[str, Any] = {"type": _SCHEMAS[kind]} if kind in _SCHEMAS else {}
+    kind = _kind(base)
+    schema: dict[str, Any] = {"type": _KINDS[kind][1]} if kind in _KINDS else {}
     if kind is list and typing.get_args(base):
         schema["items"] = json_schema(typing.get_args(base)[0])
-    return schema | {_BOUNDS[key][1]: b for key, b in _bounds(metadata) if math.isfinite(b)}
+    return schema | {_BOUNDS[key][2]: b for key, b in _bounds(metadata) if math.isfinite(b)}
 
 
 def _unpack(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -219,21 +220,17 @@ def _unpack(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
     return annotation, ()
 
 
+def _kind(base: Any) -> Any:
+    """The type that a container is written as: list or dict; any other type itself."""
+    origin = typing.get_origin(base) or base
+    return _CONTAINERS.get(origin, origin)
+
+
 def _bounds(metadata: Iterable[Any]) -> Iterator[tuple[str, Number]]:
     for entry in metadata:
         for key in _BOUNDS:
             if hasattr(entry, key):
                 yield key, getattr(entry, key)
-
-
-def _in_range(value: Number, bounds: Iterable[tuple[str, Number]]) -> bool:
-    holds = {
-        "ge": lambda bound: value >= bound,
-        "gt": lambda bound: value > bound,
-        "le": lambda bound: value <= bound,
-        "lt": lambda bound: value < bound,
-    }
-    return all(holds[key](bound) for key, bound in bounds)
 
 
 def _admits_infinity(bounds: Iterable[tuple[str, Number]]) -> bool:

@@ -1,7 +1,5 @@
 """Optional packages: the extra that brings each, and names that are imported when first used."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -42,6 +40,18 @@ def missing_extra(error: ImportError, purpose: str) -> MissingExtraError | None:
     return None if extra is None else MissingExtraError(package, extra, purpose)
 
 
+def import_extra(module: str, purpose: str) -> Any:
+    """Import an optional package, or raise the error that names its extra.
+
+    >>> import_extra("json", "reading a log").loads("[1]")
+    [1]
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, purpose) or error from None
+
+
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Make the ``__getattr__`` of a package whose names are imported when they are first used.
 
@@ -56,9 +66,6 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
     def get(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        try:
-            return getattr(importlib.import_module(modules[name]), name)
-        except ModuleNotFoundError as error:
-            raise missing_extra(error, f"{package}.{name}") or error from None
+        return getattr(import_extra(modules[name], f"{package}.{name}"), name)
 
     return get

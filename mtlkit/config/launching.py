@@ -1,7 +1,5 @@
 """Processes started by a launcher such as torchrun, read from the environment."""
 
-from __future__ import annotations
-
 import os
 import sys
 import warnings

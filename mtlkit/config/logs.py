@@ -1,7 +1,5 @@
 """The log of a run: one JSON object per line, in ``log.jsonl``."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

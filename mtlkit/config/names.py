@@ -1,7 +1,5 @@
 """Names of tasks, from whatever describes them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence, Set
 from numbers import Integral
 from typing import Any
@@ -15,11 +13,12 @@ def task_names(tasks: int | Sequence[Any] | Mapping[str, Any]) -> tuple[str, ...
     >>> task_names(3), task_names(["seg", "depth"])
     (('0', '1', '2'), ('seg', 'depth'))
     """
+    wrong = SpecError(
+        f"tasks must be a number or a sequence of names, not {tasks!r}; "
+        "for example tasks=3 or tasks=('seg', 'depth')"
+    )
     if isinstance(tasks, bool | str | bytes):
-        raise SpecError(
-            f"tasks must be a number or a sequence of names, not {tasks!r}; "
-            "for example tasks=3 or tasks=('seg', 'depth')"
-        )
+        raise wrong
     if isinstance(tasks, int | Integral):  # NumPy's integers too
         count = int(tasks)
         if count < 1:
@@ -30,10 +29,7 @@ def task_names(tasks: int | Sequence[Any] | Mapping[str, Any]) -> tuple[str, ...
     try:
         names = tuple(item if isinstance(item, str) else item.name for item in tasks)
     except (TypeError, AttributeError):
-        raise SpecError(
-            f"tasks must be a number or a sequence of names, not {tasks!r}; "
-            "for example tasks=3 or tasks=('seg', 'depth')"
-        ) from None
+        raise wrong from None
     if not names:
         raise SpecError("tasks is empty; name at least one task")
     repeated = sorted({name for name in names if names.count(name) > 1})

@@ -3,8 +3,6 @@
 Every process loads them itself: ``plugins`` is a key in the settings of every training.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

@@ -4,15 +4,13 @@ A package registers by an entry point in the group ``mtlkit.weighting`` or ``mtl
 Entry points are read when a name is first looked up, so ``import mtlkit`` runs no third-party code.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import inspect
 import re
 import typing
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
@@ -162,10 +160,7 @@ class Registry(Generic[T]):
     def check(self, part: Part) -> T:
         """The factory of ``part``, after its options have been checked by name."""
         factory = self.get(part.name)
-        accepted = option_names(factory)
-        for key in part.options:
-            if key not in accepted:
-                raise unknown_name(f"option of {part.name}", key, accepted)
+        check_names(factory, part.options, of=part.name)
         check_options(factory, part.options, of=part.name)
         return factory
 
@@ -214,6 +209,14 @@ def _origin(factory: Any) -> str:
 def takes_feature_dim(factory: Callable[..., Any]) -> bool:
     """Whether the factory takes ``feature_dim``."""
     return "feature_dim" in inspect.signature(factory).parameters
+
+
+def check_names(factory: Callable[..., Any], options: Iterable[str], of: str) -> None:
+    """Raise an error with the nearest names for an option that the factory does not take."""
+    accepted = option_names(factory)
+    for key in options:
+        if key not in accepted:
+            raise unknown_name(f"option of {of}", key, accepted)
 
 
 def check_options(factory: Callable[..., Any], options: Mapping[str, Any], of: str = "") -> None:

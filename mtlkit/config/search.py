@@ -8,14 +8,12 @@ A method states beside its options which of them are worth a search, one line ea
 A configuration writes the same as ``uniform(0.1, 1)``, ``log(1e-4, 1e-2)`` or ``[0, 1e-4]``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from mtlkit.config.annotations import read_number
 from mtlkit.config.spec import parse_call
 from mtlkit.errors import ConfigError, SpecError
 
@@ -166,12 +164,12 @@ def parse_search(given: Any, source: str) -> Search:
         return given
     try:
         if isinstance(given, list | tuple):
-            return Choice(*map(_number, given))
+            return Choice(*map(read_number, given))
         if isinstance(given, str):
             call = parse_call(given)
             kind: Any = {"log": LogUniform, "uniform": Uniform, "share": FeatureShare}.get(call.name)
             if kind is not None and not call.options:
-                return kind(*map(_number, call.arguments))  # type: ignore[no-any-return]
+                return kind(*map(read_number, call.arguments))  # type: ignore[no-any-return]
     except (SpecError, TypeError) as error:
         reason = f": {error}" if isinstance(error, SpecError) else ""
         raise ConfigError(f"{source}: cannot search in {given!r}{reason}; {_ACCEPTED}") from None
@@ -179,15 +177,6 @@ def parse_search(given: Any, source: str) -> Search:
 
 
 _ACCEPTED = "give log(1e-4, 1e-2), uniform(0, 1), or a list of values such as [0, 1e-4]"
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, str):  # YAML 1.1 reads 1e-4 as a string
-        with suppress(ValueError):
-            return int(value)
-        with suppress(ValueError):
-            return float(value)
-    return value
 
 
 def _short(value: float) -> float:

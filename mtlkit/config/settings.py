@@ -4,9 +4,6 @@ Checks, command-line options (:mod:`mtlkit.cli.options`), the docs' tables and t
 editors all read the fields of a :class:`Settings`.
 """
 
-from __future__ import annotations
-
-import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -26,11 +23,9 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
-from mtlkit.config.annotations import describe, describe_range
+from mtlkit.config.annotations import describe, describe_range, read_number
 from mtlkit.config.spec import format_spec, parse_spec
 from mtlkit.errors import ConfigError, shorten, unknown_key
-
-_INTEGER = re.compile(r"[-+]?\d+")
 
 
 @dataclass(frozen=True)
@@ -66,27 +61,22 @@ def setting(
     default: Any,
     description: str,
     *,
-    panel: str = "Options",
-    per_method: bool = False,
-    flags: tuple[str, ...] = (),
-    missing: str = "",
-    cli: type | None = None,
-    **bounds: Any,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    **shown: Any,
 ) -> Any:
     """Declare a field of a :class:`Settings`; the default ``...`` is for one that must be given.
 
     Args:
         default: the value where none is given.
         description: what it means, in Markdown, as a sentence.
-        panel: see :class:`Display`.
-        per_method: see :class:`Display`.
-        flags: see :class:`Display`.
-        missing: see :class:`Display`.
-        cli: see :class:`Display`.
-        **bounds: ``ge``, ``gt``, ``le`` and ``lt``.
+        ge: the least value that is accepted; ``gt``, ``le`` and ``lt`` are the other bounds.
+        **shown: attributes of :class:`Display`.
     """
-    shown = Display(panel, per_method, flags, missing, cli)
-    return Field(default, description=description, json_schema_extra=shown, **bounds)
+    display = Display(**shown)
+    return Field(default, description=description, json_schema_extra=display, ge=ge, gt=gt, le=le, lt=lt)
 
 
 def display(field: FieldInfo) -> Display:
@@ -180,7 +170,7 @@ class Settings(BaseModel):
     def _read_number(cls, value: Any, info: ValidationInfo) -> Any:
         kinds = set(choices(cls.model_fields[str(info.field_name)].annotation))
         if isinstance(value, str) and kinds & {int, float} and str not in kinds:
-            value = _number(value)  # YAML 1.1 reads 1e-3 as a string
+            value = read_number(value)
         if isinstance(value, int) and abs(value) >= 2**63:
             raise ValueError(f"{shorten(value)} is too large")
         return value
@@ -243,12 +233,3 @@ def _metadata(field: FieldInfo) -> Iterator[Any]:
         if typing.get_origin(choice) is Annotated:
             for entry in choice.__metadata__:
                 yield from entry.metadata if isinstance(entry, FieldInfo) else [entry]
-
-
-def _number(text: str) -> Any:
-    if _INTEGER.fullmatch(text) and len(text) < 20:
-        return int(text)
-    try:
-        return float(text)
-    except ValueError:
-        return text

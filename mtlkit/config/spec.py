@@ -17,11 +17,8 @@ meaning, as in ``hard_sharing(heads=mlp(50))``. The mapping form
 ``{"name": "cagrad", "c": 0.4}``, a list of parts, and YAML nodes of these shapes mean the same.
 """
 
-from __future__ import annotations
-
 import ast
 import keyword
-import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -29,8 +26,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from mtlkit.errors import SpecError, shorten
-
-SpecLike: TypeAlias = "str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Part"
 
 _MAX_LENGTH = 10_000
 _MAX_DEPTH = 50
@@ -58,6 +53,9 @@ class Part:
 
     def __str__(self) -> str:
         return format_spec([self])
+
+
+SpecLike: TypeAlias = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Part
 
 
 def parse_spec(spec: SpecLike) -> list[Part]:
@@ -267,12 +265,10 @@ def _parse_mapping(spec: Mapping[str, Any]) -> Part:
 def _format_value(value: Any) -> str:
     if isinstance(value, str):
         return value if is_word(value) else repr(value)
-    if isinstance(value, bool) or value is None or isinstance(value, int):
+    if isinstance(value, int | None):
         return repr(value)
     if isinstance(value, float):
-        if math.isnan(value):
-            return "nan"
-        return repr(float(value))  # NumPy's too; inf and -inf are words of the grammar
+        return repr(float(value))  # NumPy's too; inf, -inf and nan are words of the grammar
     if isinstance(value, Mapping):
         items = (f"{_format_value(k)}: {_format_value(v)}" for k, v in value.items())
         return "{" + ", ".join(items) + "}"

@@ -1,7 +1,5 @@
 """YAML files of settings: plain values only, checked before anything is made of them."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from pathlib import Path

@@ -1,9 +1,8 @@
 """Laws for plugin authors: checks that every method or architecture must pass. They need no pytest."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from mtlkit.config.extras import lazy_names
 
 if TYPE_CHECKING:
     from mtlkit.testing.architectures import check_architecture
@@ -11,14 +10,11 @@ if TYPE_CHECKING:
 
 __all__ = ["LAWS", "check_architecture", "check_method"]
 
-_MODULES = {
-    "LAWS": "mtlkit.testing.methods",
-    "check_architecture": "mtlkit.testing.architectures",
-    "check_method": "mtlkit.testing.methods",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "LAWS": "mtlkit.testing.methods",
+        "check_architecture": "mtlkit.testing.architectures",
+        "check_method": "mtlkit.testing.methods",
+    },
+)

@@ -1,7 +1,5 @@
 """What the laws of methods are checked on: a method to be made, gradients, batches, comparisons."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Laws of the merge alone: ``combine(grads)`` and ``weights(gram)``. A function's name is the law's."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Mapping

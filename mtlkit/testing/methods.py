@@ -1,7 +1,5 @@
 """The laws of methods, over a method of anybody's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -79,6 +77,9 @@ def check_method(
     Raises:
         AssertionError: if a law does not hold; the message begins with the law's name.
         SpecError: for an unknown method, option or law, in ``waived_laws`` too.
+
+    >>> from mtlkit.testing import check_method
+    >>> check_method("cagrad", c=0.5, laws=["permutation", "zero_rows"], examples=4)
     """
     if isinstance(method, Method | GradientAggregator):
         raise SpecError(f"give the name or the class of the method, not a method: {str(method)!r}")

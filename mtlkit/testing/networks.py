@@ -1,7 +1,5 @@
 """Networks, steps and comparisons that the laws of architectures are checked with."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,7 +44,7 @@ class Case:
         return option in option_names(self._part()[0])
 
     def needs_backbone(self) -> bool:
-        """Whether nothing is said about what reads the inputs, neither by options nor by a default."""
+        """Whether neither an option nor a default says what reads the inputs."""
         factory, given = self._part()
         default = option_defaults(factory).get("backbone", "none is needed")
         return default in (None, Parameter.empty) and given.keys().isdisjoint({"backbone", "input_size"})

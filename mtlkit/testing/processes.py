@@ -1,7 +1,5 @@
 """The law of data parallelism, checked with two processes that talk over gloo."""
 
-from __future__ import annotations
-
 import os
 import socket
 import tempfile

@@ -1,7 +1,5 @@
 """A small network with K heads, written as a user would write it, and steps of its training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 

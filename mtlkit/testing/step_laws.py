@@ -1,7 +1,5 @@
 """Laws of a training step of a small network. A function's name is the law's."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import sys

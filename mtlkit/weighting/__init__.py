@@ -14,7 +14,7 @@ import importlib
 import pkgutil
 
 from mtlkit.config.registry import methods as _methods
-from mtlkit.method.aggregator import GradientAggregator
+from mtlkit.method import GradientAggregator
 from mtlkit.method.create import create_method
 from mtlkit.method.stats import Stats
 from mtlkit.weighting.adatask import AdaTask

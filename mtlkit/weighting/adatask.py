@@ -1,19 +1,14 @@
 """AdaTask: Adam's moments for each task of its own."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Lt
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Choice
+from mtlkit.config import Choice, Ge, Lt, register_method
 from mtlkit.engine.gram import safe_divide
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("adatask")

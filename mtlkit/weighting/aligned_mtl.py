@@ -1,22 +1,18 @@
 """Aligned-MTL: independent component alignment."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Choice
+from mtlkit.config import Choice, register_method
 from mtlkit.engine.gram import eps_of
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
-from mtlkit.weighting._forms.numbers import PREFERENCE_WAIVES, Numbers, preference_of
+from mtlkit.method import State, Tasks
+from mtlkit.weighting._forms.preference import PreferredMerge
 
 
 @register_method("aligned_mtl")
-class AlignedMTL(GradientAggregator):
+class AlignedMTL(PreferredMerge):
     r"""Replace the task gradients by the nearest ones that are orthogonal and of one length, and add.
 
     With the gradient matrix :math:`U \Sigma V^\top` (tasks in columns), the aligned gradients are
@@ -28,7 +24,7 @@ class AlignedMTL(GradientAggregator):
     rounding, those of linearly dependent gradients, are left out. Where all gradients are zero, all
     weights are those preferred, by default one.
 
-    Length: K equal gradients g give K g.
+    Update scale: K identical gradients g merge to K g.
 
     Differences: none from the paper. The authors' code and LibMTL add the aligned gradients too;
     TorchJD takes their mean. All have ``min`` as default; LibMTL has no other.
@@ -58,15 +54,10 @@ class AlignedMTL(GradientAggregator):
         tasks: Tasks,
         *,
         scale_mode: Literal["min", "median", "rmse"] = "min",
-        preference: Numbers | None = None,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
         self.scale_mode = scale_mode
-        self.preference = preference
-        if preference is not None:
-            self.waived_laws = PREFERENCE_WAIVES
-        self.add_constant("preferred", preference_of("aligned_mtl", preference, self.tasks))
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """The balance transformation of the preference, by default its row sums."""

@@ -1,18 +1,14 @@
 """EnCodec's balancer: fixed shares of the merged gradient's norm."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Gt, Lt
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Choice, LogUniform
+from mtlkit.config import Choice, Ge, Gt, LogUniform, Lt, register_method
 from mtlkit.engine.gram import norms_of, safe_divide
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
-from mtlkit.weighting._forms.numbers import Numbers, preference_of
+from mtlkit.method import GradientAggregator, State, Tasks
+from mtlkit.weighting._forms.numbers import Numbers
+from mtlkit.weighting._forms.preference import preference_of
 
 
 @register_method("balancer")

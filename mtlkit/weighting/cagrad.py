@@ -1,18 +1,12 @@
 """CAGrad: conflict-averse gradient descent."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Uniform
+from mtlkit.config import Ge, Uniform, register_method
 from mtlkit.engine.gram import eps_of
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.host import on_host
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks, on_host
 from mtlkit.weighting._solvers import conflict_averse_weights
 
 
@@ -29,7 +23,7 @@ class CAGrad(GradientAggregator):
     minimizes :math:`\langle G_w, G_0\rangle + c\,\|G_0\|\,\|G_w\|`. Only the Gram matrix is needed. The
     optimum is exact: a few non-negative least squares problems on the K x K matrix.
 
-    Length: K equal gradients g give (1 + c) g.
+    Update scale: K identical gradients g merge to (1 + c) g.
 
     Differences: nothing is rescaled afterward, as in the paper. LibMTL and the authors' image code
     divide by :math:`1 + c^2`; the latter also multiplies by K, to match the sum of the losses. Their

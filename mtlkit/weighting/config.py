@@ -1,21 +1,16 @@
 """ConFIG: the conflict-free inverse gradient."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
+from mtlkit.config import register_method
 from mtlkit.engine.gram import cosine_matrix, eps_of, norms_of, safe_divide
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
-from mtlkit.weighting._forms.numbers import PREFERENCE_WAIVES, Numbers, preference_of
+from mtlkit.method import State
+from mtlkit.weighting._forms.preference import PreferredMerge
 
 
 @register_method("config")
-class ConFIG(GradientAggregator):
+class ConFIG(PreferredMerge):
     r"""Follow the direction that has the same positive cosine with all task gradients.
 
     With the unit gradients :math:`U_k = G_k / \|G_k\|` as rows of U,
@@ -32,7 +27,7 @@ class ConFIG(GradientAggregator):
     are served in the least-squares sense. Where no direction serves them (two opposite gradients),
     the merged gradient is zero.
 
-    Length: K equal gradients g give K g.
+    Update scale: K identical gradients g merge to K g.
 
     Differences: none in the definition. The authors' code and TorchJD have the same defaults (equal
     weights, the summed projections as length); LibMTL does not have the method. Eigenvalues of C below
@@ -58,13 +53,6 @@ class ConFIG(GradientAggregator):
     year = 2025
     url = "https://arxiv.org/abs/2408.11104"
     idea = "Remove conflicts: project or turn gradients"
-
-    def __init__(self, tasks: Tasks, *, preference: Numbers | None = None, **common: Any) -> None:
-        super().__init__(tasks, **common)
-        self.preference = preference
-        if preference is not None:
-            self.waived_laws = PREFERENCE_WAIVES
-        self.add_constant("preferred", preference_of("config", preference, self.tasks))
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Coefficients of the task gradients in the conflict-free one."""

@@ -1,16 +1,12 @@
 """Fixed weights of the losses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Simplex
+from mtlkit.config import Simplex, register_method
 from mtlkit.config.spec import Part
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 from mtlkit.weighting._forms.numbers import Numbers, per_task
 
 
@@ -22,8 +18,8 @@ class Constant(GradientAggregator):
 
     The loss of each head has its factor too. The gradients are merged by the plain sum.
 
-    Length: K equal gradients g give :math:`\sum_k c_k\, g`, by default K g. The factor of a loss is
-    :math:`c_k`.
+    Update scale: K identical gradients g merge to :math:`\sum_k c_k\, g`, by default K g. The factor of
+    a loss is :math:`c_k`.
 
     Args:
         weights: finite numbers :math:`c_k`, one per task in task order, or a mapping from task names.

@@ -1,17 +1,12 @@
 """COSMOS: a linear scalarization with a cosine penalty."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import LogUniform
+from mtlkit.config import Ge, LogUniform, register_method
 from mtlkit.engine.gram import safe_divide
-from mtlkit.method.aggregator import Tasks
-from mtlkit.method.state import State
+from mtlkit.method import State, Tasks
 from mtlkit.weighting._forms.scalarization import PreferredScalarization
 
 
@@ -27,7 +22,7 @@ class COSMOS(PreferredScalarization):
     loss is smaller than its preference asks for. Where all losses are zero, the penalty has no
     gradient.
 
-    Length: at equal losses and an equal preference every loss has the factor 1/K.
+    Update scale: at equal losses and an equal preference every loss has the factor 1/K.
 
     Differences: the paper draws a new r for each batch and gives it to the network as an input, to
     learn the whole Pareto front; that is up to the model. Here r is fixed, or set before a step by

@@ -1,20 +1,15 @@
 """CR-MOGM: smooth another method's weights over the steps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from mtlkit.config.annotations import Ge, Le
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Uniform
+from mtlkit.config import Ge, Le, Uniform, register_method
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator, Tasks
+from mtlkit.method import GradientAggregator, State, Tasks
 from mtlkit.method.create import create_method
-from mtlkit.method.state import State
 
 
 @register_method("cr_mogm")
@@ -27,7 +22,7 @@ class CRMOGM(GradientAggregator):
     method needs what ``inner`` needs, and keeps and saves its state. A task's average starts at its
     first weight, and stands still while the task is absent.
 
-    Length: that of ``inner``; with the default, K equal gradients g give g.
+    Update scale: that of ``inner``; with the default, K identical gradients g merge to g.
 
     Differences: the paper lets :math:`\alpha` grow as the learning rate falls. Here it is constant;
     ``method.alpha`` may be set at any time. LibMTL does not have the method.

@@ -1,18 +1,13 @@
 """DB-MTL: balance the losses by a logarithm and the gradients by their norms."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Lt
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Choice
+from mtlkit.config import Choice, Ge, Lt, register_method
 from mtlkit.engine.gram import norms_of, safe_divide
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("db_mtl")
@@ -41,9 +36,9 @@ class DBMTL(GradientAggregator):
     logarithms. A loss of zero has no logarithm and keeps its gradient; a task whose gradient (or
     average) is zero takes no part.
 
-    Length: every loss has the factor 1/L. K equal gradients g give K g at the features. With
-    ``wrt=parameters`` they give :math:`(1 - \beta) K g` in the first step, by default 0.1 K g, and
-    approach K g in later ones.
+    Update scale: every loss has the factor 1/L. K identical gradients g merge to K g at the features.
+    With ``wrt=parameters`` they merge to :math:`(1 - \beta) K g` in the first step, by default 0.1 K g,
+    and approach K g in later ones.
 
     Differences: LibMTL's is the authors' code, with the same defaults. It adds 1e-8 to losses and
     norms; here zeros are treated as described above. TorchJD does not have the method.

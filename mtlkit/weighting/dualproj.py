@@ -1,22 +1,16 @@
 """DualProj: the mean gradient, projected so that no task is made worse."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
+from mtlkit.config import register_method
 from mtlkit.engine.gram import eps_of
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.host import on_host
-from mtlkit.method.state import State
-from mtlkit.weighting._forms.numbers import PREFERENCE_WAIVES, Numbers, preference_of
+from mtlkit.method import State, on_host
+from mtlkit.weighting._forms.preference import PreferredMerge
 from mtlkit.weighting._solvers import dual_cone_weights
 
 
 @register_method("dualproj")
-class DualProj(GradientAggregator):
+class DualProj(PreferredMerge):
     r"""Project the mean gradient onto the cone where no task is made worse.
 
     .. math:: \operatorname{argmin}_y \Big\|y - \frac1K \sum_k G_k\Big\|\
@@ -24,7 +18,7 @@ class DualProj(GradientAggregator):
 
     Only the Gram matrix is needed. It is solved exactly, as a non-negative least squares problem.
 
-    Length: K equal gradients g give g.
+    Update scale: K identical gradients g merge to g.
 
     Differences: the paper's quadratic program has the gradient of the newest task in place of the
     mean. TorchJD adds 1e-4 to the diagonal of the Gram matrix divided by its trace, and returns the
@@ -51,15 +45,7 @@ class DualProj(GradientAggregator):
     idea = "Remove conflicts: project or turn gradients"
     solves_on_host = True
 
-    def __init__(self, tasks: Tasks, *, preference: Numbers | None = None, **common: Any) -> None:
-        super().__init__(tasks, **common)
-        self.preference = preference
-        if preference is not None:
-            self.waived_laws = PREFERENCE_WAIVES
-        self.add_constant("preferred", preference_of("dualproj", preference, self.tasks))
-
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """The weights of the mean, or of the preferred sum, and the correction's."""
-        preferred = state.preferred if self.preference is not None else state.preferred / len(gram)
-        weights = on_host(dual_cone_weights, gram, preferred, rounding=eps_of(gram))
+        weights = on_host(dual_cone_weights, gram, self.preferred_or_mean(state), rounding=eps_of(gram))
         return weights.to(gram.dtype), state

@@ -1,18 +1,13 @@
 """DWA: dynamic weight average."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Gt
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import LogUniform
-from mtlkit.engine.gram import safe_divide
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.config import Ge, Gt, LogUniform, register_method
+from mtlkit.method import GradientAggregator, State, Tasks
+from mtlkit.weighting._forms.losses import relative_losses, softmax_weights
 
 
 @register_method("dwa")
@@ -27,7 +22,7 @@ class DWA(GradientAggregator):
     whose older loss is zero. The losses should keep their sign. Steps without a task's labels do not
     count in its window.
 
-    Length: at equal rates every loss has the factor 1; the factors always sum to K.
+    Update scale: at equal rates every loss has the factor 1; the factors always sum to K.
 
     Differences: in the paper, the authors' code, LibMTL and TorchJD a window is an epoch. It is one here
     too under the :class:`~mtlkit.Trainer`, which knows how many batches an epoch has. In your own loop,
@@ -70,7 +65,6 @@ class DWA(GradientAggregator):
         self.add_state("counted", 0)
         self.add_state("newer", 0.0)
         self.add_state("older", 0.0)
-        self.add_state("windows", 0)
 
     def set_epoch_length(self, batches: int) -> None:
         """Average over an epoch of this many batches, unless ``window`` says otherwise."""
@@ -78,13 +72,11 @@ class DWA(GradientAggregator):
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
         """Softmax of the rates, times the number of tasks present; at its end a window is kept."""
-        known = (state.windows >= 2) & (state.older != 0)
-        rates = torch.where(known, safe_divide(state.newer, state.older), 1.0)
-        weights = len(losses) * (rates / self.temperature).softmax(dim=0)
+        rates = relative_losses(state.newer, state.older)  # `older` is zero before two full windows
+        weights = softmax_weights(rates, self.temperature)
         loss_sum, counted = state.loss_sum + losses.double(), state.counted + 1
         full = counted >= (self.window or self.epoch_batches)
         return weights, state.replace(
-            windows=state.windows + full,
             older=torch.where(full, state.newer, state.older),
             newer=torch.where(full, loss_sum / counted, state.newer),
             loss_sum=torch.where(full, 0.0, loss_sum),

@@ -1,18 +1,13 @@
 """ExcessMTL: weigh the tasks by their estimated excess risk."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Gt
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import LogUniform
+from mtlkit.config import Ge, Gt, LogUniform, register_method
 from mtlkit.engine.gram import safe_divide
-from mtlkit.method.aggregator import Tasks
-from mtlkit.method.state import State
+from mtlkit.method import State, Tasks
 from mtlkit.weighting._forms.simplex import SimplexWeights
 
 
@@ -28,7 +23,7 @@ class ExcessMTL(SimplexWeights):
     loss but not its excess risk, so such a task does not take over. A task whose gradients were zero
     in its warm-up has the exponent zero.
 
-    Length: K equal gradients g give g.
+    Update scale: K identical gradients g merge to g.
 
     Differences: the paper's :math:`H_k` is AdaGrad's diagonal, a sum of squares per parameter and
     task. A feature's gradient belongs to one sample of one batch and has no counterpart in the next,

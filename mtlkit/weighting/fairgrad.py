@@ -1,19 +1,13 @@
 """FairGrad: alpha-fair allocation of progress to the tasks."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Uniform
+from mtlkit.config import Ge, Uniform, register_method
 from mtlkit.engine.gram import eps_of
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.host import on_host
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks, on_host
 from mtlkit.weighting._solvers import bargaining_weights
 
 _LEAST = 0.05
@@ -34,8 +28,8 @@ class FairGrad(GradientAggregator):
     Where a positive combination of the gradients vanishes (a Pareto stationary point), the equation
     has no solution and d is zero.
 
-    Length: K equal gradients g give :math:`K^{1/(1+\alpha)}\, \|g\|^{-2\alpha/(1+\alpha)}\, g`. By
-    default that is :math:`\sqrt K\, g / \|g\|`.
+    Update scale: K identical gradients g merge to :math:`K^{1/(1+\alpha)}\,
+    \|g\|^{-2\alpha/(1+\alpha)}\, g`. By default that is :math:`\sqrt K\, g / \|g\|`.
 
     Differences: none in the equation. The authors and TorchJD minimize the squared residual, which is
     not convex, to a tolerance. The authors' code for supervised learning then multiplies d by K and

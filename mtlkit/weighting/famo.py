@@ -1,20 +1,15 @@
 """FAMO: fast adaptive multitask optimization."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import LogUniform
+from mtlkit.config import Ge, LogUniform, register_method
 from mtlkit.engine.gram import safe_divide
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
+from mtlkit.weighting._forms.losses import log_losses
 from mtlkit.weighting._forms.numbers import Numbers, per_task
-from mtlkit.weighting._forms.scalarization import log_losses
 
 _BETAS = (0.9, 0.999)
 _EPS = 1e-8
@@ -37,7 +32,7 @@ class FAMO(GradientAggregator):
     makes the total NaN. The total's gradient is that of f; its value is c, a weighted harmonic mean of
     the losses (where b is zero).
 
-    Length: at equal losses every loss has the factor 1/K in the first step; the factors always sum
+    Update scale: at equal losses every loss has the factor 1/K in the first step; the factors always sum
     to 1.
 
     Differences: the paper evaluates the losses of the same batch once more after the step, which is

@@ -1,13 +1,12 @@
 """GLS: the geometric mean of the losses."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import methods, register_method
-from mtlkit.method.state import State
-from mtlkit.weighting._forms.scalarization import Scalarization, log_losses
+from mtlkit.config import methods, register_method
+from mtlkit.method import State
+from mtlkit.weighting._forms.losses import log_losses
+from mtlkit.weighting._forms.scalarization import Scalarization
 
 
 @register_method("gls")
@@ -21,7 +20,7 @@ class GLS(Scalarization):
     positive. A loss of zero takes no part in the step (the product would be zero, and its gradient
     undefined); a negative one makes the total NaN. ``geometric_mean`` is another name of it.
 
-    Length: at equal losses every loss has the factor 1/K.
+    Update scale: at equal losses every loss has the factor 1/K.
 
     Differences: the paper also proposes to raise the losses of focused tasks to a power; this is its
     plain form. LibMTL multiplies the losses themselves, which is NaN for many small ones. TorchJD, too,

@@ -1,7 +1,5 @@
 """GO4Align: one weight for all tasks of a group."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any
 
@@ -9,12 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mtlkit.config.annotations import Ge
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Choice, LogUniform
+from mtlkit.config import Choice, Ge, LogUniform, register_method
 from mtlkit.engine.gram import safe_divide
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("go4align")

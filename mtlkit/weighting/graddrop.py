@@ -1,19 +1,14 @@
 """GradDrop: gradient sign dropout."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Le
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Uniform
+from mtlkit.config import Ge, Le, Uniform, register_method
 from mtlkit.engine.randomness import uniform
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 from mtlkit.weighting._forms.numbers import Numbers, per_task
 
 
@@ -30,7 +25,7 @@ class GradDrop(GradientAggregator):
     so the purer a sign, the more often it is kept. A coordinate is one feature of one sample:
     nothing is summed over the batch first. The merge needs whole gradients, not only the Gram matrix.
 
-    Length: K equal gradients g give K g.
+    Update scale: K identical gradients g merge to K g.
 
     Differences: the GradDrop paper's layer, and LibMTL's, multiply by the sign of the activation and
     sum over the batch before they take the purity. The RotoGrad paper's baseline, and TorchJD's, work

@@ -1,19 +1,14 @@
 """GradNorm: learn weights that balance the training rates of the tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import LR_RATIO, LogUniform, Uniform
+from mtlkit.config import LR_RATIO, Ge, LogUniform, Uniform, register_method
 from mtlkit.engine.gram import norms_of, safe_divide
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("gradnorm")
@@ -35,8 +30,8 @@ class GradNorm(GradientAggregator):
     ``stats.weights`` or ``balanced`` for the weights. An optimizer's weight decay pulls the parameter to
     zero, not the weights; give it none.
 
-    Length: K equal gradients g give K g in the first step; the weights always sum to the number of
-    tasks present.
+    Update scale: K identical gradients g merge to K g in the first step; the weights always sum to the
+    number of tasks present.
 
     Differences: as in the RotoGrad paper's comparison, the weights act on the gradients of the shared
     features, and each head follows its own loss. The GradNorm paper's total loss weighs the heads too.

@@ -1,19 +1,14 @@
 """GradVac: gradient vaccine."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Le
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import LogUniform
+from mtlkit.config import Ge, Le, LogUniform, register_method
 from mtlkit.engine.gram import cosine_matrix, eps_of, norms_of, safe_divide
 from mtlkit.engine.randomness import random_orders
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("gradvac")
@@ -32,9 +27,9 @@ class GradVac(GradientAggregator):
     :math:`\hat\phi_{ij} \leftarrow (1 - \beta)\hat\phi_{ij} + \beta \phi`. The results are added.
     Averages start at zero, so the first step is PCGrad. Only the Gram matrix is needed: all K gradients
     turn at once, as rows of coefficients, in K - 1 rounds. A cosine that is below its average by no
-    more than rounding is left alone, and a zero gradient takes no part.
+    more than rounding is unchanged, and a zero gradient takes no part.
 
-    Length: K equal gradients g give K g.
+    Update scale: K identical gradients g merge to K g.
 
     Differences: the paper keeps averages for every layer or other group of parameters, and treats
     these apart. Here there is one gradient per task, the paper's ``whole_model``, which is LibMTL's
@@ -71,18 +66,18 @@ class GradVac(GradientAggregator):
         super().__init__(tasks, **common)
         self.beta = beta
         self.seed = seed
-        self.add_state("goals", 0.0, per="pair")
+        self.add_state("phi_hat", 0.0, per="pair")
         self.add_state("draws", 0, per="all")
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Coefficients of the task gradients in the sum of the turned ones."""
         norms, unit = norms_of(gram), cosine_matrix(gram)
         turns = random_orders(self.seed, state.draws, len(gram)).T  # (K - 1, K): to whom, by turn
-        goals, limits = state.goals, state.goals - eps_of(gram)
+        phi_hat = state.phi_hat  # moving averages of the cosines
         meets = torch.outer(norms, norms) > 0
-        slopes = _cotangents(goals)
-        able = meets & slopes.isfinite()  # no move reaches a cosine of one
-        floors = torch.where(able, _cotangents(limits), -torch.inf)
+        target = _cotangents(phi_hat)
+        able = meets & target.isfinite()  # no move reaches a cosine of one
+        lowest = torch.where(able, _cotangents(phi_hat - eps_of(gram)), -torch.inf)
         # row i belongs to the gradient of task i as it turns, in units of its first norm
         products, squares = unit, unit.diagonal()[:, None]
         moves, seen = torch.zeros_like(unit), torch.zeros_like(unit)
@@ -91,15 +86,15 @@ class GradVac(GradientAggregator):
             rest = torch.addcmul(squares, along, along, value=-1).clamp_min(0)
             across = rest.sqrt()
             seen.scatter_(1, others, safe_divide(along, torch.hypot(along, across)))
-            turned = slopes.gather(1, others) * across
-            turned = torch.where(along < floors.gather(1, others) * across, turned, along)
+            turned = target.gather(1, others) * across
+            turned = torch.where(along < lowest.gather(1, others) * across, turned, along)
             move = turned - along
             moves.scatter_(1, others, move)
             products = torch.addcmul(products, move, unit[others[:, 0]])
             squares = torch.addcmul(rest, turned, turned)
         weights = 1 + safe_divide(norms @ moves, norms)
-        goals = torch.where(meets, goals.lerp(seen, self.beta), goals)
-        return weights, state.replace(goals=goals, draws=state.draws + 1)
+        phi_hat = torch.where(meets, phi_hat.lerp(seen, self.beta), phi_hat)
+        return weights, state.replace(phi_hat=phi_hat, draws=state.draws + 1)
 
 
 def _cotangents(cosines: Tensor) -> Tensor:

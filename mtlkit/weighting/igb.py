@@ -1,18 +1,13 @@
 """IGB: balance the improvable gaps of the tasks."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Choice
-from mtlkit.engine.gram import safe_divide
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.config import Choice, Ge, register_method
+from mtlkit.method import GradientAggregator, State, Tasks
+from mtlkit.weighting._forms.losses import inverse_losses, relative_losses, softmax_weights
 
 
 @register_method("igb")
@@ -78,10 +73,9 @@ class IGB(GradientAggregator):
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
         """Softmax of the ratios to the base losses, divided by the losses."""
-        exact = torch.where(losses < 0, torch.nan, losses.double())
-        known = state.base_losses > 0
-        ratios = torch.where(known, safe_divide(exact, state.base_losses), 1.0)
-        weights = len(losses) * safe_divide(ratios.softmax(dim=0), exact)
+        exact = losses.double()
+        ratios = relative_losses(exact, state.base_losses)  # 1 until the base is known
+        weights = softmax_weights(ratios) * inverse_losses(losses)
         window = self.window or self.epoch_batches
         seen = state.seen + 1
         counts = (seen > (self.base - 1) * window) & (seen <= self.base * window)

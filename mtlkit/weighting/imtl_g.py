@@ -1,14 +1,11 @@
 """IMTL-G: a merged gradient with equal projections on all task gradients."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
+from mtlkit.config import register_method
 from mtlkit.engine.gram import cosine_matrix, eps_of, norms_of, safe_divide
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State
 
 
 @register_method("imtl_g")
@@ -22,7 +19,7 @@ class IMTLG(GradientAggregator):
     be negative. A task whose gradient is zero takes no part. Where the gradients cancel so that the
     weights sum to zero (two opposite gradients), the merged gradient is zero.
 
-    Length: K equal gradients g give g.
+    Update scale: K identical gradients g merge to g.
 
     Differences: none from the paper where the gradients are independent. Where they are not, its system
     is singular; the pseudo-inverse of C is used, so that equal tasks share their weight. LibMTL inverts

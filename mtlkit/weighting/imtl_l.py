@@ -1,15 +1,12 @@
 """IMTL-L: learned scales that bring all losses to one size."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.config import register_method
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("imtl_l")
@@ -23,7 +20,7 @@ class IMTLL(GradientAggregator):
 
     This is the loss part of IMTL; the gradient part is ``imtl_g``.
 
-    Length: every loss has the factor 1 at first.
+    Update scale: every loss has the factor 1 at first.
 
     Differences: none from the paper with its base a = e. LibMTL (in its IMTL) and TorchJD start at zero
     too. It is twice ``uw`` with :math:`s_k` negated, so both have the same optima, on different paths.

@@ -1,18 +1,14 @@
 """Krum: keep the gradients that agree best with their neighbors."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge
-from mtlkit.config.registry import register_method
+from mtlkit.config import Ge, register_method
 from mtlkit.engine.gram import eps_of
 from mtlkit.errors import SpecError
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("krum")
@@ -26,7 +22,7 @@ class Krum(GradientAggregator):
 
     and the ``n_selected`` tasks of lowest score are averaged (Multi-Krum; one is Krum).
 
-    Length: K equal gradients g give g.
+    Update scale: K identical gradients g merge to g.
 
     Differences: the paper selects among workers, of which some are adversarial; this selects among
     tasks. Tasks that tie for the last places share them, so that the order of the tasks does not matter:

@@ -1,18 +1,13 @@
 """LDC-MTL: learned weights that keep the weighted losses together."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mtlkit.config.annotations import Ge
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import LR_RATIO, LogUniform
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.config import LR_RATIO, Ge, LogUniform, register_method
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("ldc")
@@ -40,9 +35,10 @@ class LDC(GradientAggregator):
     authors' code, by one descent on the sum of both. Their weights are a linear layer and a softmax over
     the pooled features for NYUv2 and Cityscapes, clamped to [0.2, 0.8], and free numbers under a sigmoid
     for QM9 and CelebA; here they are free numbers under the softmax, as a method weighs losses without
-    their features. The losses are divided by the first ones always; the authors do so for NYUv2, up to a
-    common factor, and take logarithms as well for QM9. Their penalty for Cityscapes compares the losses
-    without weights. LibMTL and TorchJD do not have the method.
+    their features. Where their weights do not sum to one, they divide the weighted sum by that sum, for
+    all but Cityscapes. The losses are divided by the first ones always; the authors do so for NYUv2, up
+    to a common factor, and take logarithms as well for QM9. Their penalty for Cityscapes compares the
+    losses without weights. LibMTL and TorchJD do not have the method.
 
     Args:
         penalty: :math:`\lambda`. 0.01 to 0.1 in the authors' scripts; above 0.5 the factor of a loss may

@@ -1,23 +1,18 @@
 """Learning-rate annealing: bring all gradients to the size of a reference task's."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Le
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Choice, LogUniform
+from mtlkit.config import Choice, Ge, Le, LogUniform, register_method
 from mtlkit.engine.gram import norms_of, safe_divide
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
-from mtlkit.weighting._forms.primary import primary_flags
+from mtlkit.method import State, Tasks
+from mtlkit.weighting._forms.primary import PrimaryMerge
 
 
 @register_method("lr_annealing")
-class LRAnnealing(GradientAggregator):
+class LRAnnealing(PrimaryMerge):
     r"""Scale every gradient to the size of the reference task's, by a moving average of the ratios.
 
     With ``wrt=parameters`` this is the paper's rule, for a physics-informed network with the residual
@@ -64,29 +59,20 @@ class LRAnnealing(GradientAggregator):
     year = 2021
     idea = "Equal shares: no task dominates by its size"
     reads_angles = False
-    waived_laws = {"permutation": "the first task is the reference, unless another is named"}
     search_space = {"alpha": LogUniform(0.001, 0.9), "reference": Choice("max", "mean")}
 
     def __init__(
         self,
         tasks: Tasks,
         *,
-        primary: str | int | None = None,
         alpha: Annotated[float, Ge(0), Le(1)] = 0.1,
         reference: Literal["max", "mean"] = "max",
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        self.primary = primary
         self.alpha = alpha
         self.reference = reference
         self.needs_whole_gradients = self.wrt == "parameters"
-        if primary is not None:
-            self.waived_laws = {
-                "permutation": "the reference task is named",
-                "absent_task": "the reference task is named",
-            }
-        self.add_constant("is_primary", primary_flags(primary, self.tasks))
         self.add_state("lambdas", 1.0)
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:

@@ -1,23 +1,18 @@
 """Bring auxiliary gradients to the norm of the main task's: VQGAN's weight and MetaBalance."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Gt, Le, Lt
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Choice, LogUniform, Uniform
+from mtlkit.config import Choice, Ge, Gt, Le, LogUniform, Lt, Uniform, register_method
 from mtlkit.engine.gram import norms_of, safe_divide
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
-from mtlkit.weighting._forms.primary import primary_flags
+from mtlkit.method import State, Tasks
+from mtlkit.weighting._forms.primary import PrimaryMerge
 
 
 @register_method("match_primary")
-class MatchPrimary(GradientAggregator):
+class MatchPrimary(PrimaryMerge):
     r"""Add the auxiliary tasks' gradients with the norm of the main task's.
 
     .. math:: G_p + \sum_{k \ne p} w_k G_k, \qquad
@@ -61,7 +56,6 @@ class MatchPrimary(GradientAggregator):
     year = 2021
     idea = "Equal shares: no task dominates by its size"
     reads_angles = False
-    waived_laws = {"permutation": "the first task is the main one, unless another is named"}
     search_space = {
         "strength": LogUniform(0.1, 10.0),
         "relax": Uniform(0.1, 1.0),
@@ -72,7 +66,6 @@ class MatchPrimary(GradientAggregator):
         self,
         tasks: Tasks,
         *,
-        primary: str | int | None = None,
         strength: Annotated[float, Ge(0)] = 1.0,
         relax: Annotated[float, Ge(0), Le(1)] = 1.0,
         beta: Annotated[float, Ge(0), Lt(1)] = 0.0,
@@ -80,17 +73,10 @@ class MatchPrimary(GradientAggregator):
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        self.primary = primary
         self.strength = strength
         self.relax = relax
         self.beta = beta
         self.max_ratio = max_ratio
-        if primary is not None:
-            self.waived_laws = {
-                "permutation": "the main task is named",
-                "absent_task": "the main task is named",
-            }
-        self.add_constant("is_primary", primary_flags(primary, self.tasks))
         self.add_state("norms", 0.0)
         self.add_state("seen", 0)
 

@@ -1,13 +1,10 @@
 """Mean of the task gradients."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.state import State
+from mtlkit.config import register_method
+from mtlkit.method import GradientAggregator, State
 
 
 @register_method("mean")
@@ -19,7 +16,7 @@ class Mean(GradientAggregator):
     over the K tasks that are present. Only the shared layers see the factor: each head still follows its
     own loss in full.
 
-    Length: K equal gradients g give g. LibMTL's EW is not the mean but the sum.
+    Update scale: K identical gradients g merge to g. LibMTL's EW is not the mean but the sum.
 
     Example:
         >>> import torch, mtlkit

@@ -1,19 +1,14 @@
 """MGDA: the point of minimum norm in the convex hull of the task gradients."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Choice
+from mtlkit.config import Choice, register_method
 from mtlkit.engine.gram import norms_of
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.host import on_host
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks, on_host
 from mtlkit.weighting._solvers import min_norm_point
 from mtlkit.weighting._solvers.geometry import Matrix
 
@@ -29,7 +24,7 @@ class MGDA(GradientAggregator):
     the weights are not unique (dependent gradients), the shortest vector is. A task whose gradient is
     zero is Pareto stationary, so then the merged gradient is zero.
 
-    Length: K equal gradients g give g.
+    Update scale: K identical gradients g merge to g.
 
     Differences: none from the paper, which has no :math:`c_k`; these are an option of the authors' code.
     The authors, LibMTL and TorchJD run Frank and Wolfe's method to a tolerance. LibMTL has the same

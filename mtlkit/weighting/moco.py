@@ -1,18 +1,13 @@
 """MoCo: multi-objective descent with gradient correction."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Gt, Le
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import LogUniform, Uniform
+from mtlkit.config import Ge, Gt, Le, LogUniform, Uniform, register_method
 from mtlkit.engine.gram import safe_divide
-from mtlkit.method.aggregator import Tasks
-from mtlkit.method.state import State
+from mtlkit.method import State, Tasks
 from mtlkit.weighting._forms.simplex import SimplexWeights, project_onto_simplex
 
 
@@ -42,8 +37,8 @@ class MoCo(SimplexWeights):
     the batches' noise stays in its diagonal, where the paper's averages lose it; ``modo`` avoids that
     bias by other means.
 
-    Length: K equal gradients g give g at the features. With ``wrt=parameters`` they give :math:`\beta g`
-    in the first step, by default g/2, and approach g in later ones.
+    Update scale: K identical gradients g merge to g at the features. With ``wrt=parameters`` they merge
+    to :math:`\beta g` in the first step, by default g/2, and approach g in later ones.
 
     Differences: at the features, as described above. A step uses the new averages and the new weights,
     as in all published code. The authors' Office code projects onto the simplex, with twice the step

@@ -1,17 +1,12 @@
 """MoDo: multi-objective descent with double sampling."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Gt
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Choice, LogUniform
+from mtlkit.config import Choice, Ge, Gt, LogUniform, register_method
 from mtlkit.engine.gram import safe_divide
-from mtlkit.method.aggregator import Tasks
-from mtlkit.method.state import State
+from mtlkit.method import State, Tasks
 from mtlkit.weighting._forms.simplex import SimplexWeights, project_onto_simplex
 
 
@@ -26,7 +21,7 @@ class MoDo(SimplexWeights):
     the batch that the features hold. Without an axis of samples (in ``combine``, with
     ``wrt=parameters``, for a single sample) the Gram matrix is used instead. At the start w is 1/K.
 
-    Length: K equal gradients g give g.
+    Update scale: K identical gradients g merge to g.
 
     Differences: the paper draws two batches for the products, and LibMTL a third for the step; here one
     batch serves for all. The authors' code applies the weights to the sum of both batches' gradients,

@@ -1,19 +1,14 @@
 """Nash-MTL: the tasks bargain over the direction."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any
 
 import numpy as np
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge
-from mtlkit.config.registry import register_method
+from mtlkit.config import Ge, register_method
 from mtlkit.engine.gram import eps_of
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.host import on_host
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks, on_host
 from mtlkit.weighting._solvers import bargaining_weights
 from mtlkit.weighting._solvers.geometry import Matrix
 
@@ -32,7 +27,7 @@ class NashMTL(GradientAggregator):
     gradient is zero gets weight zero. Where a positive combination of the gradients vanishes (a Pareto
     stationary point) the equation has no solution, and d is zero.
 
-    Length: :math:`\|d\| = \sqrt K` for all gradients; K equal gradients g give
+    Update scale: :math:`\|d\| = \sqrt K` for all gradients; K identical gradients g merge to
     :math:`\sqrt K\, g / \|g\|`.
 
     Differences: none from the paper's equation. The authors' code, LibMTL and TorchJD approach its

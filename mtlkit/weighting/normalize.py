@@ -1,16 +1,12 @@
 """The RotoGrad paper's loss normalization."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge
-from mtlkit.config.registry import register_method
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.config import Ge, register_method
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("normalize")
@@ -23,7 +19,7 @@ class Normalize(GradientAggregator):
     loss of zero is no reference; the first that is not zero becomes it. A task counts the steps in which
     it is present.
 
-    Length: every loss L has the factor :math:`1/|L|` at first, so that it becomes 1 in size.
+    Update scale: every loss L has the factor :math:`1/|L|` at first, so that it becomes 1 in size.
 
     Differences: the authors' package (rotograd 0.1.6) divides by the reference with its sign, and takes
     it again one step later: its period of 20 is ``burn_in=21``. There the division is off by default.

@@ -1,18 +1,13 @@
 """PBI: penalty-based boundary intersection."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import LogUniform
+from mtlkit.config import Ge, LogUniform, register_method
 from mtlkit.engine.gram import safe_divide
-from mtlkit.method.aggregator import Tasks
-from mtlkit.method.state import State
+from mtlkit.method import State, Tasks
 from mtlkit.weighting._forms.numbers import Numbers, per_task
 from mtlkit.weighting._forms.scalarization import PreferredScalarization
 
@@ -28,7 +23,7 @@ class PBI(PreferredScalarization):
 
     A weight may be negative, where a loss is smaller than its preference asks for.
 
-    Length: at equal losses and an equal preference every loss has the factor :math:`1/\sqrt K`.
+    Update scale: at equal losses and an equal preference every loss has the factor :math:`1/\sqrt K`.
 
     Differences: none from the paper. On the preferred direction, where :math:`d_2` has no gradient, its
     subgradient zero is taken; TorchJD adds 1e-12 under the root, which changes small losses. LibMTL does

@@ -1,20 +1,14 @@
 """PCD: priority-constrained descent."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import numpy as np
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Le, Lt
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import LogUniform
+from mtlkit.config import Ge, Le, LogUniform, Lt, register_method
 from mtlkit.engine.gram import eps_of, safe_divide
 from mtlkit.errors import unknown_name
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.host import on_host
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks, on_host
 from mtlkit.weighting._solvers import constrained_descent_weights
 from mtlkit.weighting._solvers.geometry import Matrix
 
@@ -31,7 +25,7 @@ class PCD(GradientAggregator):
     solution is exact, as a least distance problem. If :math:`G_1` is zero, so is the merged gradient. If
     no vector satisfies all constraints, it is :math:`G_1`, as in the paper.
 
-    Length: K equal gradients g give g; the norm is always that of the primary gradient.
+    Update scale: K identical gradients g merge to g; the norm is always that of the primary gradient.
 
     Differences: none from the paper. The authors' code tries all sets of active constraints; it and
     TorchJD add 1e-8 to the average, so that small gradients are treated differently. Both have the same

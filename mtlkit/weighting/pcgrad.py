@@ -1,22 +1,19 @@
 """PCGrad: project conflicting gradients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
+from mtlkit.config import register_method
 from mtlkit.engine.gram import safe_divide
 from mtlkit.engine.randomness import random_orders
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("pcgrad")
 class PCGrad(GradientAggregator):
-    r"""Drop from each task's gradient what conflicts with the others.
+    r"""Remove from each task's gradient what conflicts with the others.
 
     For every task i, starting from :math:`g = G_i`, and every other task j in random order
 
@@ -25,7 +22,7 @@ class PCGrad(GradientAggregator):
     and the results are added (Algorithm 1 of the paper). The projections stay in the span of the task
     gradients, so the Gram matrix suffices: they are carried out on the coefficients.
 
-    Length: K equal gradients g give K g.
+    Update scale: K identical gradients g merge to K g.
 
     Differences: none from the paper. LibMTL and TorchJD add too. The authors' code discards its shuffle,
     so that its order is always that of the losses.
@@ -57,11 +54,11 @@ class PCGrad(GradientAggregator):
         """Coefficients of the task gradients in the sum of the projected ones."""
         exact = gram.double()
         turns = random_orders(self.seed, state.draws, len(gram)).T  # (K - 1, K): onto whom, by turn
-        shares = safe_divide(exact, exact.diagonal())  # of G_j in G_i, as a projection finds them
+        coef = safe_divide(exact, exact.diagonal())  # <G_i, G_j> / |G_j|^2
         # row i belongs to the gradient of task i as it is projected
-        left, dropped = shares, torch.zeros_like(exact)
+        current, removed = coef, torch.zeros_like(exact)
         for others in turns[..., None]:  # (K, 1)
-            conflict = left.gather(1, others).clamp_max(0)
-            dropped.scatter_(1, others, conflict)
-            left = torch.addcmul(left, conflict, shares[others[:, 0]], value=-1)
-        return 1 - dropped.sum(dim=0), state.replace(draws=state.draws + 1)
+            conflict = current.gather(1, others).clamp_max(0)
+            removed.scatter_(1, others, conflict)
+            current = torch.addcmul(current, conflict, coef[others[:, 0]], value=-1)
+        return 1 - removed.sum(dim=0), state.replace(draws=state.draws + 1)

@@ -1,20 +1,14 @@
 """PIVRG: a fair bargain in which tasks behind their single-task score count more."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Gt
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Uniform
+from mtlkit.config import Ge, Gt, Uniform, register_method
 from mtlkit.engine.gram import eps_of
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.host import on_host
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks, on_host
 from mtlkit.weighting._forms.numbers import Numbers, per_task
 from mtlkit.weighting._solvers import bargaining_weights
 from mtlkit.weighting._solvers.geometry import Matrix

@@ -1,15 +1,12 @@
 """Random gradient weighting."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
+from mtlkit.config import register_method
 from mtlkit.engine.randomness import normal
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("random")
@@ -21,7 +18,7 @@ class Random(GradientAggregator):
     This is RGW of the paper; its RLW, random weights of the losses, is ``rlw``. Every process draws the
     same weights, and a step that is not finite is drawn again.
 
-    Length: K equal gradients g give g.
+    Update scale: K identical gradients g merge to g.
 
     Differences: none from the paper. LibMTL's RGW and TorchJD's Random are the same.
 

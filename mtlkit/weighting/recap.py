@@ -1,18 +1,14 @@
 """RECAP: weigh losses by their recent convergence and instability."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Gt
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Choice, LogUniform
+from mtlkit.config import Choice, Ge, Gt, LogUniform, register_method
 from mtlkit.engine.gram import safe_divide
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
+from mtlkit.weighting._forms.losses import relative_losses, softmax_weights
 
 
 @register_method("recap")
@@ -32,7 +28,8 @@ class RECAP(GradientAggregator):
 
     Differences: the paper reweighs objectives of reinforcement learning and replayed supervised
     losses; the replay itself is a matter of the data. A quotient by a mean of zero is 1 for c and 0 for
-    i. The standard deviation divides by 2W. LibMTL and TorchJD do not have the method.
+    i. The standard deviation divides by 2W. No code of the authors was found to compare with. LibMTL and
+    TorchJD do not have the method.
 
     Args:
         window: W, number of losses in a window.
@@ -76,10 +73,10 @@ class RECAP(GradientAggregator):
         """Softmax of the two signals, times the number of tasks present."""
         history = state.history  # (P, 2W), the newest loss last
         older, newer = history.unflatten(1, (2, self.window)).mean(dim=2).unbind(dim=1)
-        c = torch.where(newer == 0, 1.0, safe_divide(older, newer))
+        c = relative_losses(older, newer)
         i = safe_divide(history.std(dim=1, correction=0), newer + older)
         known = state.seen >= 2 * self.window
         signal = torch.where(known, c + i, 1.0)
-        weights = len(losses) * (signal / self.temperature).softmax(dim=0)
+        weights = softmax_weights(signal, self.temperature)
         moved = torch.cat([history[:, 1:], losses.double()[:, None]], dim=1)
         return weights, state.replace(history=moved, seen=state.seen + 1)

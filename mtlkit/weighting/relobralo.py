@@ -1,19 +1,14 @@
 """ReLoBRaLo: relative loss balancing with random lookback."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Gt, Le
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Choice, LogUniform
-from mtlkit.engine.gram import safe_divide
+from mtlkit.config import Choice, Ge, Gt, Le, LogUniform, register_method
 from mtlkit.engine.randomness import uniform
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
+from mtlkit.weighting._forms.losses import relative_losses, softmax_weights
 
 
 @register_method("relobralo")
@@ -33,12 +28,14 @@ class ReLoBRaLo(GradientAggregator):
     Update scale: in the first step every loss has the factor 1; without absent tasks the factors always
     sum to K.
 
-    Differences: none in the equation; the values in the first two steps are those of the authors' code,
-    which adds 1e-12 to the references. LibMTL and TorchJD do not have the method.
+    Differences: none in the equation; the values in the first two steps are those of the authors' code.
+    That code adds 1e-12 to the references, and looks back to the losses of its second step, not of its
+    first. LibMTL and TorchJD do not have the method.
 
     Args:
         alpha: decay of the past weights. The authors' script has 0.999.
-        rho: probability of going on from the past weights; 1 never looks back.
+        rho: probability of going on from the past weights; 1, the default of the authors' script, never
+            looks back.
         temperature: :math:`\tau`; larger values make the weights more equal.
         seed: of the draws.
 
@@ -103,5 +100,4 @@ class ReLoBRaLo(GradientAggregator):
 
     def _balanced(self, losses: Tensor, references: Tensor) -> Tensor:
         """Softmax of the ratios, times the number of tasks present."""
-        ratios = torch.where(references == 0, 1.0, safe_divide(losses, references))
-        return len(losses) * (ratios / self.temperature).softmax(dim=0)
+        return softmax_weights(relative_losses(losses, references), self.temperature)

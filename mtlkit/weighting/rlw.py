@@ -1,17 +1,13 @@
 """RLW: random loss weights."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Choice
+from mtlkit.config import Choice, register_method
 from mtlkit.engine.randomness import normal, uniform
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("rlw")
@@ -32,8 +28,8 @@ class RLW(GradientAggregator):
 
     The weights are drawn for the tasks that are present. Every process draws the same weights.
 
-    Length: the factors of the losses sum to one, so each is 1/K on average; those of ``bernoulli`` are 0
-    or 1, on average :math:`2^{K-1} / (2^K - 1)`.
+    Update scale: the factors of the losses sum to one, so each is 1/K on average; those of ``bernoulli``
+    are 0 or 1, on average :math:`2^{K-1} / (2^K - 1)`.
 
     Differences: none from the paper. LibMTL and TorchJD now have the normal distribution only. LibMTL's
     release 1.1.5 had all five, with a softmax also on the Dirichlet weights.

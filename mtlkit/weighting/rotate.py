@@ -1,21 +1,17 @@
 """RotoGrad's gradient-direction homogenization: a learned rotation of the features for every task."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import LR_RATIO, FeatureShare, LogUniform
+from mtlkit.config import LR_RATIO, FeatureShare, Ge, LogUniform, register_method
 from mtlkit.engine.gradients import TensorList
 from mtlkit.engine.processes import Processes, leave_without_gradient
 from mtlkit.engine.step import Step, pick, spread
 from mtlkit.errors import SpecError, UsageError
-from mtlkit.method.aggregator import GradientAggregator, Tasks
+from mtlkit.method import GradientAggregator, Tasks
 from mtlkit.rotations import Axis, GeotorchRotations, Rotations
 
 
@@ -32,9 +28,9 @@ class Rotate(GradientAggregator):
     by the exponential map. What merges the :math:`G_k` is another part: ``rotate+scale`` is RotoGrad,
     ``rotate+imtl_g`` the paper's "RotoGrad + IMTL-G", and alone it is "Rotate Only".
 
-    Length: K equal gradients g give K g. Cost: one (batch, m) x (m, m) product per task in the forward,
-    two in the backward, and two to four m x m products per task after each step of the optimizer, or
-    after every n-th with ``fold_every=n``.
+    Update scale: K identical gradients g merge to K g. Cost: one (batch, m) x (m, m) product per task in
+    the forward, two in the backward, and two to four m x m products per task after each step of the
+    optimizer, or after every n-th with ``fold_every=n``.
 
     Differences: the authors' code (rotograd 0.1.6) starts, in effect, from random rotations, because
     geotorch replaces the identity that it is given: ``start=random``. Its gradient of the rotations is

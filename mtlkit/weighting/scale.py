@@ -1,17 +1,13 @@
 """RotoGrad's gradient-magnitude homogenization."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge
-from mtlkit.config.registry import register_method
+from mtlkit.config import Ge, register_method
 from mtlkit.engine.gram import norms_of, safe_divide
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("scale")
@@ -26,7 +22,7 @@ class Scale(GradientAggregator):
     and :math:`G_k^0` is the task's first gradient (section 3.1 of the paper). A task whose gradient
     is zero takes no part in the step; its reference is the first gradient that is not zero.
 
-    Length: K equal gradients g give K g.
+    Update scale: K identical gradients g merge to K g.
 
     Differences: none from the paper. The authors' package (rotograd 0.1.6) replaces norms below 1e-15 by
     1e-15, so that a zero gradient takes part in the ratios. LibMTL and TorchJD do not have the method.

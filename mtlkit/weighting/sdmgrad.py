@@ -1,19 +1,13 @@
 """SDMGrad: stochastic direction-oriented multi-objective descent."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import numpy as np
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Gt, Lt
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Uniform
+from mtlkit.config import Ge, Gt, Lt, Uniform, register_method
 from mtlkit.engine.gram import norms_of, safe_divide
-from mtlkit.method.aggregator import Tasks
-from mtlkit.method.host import on_host
-from mtlkit.method.state import State
+from mtlkit.method import State, Tasks, on_host
 from mtlkit.weighting._forms.simplex import SimplexWeights
 from mtlkit.weighting._solvers import project_onto_simplex
 from mtlkit.weighting._solvers.geometry import Matrix
@@ -34,7 +28,7 @@ class SDMGrad(SimplexWeights):
     ``wrt=parameters``, for a single sample) the Gram matrix is used instead. The products are divided by
     the square of the mean norm, so that ``lr`` has no unit.
 
-    Length: K equal gradients g give g.
+    Update scale: K identical gradients g merge to g.
 
     Differences: the paper draws two batches for the products and a third for the step; here one batch
     serves for all. The authors' image code also draws three, but its three gradient buffers are one

@@ -1,14 +1,11 @@
 """SI: scale-invariant losses."""
 
-from __future__ import annotations
-
-import torch
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
-from mtlkit.engine.gram import safe_divide
-from mtlkit.method.state import State
-from mtlkit.weighting._forms.scalarization import Scalarization, log_losses
+from mtlkit.config import register_method
+from mtlkit.method import State
+from mtlkit.weighting._forms.losses import inverse_losses, log_losses
+from mtlkit.weighting._forms.scalarization import Scalarization
 
 
 @register_method("si")
@@ -20,7 +17,7 @@ class SI(Scalarization):
     The gradient does not change when a loss is multiplied by a constant. The losses have to be
     positive: a loss of zero takes no part in the step, a negative one makes the total NaN.
 
-    Length: every loss L has the factor 1/L.
+    Update scale: every loss L has the factor 1/L.
 
     Differences: none from the paper's baseline. ``gls`` has the same direction; its length follows the
     losses' geometric mean. LibMTL and TorchJD do not have the method.
@@ -38,12 +35,10 @@ class SI(Scalarization):
     idea = "Equal shares: no task dominates by its size"
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """Inverse losses; NaN for a task without a logarithm, which leaves the others alone."""
-        _, slopes = self.scalarize(losses, state)
-        return torch.where(losses < 0, torch.nan, slopes), state
+        """Inverse losses; NaN for a loss without a logarithm, which does not affect the others."""
+        return inverse_losses(losses), state
 
     def scalarize(self, losses: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """Sum of the logarithms, and the inverse losses."""
         logs, _ = log_losses(losses)
-        exact = losses.double()
-        return logs.sum(), safe_divide(torch.ones_like(exact), exact)
+        return logs.sum(), inverse_losses(losses)

@@ -1,19 +1,14 @@
 """SoftAdapt: weigh losses by their rates of change."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import Choice, LogUniform
+from mtlkit.config import Choice, Ge, LogUniform, register_method
 from mtlkit.engine.gram import safe_divide
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("softadapt")
@@ -34,8 +29,8 @@ class SoftAdapt(GradientAggregator):
     examples do so every five epochs); here it is every step. With more than two points the package takes
     the rate at the oldest of them (a forward difference), here it is that at the newest. To normalize,
     it divides by the sum of the rates, whose sign may change and which may vanish; the sum of their
-    absolute values does so only if all rates are zero. It adds 1e-8 to the denominators. LibMTL and
-    TorchJD do not have the method.
+    absolute values does so only if all rates are zero. It adds 1e-8 to the softmax's denominator. LibMTL
+    and TorchJD do not have the method.
 
     Args:
         beta: how strongly the rates count; negative values favor losses that fall faster.

@@ -1,19 +1,15 @@
 """STCH: smooth Tchebycheff scalarization."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge, Gt
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import LogUniform
+from mtlkit.config import Ge, Gt, LogUniform, register_method
 from mtlkit.engine.gram import safe_divide
-from mtlkit.method.aggregator import Tasks
-from mtlkit.method.state import State
-from mtlkit.weighting._forms.scalarization import PreferredScalarization, log_losses
+from mtlkit.method import State, Tasks
+from mtlkit.weighting._forms.losses import inverse_losses, log_losses
+from mtlkit.weighting._forms.scalarization import PreferredScalarization
 
 
 @register_method("stch")
@@ -33,8 +29,8 @@ class STCH(PreferredScalarization):
     The losses have to be positive: a loss of zero takes no part in the step, a negative one makes the
     total NaN. With ``transform=none`` that holds for the warm-up alone.
 
-    Length: at equal losses L every loss has the factor 1/(K L) in the warm-up, and after it where the
-    :math:`n_k` are equal.
+    Update scale: at equal losses L every loss has the factor 1/(K L) in the warm-up, and after it where
+    the :math:`n_k` are equal.
 
     Differences: the paper's definition is on the losses as they are, ``transform=none``; its multi-task
     experiments, LibMTL and the default here use their logarithms. The paper's preferences
@@ -89,7 +85,7 @@ class STCH(PreferredScalarization):
         nadir = torch.where(known, state.nadir_sums / counted, 1.0)
         exact = losses.double()
         logs, active = log_losses(losses)
-        log_slopes = preference * safe_divide(torch.ones_like(exact), exact)
+        log_slopes = preference * inverse_losses(losses)
         if self.transform == "log":
             values, slopes = preference * (logs - nadir.log()), log_slopes
             values = torch.where(active, values, -torch.inf)

@@ -1,13 +1,10 @@
 """Plain sum of the task gradients: what autograd does without a method ("vanilla" in tables)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
-from mtlkit.method.aggregator import GradientAggregator
-from mtlkit.method.state import State
+from mtlkit.config import register_method
+from mtlkit.method import GradientAggregator, State
 
 
 @register_method("sum")
@@ -18,7 +15,7 @@ class Sum(GradientAggregator):
 
     ``method(features)`` may be left out; with it, the step's statistics are kept as for all others.
 
-    Length: K equal gradients g give K g. LibMTL's EW is this sum.
+    Update scale: K identical gradients g merge to K g. LibMTL's EW is this sum.
 
     Example:
         >>> import torch, mtlkit

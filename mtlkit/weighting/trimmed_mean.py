@@ -1,16 +1,12 @@
 """Trimmed mean of the task gradients."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Ge
-from mtlkit.config.registry import register_method
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.config import Ge, register_method
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("trimmed_mean")
@@ -22,7 +18,7 @@ class TrimmedMean(GradientAggregator):
     where :math:`G_{(1)} \le \dots \le G_{(K)}` are one coordinate's values in order. No weight per task
     gives this, so whole gradients are merged. At the features a coordinate is that of one sample.
 
-    Length: K equal gradients g give g.
+    Update scale: K identical gradients g merge to g.
 
     Differences: the paper trims gradients of workers, of which some are adversarial; TorchJD, and
     mtlkit, trim those of tasks. With too few tasks for the ``trim`` (in a batch without the labels of

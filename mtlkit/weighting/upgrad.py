@@ -1,23 +1,17 @@
 """UPGrad: unconflicting projection of gradients."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
+from mtlkit.config import register_method
 from mtlkit.engine.gram import eps_of
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.host import on_host
-from mtlkit.method.state import State
-from mtlkit.weighting._forms.numbers import PREFERENCE_WAIVES, Numbers, preference_of
+from mtlkit.method import State, on_host
+from mtlkit.weighting._forms.preference import PreferredMerge
 from mtlkit.weighting._solvers import dual_cone_projections
 from mtlkit.weighting._solvers.geometry import Matrix
 
 
 @register_method("upgrad")
-class UPGrad(GradientAggregator):
+class UPGrad(PreferredMerge):
     r"""Project each task gradient onto the cone where no task is made worse, and take the mean.
 
     .. math:: \frac1K \sum_k \pi(G_k), \qquad
@@ -27,7 +21,7 @@ class UPGrad(GradientAggregator):
     so that the merged gradient conflicts with no task. The K projections are non-negative least squares
     problems with one common matrix, the Gram matrix. They are solved together and exactly.
 
-    Length: K equal gradients g give g.
+    Update scale: K identical gradients g merge to g.
 
     Differences: none from the paper's definition. TorchJD and LibMTL divide the Gram matrix by its trace
     and add 1e-4 to its diagonal; where the trace is less than 1e-4 they return the mean. Here K times
@@ -53,17 +47,9 @@ class UPGrad(GradientAggregator):
     idea = "Remove conflicts: project or turn gradients"
     solves_on_host = True
 
-    def __init__(self, tasks: Tasks, *, preference: Numbers | None = None, **common: Any) -> None:
-        super().__init__(tasks, **common)
-        self.preference = preference
-        if preference is not None:
-            self.waived_laws = PREFERENCE_WAIVES
-        self.add_constant("preferred", preference_of("upgrad", preference, self.tasks))
-
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """The preferred sum of the projections' weights, by default their mean."""
-        preferred = state.preferred if self.preference is not None else state.preferred / len(gram)
-        weights = on_host(_projections, gram, preferred, rounding=eps_of(gram))
+        weights = on_host(_projections, gram, self.preferred_or_mean(state), rounding=eps_of(gram))
         return weights.to(gram.dtype), state
 
 

@@ -1,17 +1,14 @@
 """UW: weigh the losses by learned uncertainty."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import register_method
+from mtlkit.config import register_method
 from mtlkit.errors import unknown_name
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 @register_method("uw")
@@ -26,7 +23,7 @@ class UW(GradientAggregator):
     c_k`, so that each weight is :math:`1/(2 L_k)`: the method minimizes half the sum of the log-losses
     (compare ``si``).
 
-    Length: every loss has the factor 1/2 at first, or 1 for classification.
+    Update scale: every loss has the factor 1/2 at first, or 1 for classification.
 
     Differences: the paper's factor is 1/2 for a Gaussian likelihood (squared error) and 1 for a
     softmax (cross-entropy). LibMTL and TorchJD use 1/2 for all, as here without ``classification``.

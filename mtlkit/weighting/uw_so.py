@@ -1,18 +1,14 @@
 """UW-SO: softmax-normalized optimal uncertainty weights."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.config.annotations import Gt
-from mtlkit.config.registry import register_method
-from mtlkit.config.search import LogUniform
+from mtlkit.config import Gt, LogUniform, register_method
 from mtlkit.engine.gram import safe_divide
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
+from mtlkit.weighting._forms.losses import inverse_losses
 
 
 @register_method("uw_so")
@@ -28,8 +24,8 @@ class UWSO(GradientAggregator):
 
     Update scale: at equal losses every loss has the factor 1/K; the factors always sum to 1.
 
-    Differences: none from the paper, which tunes T for each data set and names no default. LibMTL and
-    TorchJD do not have the method.
+    Differences: none from the paper, which tunes T for each data set and names no default. No code of
+    the authors was found to compare with. LibMTL and TorchJD do not have the method.
 
     Args:
         temperature: T, in one divided by the unit of the losses; larger values make the weights more
@@ -61,9 +57,8 @@ class UWSO(GradientAggregator):
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
         """Softmax over the losses that are not zero."""
-        exact = torch.where(losses < 0, torch.nan, losses.double())
-        inverse = safe_divide(torch.ones_like(exact), exact)
-        active = exact != 0
-        shifted = torch.where(active, (inverse - inverse.max()) / self.temperature, -torch.inf)
+        inverse = inverse_losses(losses)
+        shifted = (inverse - inverse.max()) / self.temperature
+        shifted = torch.where(losses == 0, -torch.inf, shifted)
         shares = shifted.exp()
         return safe_divide(shares, shares.sum()), state

@@ -12,8 +12,11 @@ from torch.nn import functional as F
 
 import mtlkit
 from mtlkit.architectures.base import task_outputs
-from mtlkit.architectures.dselect_k import DSelectGate
+from mtlkit.architectures.dselect_k import DSelectGate, DSelectK
 from mtlkit.architectures.features import measure
+from mtlkit.architectures.ltb import LearningToBranch
+from mtlkit.architectures.ple import Ple
+from mtlkit.architectures.segnet import SegNet
 from mtlkit.errors import MtlkitError, SpecError, UnknownNameError, UsageError
 from tests.architectures.cases import TASKS, losses_of, targets_for, train
 
@@ -588,6 +591,23 @@ def test_the_shared_gate_of_ple_mixes_the_experts_of_all_tasks():
         for parameter in net.task_experts[0]["b"].parameters():
             parameter.add_(1.0)
         assert not torch.allclose(net(x)["a"], before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [
+        (SegNet, {"width": 0.0}),
+        (Ple, {"levels": 0, "input_size": 8}),
+        (DSelectK, {"gamma": -1.0, "input_size": 8}),
+        (LearningToBranch, {"decay": 2.0, "backbone": "mlp(4, inputs=8)"}),
+    ],
+)
+def test_a_class_refuses_the_options_that_its_config_string_refuses(kind, option):
+    name = next(iter(option))
+    with pytest.raises(SpecError, match=f"{name} of {kind.name} must be"):
+        kind(2, **option)
+    with pytest.raises(SpecError, match=f"{name} of {kind.name} must be"):
+        create(kind.name, 2, **option)
 
 
 def test_cgc_is_one_level_of_ple_and_has_no_shared_gate():

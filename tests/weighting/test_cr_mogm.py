@@ -35,7 +35,7 @@ def test_the_inner_state_is_saved_and_goes_on():
         method.combine(row)
     copy = mtlkit.create_method(str(method), 3)
     copy.load_state_dict(method.state_dict())
-    assert copy.parts[0].smoothed_part.goals.abs().sum() > 0
+    assert copy.parts[0].smoothed_part.phi_hat.abs().sum() > 0
     for row in rows[3:]:
         assert torch.equal(method.combine(row), copy.combine(row))
 

@@ -89,7 +89,7 @@ def test_the_trainer_says_how_long_an_epoch_is_unless_the_window_is_given():
     trainer.fit(make_loader(size=40, batch=8), epochs=3)
     assert str(trainer.method) == "dwa"
     assert trainer.method.parts[0].epoch_batches == 5
-    assert trainer.method.parts[0].state_dict()["windows"].tolist() == [3, 3]
-    trainer = make_trainer("dwa(window=3)")
+    assert trainer.method.parts[0].state_dict()["counted"].tolist() == [0, 0]  # of 15 steps
+    trainer = make_trainer("dwa(window=4)")
     trainer.fit(make_loader(size=40, batch=8), epochs=3)
-    assert trainer.method.parts[0].state_dict()["windows"].tolist() == [5, 5]
+    assert trainer.method.parts[0].state_dict()["counted"].tolist() == [3, 3]

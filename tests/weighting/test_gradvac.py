@@ -28,7 +28,7 @@ def test_later_steps_restore_the_average_cosine():
     method.combine(orthogonal_to_conflict)
     # both averages moved half of the way from 0 to the cosine 0.6
     torch.testing.assert_close(
-        method.parts[0].goals, torch.tensor([[0, 0.3], [0.3, 0]], dtype=torch.float64)
+        method.parts[0].phi_hat, torch.tensor([[0, 0.3], [0.3, 0]], dtype=torch.float64)
     )
     rows = torch.tensor([[1.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
     merged = method.combine(rows)
@@ -36,7 +36,7 @@ def test_later_steps_restore_the_average_cosine():
     tangent = 0.3 / 0.91**0.5
     expected = torch.tensor([1 + 2 * tangent, 2 + tangent], dtype=torch.float64)
     torch.testing.assert_close(merged, expected)
-    torch.testing.assert_close(method.parts[0].goals[0, 1].item(), 0.15)
+    torch.testing.assert_close(method.parts[0].phi_hat[0, 1].item(), 0.15)
 
 
 @settings(max_examples=20)
@@ -81,14 +81,14 @@ def test_is_the_papers_loop_over_many_steps(seed, tasks, beta):
         orders = random_orders(0, torch.tensor(step), tasks)
         expected = vaccinate(rows, averages, orders, beta)
         torch.testing.assert_close(method.combine(rows), expected, rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(method.parts[0].goals, averages, rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(method.parts[0].phi_hat, averages, rtol=1e-6, atol=1e-8)
 
 
 def test_averages_move_also_where_nothing_is_turned():
     method = mtlkit.create_method("gradvac(beta=0.5)", 2)
     aligned = torch.tensor([[1.0, 0.0], [0.8, 0.6]], dtype=torch.float64)
     torch.testing.assert_close(method.combine(aligned), aligned.sum(dim=0))
-    assert method.parts[0].goals[0, 1] == pytest.approx(0.4)
+    assert method.parts[0].phi_hat[0, 1] == pytest.approx(0.4)
 
 
 def test_agrees_with_torchjd_on_drawn_matrices_of_two_tasks():
@@ -110,13 +110,13 @@ def test_identical_tasks_are_left_alone_however_long_they_are_seen():
 def test_averages_of_an_absent_task_are_kept():
     method = mtlkit.create_method("gradvac(beta=0.5)", 3)
     method.combine(drawn(0, 3, 5))
-    before = method.parts[0].goals.clone()
+    before = method.parts[0].phi_hat.clone()
     z = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
     views = method(z)
     method.total([views[0].square().sum(), None, (views[2] - 1).square().sum()]).backward()
-    assert torch.equal(method.parts[0].goals[1], before[1])
-    assert torch.equal(method.parts[0].goals[:, 1], before[:, 1])
-    assert not torch.equal(method.parts[0].goals[0, 2], before[0, 2])
+    assert torch.equal(method.parts[0].phi_hat[1], before[1])
+    assert torch.equal(method.parts[0].phi_hat[:, 1], before[:, 1])
+    assert not torch.equal(method.parts[0].phi_hat[0, 2], before[0, 2])
 
 
 def test_beta_out_of_range_is_refused():

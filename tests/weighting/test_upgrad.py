@@ -14,10 +14,11 @@ def test_two_conflicting_gradients_are_projected_onto_each_others_planes():
     torch.testing.assert_close(weights, torch.full((2,), 0.75, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("method", ["upgrad", "dualproj"])
 @given(st.integers(0, 2**32 - 1), st.integers(1, 8), st.integers(1, 9))
-def test_merged_gradient_conflicts_with_no_task(seed, tasks, size):
+def test_merged_gradient_conflicts_with_no_task(method, seed, tasks, size):
     rows = drawn(seed, tasks, size)
-    merged = mtlkit.create_method("upgrad", tasks).combine(rows)
+    merged = mtlkit.create_method(method, tasks).combine(rows)
     assert (rows @ merged >= -1e-12 * rows.norm(dim=1) * rows.norm()).all()
 
 
@@ -34,21 +35,6 @@ def test_small_gradients_are_projected_like_large_ones():
     torch.testing.assert_close(method.combine(rows * 1e-9) * 1e9, method.combine(rows))
 
 
-def test_agrees_with_torchjd_on_drawn_matrices():
-    pytest.importorskip("quadprog")
-    pytest.importorskip("qpsolvers")
-    from torchjd.aggregation import UPGrad
-    from torchjd.linalg import QuadprogProjector
-
-    for seed in range(200):
-        tasks = 2 + seed % 6
-        rows = drawn(seed, tasks, 12)
-        # its default adds 1e-4 to the diagonal; with less it comes near the exact solution
-        theirs = UPGrad(projector=QuadprogProjector(norm_eps=0.0, reg_eps=1e-10))(rows)
-        ours = mtlkit.create_method("upgrad", tasks).combine(rows)
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
 def test_a_preference_weighs_the_projections():
     gram = torch.tensor([[1.0, -0.5], [-0.5, 1.0]], dtype=torch.float64)
     # the projections are g1 + g2 / 2 and g2 + g1 / 2
@@ -56,19 +42,23 @@ def test_a_preference_weighs_the_projections():
     torch.testing.assert_close(weights, torch.tensor([2.5, 2.0], dtype=torch.float64))
 
 
-def test_a_preference_is_torchjd_s_vector():
+@pytest.mark.parametrize("name", ["UPGrad", "DualProj"])
+@pytest.mark.parametrize("prefers", [False, True])
+def test_agrees_with_torchjd_with_and_without_a_preference(name, prefers):
     pytest.importorskip("quadprog")
     pytest.importorskip("qpsolvers")
-    from torchjd.aggregation import UPGrad
+    from torchjd import aggregation
     from torchjd.linalg import QuadprogProjector
 
-    for seed in range(100):
+    # its default adds 1e-4 to the diagonal; with less it comes near the exact solution
+    projector = QuadprogProjector(norm_eps=0.0, reg_eps=1e-10)
+    for seed in range(150):
         tasks = 2 + seed % 6
         rows = drawn(seed, tasks, 12)
         preference = drawn(seed + 1000, 1, tasks)[0].abs() * (torch.arange(tasks) != seed % 9)
-        projector = QuadprogProjector(norm_eps=0.0, reg_eps=1e-10)
-        theirs = UPGrad(pref_vector=preference, projector=projector)(rows)
-        ours = mtlkit.create_method("upgrad", tasks, preference=preference.tolist()).combine(rows)
+        theirs = getattr(aggregation, name)(preference if prefers else None, projector=projector)(rows)
+        options = {"preference": preference.tolist()} if prefers else {}
+        ours = mtlkit.create_method(name.lower(), tasks, **options).combine(rows)
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 

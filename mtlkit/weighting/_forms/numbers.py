@@ -1,7 +1,5 @@
 """Options that hold one number per task."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 
@@ -10,18 +8,11 @@ from mtlkit.errors import SpecError, unknown_name
 Numbers = Sequence[float] | Mapping[str, float]
 """One number per task, in task order or by name."""
 
-PREFERENCE_WAIVES = {
-    "permutation": "the preference belongs to named tasks",
-    "absent_task": "the preference belongs to named tasks",
-    "single_task": "a single gradient is multiplied by its preference",
-}
-"""Laws that do not apply to a merge with a preference."""
-
 
 def per_task(
     option: str, given: Numbers | None, tasks: Sequence[str], default: float, low: float = -math.inf
 ) -> list[float]:
-    """One number per task from a list in task order or a mapping from names.
+    """Return one number per task from a list in task order or a mapping from names.
 
     Args:
         option: what the numbers are, for the error.
@@ -47,18 +38,4 @@ def per_task(
             f"{option} must be {len(tasks)} numbers{least}, one per task ({', '.join(tasks)}), "
             f"or a mapping from task names; not {given!r}"
         )
-    return values
-
-
-def preference_of(method: str, given: Numbers | None, tasks: Sequence[str]) -> list[float]:
-    """Preferences of zero or more, one per task; 1 for tasks that are not named.
-
-    Args:
-        method: name of the method, for the error.
-        given: the option ``preference``.
-        tasks: names of the tasks.
-    """
-    values = per_task(f"preference of {method}", given, tasks, 1.0, low=0.0)
-    if not any(values):
-        raise SpecError(f"preference of {method} is all zero; at least one task must count")
     return values

@@ -1,15 +1,13 @@
 """Methods that minimize one function of the losses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
-from mtlkit.weighting._forms.numbers import Numbers, preference_of
+from mtlkit.method import GradientAggregator, State, Tasks
+from mtlkit.weighting._forms.numbers import Numbers
+from mtlkit.weighting._forms.preference import preference_of
 
 
 class Scalarization(GradientAggregator):
@@ -53,12 +51,3 @@ class PreferredScalarization(Scalarization):
         values = preference_of(self.name, preference, self.tasks)
         self.preference = preference
         self.weighting.copy_(torch.tensor(values, dtype=torch.float64, device=self.weighting.device))
-
-
-def log_losses(losses: Tensor) -> tuple[Tensor, Tensor]:
-    """Logarithms in float64, zero where a loss is zero, and a mask of the losses that are not.
-
-    A negative loss has no logarithm: it gives NaN, and with it a total that is not finite.
-    """
-    active = losses != 0
-    return torch.log(torch.where(active, losses.double(), 1.0)), active

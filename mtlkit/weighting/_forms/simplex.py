@@ -1,15 +1,12 @@
 """Methods whose weights are a point of the simplex that moves a little at every step."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mtlkit.engine.gram import safe_divide
-from mtlkit.method.aggregator import GradientAggregator, Tasks
-from mtlkit.method.state import State
+from mtlkit.method import GradientAggregator, State, Tasks
 
 
 class SimplexWeights(GradientAggregator):

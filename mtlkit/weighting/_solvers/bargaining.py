@@ -1,7 +1,5 @@
 """Weights by which the tasks bargain: Nash-MTL and FairGrad."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from mtlkit.weighting._solvers.geometry import EPS, Matrix, norms_and_cosines

@@ -1,7 +1,5 @@
 """CAGrad's problem: the best direction for the worst-off task within a ball around the mean."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from mtlkit.weighting._solvers.dual_cone import dual_cone_weights

@@ -9,8 +9,6 @@ cosines. Noise of the size of ``rounding`` then moves the projection ``sum_k (z_
 ``-K * rounding * x_j``, which is no more than rounding where the multipliers x are moderate.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from mtlkit.weighting._solvers.geometry import (

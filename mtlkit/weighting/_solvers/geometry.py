@@ -1,7 +1,5 @@
 """What the solvers share: norms and cosines, a root of a matrix, non-negative least squares."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The vector nearest to a gradient that grants the other tasks some progress."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from mtlkit.weighting._solvers.geometry import (

@@ -1,7 +1,5 @@
 """The shortest vector in a convex hull."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from mtlkit.weighting._solvers.geometry import (

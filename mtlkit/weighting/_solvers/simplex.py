@@ -1,7 +1,5 @@
 """Projection onto the simplex."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from mtlkit.weighting._solvers.geometry import Matrix
