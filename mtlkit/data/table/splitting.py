@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mtlkit.data.base import DataError, Indices, SplitName
-from mtlkit.data.randomness import generator, split_indices, split_with_test
+from mtlkit.data.randomness import generator, generator_or_none, split_indices
 from mtlkit.data.table.cells import days, is_date, is_number, numbers
 from mtlkit.data.table.reading import ColumnFinder, Frame
 from mtlkit.errors import SpecError
@@ -104,12 +104,10 @@ def split_by_share(
 
     With ``test_seed`` the rows for test are those which that seed has.
     """
-    sizes, random = list(shares.values()), generator(seed, "table", "split")
+    random = generator(seed, "table", "split")
+    test_random = generator_or_none(test_seed if "test" in shares else None, "table", "split")
     try:
-        if test_seed is not None and "test" in shares:
-            parts = split_with_test(count, sizes, random, generator(test_seed, "table", "split"))
-        else:
-            parts = split_indices(count, sizes, random)
+        parts = split_indices(count, list(shares.values()), random, test_random)
     except SpecError as error:
         raise DataError(str(error)) from None
     return dict(zip(("train", *shares), parts, strict=True))
