@@ -189,19 +189,24 @@ class DataSet(ABC):
         """
         chosen = self.split(split)
         first = self.seed if seed is None else seed
-        # a separate generator: the seeds that a loader draws for its workers must not change the order
-        order = torch.Generator().manual_seed(first)
         shuffled = split == "train" if shuffle is None else shuffle
         return DataLoader(
             chosen,
-            batch_size=batch_size,
-            sampler=RandomSampler(chosen, generator=order) if shuffled else SequentialSampler(chosen),
-            drop_last=drop_last,
+            **self.sampling(chosen, batch_size, shuffled, drop_last, first),
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
+            # separate from the sampler's: seeds that a loader draws for its workers change no order
             generator=torch.Generator().manual_seed(first),
             collate_fn=collate,
         )
+
+    def sampling(
+        self, samples: Split, batch_size: int, shuffle: bool, drop_last: bool, seed: int
+    ) -> dict[str, Any]:
+        """Return the arguments of a data loader that say which samples make a batch."""
+        order = torch.Generator().manual_seed(seed)
+        sampler = RandomSampler(samples, generator=order) if shuffle else SequentialSampler(samples)
+        return {"sampler": sampler, "batch_size": batch_size, "drop_last": drop_last}
 
     def complete_architecture(self, spec: SpecLike) -> SpecLike:
         """Return the architecture with what only the data set knows, such as the size of its inputs."""

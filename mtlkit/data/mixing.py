@@ -30,7 +30,7 @@ class Draw(NamedTuple):
 
 
 def mixing_shares(mixing: str, sizes: Sequence[float]) -> list[float]:
-    """The share of every source, given their sizes.
+    """Return the share of every source, given their sizes.
 
     Args:
         mixing: ``uniform``; ``proportional`` to the sizes; or ``temperature(T)``, proportional to
@@ -53,12 +53,6 @@ def mixing_shares(mixing: str, sizes: Sequence[float]) -> list[float]:
         raise SpecError(f"mixing {part.name} takes no options: {mixing!r}")
     weights = [size**power for size in sizes]
     return [weight / sum(weights) for weight in weights]
-
-
-def check_batches(batches: str) -> None:
-    """Refuse anything but ``one`` and ``all``."""
-    if batches not in get_args(BatchesOf):
-        raise SpecError(f"batches are of 'one' source or of 'all', not {batches!r}")
 
 
 class MixedBatches:
@@ -86,7 +80,8 @@ class MixedBatches:
         batches: BatchesOf,
         seed: int,
     ) -> None:
-        check_batches(batches)
+        if batches not in get_args(BatchesOf):
+            raise SpecError(f"batches are of 'one' source or of 'all', not {batches!r}")
         self.seed = seed
         self.epoch = 0
         self.batches = batches
@@ -178,7 +173,7 @@ class _Stream:
         return len(self.sampler)
 
     def take(self, first: int, count: int) -> list[Draw]:
-        """``count`` samples, of which the first is number ``first`` of the stream."""
+        """Return ``count`` samples, of which the first is number ``first`` of the stream."""
         draws: list[Draw] = []
         while len(draws) < count:
             turn, place = divmod(first + len(draws), len(self))
@@ -205,7 +200,7 @@ class _Stream:
 
 
 def _divide(whole: int, shares: Sequence[float]) -> list[int]:
-    """``whole`` by the shares, rounded by largest remainder; everybody gets 1 at least."""
+    """Divide ``whole`` by the shares, rounded by largest remainder; everybody gets 1 at least."""
     spare = whole - len(shares)
     exact = [max(share * whole - 1, 0.0) for share in shares]
     scale = spare / sum(exact) if sum(exact) else 0.0

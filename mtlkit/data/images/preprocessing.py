@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,8 +22,6 @@ from mtlkit.data.images.files import (
 )
 from mtlkit.data.images.transforms import Sizing
 from mtlkit.data.table.reading import Frame, Reading, import_pandas
-
-_FORMAT = 1
 
 
 @preprocessing.register_preprocessing("images")
@@ -93,22 +90,9 @@ class Preprocessing(preprocessing.Preprocessing):
         read = (read_image(files[name], self.sizing.channels) for name in names)
         return torch.stack([self.sizing(image, {})[0] for image in read])
 
-    def to_json(self) -> str:
-        """Return all of it as text; :meth:`from_json` reads it back."""
-        content: dict[str, Any] = {"kind": "images", "format": _FORMAT, **asdict(self)}
-        return json.dumps(content, indent=1, ensure_ascii=False)
-
     @classmethod
-    def from_json(cls, text: str) -> Preprocessing:
-        """Return what :meth:`to_json` wrote."""
-        try:
-            content = json.loads(text)
-            if content["format"] != _FORMAT:
-                raise DataError(f"preprocessing of format {content['format']}; this reads {_FORMAT}")
-            sizing = content["sizing"]
-            size = None if sizing["size"] is None else tuple(sizing["size"])
-            return cls(
-                Sizing(**{**sizing, "size": size}), Reading(**content["reading"]), content["file"]
-            )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise DataError(f"this is not the preprocessing of images: {error!r}") from None
+    def from_fields(cls, fields: dict[str, Any]) -> Preprocessing:
+        """Return the object of these fields of the JSON."""
+        sizing = fields["sizing"]
+        size = None if sizing["size"] is None else tuple(sizing["size"])
+        return cls(Sizing(**{**sizing, "size": size}), Reading(**fields["reading"]), fields["file"])

@@ -100,7 +100,7 @@ class Sizing:
         augmentation: Augmentation | None = None,
         seed: int = 0,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the input and the maps of an image (C, H, W) of bytes; ``seed`` is the augmentation's."""
+        """Return the input and the maps of an image (C, H, W) of bytes, augmented by ``seed``."""
         v2 = import_v2()
         from torchvision import tv_tensors
 

@@ -21,7 +21,6 @@ from mtlkit.data.table.cells import (
     dates,
     is_date,
     is_number,
-    needs_text,
     numbers,
     possible_decimals,
     understand,
@@ -275,11 +274,6 @@ class ColumnFinder:
                 f"{error}. If the first line is no header, say header=False and count from 1"
             )
         raise SpecError(f"{error}. Without a header, columns are numbers, counted from 1")
-
-
-def text_columns(columns: dict[str, Sequence[str]]) -> list[str]:
-    """Return the columns, given with their words, that must be read as text to hold the same words."""
-    return [name for name, values in columns.items() if needs_text(values)]
 
 
 def _holds_integers(column: Any) -> bool:
