@@ -29,10 +29,10 @@ MODULES = [
 # Public objects that have no example yet. The list must only become shorter.
 WITHOUT_EXAMPLE: set[str] = set(
     """
-    Axis Band Estimates Finding GeotorchRotations Interval LoadedModel Measurement Preprocessing
-    Ranking Rotations Rule RunResult Split Spread Step Summary TTest TaskStatistics
+    Axis Band Estimates Finding GeotorchRotations Interval LoadedModel Measurement
+    Ranking Rotations Rule RunResult Spread Step Summary TTest TaskStatistics
     Tuning Verdict backward check_architecture check_method judge
-    label_overlap mtl_backward overlap_advice predict read_preprocessing register_preprocessing
+    mtl_backward predict
     run
     """.split()
 )
