@@ -74,7 +74,7 @@ def overlap_advice(method: Any, overlaps: Sequence[Overlap]) -> str | None:
     >>> import mtlkit
     >>> apart = [Overlap(shared=False, present=3)] * 5
     >>> print(overlap_advice(mtlkit.create_method("pcgrad", tasks=2), apart))
-    no sample has labels of two tasks, so the tasks' gradients are orthogonal at the features and pcgrad...
+    no sample has labels of two tasks, so the tasks' gradients are orthogonal at the features ...
     >>> overlap_advice(mtlkit.create_method("pcgrad(wrt=parameters)", tasks=2), apart)
     """
     labeled = [overlap.present for overlap in overlaps if overlap.present]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,11 +10,7 @@ from torch import Tensor
 
 from mtlkit.config.spec import SpecLike
 from mtlkit.data.base import (
-    Count,
     DataError,
-    DataSet,
-    Seed,
-    Share,
     Split,
     SplitName,
     find_path,
@@ -39,21 +34,19 @@ from mtlkit.data.images.preprocessing import Preprocessing
 from mtlkit.data.images.transforms import IMAGENET, Augmentation, Fit, Sizing, check_size
 from mtlkit.data.notes import Notices
 from mtlkit.data.table.reading import (
-    MISSING,
     ColumnFinder,
     Frame,
-    Reading,
     find_file,
     import_pandas,
     name_of,
 )
-from mtlkit.data.table.splitting import SPLIT_NAMES, Splitting
+from mtlkit.data.table.splitting import SPLIT_NAMES, RowData
 from mtlkit.data.table.targets import expand_targets, find_targets, fit_targets
 from mtlkit.errors import SpecError
 
 
 @register_dataset("images")
-class Images(DataSet):
+class Images(RowData):
     """A folder of images; labels are in a table, in the names of folders, or in files of their own.
 
     With ``labels``, a table names the images and holds the targets. Without, each class has a folder
@@ -83,17 +76,7 @@ class Images(DataSet):
         check: before training, read the first bytes of all files (``headers``), all ``pixels``, or
             ``none``.
         test_labels: a second table, with the images to test on.
-        header: whether the first line names the columns.
-        separator: between columns; None finds it.
-        missing: words that mean that a value is missing.
-        encoding: of the table.
-        split: column that says train, val or test.
-        time: column to split by: the last rows are for test, those before them for validation.
-        val_share: share of the images for validation.
-        test_share: share of the images for test.
-        split_seed: decides which images go where, instead of the seed of the run.
-        test_seed: keeps the images for test that this seed has, where they are drawn.
-        train: at most this many training images.
+        options: those of :class:`~mtlkit.data.table.splitting.RowData`.
 
     Example:
         >>> import mtlkit, tempfile
@@ -128,22 +111,10 @@ class Images(DataSet):
         std: Sequence[float] | None = None,
         check: Literal["headers", "pixels", "none"] = "headers",
         test_labels: Any = None,
-        header: bool = True,
-        separator: str | None = None,
-        missing: Sequence[str] = MISSING,
-        encoding: str = "utf-8",
-        split: str | int | None = None,
-        time: str | int | None = None,
-        val_share: Share = 0.2,
-        test_share: Share = 0.2,
-        split_seed: Seed | None = None,
-        test_seed: Seed | None = None,
-        train: Count | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(data_dir, seed)
         check_packages()
-        first = seed if split_seed is None else split_seed
-        splitting = Splitting(self.name, first, split, time, val_share, test_share, train, test_seed)
+        super().__init__(data_dir, seed, **options)
         default_mean, default_std = IMAGENET[channels]
         self._sizing = Sizing(
             check_size(size, self.name),
@@ -153,44 +124,44 @@ class Images(DataSet):
             tuple(default_std if std is None else std),
         )
         self.images = find_path(folder, data_dir, folder=True)
-        notices = Notices(self.name)
-        reading = Reading(header, separator, tuple(missing), encoding)
         test = None
         if labels is None:
             if test_labels is not None:
                 raise SpecError("test_labels of images is given without labels")
             source, beside, file = self.images, self.images.parent, "file"
             frame = _rows_of_folder(self.images, targets)
-            if "split" in frame.columns and split is None and time is None:
-                splitting = replace(splitting, split="split")
+            if "split" in frame.columns and self.time_column is None:
+                self.split_column = self.split_column or "split"
         else:
             source = find_file(labels, data_dir)
             beside = source.parent if isinstance(source, Path) else Path()
             named = _map_targets(targets if isinstance(targets, Mapping) else {})
-            frame = reading.read(source, [str(file), *(str(target.column) for target in named)])
+            frame = self.reading.read(source, [str(file), *(str(target.column) for target in named)])
             if test_labels is not None:
-                test = reading.read_like(find_file(test_labels, data_dir), frame)
-        find = ColumnFinder(Path(name_of(source)).name, list(frame.columns), header)
-        self._file = _guess_file_column(frame, name_of(source), notices) if file is None else find(file)
+                test = self.reading.read_like(find_file(test_labels, data_dir), frame)
+        find = ColumnFinder(Path(name_of(source)).name, list(frame.columns), self.reading.header)
+        self._file = (
+            _guess_file_column(frame, name_of(source), self.notices) if file is None else find(file)
+        )
         wanted = _wanted_targets(targets, frame, labels)
         self._maps = _map_targets(wanted)
         dense = {target.task for target in self._maps}
         other = {key: kind for key, kind in wanted.items() if str(key) not in dense}
-        found = find_targets(other, frame, find, notices, test) if other else []
+        found = find_targets(other, frame, find, self.notices, test) if other else []
         self._columns = {m: find(m.column) for m in self._maps if m.folder is None}
         self._folders = {
             m: find_path(m.folder, data_dir, folder=True) for m in self._maps if m.folder is not None
         }
-        frames = splitting.apply(frame, find, test)
-        fitted = fit_targets(found, frames["train"], name_of(source), notices)
+        frames = self.split_rows(frame, find, test)
+        fitted = fit_targets(found, frames["train"], name_of(source), self.notices)
         places = [self.images, beside]
         self._parts = {part: self._files(rows, places) for part, rows in frames.items()}
         self._labels = {
             part: {target.task: target.labels(rows) for target in fitted}
             for part, rows in frames.items()
         }
-        self._note_repeated(notices)
-        notices.say()
+        self._note_repeated()
+        self.notices.say()
         first_size = check_files(self._parts.values(), channels, check, self._sizing.size is None)
         made = {target.task: target.make_task() for target in fitted}
         made |= {target.task: target.made for target in self._maps}
@@ -202,7 +173,7 @@ class Images(DataSet):
             kinds = {m.task: m.made.kind for m in self._maps}
             self._augmentation = Augmentation(str(augment), self._sizing, kinds)
             self._augmentation.check(self._sizing, {m.task: len(m.nothing((1, 1))) for m in self._maps})
-        self.preprocessing = Preprocessing(self._sizing, reading, self._file)
+        self.preprocessing = Preprocessing(self._sizing, self.reading, self._file)
 
     @property
     def title(self) -> str:
@@ -215,7 +186,7 @@ class Images(DataSet):
         return self.complete_architecture(default_network(self.tasks))
 
     def make_split(self, split: SplitName) -> ImageSplit:
-        """One part of the images."""
+        """Return one part of the images."""
         paths, maps = self._parts[split]
         return ImageSplit(
             paths,
@@ -227,7 +198,7 @@ class Images(DataSet):
         )
 
     def complete_architecture(self, spec: SpecLike) -> str:
-        """The architecture on a backbone that reads these images, where it names none."""
+        """Return the architecture on a backbone that reads these images, where it names none."""
         return complete_for_images(spec, self.input_shape, self.tasks)
 
     def _files(
@@ -257,11 +228,11 @@ class Images(DataSet):
                 )
         return [images[name] for name in names], maps
 
-    def _note_repeated(self, notices: Notices) -> None:
+    def _note_repeated(self) -> None:
         every = [path for paths, _ in self._parts.values() for path in set(paths)]
         shared = len(every) - len(set(every))
         if shared:
-            notices.note(
+            self.notices.note(
                 f"{shared} images are in more than one of train, val and test, since several rows "
                 "name them; let a column say where they belong: split=..."
             )

@@ -1,17 +1,18 @@
-"""Which rows are for training, validation and test."""
+"""Data sets of rows: how their table is read, and which rows are for training, validation and test."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 
-from mtlkit.data.base import SPLITS, DataError, Indices, SplitName
-from mtlkit.data.notes import listed
+from mtlkit.data.base import SPLITS, Count, DataError, DataSet, Indices, Seed, Share, SplitName
+from mtlkit.data.files import DataDir
+from mtlkit.data.notes import Notices, listed
 from mtlkit.data.randomness import generator, generator_or_none, split_indices
 from mtlkit.data.table.cells import days, is_date, is_number, numbers
-from mtlkit.data.table.reading import ColumnFinder, Frame
+from mtlkit.data.table.reading import MISSING, ColumnFinder, Frame, Reading
 from mtlkit.errors import SpecError
 
 Parts = dict[SplitName, Indices]
@@ -27,62 +28,83 @@ SPLIT_NAMES: dict[str, SplitName] = {
 }
 
 
-@dataclass(frozen=True)
-class Splitting:
-    """The options of a data set that say which rows go where; see :class:`~mtlkit.data.table.Table`."""
+class RowData(DataSet):
+    """Samples of one's own that are rows of a table, or that rows of a table name.
 
-    dataset: str
-    seed: int
-    split: str | int | None = None
-    time: str | int | None = None
-    val_share: float = 0.2
-    test_share: float = 0.2
-    train: int | None = None
-    test_seed: int | None = None
+    Args:
+        header: whether the first line names the columns.
+        separator: between columns; None finds it.
+        missing: words that mean that a value is missing.
+        encoding: of a text file.
+        decimal: what stands before the decimals of numbers, ``'.'`` or ``','``; None finds it.
+        dayfirst: whether 05/09/2022 is in September; None looks at all cells of a column.
+        split: column that says train, val or test.
+        time: column to split by: the last rows are for test, those before them for validation.
+        val_share: fraction of the rows for validation.
+        test_share: fraction of the rows for test, where no second table is given for that.
+        split_seed: decides which rows go where, instead of the seed of the run.
+        test_seed: keeps the rows for test that this seed has, where they are drawn.
+        train: at most this many training rows.
+    """
 
-    def __post_init__(self) -> None:
-        if self.test_share >= 1 - self.val_share:
-            raise SpecError(
-                f"option test_share of {self.dataset} must leave a part for training: {self.test_share}"
-            )
-        if self.split is not None and self.time is not None:
-            raise SpecError(f"options split and time of {self.dataset} exclude each other")
+    def __init__(
+        self,
+        data_dir: DataDir = None,
+        seed: int = 0,
+        *,
+        header: bool = True,
+        separator: str | None = None,
+        missing: Sequence[str] = MISSING,
+        encoding: str = "utf-8",
+        decimal: Literal[".", ","] | None = None,
+        dayfirst: bool | None = None,
+        split: str | int | None = None,
+        time: str | int | None = None,
+        val_share: Share = 0.2,
+        test_share: Share = 0.2,
+        split_seed: Seed | None = None,
+        test_seed: Seed | None = None,
+        train: Count | None = None,
+    ) -> None:
+        super().__init__(data_dir, seed)
+        if test_share >= 1 - val_share:
+            raise SpecError(f"option test_share of {self.name} leaves nothing to train on: {test_share}")
+        if split is not None and time is not None:
+            raise SpecError(f"options split and time of {self.name} exclude each other")
+        self.reading = Reading(header, separator, tuple(map(str, missing)), encoding, decimal, dayfirst)
+        self.notices = Notices(self.name)
+        self.split_column = split
+        self.time_column = time
+        self._shares: dict[SplitName, float] = {"val": val_share, "test": test_share}
+        self._seeds = (seed if split_seed is None else split_seed, test_seed)
+        self._most = train
 
-    def columns(self, find: ColumnFinder) -> set[str]:
-        """Return the columns that say where a row goes, so that they are no inputs."""
-        return {find(column) for column in (self.split, self.time) if column is not None}
-
-    def apply(
+    def split_rows(
         self, frame: Frame, find: ColumnFinder, test: Frame | None = None
     ) -> dict[SplitName, Frame]:
         """Return the rows of train, val and test; ``test`` are rows for test from elsewhere."""
-        shares: dict[SplitName, float] = {"val": self.val_share}
-        if test is None:
-            shares["test"] = self.test_share
-        if self.time is not None:
-            name = find(self.time)
+        shares = {part: share for part, share in self._shares.items() if part == "val" or test is None}
+        if self.time_column is not None:
+            name = find(self.time_column)
             parts = _split_by_time(frame[name], shares, name)
-        elif self.split is not None:
-            parts = _split_by_column(frame[find(self.split)], find(self.split))
+        elif self.split_column is not None:
+            name = find(self.split_column)
+            parts = _split_by_column(frame[name], name)
             # parts that the column does not name are drawn from the training rows
             lacking = {part: share for part, share in shares.items() if part not in parts}
             if lacking:
                 train = parts["train"]
-                drawn = split_by_share(len(train), lacking, self.seed, self.test_seed)
+                drawn = split_by_share(len(train), lacking, *self._seeds)
                 parts |= {part: train[rows] for part, rows in drawn.items()}
         else:
-            parts = split_by_share(len(frame), shares, self.seed, self.test_seed)
-        if self.train is not None and self.train < len(parts["train"]):
-            order = generator(self.seed, "table", "train").permutation(parts["train"])
-            parts["train"] = np.sort(order[: self.train])
+            parts = split_by_share(len(frame), shares, *self._seeds)
+        if self._most is not None and self._most < len(parts["train"]):
+            order = generator(self._seeds[0], "table", "train").permutation(parts["train"])
+            parts["train"] = np.sort(order[: self._most])
+        if test is not None and "test" in parts:
+            raise SpecError(f"a test file is given, but column {name!r} has rows for test as well")
         frames = {part: frame.iloc[rows] for part, rows in parts.items()}
-        if test is not None:
-            if "test" in frames:
-                raise SpecError(
-                    f"test_file is given, but column {self.split!r} has rows for test as well"
-                )
-            frames["test"] = test
-        return frames
+        return frames if test is None else {**frames, "test": test}
 
 
 def split_by_share(
