@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch
+from torch.utils.data import BatchSampler
 
 from mtlkit.config.spec import parse_call
 from mtlkit.data.randomness import generator
@@ -137,23 +138,16 @@ class InTurn:
     """Every sample once, one source after the other, for evaluation."""
 
     def __init__(self, samplers: Sequence[Any], sizes: Sequence[int]) -> None:
-        self._samplers = samplers
-        self._sizes = sizes
+        pairs = zip(samplers, sizes, strict=True)
+        self._batches = [BatchSampler(sampler, size, drop_last=False) for sampler, size in pairs]
 
     def __len__(self) -> int:
-        pairs = zip(self._samplers, self._sizes, strict=True)
-        return sum(-(-len(sampler) // size) for sampler, size in pairs)
+        return sum(map(len, self._batches))
 
     def __iter__(self) -> Iterator[list[Draw]]:
-        for source, (sampler, size) in enumerate(zip(self._samplers, self._sizes, strict=True)):
-            batch: list[Draw] = []
-            for index in sampler:
-                batch.append(Draw(source, index, 0))
-                if len(batch) == size:
-                    yield batch
-                    batch = []
-            if batch:
-                yield batch
+        for source, batches in enumerate(self._batches):
+            for indices in batches:
+                yield [Draw(source, index, 0) for index in indices]
 
 
 class _Stream:
