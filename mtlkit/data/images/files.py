@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +16,6 @@ from torch import Tensor
 from mtlkit.data.files import DataError, reading
 from mtlkit.data.notes import say
 from mtlkit.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    from mtlkit.data.images.maps import MapTarget
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".gif")
 _EIGHT_BITS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
@@ -146,12 +143,18 @@ def _check_mode(path: Path, mode: str) -> None:
 
 
 def check_files(
-    parts: Iterable[tuple[Sequence[Path], Mapping[MapTarget, Sequence[Path | None]]]],
+    parts: Iterable[tuple[Sequence[Path], Mapping[Any, Sequence[Path | None]]]],
     channels: int,
     check: str,
     one_size: bool,
 ) -> tuple[int, int]:
     """Read the first bytes of all images and maps, or all pixels, so that no run ends at night.
+
+    Args:
+        parts: images of every split, and by :class:`~mtlkit.data.images.maps.MapTarget` their maps.
+        channels: of the inputs.
+        check: ``headers``, ``pixels`` or ``none``.
+        one_size: whether all images must have one size.
 
     Returns:
         The size of the first image.

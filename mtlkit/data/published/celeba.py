@@ -1,4 +1,4 @@
-"""CelebA: forty yes-or-no attributes of a face."""
+"""CelebA: forty binary attributes of a face."""
 
 from __future__ import annotations
 

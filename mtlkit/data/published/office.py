@@ -84,13 +84,9 @@ class _Domains(DataSet):
         self._shares = (val_share, test_share)
         self._train = train
         self._test_seed = test_seed
-        sides = check_size(size, self.name)
-        if sides is None:
-            raise SpecError(f"{self.name} needs a size, since its images differ in theirs")
+        sides = check_size(size, self.name) or (224, 224)
         self._sizing = Sizing(sides, fit, 3, *IMAGENET[3])
-        self._augmentation = None
-        if augment != "none":
-            self._augmentation = Augmentation(augment, self._sizing, {})
+        self._augmentation = None if augment == "none" else Augmentation(augment, self._sizing, {})
         self.tasks = tuple(
             Task.classification(name, self.things) for name in self.places if name in chosen
         )
@@ -100,10 +96,14 @@ class _Domains(DataSet):
 
     def make_split(self, split: SplitName) -> ImageSplit:
         """Return the images of all domains, one domain after the other."""
-        paths, labels = self._parts[split]
+        rows = self._rows[split]
+        labels = {
+            task: torch.tensor([label if own == task else NO_LABEL for _, own, label in rows])
+            for task in self.task_names
+        }
         return ImageSplit(
-            paths,
-            {task: torch.tensor(values) for task, values in labels.items()},
+            [path for path, _, _ in rows],
+            labels,
             self._sizing,
             augmentation=self._augmentation if split == "train" else None,
             seed=self.seed,
@@ -117,26 +117,20 @@ class _Domains(DataSet):
         """Return the domains of these tasks alone, as a single-task network needs them."""
         chosen = copy.copy(self)
         chosen.tasks = tuple(task for task in self.tasks if task.name in tasks)
-        for cached in (*SPLITS, "_parts"):
+        for cached in (*SPLITS, "_rows"):
             vars(chosen).pop(cached, None)
         return chosen
 
     @cached_property
-    def _parts(self) -> dict[SplitName, tuple[list[Path], dict[str, list[int]]]]:
-        """Images and labels by task of every split."""
+    def _rows(self) -> dict[SplitName, list[tuple[Path, str, int]]]:
+        """Image, task and label of all samples of every split."""
         folder = self.open_folder()
-        parts: dict[SplitName, tuple[list[Path], dict[str, list[int]]]] = {
-            part: ([], {task: [] for task in self.task_names}) for part in ("train", "val", "test")
-        }
+        rows: dict[SplitName, list[tuple[Path, str, int]]] = {part: [] for part in SPLITS}
         for task in self.task_names:
             found = self._read_domain(find_first(folder, self.places[task]) or folder)
             for part, chosen in self._split_domain(task, [label for _, label in found]).items():
-                paths, labels = parts[part]
-                paths += [found[index][0] for index in chosen]
-                for name, values in labels.items():
-                    own = [found[index][1] for index in chosen]
-                    values += own if name == task else [NO_LABEL] * len(chosen)
-        return parts
+                rows[part] += [(found[index][0], task, found[index][1]) for index in chosen]
+        return rows
 
     def _read_domain(self, folder: Path) -> list[tuple[Path, int]]:
         """Return images and their classes."""
@@ -180,9 +174,6 @@ class Office31(_Domains):
     are labeled on different samples are orthogonal at the features: methods that look for conflict
     need ``wrt=parameters``. With ``domains=amazon`` it is a source for the data set ``sources``, which
     mixes origins evenly. Shares for validation and test are drawn of every class and origin.
-
-    The options are ``domains`` (one, or a list), ``size``, ``fit`` and ``augment`` as for the data set
-    ``images``, ``val_share``, ``test_share``, and ``train``, at most so many images of every origin.
     """
 
     summary = "Office-31: 31 things in images of 3 origins, one task each"
