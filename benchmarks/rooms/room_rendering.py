@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from mtlkit.data.published.nyuv2 import INDOOR_CLASSES
+from mtlkit.data.published.mtan import INDOOR_CLASSES
 
 Floats = NDArray[np.float64]
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mtlkit.data.base import DataSet, SplitName, TensorSplit, register_dataset
 from mtlkit.data.collate import Targets
-from mtlkit.data.published.nyuv2 import dense_tasks
+from mtlkit.data.published.mtan import dense_tasks
 from mtlkit.data.randomness import generator
 from mtlkit.errors import SpecError
 

@@ -6,167 +6,41 @@ import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from zlib import crc32
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
+from mtlkit.config.annotations import Ge, Gt, Lt
 from mtlkit.config.plugins import load_location, on_load
 from mtlkit.config.registry import Registry, option_defaults
 from mtlkit.config.spec import Part, SpecLike, format_spec, parse_spec
-from mtlkit.data.collate import Batch, Targets, collate
-from mtlkit.data.randomness import generator, sample_uniform, split_indices
-from mtlkit.errors import MtlkitError, SpecError
+from mtlkit.data.collate import collate
+from mtlkit.data.files import ENVIRONMENT as ENVIRONMENT
+from mtlkit.data.files import DataDir, data_root, find_first
+from mtlkit.data.files import DataError as DataError
+from mtlkit.data.files import find_path as find_path
+from mtlkit.data.randomness import generator, split_indices
+from mtlkit.data.splits import Split as Split
+from mtlkit.data.splits import TensorSplit as TensorSplit
+from mtlkit.errors import SpecError
 from mtlkit.tasks import Task
 
+Count: TypeAlias = Annotated[int, Ge(1)]
+Share: TypeAlias = Annotated[float, Gt(0), Lt(1)]
+Seed: TypeAlias = Annotated[int, Ge(0)]
 Indices: TypeAlias = NDArray[np.int64]
 SplitName: TypeAlias = Literal["train", "val", "test"]
 
 SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
-ENVIRONMENT = "MTLKIT_DATA"
 _TABLES = (".csv", ".gz", ".tsv", ".parquet", ".pq")
-
-
-class DataError(MtlkitError, OSError):
-    """Files of a data set that are missing, damaged or in another layout than expected."""
-
-
-def find_path(
-    name: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None, *, folder: bool = False
-) -> Path:
-    """Return a file or folder, given from here or from the folder of the data sets.
-
-    Raises:
-        DataError: where it is in neither.
-    """
-    root = data_dir if data_dir is not None else os.environ.get(ENVIRONMENT) or None
-    places = [Path(name).expanduser()]
-    if root is not None:
-        places.append(Path(root).expanduser() / name)
-    for place in places:
-        if place.is_dir() if folder else place.is_file():
-            return place
-    tried = " or ".join(str(place.absolute()) for place in places)
-    raise DataError(f"there is no {'folder' if folder else 'file'} {tried}")
-
-
-class Split(Dataset[tuple[Tensor, Targets]], ABC):
-    """Samples ``(input, {task: target})``; augmentation depends on seed, epoch and sample only."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
-        # in shared memory, so that persistent workers see the next epoch
-        self._epoch = torch.zeros((), dtype=torch.long).share_memory_()  # type: ignore[no-untyped-call]
-        self._own_epoch: int | None = None
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that augmentations are drawn for."""
-        return int(self._epoch) if self._own_epoch is None else self._own_epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch that augmentations are drawn for; Accelerate's loaders call this."""
-        self._epoch.fill_(epoch)
-
-    @contextmanager
-    def at_epoch(self, epoch: int) -> Iterator[None]:
-        """Draw augmentations for this epoch meanwhile, in this process alone."""
-        before, self._own_epoch = self._own_epoch, epoch
-        try:
-            yield
-        finally:
-            self._own_epoch = before
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def __getitem__(self, index: int) -> tuple[Tensor, Targets]: ...
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Targets]]:
-        for index in range(len(self)):
-            yield self[index]
-
-    def uniform(self, indices: Sequence[int] | NDArray[np.integer], count: int) -> NDArray[np.float64]:
-        """Draw numbers in [0, 1), (len(indices), count), fixed by seed, epoch and sample."""
-        return sample_uniform(self.seed, self.epoch, indices, count)
-
-
-Augment: TypeAlias = Callable[[Tensor, Targets, NDArray[np.float64]], tuple[Tensor, Targets]]
-Transform: TypeAlias = Callable[[Tensor], Tensor]
-
-
-class TensorSplit(Split):
-    """A split that is held in memory and indexed a whole batch at a time.
-
-    Args:
-        inputs: (N, ...) any dtype; uint8 images become floats in the unit interval.
-        targets: (N, ...) per task.
-        augment: called as ``augment(inputs, targets, uniform)`` on a batch, ``uniform`` being
-            (B, ``draws``) numbers in [0, 1).
-        draws: how many numbers a sample's augmentation needs.
-        transform: called on the inputs last, for standardization.
-        seed: of the augmentation.
-
-    Example:
-        >>> split = TensorSplit(torch.zeros(6, 4), {"age": torch.arange(6.0)[:, None]})
-        >>> inputs, targets = split.batch([1, 3])
-        >>> inputs.shape, targets["age"].flatten().tolist()
-        (torch.Size([2, 4]), [1.0, 3.0])
-    """
-
-    def __init__(
-        self,
-        inputs: Tensor,
-        targets: Targets,
-        *,
-        augment: Augment | None = None,
-        draws: int = 0,
-        transform: Transform | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(seed)
-        for name, target in targets.items():
-            if len(target) != len(inputs):
-                raise DataError(f"{len(inputs)} inputs, but {len(target)} targets of task {name!r}")
-        self.inputs = inputs
-        self.targets = targets
-        self._augment = augment
-        self._draws = draws
-        self._transform = transform
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Targets]:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"sample {index} of a split with {len(self)} samples")
-        inputs, targets = self.batch([index % len(self)])
-        return inputs[0], {name: target[0] for name, target in targets.items()}
-
-    def __getitems__(self, indices: Sequence[int]) -> Batch:
-        return Batch(*self.batch(indices))
-
-    def batch(self, indices: Sequence[int] | Tensor) -> tuple[Tensor, Targets]:
-        """Return inputs and targets of these samples, stacked: one indexing operation per tensor."""
-        chosen = torch.as_tensor(indices, dtype=torch.long)
-        inputs = self.inputs[chosen]
-        targets = {name: target[chosen] for name, target in self.targets.items()}
-        if inputs.dtype == torch.uint8:
-            inputs = inputs.float().div_(255)
-        if self._augment is not None:
-            inputs, targets = self._augment(inputs, targets, self.uniform(chosen.numpy(), self._draws))
-        if self._transform is not None:
-            inputs = self._transform(inputs)
-        return inputs, targets
 
 
 class DataSet(ABC):
@@ -196,6 +70,7 @@ class DataSet(ABC):
     summary: ClassVar[str] = ""
     folder: ClassVar[str | None] = None  # None: nothing is read from disk
     layout: ClassVar[str] = ""  # the files below ``folder``, as error messages show them
+    needed: ClassVar[Sequence[Sequence[str]]] = ()  # files or folders, each under one of its names
     source: ClassVar[str] = ""  # where to get them
     origin: ClassVar[str] = "embedded"  # where the samples come from, without ``folder``
     default_architecture: str = ""
@@ -206,7 +81,7 @@ class DataSet(ABC):
     tasks: tuple[Task, ...]
     input_shape: tuple[int, ...]
 
-    def __init__(self, data_dir: str | os.PathLike[str] | None = None, seed: int = 0) -> None:
+    def __init__(self, data_dir: DataDir = None, seed: int = 0) -> None:
         if seed < 0:
             raise SpecError(f"the seed of data set {self.name} must be 0 or more, not {seed}")
         self.seed = seed
@@ -223,22 +98,29 @@ class DataSet(ABC):
             if count is not None and count < 1:
                 raise SpecError(f"option {option} of {self.name} must be 1 or more, not {count}")
 
-    def check_share(self, val_share: float) -> None:
-        """Refuse a fraction of validation samples that leaves nothing to one side."""
-        if not 0 < val_share < 1:
-            raise SpecError(f"option val_share of {self.name} must be between 0 and 1, not {val_share}")
-
     def open_folder(self) -> Path:
         """Return the folder with this data set's files, after checking that all exist."""
         folder = self.find_files(self.data_dir)
-        assert folder is not None
         self.check_files(folder)
         return folder
 
-    def draw_validation(self, count: int, share: float) -> tuple[Indices, Indices]:
-        """Draw the indices of the training and of the validation samples among ``count``."""
+    def draw_train(self, samples: Indices, most: int | None) -> Indices:
+        """Draw at most so many of the training samples; None keeps all."""
+        if most is None:
+            return samples
+        return generator(self.seed, self.name, "train").permutation(samples)[:most]
+
+    def hold_out(self, split: SplitName, count: int, share: float, most: int | None = None) -> Indices:
+        """Return which of ``count`` published training samples are for ``train`` or ``val``.
+
+        Args:
+            split: ``train`` or ``val``.
+            count: number of published training samples.
+            share: fraction of them that is held out for validation.
+            most: at most this many training samples.
+        """
         train, val = split_indices(count, [share], generator(self.seed, self.name, "split"))
-        return train, val
+        return self.draw_train(train, most) if split == "train" else val
 
     @cached_property
     def train(self) -> Split:
@@ -307,19 +189,24 @@ class DataSet(ABC):
         """
         chosen = self.split(split)
         first = self.seed if seed is None else seed
-        # a separate generator: the seeds that a loader draws for its workers must not change the order
-        order = torch.Generator().manual_seed(first)
         shuffled = split == "train" if shuffle is None else shuffle
         return DataLoader(
             chosen,
-            batch_size=batch_size,
-            sampler=RandomSampler(chosen, generator=order) if shuffled else SequentialSampler(chosen),
-            drop_last=drop_last,
+            **self.sampling(chosen, batch_size, shuffled, drop_last, first),
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
+            # separate from the sampler's: seeds that a loader draws for its workers change no order
             generator=torch.Generator().manual_seed(first),
             collate_fn=collate,
         )
+
+    def sampling(
+        self, samples: Split, batch_size: int, shuffle: bool, drop_last: bool, seed: int
+    ) -> dict[str, Any]:
+        """Return the arguments of a data loader that say which samples make a batch."""
+        order = torch.Generator().manual_seed(seed)
+        sampler = RandomSampler(samples, generator=order) if shuffle else SequentialSampler(samples)
+        return {"sampler": sampler, "batch_size": batch_size, "drop_last": drop_last}
 
     def complete_architecture(self, spec: SpecLike) -> SpecLike:
         """Return the architecture with what only the data set knows, such as the size of its inputs."""
@@ -340,34 +227,30 @@ class DataSet(ABC):
         return tuple(task.name for task in self.tasks)
 
     @classmethod
-    def find_files(cls, data_dir: str | os.PathLike[str] | None = None) -> Path | None:
-        """Return the folder with this data set's files; None where nothing is read from disk.
+    def find_files(cls, data_dir: DataDir = None) -> Path:
+        """Return the folder with this data set's files.
 
         Raises:
             DataError: where the folder is not given or does not exist.
         """
-        if cls.folder is None:
-            return None
-        root = data_dir if data_dir is not None else os.environ.get(ENVIRONMENT) or None
+        root = data_root(data_dir)
         if root is None:
             raise DataError(
                 f"data set {cls.name} reads files: give data_dir (--data-dir) or set {ENVIRONMENT}.\n"
                 f"{cls.where_to_get()}"
             )
-        path = Path(root).expanduser() / cls.folder
+        path = root / str(cls.folder)
         if not path.is_dir():
             raise DataError(f"no folder {path} for data set {cls.name}.\n{cls.where_to_get()}")
         return path
 
     @classmethod
-    def files_found(cls, data_dir: str | os.PathLike[str] | None = None) -> bool | None:
+    def files_found(cls, data_dir: DataDir = None) -> bool | None:
         """Return whether the files are there; None where nothing is read from disk."""
         if cls.folder is None:
             return None
         try:
-            path = cls.find_files(data_dir)
-            assert path is not None
-            cls.check_files(path)
+            cls.check_files(cls.find_files(data_dir))
         except DataError:
             return False
         return True
@@ -375,8 +258,9 @@ class DataSet(ABC):
     @classmethod
     def check_files(cls, folder: Path) -> None:
         """Raise :class:`DataError` where a file that is needed is absent from ``folder``."""
-        if not any(folder.iterdir()):
-            raise cls.missing(folder)
+        absent = [folder / names[0] for names in cls.needed if find_first(folder, names) is None]
+        if absent or not any(folder.iterdir()):
+            raise cls.missing(*(absent or [folder]))
 
     @classmethod
     def missing(cls, *paths: Path) -> DataError:
@@ -420,7 +304,7 @@ def register_dataset(name: str, *, replace: bool = False) -> Callable[[Any], Any
         replace: whether another data set of this name may be replaced.
 
     Example:
-        >>> from mtlkit.data.published.multidigits import MultiDigits
+        >>> from mtlkit.data.published.digit_pairs import MultiDigits
         >>> @register_dataset("few_digits", replace=True)
         ... class FewDigits(MultiDigits):
         ...     summary = "a handful of digits"
@@ -464,7 +348,7 @@ def _without_frames(part: Part) -> Part:
 
 def load_dataset(
     spec: SpecLike | DataSet,
-    data_dir: str | os.PathLike[str] | None = None,
+    data_dir: DataDir = None,
     seed: int = 0,
     **overrides: Any,
 ) -> DataSet:

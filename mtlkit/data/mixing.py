@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch
+from torch.utils.data import BatchSampler
 
 from mtlkit.config.spec import parse_call
 from mtlkit.data.randomness import generator
@@ -30,7 +31,7 @@ class Draw(NamedTuple):
 
 
 def mixing_shares(mixing: str, sizes: Sequence[float]) -> list[float]:
-    """The share of every source, given their sizes.
+    """Return the share of every source, given their sizes.
 
     Args:
         mixing: ``uniform``; ``proportional`` to the sizes; or ``temperature(T)``, proportional to
@@ -53,12 +54,6 @@ def mixing_shares(mixing: str, sizes: Sequence[float]) -> list[float]:
         raise SpecError(f"mixing {part.name} takes no options: {mixing!r}")
     weights = [size**power for size in sizes]
     return [weight / sum(weights) for weight in weights]
-
-
-def check_batches(batches: str) -> None:
-    """Refuse anything but ``one`` and ``all``."""
-    if batches not in get_args(BatchesOf):
-        raise SpecError(f"batches are of 'one' source or of 'all', not {batches!r}")
 
 
 class MixedBatches:
@@ -86,7 +81,8 @@ class MixedBatches:
         batches: BatchesOf,
         seed: int,
     ) -> None:
-        check_batches(batches)
+        if batches not in get_args(BatchesOf):
+            raise SpecError(f"batches are of 'one' source or of 'all', not {batches!r}")
         self.seed = seed
         self.epoch = 0
         self.batches = batches
@@ -142,23 +138,16 @@ class InTurn:
     """Every sample once, one source after the other, for evaluation."""
 
     def __init__(self, samplers: Sequence[Any], sizes: Sequence[int]) -> None:
-        self._samplers = samplers
-        self._sizes = sizes
+        pairs = zip(samplers, sizes, strict=True)
+        self._batches = [BatchSampler(sampler, size, drop_last=False) for sampler, size in pairs]
 
     def __len__(self) -> int:
-        pairs = zip(self._samplers, self._sizes, strict=True)
-        return sum(-(-len(sampler) // size) for sampler, size in pairs)
+        return sum(map(len, self._batches))
 
     def __iter__(self) -> Iterator[list[Draw]]:
-        for source, (sampler, size) in enumerate(zip(self._samplers, self._sizes, strict=True)):
-            batch: list[Draw] = []
-            for index in sampler:
-                batch.append(Draw(source, index, 0))
-                if len(batch) == size:
-                    yield batch
-                    batch = []
-            if batch:
-                yield batch
+        for source, batches in enumerate(self._batches):
+            for indices in batches:
+                yield [Draw(source, index, 0) for index in indices]
 
 
 class _Stream:
@@ -178,7 +167,7 @@ class _Stream:
         return len(self.sampler)
 
     def take(self, first: int, count: int) -> list[Draw]:
-        """``count`` samples, of which the first is number ``first`` of the stream."""
+        """Return ``count`` samples, of which the first is number ``first`` of the stream."""
         draws: list[Draw] = []
         while len(draws) < count:
             turn, place = divmod(first + len(draws), len(self))
@@ -205,7 +194,7 @@ class _Stream:
 
 
 def _divide(whole: int, shares: Sequence[float]) -> list[int]:
-    """``whole`` by the shares, rounded by largest remainder; everybody gets 1 at least."""
+    """Divide ``whole`` by the shares, rounded by largest remainder; everybody gets 1 at least."""
     spare = whole - len(shares)
     exact = [max(share * whole - 1, 0.0) for share in shares]
     scale = spare / sum(exact) if sum(exact) else 0.0

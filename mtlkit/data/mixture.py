@@ -190,7 +190,7 @@ def _check(loaders: Mapping[str, Any]) -> None:
 
 
 def _join_inputs(parts: Sequence[Any], names: Sequence[str]) -> Any:
-    """The inputs of several sources, one after the other."""
+    """Join the inputs of several sources, one after the other."""
     first = parts[0]
     if isinstance(first, Tensor):
         shapes = {name: tuple(part.shape[1:]) for name, part in zip(names, parts, strict=True)}

@@ -15,20 +15,44 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
 from mtlkit.config.registry import Registry
-from mtlkit.data.base import DataError
+from mtlkit.data.files import DataError
 
 preprocessings: Registry[Any] = Registry("kind of preprocessing", "mtlkit.preprocessing", "mtlkit.data")
 
 
 class Preprocessing(ABC):
-    """From raw samples to inputs; everything that was learned of the training samples is in it."""
+    """From raw samples to inputs; everything that was learned of the training samples is in it.
+
+    A subclass that is a dataclass of plain values is written and read without further code.
+
+    Example:
+        >>> import pandas, torch
+        >>> from dataclasses import dataclass
+        >>> @register_preprocessing("words", replace=True)
+        ... @dataclass(frozen=True)
+        ... class Words(Preprocessing):
+        ...     longest: int
+        ...
+        ...     def read(self, path):
+        ...         return pandas.DataFrame({"word": Path(path).read_text().split()})
+        ...
+        ...     def inputs(self, rows):
+        ...         return torch.tensor([[len(word) / self.longest] for word in rows["word"]])
+        >>> saved = Words(longest=10).to_json()
+        >>> read_preprocessing(saved).inputs(pandas.DataFrame({"word": ["cat", "horse"]}))
+        tensor([[0.3000],
+                [0.5000]])
+    """
 
     name: ClassVar[str]
     """The kind: set by :func:`register_preprocessing`, and the value of ``"kind"`` in the JSON."""
+    format: ClassVar[int] = 1
+    """The version of the JSON, which changes when its fields do."""
     identity: ClassVar[tuple[str, ...]] = ()
     """Columns of :meth:`read` that are copied to the predictions, to know which is which."""
     batch_size: ClassVar[int] = 64
@@ -36,7 +60,7 @@ class Preprocessing(ABC):
 
     @abstractmethod
     def read(self, path: str | Path) -> Any:
-        """The raw samples of a file or folder as a pandas DataFrame, one row each.
+        """Return the raw samples of a file or folder as a pandas DataFrame, one row each.
 
         A row holds what is needed to find the sample: the values of a table, the path of an image. What
         is wrong with all samples, such as a column that is not there, is a :class:`DataError` here.
@@ -44,33 +68,68 @@ class Preprocessing(ABC):
 
     @abstractmethod
     def inputs(self, rows: Any) -> Any:
-        """What the network is called with, for some rows of :meth:`read`: a batch of the same length."""
+        """Return what the network is called with, for some rows of :meth:`read`."""
 
     def example(self, size: int) -> Any:
-        """A drawn batch to try an exported network on; None where noise will do."""
+        """Return a drawn batch to try an exported network on; None where noise will do."""
         return None
 
-    @abstractmethod
     def to_json(self) -> str:
-        """All of it as a JSON object with the key ``"kind"``."""
+        """Return all of it as a JSON object with the key ``"kind"``."""
+        fields: Any = self
+        content = {"kind": self.name, "format": self.format, **asdict(fields)}
+        return json.dumps(content, indent=1, ensure_ascii=False)
 
     @classmethod
-    @abstractmethod
     def from_json(cls, text: str) -> Preprocessing:
-        """What :meth:`to_json` wrote."""
+        """Return what :meth:`to_json` wrote."""
+        try:
+            content = json.loads(text)
+            found = content.pop("format")
+            if found != cls.format:
+                raise DataError(f"preprocessing of format {found}; this version reads {cls.format}")
+            del content["kind"]
+            return cls.from_fields(content)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DataError(f"this is not the preprocessing of kind {cls.name}: {error!r}") from None
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> Preprocessing:
+        """Return the object of these fields of the JSON."""
+        return cls(**fields)
 
 
 def register_preprocessing(kind: str, *, replace: bool = False) -> Callable[[Any], Any]:
-    """Make a :class:`Preprocessing` subclass known under the ``"kind"`` of its JSON."""
+    """Make a :class:`Preprocessing` subclass known under the ``"kind"`` of its JSON.
+
+    Args:
+        kind: of the JSON.
+        replace: replace a class of the same kind instead of raising an error.
+
+    Example:
+        >>> from mtlkit.data.table import Preprocessing as TablePreprocessing
+        >>> @register_preprocessing("my_table", replace=True)
+        ... class Mine(TablePreprocessing):
+        ...     batch_size = 100
+        >>> Mine.name
+        'my_table'
+    """
     return preprocessings.register(kind, replace=replace)
 
 
 def read_preprocessing(text: str) -> Preprocessing:
-    """The preprocessing that was written as ``text``, of whatever kind it is.
+    """Return the preprocessing that was written as ``text``, of whatever kind it is.
 
     Raises:
         DataError: for text that no preprocessing wrote.
         UnknownNameError: for a kind whose package or plugin is not loaded.
+
+    Example:
+        >>> import mtlkit, pandas
+        >>> rows = pandas.DataFrame({"age": [20, 30, 40, 50] * 9, "old": ["no", "no", "yes", "yes"] * 9})
+        >>> data = mtlkit.load_dataset("table(targets={old: binary})", file=rows)
+        >>> read_preprocessing(data.preprocessing.to_json()).columns
+        ['age']
     """
     try:
         kind = json.loads(text)["kind"]

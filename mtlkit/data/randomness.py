@@ -30,7 +30,7 @@ def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def sample_uniform(
     seed: int, epoch: int, indices: Sequence[int] | NDArray[np.integer], count: int
 ) -> NDArray[np.float64]:
-    """Numbers in [0, 1) of shape (len(indices), count), fixed by seed, epoch and index alone."""
+    """Return numbers in [0, 1) of shape (len(indices), count), fixed by seed, epoch and index alone."""
     with np.errstate(over="ignore"):  # the arithmetic is modulo 2^64 by definition
         key = _mix(np.array([seed % 2**64], dtype=np.uint64) * _GOLDEN + np.uint64(epoch + 1))  # (1,)
         rows = _mix((np.asarray(indices, dtype=np.uint64) + np.uint64(1)) * _GOLDEN ^ key)  # (B,)
@@ -40,34 +40,35 @@ def sample_uniform(
 
 
 def generator(seed: int, *purpose: str | int) -> np.random.Generator:
-    """A generator for one purpose: ``generator(seed, "multimnist", "train")``."""
+    """Return a generator for one purpose: ``generator(seed, "multimnist", "train")``."""
     words = [crc32(item.encode()) if isinstance(item, str) else item for item in purpose]
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, *words])))
 
 
+def generator_or_none(seed: int | None, *purpose: str | int) -> np.random.Generator | None:
+    """Return :func:`generator` of a seed; None for None."""
+    return None if seed is None else generator(seed, *purpose)
+
+
 def split_indices(
-    count: int, shares: Sequence[float], random: np.random.Generator
+    count: int,
+    shares: Sequence[float],
+    random: np.random.Generator,
+    test_random: np.random.Generator | None = None,
 ) -> list[NDArray[np.int64]]:
-    """A random partition of ``range(count)``; the first part takes what the shares leave over."""
+    """Return a random partition of ``range(count)``; the first part takes what the shares leave over.
+
+    With ``test_random`` the last part is that which it gives alone. So several seeds can share their
+    test samples and still draw the others anew.
+    """
+    if test_random is not None:
+        test = split_indices(count, shares, test_random)[-1]
+        rest = np.setdiff1d(np.arange(count), test)
+        scaled = [share * count / len(rest) for share in shares[:-1]]
+        return [*(rest[part] for part in split_indices(len(rest), scaled, random)), test]
     order = random.permutation(count)
     sizes = [max(1, round(share * count)) for share in shares]
     if sum(sizes) >= count:
         raise SpecError(f"{count} samples are too few to hold out {sum(sizes)} of them")
     bounds = np.cumsum([count - sum(sizes), *sizes])[:-1]
     return [np.sort(part) for part in np.split(order, bounds)]
-
-
-def split_with_test(
-    count: int,
-    shares: Sequence[float],
-    random: np.random.Generator,
-    test_random: np.random.Generator,
-) -> list[NDArray[np.int64]]:
-    """As :func:`split_indices`, but the last part is that which ``test_random`` gives alone.
-
-    So several seeds can share their test samples and still draw the others anew.
-    """
-    test = split_indices(count, shares, test_random)[-1]
-    rest = np.setdiff1d(np.arange(count), test)
-    scaled = [share * count / len(rest) for share in shares[:-1]]
-    return [*(rest[part] for part in split_indices(len(rest), scaled, random)), test]

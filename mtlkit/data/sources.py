@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import torch
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import RandomSampler, SequentialSampler
 
 from mtlkit.config.spec import SpecLike
-from mtlkit.data.base import DataSet, SplitName, load_dataset, register_dataset
-from mtlkit.data.collate import collate
-from mtlkit.data.mixing import BatchesOf, InTurn, MixedBatches, check_batches, mixing_shares
+from mtlkit.data.base import DataSet, Split, SplitName, load_dataset, register_dataset
+from mtlkit.data.files import DataDir, DataError
+from mtlkit.data.mixing import BatchesOf, InTurn, MixedBatches, mixing_shares
 from mtlkit.data.mixture import Mixture
 from mtlkit.data.table import Table
-from mtlkit.data.table.together import encode_together
+from mtlkit.data.table.cells import Taken, import_pandas
+from mtlkit.data.table.columns import fit_columns
 from mtlkit.errors import SpecError
 
 
@@ -47,25 +47,24 @@ class Sources(DataSet):
 
     def __init__(
         self,
-        data_dir: str | os.PathLike[str] | None = None,
+        data_dir: DataDir = None,
         seed: int = 0,
         *,
         of: Mapping[str, Any],
         mixing: str = "proportional",
-        batches: str = "all",
+        batches: BatchesOf = "all",
     ) -> None:
         super().__init__(data_dir, seed)
         if not of:
             raise SpecError("data set sources needs one source at least: of={task: data set}")
-        check_batches(batches)
-        mixing_shares(mixing, [1.0] * len(of))
+        mixing_shares(mixing, [1.0] * len(of))  # refuses another mixing
         self.mixing = mixing
-        self.batches: BatchesOf = "one" if batches == "one" else "all"
+        self.batches: BatchesOf = batches
         self.sources = {str(name): load_dataset(spec, data_dir, seed) for name, spec in of.items()}
         tables = [source for source in self.sources.values() if isinstance(source, Table)]
         together = len(tables) == len(self.sources)
         if together and len(tables) > 1:
-            encode_together(tables)
+            _encode_together(tables)
         self._renamed = {
             name: {source.tasks[0].name: name} if len(source.tasks) == 1 else {}
             for name, source in self.sources.items()
@@ -117,57 +116,29 @@ class Sources(DataSet):
         return replace(tables[0].preprocessing, targets=tuple(targets), width=width)
 
     def make_split(self, split: SplitName) -> Mixture:
-        """The samples of one split, one source after the other."""
+        """Return the samples of one split, one source after the other."""
         parts = {name: source.split(split) for name, source in self.sources.items()}
         return Mixture(parts, renamed=self._renamed)
 
-    def loader(
-        self,
-        split: str,
-        batch_size: int,
-        *,
-        shuffle: bool | None = None,
-        drop_last: bool = False,
-        num_workers: int = 0,
-        seed: int | None = None,
-    ) -> DataLoader[Any]:
-        """A loader of mixed batches for ``"train"``, and of one source after the other for the others.
-
-        Args:
-            split: ``"train"``, ``"val"`` or ``"test"``.
-            batch_size: samples per batch.
-            shuffle: None means for ``"train"`` only; False reads one source after the other.
-            drop_last: has no effect: no batch is smaller in training, and none is left out elsewhere.
-            num_workers: processes that read.
-            seed: of the schedule and the orders; None means the seed of the data set.
-        """
-        samples = self.split(split)
+    def sampling(
+        self, samples: Split, batch_size: int, shuffle: bool, drop_last: bool, seed: int
+    ) -> dict[str, Any]:
+        """Mix the sources, or read one after the other without shuffling; no batch is left out."""
         assert isinstance(samples, Mixture)
-        first = self.seed if seed is None else seed
-        schedule: Any
-        if split == "train" if shuffle is None else shuffle:
-            samplers = {name: RandomSampler(source) for name, source in samples.sources.items()}
-            schedule = MixedBatches(
-                samplers, batch_size, mixing=self.mixing, batches=self.batches, seed=first
-            )
-        else:
-            in_order = [SequentialSampler(source) for source in samples.sources.values()]
-            schedule = InTurn(in_order, [batch_size] * len(in_order))
-        return DataLoader(
-            samples,
-            batch_sampler=schedule,
-            num_workers=num_workers,
-            persistent_workers=num_workers > 0,
-            generator=torch.Generator().manual_seed(first),
-            collate_fn=collate,
-        )
+        sources = samples.sources
+        if not shuffle:
+            in_order = [SequentialSampler(source) for source in sources.values()]
+            return {"batch_sampler": InTurn(in_order, [batch_size] * len(in_order))}
+        samplers = {name: RandomSampler(source) for name, source in sources.items()}
+        how: Any = {"mixing": self.mixing, "batches": self.batches, "seed": seed}
+        return {"batch_sampler": MixedBatches(samplers, batch_size, **how)}
 
     def complete_architecture(self, spec: SpecLike) -> SpecLike:
-        """The architecture with what the first source knows; tables are encoded alike."""
+        """Return the architecture with what the first source knows; tables are encoded alike."""
         return next(iter(self.sources.values())).complete_architecture(spec)
 
     def only(self, tasks: Sequence[str]) -> Sources:
-        """The sources of these tasks alone, as a single-task network needs them."""
+        """Return the sources of these tasks alone, as a single-task network needs them."""
         chosen = copy.copy(self)
         chosen.sources = {
             name: source
@@ -182,3 +153,32 @@ class Sources(DataSet):
 
 def _as_text(source: DataSet) -> str | None:
     return None if source.preprocessing is None else source.preprocessing.to_json()
+
+
+def _encode_together(tables: Sequence[Table]) -> None:
+    """Encode the inputs of tables, of which no split has been made yet, in one way.
+
+    Numbers are standardized and words coded by the training rows of all of them. A column that a
+    table lacks, or has to predict, is missing in its rows.
+    """
+    rows = [table.frames["train"][table.input_columns] for table in tables]
+    codes = set[str]().union(*(table.codes for table in tables))
+    names = list(dict.fromkeys(name for table in tables for name in table.input_columns))
+    taken: dict[str, Taken] = {}
+    for name in names:
+        found = [table.taken[name] for table in tables if name in table.input_columns]
+        if len({how.kind for how in found}) > 1 and name not in codes:
+            one, other, *_ = dict.fromkeys(f"{how.kind.rstrip('s')}s" for how in found)
+            raise DataError(
+                f"column {name!r} holds {one} in one source and {other} in another: "
+                f"{', '.join(Path(table.file_name).name for table in tables)}; rename or ignore it in "
+                f"one of them, or say categories=[{name}]"
+            )
+        formats = tuple(dict.fromkeys(one for how in found for one in how.formats))
+        taken[name] = Taken(found[0].kind, found[0].note, found[0].decimal, formats)
+    least = max(table.min_count for table in tables)
+    joined = import_pandas().concat(rows, ignore_index=True)
+    numbers, words, _ = fit_columns(joined, names, taken, codes, least)
+    optional = [name for name in names if any(name not in frame for frame in rows)]
+    for table in tables:
+        table.encode_by(numbers, words, optional)

@@ -1,20 +1,14 @@
 """Tasks: one description for data sets, architectures, the Trainer and reports.
 
-Every kind of task is one module of this package: the size of its head, its loss, metrics, missing labels
-and preview.
+A kind of task has the size of its head, its loss and metrics, and says which labels are missing and how
+targets are shown. ``per_sample.py`` and ``per_pixel.py`` hold the built-in kinds.
 """
 
 from mtlkit.config.names import task_names
-from mtlkit.tasks.binary import Binary
-from mtlkit.tasks.classification import Classification
-from mtlkit.tasks.dense_regression import DenseRegression
-from mtlkit.tasks.depth import Depth
 from mtlkit.tasks.labels import NO_LABEL, LabelCount
-from mtlkit.tasks.multilabel import Multilabel
-from mtlkit.tasks.normals import Normals
+from mtlkit.tasks.per_pixel import DenseRegression, Depth, Normals, Segmentation
+from mtlkit.tasks.per_sample import Binary, Classification, Multilabel, Regression
 from mtlkit.tasks.registry import list_tasks, register_task
-from mtlkit.tasks.regression import Regression
-from mtlkit.tasks.segmentation import Segmentation
 from mtlkit.tasks.task import Task, create_task
 
 __all__ = [

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torchmetrics import Metric
+from torchmetrics import Metric, classification
+from torchmetrics.classification import MulticlassAccuracy as MulticlassAccuracy
+from torchmetrics.classification import MulticlassConfusionMatrix
 from torchmetrics.utilities import dim_zero_cat
 
 from mtlkit.tasks.labels import NO_LABEL, number_known
@@ -27,30 +29,25 @@ def _add_sums(metric: Metric, *names: str, size: tuple[int, ...] = ()) -> None:
         metric.add_state(name, torch.zeros(size, dtype=torch.float64), dist_reduce_fx="sum")
 
 
-class Flat:
-    """A torchmetrics metric of 0 and 1 that is given flat tensors, with :data:`NO_LABEL` for NaN.
+class AnswerScore:
+    """A metric of torchmetrics for answers of 0 and 1, of which NaN and negative ones do not count.
 
-    ``link`` turns logits into probabilities; torchmetrics would take logits in [0, 1] for probabilities.
+    Args:
+        name: class of :mod:`torchmetrics.classification`.
+        options: positional arguments of that class.
+        link: turns logits into probabilities; torchmetrics would take logits in [0, 1] for these.
     """
 
-    def __init__(
-        self, metric: Any, *, flatten: bool = True, link: Callable[[Tensor], Tensor] | None = None
-    ) -> None:
-        self.metric = metric
-        self.flatten = flatten
+    def __init__(self, name: str, *options: Any, link: Callable[[Tensor], Tensor] | None = None) -> None:
+        self.metric = getattr(classification, name)(*options, ignore_index=NO_LABEL)
         self.link = link
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """Add a batch."""
         if self.link is not None:
             prediction = self.link(prediction)
-        if not self.flatten:
-            target = torch.where(target >= 0, target, NO_LABEL).long()
-            self.metric.update(prediction.reshape(target.shape), target)
-            return
-        prediction, target = prediction.reshape(-1), target.reshape(-1)
-        mask = target >= 0
-        self.metric.update(prediction[mask], target[mask].long())
+        target = torch.where(target >= 0, target, NO_LABEL).long()
+        self.metric.update(prediction.reshape(target.shape), target)
 
     def compute(self) -> Any:
         """Return the metric's value."""
@@ -60,7 +57,7 @@ class Flat:
         """Forget all batches."""
         self.metric.reset()
 
-    def to(self, device: Any) -> Flat:
+    def to(self, device: Any) -> AnswerScore:
         """Move to a device."""
         self.metric.to(device)
         return self
@@ -158,33 +155,25 @@ class RegressionErrors(Metric):
         }
 
 
-class SegmentationScores(Metric):
+class SegmentationScores(MulticlassConfusionMatrix):
     """``miou`` over the classes that occur, and ``pixel_accuracy``; negative targets do not count."""
 
-    full_state_update = False
-    confusion: Tensor
-
     def __init__(self, classes: int) -> None:
-        super().__init__()
-        self.classes = classes
-        _add_sums(self, "confusion", size=(classes, classes))
+        super().__init__(classes, ignore_index=NO_LABEL, validate_args=False)
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """Add a batch: logits (B, C, H, W) and classes (B, H, W)."""
-        chosen = prediction.argmax(dim=1)
-        known = target >= 0
-        pairs = target[known].long() * self.classes + chosen[known]
-        counts = torch.bincount(pairs, minlength=self.classes**2)
-        self.confusion += counts.reshape(self.classes, self.classes)
+        super().update(prediction.argmax(dim=1), torch.where(target >= 0, target, NO_LABEL).long())
 
-    def compute(self) -> dict[str, Tensor]:
+    def compute(self) -> dict[str, Tensor]:  # type: ignore[override]
         """Return the scores of all pixels; a class in neither map is left out of the mean."""
-        hits = self.confusion.diagonal()
-        union = self.confusion.sum(0) + self.confusion.sum(1) - hits
+        confusion = self.confmat.double()
+        hits = confusion.diagonal()
+        union = confusion.sum(0) + confusion.sum(1) - hits
         present = union > 0
         return {
             "miou": (hits[present] / union[present]).mean(),
-            "pixel_accuracy": hits.sum() / self.confusion.sum(),
+            "pixel_accuracy": hits.sum() / confusion.sum(),
         }
 
 

@@ -34,6 +34,12 @@ def label_overlap(
         targets: by task name.
         labels: of the targets, where they have been counted already.
         inputs: of the batch; a mapping by task means that every task has samples of its own.
+
+    >>> import torch, mtlkit
+    >>> tasks = [mtlkit.Task.classification("a", 3), mtlkit.Task.regression("b")]
+    >>> targets = {"a": torch.tensor([1, -1]), "b": torch.tensor([[torch.nan], [0.5]])}
+    >>> label_overlap(tasks, targets)  # each sample has the label of one task
+    Overlap(shared=False, present=3)
     """
     own_samples = isinstance(inputs, Mapping) and set(inputs) <= {task.name for task in tasks}
     present, total = 0, None
@@ -64,36 +70,34 @@ def overlap_advice(method: Any, overlaps: Sequence[Overlap]) -> str | None:
     Args:
         method: a method of :func:`mtlkit.create_method`.
         overlaps: results of :func:`label_overlap` for some batches.
+
+    >>> import mtlkit
+    >>> apart = [Overlap(shared=False, present=3)] * 5
+    >>> print(overlap_advice(mtlkit.create_method("pcgrad", tasks=2), apart))
+    no sample has labels of two tasks, so the tasks' gradients are orthogonal at the features ...
+    >>> overlap_advice(mtlkit.create_method("pcgrad(wrt=parameters)", tasks=2), apart)
     """
     labeled = [overlap.present for overlap in overlaps if overlap.present]
     if not labeled or len(method.tasks) < 2 or any(overlap.shared for overlap in overlaps):
         return None
     if all(present.bit_count() == 1 for present in labeled):
-        if not _reads_gradients(method):
+        if method.is_sum or (method.forking is None and not method.merging.reads_gram):
             return None
         return (
             f"every batch has labels of one task only, so {method} is given one gradient at a time and "
             "has nothing to merge; give it batches of all tasks (for sources: batches=all)"
         )
-    if method.forking is None and (method.wrt_parameters or not _reads_angles(method)):
+    part = method.merging
+    reads_angles = part is not None and part.reads_gram and part.reads_angles
+    if method.forking is None and (method.wrt_parameters or not reads_angles):
         return None
     todo = "merge the gradients of the shared parameters instead: wrt=parameters"
-    part = method.forking
-    if part is not None:
-        todo = f"take a method without {part.name} that merges with wrt=parameters"
+    if method.forking is not None:
+        todo = f"take a method without {method.forking.name} that merges with wrt=parameters"
     return (
         "no sample has labels of two tasks, so the tasks' gradients are orthogonal at the features "
         f"and {method} sees no conflict there; {todo}"
     )
-
-
-def _reads_gradients(method: Any) -> bool:
-    return not method.is_sum and (method.forking is not None or method.merging.reads_gram)
-
-
-def _reads_angles(method: Any) -> bool:
-    part = method.merging
-    return part is not None and part.reads_gram and part.reads_angles
 
 
 class LabelOverlap:

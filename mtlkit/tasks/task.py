@@ -1,7 +1,7 @@
 """A task: its name, loss and metrics, which of its labels are missing, and how it is shown.
 
-One description serves data sets, architectures, the Trainer and reports. Each kind of task is a subclass
-in a file of its own beside this one.
+One description serves data sets, architectures, the Trainer and reports. Each kind of task is a
+subclass.
 """
 
 from __future__ import annotations
@@ -229,6 +229,10 @@ class Task:
         names = self.columns or range(flat.shape[1])
         return {f"{self.name}_{name}": flat[:, i].numpy() for i, name in enumerate(names)}
 
+    def make_errors(self) -> Any:
+        """Return the metric of numbers, in the unit of the targets where they were standardized."""
+        return make_metric("RegressionErrors", self.outputs or 1, self.deviations)
+
     @property
     def loss_name(self) -> str:
         """The name of the loss function."""
@@ -325,6 +329,13 @@ def create_task(kind: SpecLike, name: str, **overrides: Any) -> Task:
     if metric is not None:
         made.prefer(str(metric))
     return made
+
+
+def make_metric(name: str, *arguments: Any, **options: Any) -> Any:
+    """Make a metric of :mod:`mtlkit.tasks.metrics`, imported late because torchmetrics takes long."""
+    from mtlkit.tasks import metrics
+
+    return getattr(metrics, name)(*arguments, **options)
 
 
 def _made(kind: str, name: str, **options: Any) -> Task:

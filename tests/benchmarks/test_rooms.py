@@ -13,7 +13,7 @@ import mtlkit
 from mtlkit.cli import main
 from mtlkit.config.plugins import load_plugin
 from mtlkit.data import list_datasets, load_dataset
-from mtlkit.data.published.nyuv2 import INDOOR_CLASSES
+from mtlkit.data.published.mtan import INDOOR_CLASSES
 from mtlkit.errors import SpecError
 
 PLUGIN = Path(__file__).parents[2] / "benchmarks" / "rooms" / "scenes.py"

@@ -9,8 +9,7 @@ import torch
 
 import mtlkit
 from mtlkit.data import DataError, load_dataset
-from mtlkit.data.published.cityscapes import STREET_CLASSES
-from mtlkit.data.published.mtan import scale_crop_flip
+from mtlkit.data.published.mtan import STREET_CLASSES, scale_crop_flip
 from mtlkit.data.published.office import Office31, OfficeHome
 from mtlkit.errors import SpecError
 from mtlkit.tasks import NO_LABEL

@@ -303,7 +303,7 @@ def test_what_is_wrong_with_a_file_is_known_before_training():
     path = Path("photos/3.png")
     good = path.read_bytes()
     path.write_bytes(b"no picture")
-    with pytest.raises(DataError, match=r"3\.png: it is not an image"):
+    with pytest.raises(DataError, match=r"3\.png: cannot identify"):
         load()
     path.write_bytes(good[:70])
     with pytest.raises(DataError, match=r"3\.png"):

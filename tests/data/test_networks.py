@@ -8,8 +8,8 @@ from mtlkit import Task
 from mtlkit.data import load_dataset
 from mtlkit.data.published.celeba import CelebA
 from mtlkit.data.published.cifar10 import Cifar10
-from mtlkit.data.published.multisvhn import MultiSvhn
-from mtlkit.data.published.nyuv2 import NyuV2
+from mtlkit.data.published.digit_pairs import MultiSvhn
+from mtlkit.data.published.mtan import NyuV2
 
 MADE = {
     "multidigits": lambda: load_dataset("multidigits"),

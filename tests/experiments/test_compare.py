@@ -14,7 +14,7 @@ from scipy import stats
 
 import mtlkit
 from mtlkit.architectures.capacity import TaskMatrix, add_capacity
-from mtlkit.data.published.multidigits import MultiDigits
+from mtlkit.data.published.digit_pairs import MultiDigits
 from mtlkit.errors import ConfigError, SpecError, UsageError
 from mtlkit.experiments import jobs as jobs_module
 from mtlkit.experiments import timing as timing_module

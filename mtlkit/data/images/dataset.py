@@ -2,38 +2,51 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import Tensor
+
 from mtlkit.config.spec import SpecLike
-from mtlkit.data.base import DataError, DataSet, SplitName, find_path, register_dataset
-from mtlkit.data.images.checking import check_files, check_packages
-from mtlkit.data.images.files import ImageFiles
+from mtlkit.data.base import (
+    DataError,
+    Split,
+    SplitName,
+    find_path,
+    register_dataset,
+)
+from mtlkit.data.collate import Targets
+from mtlkit.data.files import DataDir
+from mtlkit.data.images.files import (
+    SUFFIXES,
+    check_files,
+    check_packages,
+    find_files,
+    known_names,
+    list_images,
+    read_image,
+)
+from mtlkit.data.images.files import find_file as find_image
 from mtlkit.data.images.maps import MAP_SUFFIXES, MapTarget, find_map_target
 from mtlkit.data.images.networks import complete_for_images, default_network
 from mtlkit.data.images.preprocessing import Preprocessing
-from mtlkit.data.images.rows import frame_of_folder, guess_file_column, known_names, wanted_targets
-from mtlkit.data.images.samples import ImageSplit
 from mtlkit.data.images.transforms import IMAGENET, Augmentation, Fit, Sizing, check_size
 from mtlkit.data.notes import Notices
 from mtlkit.data.table.reading import (
-    MISSING,
     ColumnFinder,
     Frame,
-    Reading,
     find_file,
+    import_pandas,
     name_of,
 )
-from mtlkit.data.table.splitting import Splitting
-from mtlkit.data.table.targets import find_targets, fit_targets
+from mtlkit.data.table.splitting import SPLIT_NAMES, RowData
+from mtlkit.data.table.targets import expand_targets, find_targets, fit_targets
 from mtlkit.errors import SpecError
 
 
 @register_dataset("images")
-class Images(DataSet):
+class Images(RowData):
     """A folder of images; labels are in a table, in the names of folders, or in files of their own.
 
     With ``labels``, a table names the images and holds the targets. Without, each class has a folder
@@ -63,17 +76,7 @@ class Images(DataSet):
         check: before training, read the first bytes of all files (``headers``), all ``pixels``, or
             ``none``.
         test_labels: a second table, with the images to test on.
-        header: whether the first line names the columns.
-        separator: between columns; None finds it.
-        missing: words that mean that a value is missing.
-        encoding: of the table.
-        split: column that says train, val or test.
-        time: column to split by: the last rows are for test, those before them for validation.
-        val_share: share of the images for validation.
-        test_share: share of the images for test.
-        split_seed: decides which images go where, instead of the seed of the run.
-        test_seed: keeps the images for test that this seed has, where they are drawn.
-        train: at most this many training images.
+        options: those of :class:`~mtlkit.data.table.splitting.RowData`.
 
     Example:
         >>> import mtlkit, tempfile
@@ -93,7 +96,7 @@ class Images(DataSet):
 
     def __init__(
         self,
-        data_dir: str | os.PathLike[str] | None = None,
+        data_dir: DataDir = None,
         seed: int = 0,
         *,
         folder: str,
@@ -108,23 +111,10 @@ class Images(DataSet):
         std: Sequence[float] | None = None,
         check: Literal["headers", "pixels", "none"] = "headers",
         test_labels: Any = None,
-        header: bool = True,
-        separator: str | None = None,
-        missing: Sequence[str] = MISSING,
-        encoding: str = "utf-8",
-        split: str | int | None = None,
-        time: str | int | None = None,
-        val_share: float = 0.2,
-        test_share: float = 0.2,
-        split_seed: int | None = None,
-        test_seed: int | None = None,
-        train: int | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(data_dir, seed)
         check_packages()
-        self.check_counts(train=train)
-        first = seed if split_seed is None else split_seed
-        splitting = Splitting(self.name, first, split, time, val_share, test_share, train, test_seed)
+        super().__init__(data_dir, seed, **options)
         default_mean, default_std = IMAGENET[channels]
         self._sizing = Sizing(
             check_size(size, self.name),
@@ -134,59 +124,56 @@ class Images(DataSet):
             tuple(default_std if std is None else std),
         )
         self.images = find_path(folder, data_dir, folder=True)
-        notices = Notices(self.name)
-        reading = Reading(header, separator, tuple(missing), encoding)
+        test = None
         if labels is None:
             if test_labels is not None:
                 raise SpecError("test_labels of images is given without labels")
-            frame, test, source = frame_of_folder(self.images, targets), None, self.images
-            beside = self.images.parent
-            if "split" in frame.columns and split is None and time is None:
-                splitting = replace(splitting, split="split")
-            file = "file"
+            source, beside, file = self.images, self.images.parent, "file"
+            frame = _rows_of_folder(self.images, targets)
+            if "split" in frame.columns and self.time_column is None:
+                self.split_column = self.split_column or "split"
         else:
             source = find_file(labels, data_dir)
             beside = source.parent if isinstance(source, Path) else Path()
-            kinds = targets if isinstance(targets, Mapping) else {}
-            maps = [m for key, kind in kinds.items() if (m := find_map_target(key, kind)) is not None]
-            frame = reading.read(source, [str(file), *(str(target.column) for target in maps)])
-            test = None
+            named = _map_targets(targets if isinstance(targets, Mapping) else {})
+            frame = self.reading.read(source, [str(file), *(str(target.column) for target in named)])
             if test_labels is not None:
-                test = reading.read_like(find_file(test_labels, data_dir), frame)
-        find = ColumnFinder(Path(name_of(source)).name, list(frame.columns), header)
-        self._file = guess_file_column(frame, name_of(source), notices) if file is None else find(file)
-        wanted = wanted_targets(targets, frame, labels)
-        self._maps = [m for key, kind in wanted.items() if (m := find_map_target(key, kind)) is not None]
-        other = {k: v for k, v in wanted.items() if find_map_target(k, v) is None}
-        found = find_targets(other, frame, find, notices, test) if other else []
-        places = [self.images, beside]
-        self._columns = {
-            m: find(m.column) for m in self._maps if m.folder is None and m.column is not None
-        }
+                test = self.reading.read_like(find_file(test_labels, data_dir), frame)
+        find = ColumnFinder(Path(name_of(source)).name, list(frame.columns), self.reading.header)
+        self._file = (
+            _guess_file_column(frame, name_of(source), self.notices) if file is None else find(file)
+        )
+        wanted = _wanted_targets(targets, frame, labels)
+        self._maps = _map_targets(wanted)
+        dense = {target.task for target in self._maps}
+        other = {key: kind for key, kind in wanted.items() if str(key) not in dense}
+        found = find_targets(other, frame, find, self.notices, test) if other else []
+        self._columns = {m: find(m.column) for m in self._maps if m.folder is None}
         self._folders = {
             m: find_path(m.folder, data_dir, folder=True) for m in self._maps if m.folder is not None
         }
-        frames = splitting.apply(frame, find, test)
-        self._targets = fit_targets(found, frames["train"], name_of(source), notices)
+        frames = self.split_rows(frame, find, test)
+        fitted = fit_targets(found, frames["train"], name_of(source), self.notices)
+        places = [self.images, beside]
         self._parts = {part: self._files(rows, places) for part, rows in frames.items()}
         self._labels = {
-            part: {target.task: target.labels(rows) for target in self._targets}
+            part: {target.task: target.labels(rows) for target in fitted}
             for part, rows in frames.items()
         }
-        self._note_repeated(notices)
-        notices.say()
-        sizes = check_files(self._parts, self._sizing, check)
-        made = {target.task: target.make_task() for target in self._targets}
-        made |= {target.task: target.make_task() for target in self._maps}
+        self._note_repeated()
+        self.notices.say()
+        first_size = check_files(self._parts.values(), channels, check, self._sizing.size is None)
+        made = {target.task: target.make_task() for target in fitted}
+        made |= {target.task: target.made for target in self._maps}
         names = [f"column_{key}" if isinstance(key, int) else str(key) for key in wanted]
         self.tasks = tuple(made[name] for name in names)
-        self.input_shape = (channels, *(self._sizing.size or sizes))
-        kinds = {m.task: made[m.task].kind for m in self._maps}
+        self.input_shape = (channels, *(self._sizing.size or first_size))
         self._augmentation = None
         if str(augment).strip() not in ("none", ""):
+            kinds = {m.task: m.made.kind for m in self._maps}
             self._augmentation = Augmentation(str(augment), self._sizing, kinds)
             self._augmentation.check(self._sizing, {m.task: len(m.nothing((1, 1))) for m in self._maps})
-        self.preprocessing = Preprocessing(self._sizing, reading, self._file)
+        self.preprocessing = Preprocessing(self._sizing, self.reading, self._file)
 
     @property
     def title(self) -> str:
@@ -199,7 +186,7 @@ class Images(DataSet):
         return self.complete_architecture(default_network(self.tasks))
 
     def make_split(self, split: SplitName) -> ImageSplit:
-        """One part of the images."""
+        """Return one part of the images."""
         paths, maps = self._parts[split]
         return ImageSplit(
             paths,
@@ -211,37 +198,143 @@ class Images(DataSet):
         )
 
     def complete_architecture(self, spec: SpecLike) -> str:
-        """The architecture on a backbone that reads these images, where it names none."""
+        """Return the architecture on a backbone that reads these images, where it names none."""
         return complete_for_images(spec, self.input_shape, self.tasks)
 
     def _files(
         self, rows: Frame, places: Sequence[Path]
     ) -> tuple[list[Path], dict[MapTarget, list[Path | None]]]:
-        """The files of the images, and of the maps that belong to them."""
+        """Return the files of the images, and of the maps that belong to them."""
         names = known_names(rows[self._file])
-        paths = ImageFiles(places[0], places[1:]).find_all(names, "images")
+        images = find_files(names, places)
         maps: dict[MapTarget, list[Path | None]] = {}
-        for target, column in self._columns.items():
-            cells = [None if cell != cell or cell is None else str(cell) for cell in rows[column]]
-            held = ImageFiles(places[0], places[1:], MAP_SUFFIXES)
-            known = [cell for cell in cells if cell is not None]
-            found = dict(zip(known, held.find_all(known, f"maps of {target.task!r}"), strict=True))
-            maps[target] = [None if cell is None else found[cell] for cell in cells]
-        for target, folder in self._folders.items():
-            held = ImageFiles(folder, suffixes=MAP_SUFFIXES)
-            maps[target] = [held.find(Path(name).with_suffix("").as_posix()) for name in names]
+        for target in self._maps:
+            if target in self._columns:
+                cells = [
+                    None if cell != cell or cell is None else str(cell)
+                    for cell in rows[self._columns[target]]
+                ]
+                known = [cell for cell in cells if cell is not None]
+                found = find_files(known, places, MAP_SUFFIXES, f"maps of {target.task!r}")
+                maps[target] = [None if cell is None else found[cell] for cell in cells]
+                continue
+            folder = self._folders[target]
+            stems = [Path(name).with_suffix("").as_posix() for name in names]
+            maps[target] = [find_image(stem, [folder], MAP_SUFFIXES) for stem in stems]
             if not any(maps[target]):
                 raise DataError(
                     f"target {target.task!r}: the folder {folder} has no file for any image; expected "
                     f"for example {Path(names[0]).with_suffix('.png')}"
                 )
-        return paths, {target: maps[target] for target in self._maps}
+        return [images[name] for name in names], maps
 
-    def _note_repeated(self, notices: Notices) -> None:
+    def _note_repeated(self) -> None:
         every = [path for paths, _ in self._parts.values() for path in set(paths)]
         shared = len(every) - len(set(every))
         if shared:
-            notices.note(
+            self.notices.note(
                 f"{shared} images are in more than one of train, val and test, since several rows "
                 "name them; let a column say where they belong: split=..."
             )
+
+
+class ImageSplit(Split):
+    """Images with their labels, and with the maps that belong to them, read when they are asked for.
+
+    Args:
+        paths: of the images.
+        labels: (N, ...) by task, for tasks whose targets are no maps.
+        sizing: from pixels to inputs.
+        maps: by target, the file of every image; None where it has none.
+        augmentation: of training images; None for none.
+        seed: of the augmentation.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        labels: Targets,
+        sizing: Sizing,
+        *,
+        maps: Mapping[MapTarget, Sequence[Path | None]] | None = None,
+        augmentation: Augmentation | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(seed)
+        self.paths = paths
+        self.labels = labels
+        self._maps = dict(maps or {})
+        self._sizing = sizing
+        self._augmentation = augmentation
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Targets]:
+        index = self.position(index)
+        image = read_image(self.paths[index], self._sizing.channels)
+        size = (image.shape[1], image.shape[2])
+        maps = {}
+        for target, files in self._maps.items():
+            path = files[index]
+            maps[target.task] = target.nothing(size) if path is None else target.read(path)
+        seed = 0 if self._augmentation is None else int(self.uniform([index], 1)[0, 0] * 2**53)
+        inputs, changed = self._sizing(image, maps, self._augmentation, seed)
+        targets = {task: label[index] for task, label in self.labels.items()}
+        targets |= {target.task: target.finish(changed[target.task]) for target in self._maps}
+        return inputs, targets
+
+
+def _map_targets(targets: Mapping[Any, Any]) -> list[MapTarget]:
+    found = (find_map_target(key, kind) for key, kind in targets.items())
+    return [target for target in found if target is not None]
+
+
+def _rows_of_folder(folder: Path, targets: Any) -> Frame:
+    """Return columns ``file``; ``label`` for images in folders; ``split`` where these have parts."""
+    names = list_images(folder)
+    above = [Path(name).parts[:-1] for name in names]
+    rows: dict[str, Sequence[str]] = {"file": names}
+    tops = {parts[0].lower() if parts else "" for parts in above}
+    if "train" in {SPLIT_NAMES.get(top) for top in tops} and tops <= set(SPLIT_NAMES):
+        rows["split"] = [parts[0] for parts in above]
+        above = [parts[1:] for parts in above]
+    if all(above):
+        rows["label"] = [parts[0] for parts in above]
+    elif any(above):
+        flat = next(name for name, parts in zip(names, above, strict=True) if not parts)
+        raise DataError(
+            f"some images of {folder} are in folders of a class and some are not, such as {flat}; put "
+            "each into the folder of its class, or give a table: labels=labels.csv"
+        )
+    elif targets is None:
+        raise DataError(
+            f"the images of {folder} have no labels: give a table with labels=labels.csv and "
+            "targets={...}, or put each image into the folder of its class"
+        )
+    return import_pandas().DataFrame(rows)
+
+
+def _wanted_targets(targets: Any, frame: Frame, labels: Any) -> dict[Any, Any]:
+    """Return the kind by task; None where it is to be guessed."""
+    if targets is None and labels is None:
+        return {"label": "classification"}
+    if targets is None:
+        raise SpecError(
+            "images needs targets=..., the columns of its table to learn; they are: "
+            f"{', '.join(frame.columns)}"
+        )
+    return expand_targets(targets, list(frame.columns))
+
+
+def _guess_file_column(frame: Frame, source: str, notices: Notices) -> str:
+    """Return the first column whose values end like images."""
+    for name in frame.columns:
+        known = frame[name].dropna()
+        if len(known) and all(str(value).lower().endswith(SUFFIXES) for value in known.unique()[:50]):
+            notices.note(f"column {name!r} names the images, guessed from its values")
+            return str(name)
+    raise DataError(
+        f"no column of {source} looks like names of images; say which with file=..., one of: "
+        f"{', '.join(frame.columns)}"
+    )

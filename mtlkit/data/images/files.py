@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtlkit.data.base import DataError
+from mtlkit.data.files import DataError, reading
+from mtlkit.data.notes import say
 from mtlkit.errors import MissingExtraError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".gif")
 _EIGHT_BITS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
 _ORIENTATION = 0x0112  # EXIF: how the camera was held
 _SIDEWAYS = (5, 6, 7, 8)
+_SLOW = 20_000  # files, which take some seconds
+
+
+def check_packages() -> None:
+    """Ask for both extras at once: images are of one, and the rows that name them of the other."""
+    for module, package in (("torchvision", "torchvision"), ("PIL", "pillow"), ("pandas", "pandas")):
+        if find_spec(module) is None:
+            raise MissingExtraError(package, "vision,table", "data set images")
 
 
 def import_pillow() -> Any:
-    """Pillow's module Image, or an error that names the extra."""
+    """Import Pillow's module Image, or raise an error that names the extra."""
     try:
         from PIL import Image
     except ImportError:
@@ -31,7 +41,11 @@ def import_pillow() -> Any:
 
 
 def list_images(folder: Path) -> list[str]:
-    """Paths of all images below a folder, from the folder, in the order of the alphabet."""
+    """Return the paths of all images below a folder, from the folder, in the order of the alphabet.
+
+    Raises:
+        DataError: where there is none.
+    """
     found = []
     for parent, folders, names in os.walk(folder, followlinks=True):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -41,96 +55,82 @@ def list_images(folder: Path) -> list[str]:
             for name in sorted(names)
             if name.lower().endswith(SUFFIXES) and not name.startswith(".")
         ]
+    if not found:
+        raise DataError(f"the folder {folder} has no images: {', '.join(SUFFIXES)}")
     return found
 
 
-class ImageFiles:
-    """Where images are that a table names, with their ending or without.
+def known_names(column: Any) -> list[str]:
+    """Return the names of images in a column."""
+    if empty := int(column.isna().sum()):
+        raise DataError(f"column {column.name!r} is to name the images, but {empty} cells are empty")
+    return [str(name) for name in column]
 
-    Args:
-        folder: names are looked for below it,
-        others: and then below these.
-        suffixes: endings that a name may lack.
+
+def find_file(name: str, places: Sequence[Path], suffixes: tuple[str, ...] = SUFFIXES) -> Path | None:
+    """Return the file of this name, with its ending or without, in one of the folders; else None."""
+    for place in places:
+        path = place / name
+        if path.is_file():
+            return path
+        for suffix in suffixes:
+            for ending in (suffix, suffix.upper()):
+                if path.with_name(path.name + ending).is_file():
+                    return path.with_name(path.name + ending)
+    return None
+
+
+def find_files(
+    names: Iterable[str],
+    places: Sequence[Path],
+    suffixes: tuple[str, ...] = SUFFIXES,
+    what: str = "images",
+) -> dict[str, Path]:
+    """Return the files of these names; see :func:`find_file`.
+
+    Raises:
+        DataError: that names some of those that are not there.
     """
-
-    def __init__(
-        self, folder: Path, others: Iterable[Path] = (), suffixes: tuple[str, ...] = SUFFIXES
-    ) -> None:
-        self.folder = folder
-        self._places = [folder, *others]
-        self._suffixes = suffixes
-
-    def find(self, name: str) -> Path | None:
-        """The file of this name; None where there is none."""
-        for place in self._places:
-            path = place / name
-            if path.is_file():
-                return path
-            for suffix in self._suffixes:
-                for ending in (suffix, suffix.upper()):
-                    if path.with_name(path.name + ending).is_file():
-                        return path.with_name(path.name + ending)
-        return None
-
-    def find_all(self, names: Iterable[str], what: str) -> list[Path]:
-        """The files of these names.
-
-        Raises:
-            DataError: that names some of those that are not there.
-        """
-        found = {name: self.find(name) for name in dict.fromkeys(names)}
-        absent = [name for name, path in found.items() if path is None]
-        if absent:
-            shown = ", ".join(map(repr, absent[:3])) + (" ..." if len(absent) > 3 else "")
-            places = " or ".join(dict.fromkeys(str(place.absolute()) for place in self._places))
-            raise DataError(
-                f"{len(absent)} of {len(found)} {what} are not in the folder {places}: {shown}; write "
-                "their names as seen from there"
-            )
-        return [path for name in names if (path := found[name]) is not None]
+    wanted = list(dict.fromkeys(names))
+    found = {name: path for name in wanted if (path := find_file(name, places, suffixes)) is not None}
+    absent = [name for name in wanted if name not in found]
+    if absent:
+        shown = ", ".join(map(repr, absent[:3])) + (" ..." if len(absent) > 3 else "")
+        folders = " or ".join(dict.fromkeys(str(place.absolute()) for place in places))
+        raise DataError(
+            f"{len(absent)} of {len(wanted)} {what} are not in the folder {folders}: {shown}; write "
+            "their names as seen from there"
+        )
+    return found
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """(height, width) of an image, from its first bytes, as it is looked at.
+    """Return (height, width) of an image, from its first bytes, as it is looked at.
 
     Raises:
         DataError: for a file that is no image, or has more than eight bits per channel.
     """
-    try:
-        changed = path.stat().st_mtime_ns
-    except OSError as error:
-        raise DataError(f"cannot read the image {path}: {error.strerror}") from None
-    return _size_of(path, changed)
+    with reading(f"the image {path}"):
+        return _size_of(path, path.stat().st_mtime_ns)
 
 
 @cache
 def _size_of(path: Path, changed: int) -> tuple[int, int]:
-    try:
-        with import_pillow().open(path) as image:
-            _check_mode(path, image.mode)
-            width, height = image.size
-            sideways = image.getexif().get(_ORIENTATION) in _SIDEWAYS
-    except (DataError, MissingExtraError):
-        raise
-    except Exception as error:  # Pillow raises many kinds of errors for damaged files
-        raise DataError(f"cannot read the image {path}: {_reason(error, path)}") from None
+    with import_pillow().open(path) as image:
+        _check_mode(path, image.mode)
+        width, height = image.size
+        sideways = image.getexif().get(_ORIENTATION) in _SIDEWAYS
     return (width, height) if sideways else (height, width)
 
 
 def read_image(path: Path, channels: int = 3) -> Tensor:
-    """(channels, H, W) pixels of 0 to 255, turned as the camera was held."""
-    module = import_pillow()
-    from PIL import ImageOps
+    """Return (channels, H, W) pixels of 0 to 255, turned as the camera was held."""
+    with reading(f"the image {path}"), import_pillow().open(path) as image:
+        from PIL import ImageOps
 
-    try:
-        with module.open(path) as image:
-            _check_mode(path, image.mode)
-            upright = ImageOps.exif_transpose(image)
-            pixels = np.array(upright.convert("RGB" if channels == 3 else "L"))
-    except DataError:
-        raise
-    except Exception as error:  # as above
-        raise DataError(f"cannot read the image {path}: {_reason(error, path)}") from None
+        _check_mode(path, image.mode)
+        upright = ImageOps.exif_transpose(image)
+        pixels = np.array(upright.convert("RGB" if channels == 3 else "L"))
     return torch.from_numpy(pixels.reshape(*pixels.shape[:2], channels)).permute(2, 0, 1)
 
 
@@ -142,7 +142,59 @@ def _check_mode(path: Path, mode: str) -> None:
         )
 
 
-def _reason(error: Exception, path: Path) -> str:
-    if type(error).__name__ == "UnidentifiedImageError":
-        return "it is not an image, or it is damaged"
-    return " ".join(str(error).split()).replace(str(path), path.name) or type(error).__name__
+def check_files(
+    parts: Iterable[tuple[Sequence[Path], Mapping[Any, Sequence[Path | None]]]],
+    channels: int,
+    check: str,
+    one_size: bool,
+) -> tuple[int, int]:
+    """Read the first bytes of all images and maps, or all pixels, so that no run ends at night.
+
+    Args:
+        parts: images of every split, and by :class:`~mtlkit.data.images.maps.MapTarget` their maps.
+        channels: of the inputs.
+        check: ``headers``, ``pixels`` or ``none``.
+        one_size: whether all images must have one size.
+
+    Returns:
+        The size of the first image.
+
+    Raises:
+        DataError: for a file that cannot be read, a map of another size than its image, and images
+            of several sizes where ``one_size`` is wanted.
+    """
+    rows = [
+        (path, [(target, held[index]) for target, held in maps.items()])
+        for paths, maps in parts
+        for index, path in enumerate(paths)
+    ]
+    first = image_size(rows[0][0])
+    if check == "none" and not one_size:
+        return first
+    if len(rows) > _SLOW:
+        say("images", f"looking at the first bytes of {len(rows)} images; check=none leaves this out")
+    for path, maps in rows:
+        size = image_size(path)
+        if one_size and size != first:
+            raise DataError(
+                f"the image {path} is {_shape(size)}, and {rows[0][0]} is {_shape(first)}; give "
+                "size=... to bring all to one size"
+            )
+        if check == "pixels":
+            read_image(path, channels)
+        for target, file in maps:
+            if file is None:
+                continue
+            found = target.map_size(file)
+            if found != size:
+                raise DataError(
+                    f"the map {file} of task {target.task!r} is {_shape(found)}, but its image {path} "
+                    f"is {_shape(size)}; they must agree"
+                )
+            if check == "pixels":
+                target.read(file)
+    return first
+
+
+def _shape(size: tuple[int, int]) -> str:
+    return f"{size[0]} x {size[1]}"

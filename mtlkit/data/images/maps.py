@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mtlkit.config.spec import Part, parse_call
-from mtlkit.data.base import DataError
+from mtlkit.data.files import DataError, reading
 from mtlkit.data.images.files import import_pillow
+from mtlkit.data.readers import read_npy
 from mtlkit.errors import SpecError
 from mtlkit.tasks import NO_LABEL, Task, create_task
 from mtlkit.tasks.registry import kinds
@@ -45,27 +46,24 @@ class MapTarget:
     missing: int = 255
 
     @cached_property
-    def _task(self) -> Task:
-        return create_task(self.kind, self.task)
-
-    def make_task(self) -> Task:
+    def made(self) -> Task:
         """The task."""
         return create_task(self.kind, self.task)
 
     @property
     def classes(self) -> bool:
         """Whether pixels are classes."""
-        return parse_call(self.kind).name == "segmentation"
+        return self.made.kind == "segmentation"
 
     @property
     def channels(self) -> int:
         """Numbers of a pixel in a file."""
-        return 1 if self.classes else self._task.outputs or 1
+        return 1 if self.classes else self.made.outputs or 1
 
     @property
     def _has_mask(self) -> bool:
         """Whether 0 is a value like others, and NaN is what is not known."""
-        return math.isnan(self._task.missing)
+        return math.isnan(self.made.missing)
 
     def read(self, path: Path) -> Tensor:
         """Return (C, H, W) of a file: classes counted from 1, or numbers; 0 where it is not known.
@@ -98,7 +96,7 @@ class MapTarget:
         return torch.from_numpy(np.ascontiguousarray(np.moveaxis(numbers, -1, 0), dtype=np.float32))
 
     def finish(self, target: Tensor) -> Tensor:
-        """The target as the task wants it, from what :meth:`read` gave, transformed or not."""
+        """Return the target as the task wants it, from what :meth:`read` gave, transformed or not."""
         if self._has_mask:
             return torch.where(target[-1:] > 0, target[:-1].float(), torch.nan)
         if not self.classes:
@@ -107,34 +105,27 @@ class MapTarget:
         return torch.where(classes > 0, classes - 1, NO_LABEL)
 
     def nothing(self, size: tuple[int, int]) -> Tensor:
-        """What :meth:`read` would give for a map that is missing."""
+        """Return what :meth:`read` would give for a map that is missing."""
         return torch.zeros(
             self.channels + self._has_mask, *size, dtype=torch.int64 if self.classes else torch.float32
         )
 
     def map_size(self, path: Path) -> tuple[int, int]:
-        """(height, width) of a file, from its first bytes."""
-        try:
+        """Return (height, width) of a file, from its first bytes."""
+        with reading(f"the map {path}"):
             if path.suffix.lower() == ".npy":
                 shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
                 channels_first = len(shape) == 3 and shape[0] == self.channels != shape[-1]
                 height, width = shape[-2:] if channels_first else shape[:2]
                 return int(height), int(width)
             with import_pillow().open(path) as image:
-                self._check_mode(path, image.mode)
+                if self.channels == 1 and image.mode not in _ONE_CHANNEL:
+                    what = "the number of a class" if self.classes else "one number"
+                    raise DataError(
+                        f"the map {path} has mode {image.mode}; a pixel must be {what}: save it with "
+                        "one channel (mode L or P), or as .npy"
+                    )
                 return int(image.height), int(image.width)
-        except DataError:
-            raise
-        except Exception as error:  # NumPy and Pillow raise many kinds of errors for damaged files
-            raise DataError(f"cannot read the map {path}: {_reason(error)}") from None
-
-    def _check_mode(self, path: Path, mode: str) -> None:
-        if (self._task.outputs == 1 or self.classes) and mode not in _ONE_CHANNEL:
-            what = "the number of a class" if self.classes else "one number"
-            raise DataError(
-                f"the map {path} has mode {mode}; a pixel must be {what}: save it with one channel "
-                "(mode L or P), or as .npy"
-            )
 
     def _classes(self, values: NDArray[Any], path: Path) -> Tensor:
         if values.ndim == 3 and 1 in (values.shape[0], values.shape[-1]):
@@ -146,7 +137,7 @@ class MapTarget:
             )
         numbers = np.nan_to_num(values.astype(np.float64), nan=-1.0).astype(np.int64)
         unknown = (numbers == self.missing) | (numbers < 0)
-        count = self._task.outputs or 0
+        count = self.made.outputs or 0
         if (numbers[~unknown] >= count).any():
             strange = np.unique(numbers[~unknown & (numbers >= count)])[:6].tolist()
             raise DataError(
@@ -158,7 +149,7 @@ class MapTarget:
 
 
 def find_map_target(key: Any, kind: Any) -> MapTarget | None:
-    """The target of a kind whose targets are maps; None for other kinds."""
+    """Return the target of a kind whose targets are maps; None for other kinds."""
     if kind is None:
         return None
     part = parse_call(kind)
@@ -176,24 +167,16 @@ def find_map_target(key: Any, kind: Any) -> MapTarget | None:
     for name, types in (("unit", int | float), ("missing", int), ("folder", str | None)):
         if not isinstance(getattr(target, name), types):
             raise SpecError(f"target {key!r}: {name} cannot be {getattr(target, name)!r}")
-    target.make_task()  # reports wrong options before anything is read
+    _ = target.made  # reports wrong options before anything is read
     return target
 
 
 def _read_array(path: Path) -> NDArray[Any]:
-    try:
-        if path.suffix.lower() == ".npy":
-            with path.open("rb") as file:
-                values: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-        else:
-            with import_pillow().open(path) as image:
-                values = np.array(image)
-    except Exception as error:  # as in map_size
-        raise DataError(f"cannot read the map {path}: {_reason(error)}") from None
+    if path.suffix.lower() == ".npy":
+        values = read_npy(path)
+    else:
+        with reading(f"the map {path}"), import_pillow().open(path) as image:
+            values = np.array(image)
     if values.dtype.kind not in "biuf" or values.ndim not in (2, 3) or 0 in values.shape:
         raise DataError(f"the map {path} is an array {values.shape} of {values.dtype}; expected numbers")
     return values
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -15,14 +15,14 @@ _STRIDE = 32  # of SMP's encoders
 
 
 def default_network(tasks: Sequence[Task]) -> str:
-    """A ResNet18 with a head per task, or with a decoder for every task that predicts maps."""
+    """Return a ResNet18 with a head per task, or with a decoder for every task that predicts maps."""
     if any(task.dense for task in tasks):
         return f"smp(encoder={_BACKBONE})"
     return f"hard_sharing(backbone={_BACKBONE})"
 
 
 def complete_for_images(spec: SpecLike, shape: Sequence[int], tasks: Sequence[Task]) -> str:
-    """The architecture with a backbone where it names none, for images (channels, height, width).
+    """Return the architecture, with a backbone where it has none, for images (channels, height, width).
 
     Raises:
         SpecError: for a size that the network cannot take.
@@ -70,7 +70,7 @@ def _is_timm(backbone: Any) -> bool:
 
 
 def _complete_backbone(backbone: Any, shape: Sequence[int]) -> Any:
-    """A timm model for these channels, and for this size where the model is made for one."""
+    """Return a timm model for these channels, and for this size where the model is made for one."""
     if not _is_timm(backbone):
         return backbone
     part = parse_call(backbone)

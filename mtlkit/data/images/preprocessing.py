@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,13 +11,17 @@ import torch
 from torch import Tensor
 
 from mtlkit.data import preprocessing
-from mtlkit.data.base import DataError
-from mtlkit.data.images.files import SUFFIXES, ImageFiles, image_size, list_images, read_image
-from mtlkit.data.images.rows import known_names
+from mtlkit.data.files import DataError
+from mtlkit.data.images.files import (
+    SUFFIXES,
+    find_files,
+    image_size,
+    known_names,
+    list_images,
+    read_image,
+)
 from mtlkit.data.images.transforms import Sizing
 from mtlkit.data.table.reading import Frame, Reading, import_pandas
-
-_FORMAT = 1
 
 
 @preprocessing.register_preprocessing("images")
@@ -39,7 +42,7 @@ class Preprocessing(preprocessing.Preprocessing):
     file: str = "file"
 
     def read(self, path: str | Path) -> Frame:
-        """The images of a folder, those that a CSV or Parquet file names, or one image.
+        """Return the images of a folder, those that a CSV or Parquet file names, or one image.
 
         Names in a table are looked for from the table's folder, then from here; its other columns are
         kept. Every file is checked.
@@ -49,8 +52,6 @@ class Preprocessing(preprocessing.Preprocessing):
         rows = pandas.DataFrame()
         if source.is_dir():
             names = list_images(source)
-            if not names:
-                raise DataError(f"the folder {source} has no images: {', '.join(SUFFIXES)}")
             files = [source / name for name in names]
         elif source.suffix.lower() in SUFFIXES:
             names, files = [source.name], [source]
@@ -62,7 +63,8 @@ class Preprocessing(preprocessing.Preprocessing):
                     f"columns are: {', '.join(map(str, rows.columns))}"
                 )
             names = known_names(rows[self.file])
-            files = ImageFiles(source.parent, [Path()]).find_all(names, "images")
+            found = find_files(names, [source.parent, Path()])
+            files = [found[name] for name in names]
         else:
             raise DataError(f"there is no file or folder {source}")
         sizes = {image_size(file) for file in files}
@@ -72,7 +74,7 @@ class Preprocessing(preprocessing.Preprocessing):
         return pandas.DataFrame({"file": names, **own, "path": [str(file) for file in files]})
 
     def inputs(self, rows: Frame | Sequence[str | Path]) -> Tensor:
-        """(N, C, H, W) of rows of :meth:`read`, of rows that name images from here, or of paths.
+        """Return (N, C, H, W) of rows of :meth:`read`, of rows that name images from here, or of paths.
 
         A row names its image in the column ``path``, in that of the training table, or in ``file``.
         """
@@ -83,26 +85,14 @@ class Preprocessing(preprocessing.Preprocessing):
                 f"these rows have no column {self.file!r}, 'path' or 'file' with the images' names; "
                 f"given are: {', '.join(map(str, frame.columns))}"
             )
-        files = ImageFiles(Path()).find_all(known_names(frame[column]), "images")
-        read = (read_image(file, self.sizing.channels) for file in files)
+        names = known_names(frame[column])
+        files = find_files(names, [Path()])
+        read = (read_image(files[name], self.sizing.channels) for name in names)
         return torch.stack([self.sizing(image, {})[0] for image in read])
 
-    def to_json(self) -> str:
-        """All of it as text; :meth:`from_json` reads it back."""
-        content: dict[str, Any] = {"kind": "images", "format": _FORMAT, **asdict(self)}
-        return json.dumps(content, indent=1, ensure_ascii=False)
-
     @classmethod
-    def from_json(cls, text: str) -> Preprocessing:
-        """What :meth:`to_json` wrote."""
-        try:
-            content = json.loads(text)
-            if content["format"] != _FORMAT:
-                raise DataError(f"preprocessing of format {content['format']}; this reads {_FORMAT}")
-            sizing = content["sizing"]
-            size = None if sizing["size"] is None else tuple(sizing["size"])
-            return cls(
-                Sizing(**{**sizing, "size": size}), Reading(**content["reading"]), content["file"]
-            )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise DataError(f"this is not the preprocessing of images: {error!r}") from None
+    def from_fields(cls, fields: dict[str, Any]) -> Preprocessing:
+        """Return the object of these fields of the JSON."""
+        sizing = fields["sizing"]
+        size = None if sizing["size"] is None else tuple(sizing["size"])
+        return cls(Sizing(**{**sizing, "size": size}), Reading(**fields["reading"]), fields["file"])

@@ -13,19 +13,18 @@ from mtlkit.config.spec import Part, parse_call, parse_spec
 from mtlkit.errors import MissingExtraError, SpecError, unknown_name
 
 Fit: TypeAlias = Literal["stretch", "crop", "pad"]
-Maps: TypeAlias = Mapping[str, Tensor]
-Step: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
+Sample: TypeAlias = dict[str, Any]
+Step: TypeAlias = Callable[[Sample], Sample]
 
 IMAGENET = {3: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), 1: ((0.449,), (0.226,))}
 """Mean and deviation of ImageNet's pixels, by the number of channels."""
 
 _IMAGE = ""  # key of the image among the maps of tasks, whose names are not empty
-_OWN = ("none", "flip", "crop", "color")
 _WITH_GEOMETRY = ("none", "flip", "color")
 
 
 def import_v2() -> Any:
-    """torchvision's transforms, or an error that names the extra."""
+    """Import torchvision's transforms, or raise an error that names the extra."""
     try:
         from torchvision.transforms import v2
     except ImportError:
@@ -34,7 +33,7 @@ def import_v2() -> Any:
 
 
 def check_size(size: Any, dataset: str) -> tuple[int, int] | None:
-    """(height, width) of ``size=224`` or ``size=[192, 256]``; None keeps the files' size."""
+    """Return (height, width) of ``size=224`` or ``size=[192, 256]``; None keeps the files' size."""
     if size is None:
         return None
     sides = (size, size) if isinstance(size, int) else tuple(size)
@@ -73,43 +72,45 @@ class Sizing:
         if not all(value > 0 for value in self.std):
             raise SpecError(f"std must be above 0, not {list(self.std)}")
 
-    def resize(self, sample: dict[str, Any]) -> dict[str, Any]:
+    def resize(self, sample: Sample) -> Sample:
         """Bring an image and its maps to the size."""
-        if self.size is None or sample[_IMAGE].shape[-2:] == self.size:
+        height, width = sample[_IMAGE].shape[-2:]
+        if self.size is None or (height, width) == self.size:
             return sample
-        functional = import_v2().functional
-        height, width = self.size
+        v2 = import_v2()
+        wanted = list(self.size)
         if self.fit == "stretch":
-            return {key: functional.resize(part, [height, width]) for key, part in sample.items()}
-        given = sample[_IMAGE].shape[-2:]
-        factors = (height / given[0], width / given[1])
+            return dict(v2.Resize(wanted)(sample))
+        factors = (wanted[0] / height, wanted[1] / width)
         factor = max(factors) if self.fit == "crop" else min(factors)
-        scaled = [max(1, round(given[0] * factor)), max(1, round(given[1] * factor))]
-        changed = {key: functional.resize(part, scaled) for key, part in sample.items()}
+        scaled = [max(1, round(height * factor)), max(1, round(width * factor))]
+        sample = v2.Resize(scaled)(sample)
         if self.fit == "crop":
-            return {key: functional.center_crop(part, [height, width]) for key, part in changed.items()}
-        left, top = (width - scaled[1]) // 2, (height - scaled[0]) // 2
-        border = [left, top, width - scaled[1] - left, height - scaled[0] - top]
+            return dict(v2.CenterCrop(wanted)(sample))
+        left, top = (wanted[1] - scaled[1]) // 2, (wanted[0] - scaled[0]) // 2
+        border = [left, top, wanted[1] - scaled[1] - left, wanted[0] - scaled[0] - top]
         gray = [round(255 * value) for value in self.mean]  # 0 after normalization
-        return {
-            key: functional.pad(part, border, fill=gray if key == _IMAGE else 0)
-            for key, part in changed.items()
-        }
+        fill = {type(part): gray if key == _IMAGE else 0 for key, part in sample.items()}
+        return dict(v2.Pad(border, fill=fill)(sample))
 
     def __call__(
-        self, image: Tensor, maps: Maps, augmentation: Augmentation | None = None, seed: int = 0
+        self,
+        image: Tensor,
+        maps: Mapping[str, Tensor],
+        augmentation: Augmentation | None = None,
+        seed: int = 0,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The input and the maps of an image (C, H, W) of bytes; ``seed`` decides the augmentation."""
+        """Return the input and the maps of an image (C, H, W) of bytes, augmented by ``seed``."""
+        v2 = import_v2()
         from torchvision import tv_tensors
 
-        sample: dict[str, Any] = {key: tv_tensors.Mask(part) for key, part in maps.items()}
+        sample: Sample = {key: tv_tensors.Mask(part) for key, part in maps.items()}
         sample[_IMAGE] = tv_tensors.Image(image)
         if augmentation is not None:
             sample = augmentation.apply(sample, self, seed)
         sample = self.resize(sample)
-        functional = import_v2().functional
-        pixels = functional.to_dtype(sample.pop(_IMAGE), torch.float32, scale=True)
-        inputs = functional.normalize(pixels, list(self.mean), list(self.std))
+        pixels = v2.functional.to_dtype(sample.pop(_IMAGE), torch.float32, scale=True)
+        inputs = v2.functional.normalize(pixels, list(self.mean), list(self.std))
         return inputs.as_subclass(Tensor), {k: part.as_subclass(Tensor) for k, part in sample.items()}
 
 
@@ -140,18 +141,15 @@ class Augmentation:
         self._first = [self._step(part, sizing) for part in named if part.name == "crop"]
         self._then = [self._step(part, sizing) for part in named if part.name != "crop"]
 
-    def apply(self, sample: dict[str, Any], sizing: Sizing, seed: int) -> dict[str, Any]:
-        """The sample, augmented; the state of torch's generator stays as it was."""
-        state = torch.get_rng_state()
-        try:
+    def apply(self, sample: Sample, sizing: Sizing, seed: int) -> Sample:
+        """Return the sample, augmented; the state of torch's generator stays as it was."""
+        with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             for step in self._first:
                 sample = step(sample)
             sample = sizing.resize(sample)
             for step in self._then:
                 sample = step(sample)
-        finally:
-            torch.set_rng_state(state)
         return sample
 
     def check(self, sizing: Sizing, channels_of: Mapping[str, int]) -> None:
@@ -164,55 +162,46 @@ class Augmentation:
             raise SpecError(f"augment={self.spec!r} cannot be applied to this data: {reason}") from None
 
     def _step(self, part: Part, sizing: Sizing) -> Step:
-        v2 = import_v2()
-        options = dict(part.options)
         if part.arguments:
             raise SpecError(f"augment={part}: options are key=value, not {part.arguments[0]!r}")
+        own: dict[str, dict[str, Any]] = {"flip": {}, "crop": {"scale": 0.5}, "color": {"strength": 0.4}}
+        if part.name not in own:
+            return _torchvision(part)
+        options = own[part.name] | part.options
+        for name in options.keys() - own[part.name].keys():
+            raise unknown_name(f"option of augment={part.name}", name, own[part.name])
         if part.name == "flip":
-            _refuse(part, options)
             return self._flip
-        if part.name == "crop":
-            scale = options.pop("scale", 0.5)
-            _refuse(part, options, "scale")
-            if sizing.size is None:
-                raise SpecError("augment=crop needs a size")
-            if not isinstance(scale, int | float) or not 0 < scale <= 1:
-                raise SpecError(f"augment=crop: scale must be above 0 and at most 1, not {scale!r}")
-            window = {"size": list(sizing.size), "scale": (float(scale), 1.0)}
-            return _torchvision(v2, Part("RandomResizedCrop", window))
         if part.name == "color":
-            strength = options.pop("strength", 0.4)
-            _refuse(part, options, "strength")
-            options = dict.fromkeys(("brightness", "contrast", "saturation"), strength)
-            return _torchvision(v2, Part("ColorJitter", options))
-        return _torchvision(v2, part)
+            changes = dict.fromkeys(("brightness", "contrast", "saturation"), options["strength"])
+            return _torchvision(Part("ColorJitter", changes))
+        scale = options["scale"]
+        if sizing.size is None:
+            raise SpecError("augment=crop needs a size")
+        if not isinstance(scale, int | float) or not 0 < scale <= 1:
+            raise SpecError(f"augment=crop: scale must be above 0 and at most 1, not {scale!r}")
+        window = {"size": list(sizing.size), "scale": (float(scale), 1.0)}
+        return _torchvision(Part("RandomResizedCrop", window))
 
-    def _flip(self, sample: dict[str, Any]) -> dict[str, Any]:
+    def _flip(self, sample: Sample) -> Sample:
         if torch.rand(()) < 0.5:
             return sample
-        functional = import_v2().functional
-        flipped = {key: functional.horizontal_flip(part) for key, part in sample.items()}
+        flip = import_v2().functional.horizontal_flip
+        flipped = {key: flip(part) for key, part in sample.items()}
         for key, kind in self._kinds.items():
             if kind == "normals":  # left is right
                 flipped[key][0] *= -1
         return flipped
 
 
-def _torchvision(v2: Any, part: Part) -> Step:
-    known = [
-        name
-        for name, item in vars(v2).items()
-        if isinstance(item, type) and issubclass(item, v2.Transform)
-    ]
+def _torchvision(part: Part) -> Step:
+    v2 = import_v2()
+    classes = {name: item for name, item in vars(v2).items() if isinstance(item, type)}
+    known = [name for name, item in classes.items() if issubclass(item, v2.Transform)]
     if part.name not in known:
-        raise unknown_name("augmentation", part.name, [*_OWN, *known])
+        raise unknown_name("augmentation", part.name, ["none", "flip", "crop", "color", *known])
     try:
-        made: Step = getattr(v2, part.name)(**part.options)
+        made: Step = classes[part.name](**part.options)
     except Exception as error:
         raise SpecError(f"augment={part}: torchvision cannot make it: {error}") from None
     return made
-
-
-def _refuse(part: Part, options: Mapping[str, Any], *known: str) -> None:
-    for name in options:
-        raise unknown_name(f"option of augment={part.name}", name, known)

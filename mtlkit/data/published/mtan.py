@@ -1,9 +1,9 @@
-"""Images with dense targets as MTAN prepared them: one .npy per image and kind of target."""
+"""NYUv2 and Cityscapes as MTAN (Liu et al., 2019) prepared them: images with a target per pixel."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,27 +13,41 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from mtlkit.data.base import DataSet, Split, SplitName
+from mtlkit.data.base import Count, DataError, DataSet, Share, Split, SplitName, register_dataset
 from mtlkit.data.collate import Targets
-from mtlkit.data.published.mtan_files import PARTS, ArrayFiles, ArraySource
-from mtlkit.data.randomness import generator
+from mtlkit.data.files import DataDir, find_first
+from mtlkit.data.readers import Array, find_npz, read_npy, read_npz
 from mtlkit.errors import SpecError
+from mtlkit.tasks import Task
 
+_INDOOR = "bed books ceiling chair floor furniture objects picture sofa table tv wall window"
+INDOOR_CLASSES = tuple(_INDOOR.split())
+STREET_CLASSES = ("flat", "construction", "object", "nature", "sky", "human", "vehicle")
+_PARTS = ("train", "val")
 _SCALES = (1.0, 1.2, 1.5)
 _TASKS = {"label": "segmentation", "depth": "depth", "normal": "normals"}
+
+
+def dense_tasks() -> tuple[Task, ...]:
+    """Return segmentation, depth and normals."""
+    return (
+        Task.segmentation("segmentation", INDOOR_CLASSES),
+        Task.depth("depth"),
+        Task.normals("normals"),
+    )
 
 
 class MtanDataSet(DataSet):
     """Folders ``train`` and ``val``, each with a folder per kind, with files ``0.npy``, ``1.npy``, ...
 
-    The 654 (or 500) ``val`` images are the test set here; validation is drawn from the training images,
-    so that no choice is made on the test set.
+    The ``val`` images are the test set here; validation is drawn from the training images, so that no
+    choice is made on the test set.
 
     Args:
         data_dir: see :class:`DataSet`.
         seed: decides the validation images and the augmentations.
         val_share: share of the training images kept for validation.
-        augment: scale, crop and flip the training images.
+        augment: scale the training images by 1, 1.2 or 1.5, crop and flip them.
         size: (height, width) to resize to; None keeps the files' size.
         train: at most this many training images.
     """
@@ -42,73 +56,124 @@ class MtanDataSet(DataSet):
     """Folders that may hold a kind: ``image``, ``label``, ``depth`` and ``normal``."""
     inverse_depth: ClassVar[bool] = False
     """Whether a larger depth is nearer."""
+    source = "https://github.com/lorenmt/mtan (see its section on data sets)"
 
     def __init__(
         self,
-        data_dir: str | os.PathLike[str] | None = None,
+        data_dir: DataDir = None,
         seed: int = 0,
         *,
-        val_share: float = 0.1,
+        val_share: Share = 0.1,
         augment: bool = True,
         size: Sequence[int] | None = None,
-        train: int | None = None,
+        train: Count | None = None,
     ) -> None:
         super().__init__(data_dir, seed)
-        self.check_share(val_share)
-        self.check_counts(train=train)
         if size is not None and (len(size) != 2 or not all(isinstance(s, int) and s > 0 for s in size)):
             raise SpecError(f"option size of {self.name} must be (height, width), not {size!r}")
         self._val_share = val_share
         self._augment = augment
         self._size = None if size is None else (int(size[0]), int(size[1]))
         self._train = train
-        self._source: ArraySource | None = None
 
     @classmethod
     def check_files(cls, folder: Path) -> None:
-        """The folders of all kinds must be there."""
-        absent = [
-            folder / part / names[0]
-            for part in PARTS
-            for names in cls.kinds.values()
-            if not any((folder / part / name).is_dir() for name in names)
-        ]
-        if absent:
-            raise cls.missing(*absent)
-
-    @classmethod
-    def open_source(cls, folder: Path) -> ArraySource:
-        """The arrays below ``folder``."""
-        classes = next(task.outputs or 0 for task in cls.tasks if task.kind == "segmentation")
-        return ArrayFiles(folder, cls.kinds, classes, cls.missing)
+        """Raise :class:`DataError` unless MTAN's folders or one .npz are there."""
+        if find_npz(folder) is None:
+            wanted = [[f"{part}/{n}" for n in names] for part in _PARTS for names in cls.kinds.values()]
+            absent = [folder / names[0] for names in wanted if find_first(folder, names) is None]
+            if absent:
+                raise cls.missing(*absent)
 
     @property
     def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]  # the files may come later
         """(3, height, width), read off the first image where ``size`` is not given."""
-        if self._size is not None:
-            return (3, *self._size)
-        return (3, *self._open().read("train", 0)["label"].shape)
+        return (3, *(self._size or self.read("train", 0)["label"].shape))
 
     def make_split(self, split: SplitName) -> Split:
-        """One split; ``test`` is what MTAN calls val."""
-        source = self._open()
-        if split == "test":
-            return self._scenes("val", np.arange(source.count("val")), False)
-        train, val = self.draw_validation(source.count("train"), self._val_share)
-        if split == "val":
-            return self._scenes("train", val, False)
-        if self._train is not None:
-            train = generator(self.seed, self.name, "train").permutation(train)[: self._train]
-        return self._scenes("train", train, self._augment)
+        """Make one split; ``test`` is what MTAN calls val."""
+        part = "val" if split == "test" else "train"
+        count = len(self._arrays[part]["image"])
+        chosen = np.arange(count)
+        if split != "test":
+            chosen = self.hold_out(split, count, self._val_share, self._train)
+        return _Scenes(self, part, chosen, self._size, self._augment and split == "train")
 
-    def _scenes(self, part: str, indices: NDArray[np.integer], augment: bool) -> Split:
-        source = self._open()
-        return _Scenes(source, part, indices, self._size, augment, self.inverse_depth, self.seed)
+    @cached_property
+    def _arrays(self) -> dict[str, dict[str, Sequence[Path] | Array]]:
+        """What holds the images by part and kind: files, or arrays of an .npz in their compact types."""
+        folder = self.open_folder()
+        npz = find_npz(folder)
+        if npz is not None:
+            found = read_npz(npz, [f"{kind}_{part}" for part in _PARTS for kind in self.kinds])
+            return {part: {kind: found[f"{kind}_{part}"] for kind in self.kinds} for part in _PARTS}
+        return {part: self._list_files(folder / part) for part in _PARTS}
 
-    def _open(self) -> ArraySource:
-        if self._source is None:
-            self._source = self.open_source(self.open_folder())
-        return self._source
+    def _list_files(self, folder: Path) -> dict[str, Sequence[Path] | Array]:
+        folders = {kind: find_first(folder, names) or folder for kind, names in self.kinds.items()}
+        names = [path.name for path in folders["image"].glob("*.npy")] or ["0.npy"]
+        names.sort(key=lambda name: (len(name), name))  # 2.npy before 10.npy
+        files = {kind: [held / name for name in names] for kind, held in folders.items()}
+        absent = [path for paths in files.values() for path in paths if not path.is_file()]
+        if absent:
+            raise self.missing(*absent[:3])
+        return dict(files)
+
+    def read(self, part: str, index: int) -> dict[str, Array]:
+        """Return the arrays of an image of ``train`` or ``val`` by kind, checked, in standard types."""
+        where, found = f"{part} image {index}", {}
+        for kind, held in self._arrays[part].items():
+            item = held[index]
+            if isinstance(item, Path):
+                where, item = str(item.parents[1] / "*" / item.name), read_npy(item)
+            found[kind] = item
+        return _standard_arrays(found, where, self.tasks[0].outputs or 0)
+
+
+@register_dataset("nyuv2")
+class NyuV2(MtanDataSet):
+    """Indoor scenes (Silberman et al., 2012).
+
+    MTAN's 654 ``val`` images are the test set. When a training image is scaled, depth is divided by the
+    scale (things come nearer), and when it is flipped, the normals' x is.
+    """
+
+    summary = "NYUv2 indoor scenes: segmentation (13 classes), depth, normals"
+    folder = "nyuv2"
+    layout = (
+        "{train,val}/{image,label,depth,normal}/N.npy (288 x 384 with 3, no, 1 and 3 channels), "
+        "or one .npz with image_train, label_train, depth_train, normal_train and the same for _val"
+    )
+    default_architecture = "segnet"
+    kinds = {name: (name,) for name in ("image", "label", "depth", "normal")}
+    tasks = dense_tasks()
+
+
+@register_dataset("cityscapes")
+class Cityscapes(MtanDataSet):
+    """Street scenes (Cordts et al., 2016).
+
+    The 500 ``val`` images are the test set, and the 2975 others are divided. Depth is inverse, the
+    disparity of two cameras: larger is nearer, 0 is unknown.
+
+    Args:
+        augment: scale by 1, 1.2 or 1.5 and crop, inverse depth being multiplied by the scale, and flip
+            the training images; the field's comparisons do not.
+        size: (height, width) to resize to; None keeps the files' size (128 x 256 in MTAN's files).
+    """
+
+    summary = "Cityscapes streets: segmentation (7 classes) and inverse depth"
+    folder = "cityscapes"
+    layout = "{train,val}/{image,label,depth}/N.npy (128 x 256 with 3, no and 1 channels)"
+    default_architecture = "segnet(input_size=(128, 256))"
+    kinds = {"image": ("image",), "label": ("label", "label_7"), "depth": ("depth",)}
+    inverse_depth = True
+    tasks = (Task.segmentation("segmentation", STREET_CLASSES), Task.depth("depth"))
+
+    def __init__(
+        self, data_dir: DataDir = None, seed: int = 0, *, augment: bool = False, **options: Any
+    ) -> None:
+        super().__init__(data_dir, seed, augment=augment, **options)
 
 
 class _Scenes(Split):
@@ -116,30 +181,25 @@ class _Scenes(Split):
 
     def __init__(
         self,
-        source: ArraySource,
+        data: MtanDataSet,
         part: str,
         indices: NDArray[np.integer],
         size: tuple[int, int] | None,
         augment: bool,
-        inverse_depth: bool,
-        seed: int,
     ) -> None:
-        super().__init__(seed)
-        self._source = source
+        super().__init__(data.seed)
+        self._data = data
         self._part = part
         self._indices = indices
         self._size = size
         self._augment = augment
-        self._inverse_depth = inverse_depth
 
     def __len__(self) -> int:
         return len(self._indices)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Targets]:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"sample {index} of a split with {len(self)} samples")
-        index %= len(self)
-        arrays = self._source.read(self._part, int(self._indices[index]))
+        index = self.position(index)
+        arrays = self._data.read(self._part, int(self._indices[index]))
         image = _channels_first(arrays.pop("image"))
         targets = {_TASKS[kind]: _channels_first(array) for kind, array in arrays.items()}
         targets["depth"] = targets["depth"][None]
@@ -147,19 +207,14 @@ class _Scenes(Split):
             image, targets = _resize(image, targets, self._size)
         if self._augment:
             uniform = self.uniform([index], 4)[0]
-            return scale_crop_flip(image, targets, uniform, inverse_depth=self._inverse_depth)
+            return scale_crop_flip(image, targets, uniform, inverse_depth=self._data.inverse_depth)
         return image, targets
-
-
-def _channels_first(array: NDArray[Any]) -> Tensor:
-    tensor = torch.from_numpy(array)
-    return tensor.permute(2, 0, 1).contiguous() if tensor.dim() == 3 else tensor
 
 
 def scale_crop_flip(
     image: Tensor, targets: Targets, uniform: NDArray[np.float64], *, inverse_depth: bool = False
 ) -> tuple[Tensor, Targets]:
-    """MTAN's augmentation of one image (3, H, W), from four numbers in [0, 1).
+    """Augment one image (3, H, W) as MTAN does, by four numbers in [0, 1).
 
     The image is scaled by 1, 1.2 or 1.5 and cropped, depth being divided by the scale (things come
     nearer) or multiplied where it is inverse; half of the images are flipped, and the normals' x with
@@ -186,11 +241,42 @@ def scale_crop_flip(
 def _resize(image: Tensor, targets: Targets, size: tuple[int, int]) -> tuple[Tensor, Targets]:
     """Resize bilinearly for the image, by nearest neighbor for the targets with unknown pixels."""
     resized = functional.interpolate(image[None], size=size, mode="bilinear", align_corners=True)[0]
-    label = targets["segmentation"][None, None].float()
-    changed = {
-        name: functional.interpolate(target[None], size=size, mode="nearest")[0]
-        for name, target in targets.items()
-        if name != "segmentation"
-    }
-    classes = functional.interpolate(label, size=size, mode="nearest")[0, 0].long()
-    return resized, {"segmentation": classes, **changed}
+    changed = {}
+    for name, target in targets.items():
+        maps = target[None, None].float() if name == "segmentation" else target[None]
+        nearest = functional.interpolate(maps, size=size, mode="nearest")[0]
+        changed[name] = nearest[0].long() if name == "segmentation" else nearest
+    return resized, changed
+
+
+def _channels_first(array: Array) -> Tensor:
+    tensor = torch.from_numpy(array)
+    return tensor.permute(2, 0, 1).contiguous() if tensor.dim() == 3 else tensor
+
+
+def _standard_arrays(found: Mapping[str, Array], where: str, classes: int) -> dict[str, Array]:
+    """Return floats in the unit interval, int64 labels, depths, unit normals; shapes are checked."""
+    squeezed = dict(found)
+    if squeezed["depth"].ndim == 3:
+        squeezed["depth"] = squeezed["depth"][..., 0]
+    size = squeezed["image"].shape[:2]
+    wanted = {"image": (*size, 3), "label": size, "depth": size, "normal": (*size, 3)}
+    is_numeric = all(array.dtype.kind in "fiu" for array in found.values())
+    if 0 in size or not is_numeric or any(a.shape != wanted[kind] for kind, a in squeezed.items()):
+        given = ", ".join(f"{kind} {array.shape} of {array.dtype}" for kind, array in found.items())
+        raise DataError(f"{where}: shapes do not fit, or not numbers: {given}")
+    labels = np.nan_to_num(squeezed["label"], nan=-1.0)
+    if labels.max() >= classes or labels.min() < -1:
+        raise DataError(f"{where}: labels must be -1 (unknown) to {classes - 1}")
+    with np.errstate(over="ignore"):
+        standard = {kind: array.astype(np.float32) for kind, array in squeezed.items()}
+    if any(np.isinf(array).any() for array in standard.values()):
+        raise DataError(f"{where}: numbers that are infinite or too large; fetch the file again")
+    if found["image"].dtype == np.uint8:
+        standard["image"] /= 255
+    if "normal" in found and found["normal"].dtype == np.int8:
+        # rounding to bytes leaves lengths slightly off one; a zero vector stays zero: unknown
+        length = np.linalg.norm(standard["normal"], axis=-1, keepdims=True)
+        standard["normal"] /= np.maximum(length, 1)
+    standard["depth"] = np.nan_to_num(standard["depth"], nan=0.0)
+    return {**standard, "label": labels.astype(np.int64)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,13 +12,14 @@ import numpy as np
 import torch
 
 from mtlkit.config.spec import SpecLike
-from mtlkit.data.base import SPLITS, DataError, DataSet, SplitName, register_dataset
+from mtlkit.data.base import SPLITS, Count, DataError, DataSet, Seed, Share, SplitName, register_dataset
+from mtlkit.data.files import DataDir, find_first
+from mtlkit.data.images.dataset import ImageSplit
 from mtlkit.data.images.files import list_images
 from mtlkit.data.images.networks import complete_for_images, default_network
 from mtlkit.data.images.preprocessing import Preprocessing
-from mtlkit.data.images.samples import ImageSplit
 from mtlkit.data.images.transforms import IMAGENET, Augmentation, Fit, Sizing, check_size
-from mtlkit.data.randomness import generator, split_indices, split_with_test
+from mtlkit.data.randomness import generator, generator_or_none, split_indices
 from mtlkit.data.table.reading import Reading
 from mtlkit.errors import SpecError, unknown_name
 from mtlkit.tasks import NO_LABEL, Task
@@ -62,22 +62,20 @@ class _Domains(DataSet):
 
     def __init__(
         self,
-        data_dir: str | os.PathLike[str] | None = None,
+        data_dir: DataDir = None,
         seed: int = 0,
         *,
         domains: str | Sequence[str] | None = None,
         size: int | Sequence[int] = 224,
         fit: Fit = "stretch",
         augment: str = "none",
-        val_share: float = 0.2,
-        test_share: float = 0.2,
-        train: int | None = None,
-        test_seed: int | None = None,
+        val_share: Share = 0.2,
+        test_share: Share = 0.2,
+        train: Count | None = None,
+        test_seed: Seed | None = None,
     ) -> None:
         super().__init__(data_dir, seed)
-        self.check_counts(train=train)
-        self.check_share(val_share)
-        if not 0 < test_share < 1 - val_share:
+        if test_share >= 1 - val_share:
             raise SpecError(f"option test_share of {self.name} leaves nothing to train on: {test_share}")
         chosen = [domains] if isinstance(domains, str) else list(domains or self.places)
         for domain in chosen:
@@ -86,13 +84,9 @@ class _Domains(DataSet):
         self._shares = (val_share, test_share)
         self._train = train
         self._test_seed = test_seed
-        sides = check_size(size, self.name)
-        if sides is None:
-            raise SpecError(f"{self.name} needs a size, since its images differ in theirs")
+        sides = check_size(size, self.name) or (224, 224)
         self._sizing = Sizing(sides, fit, 3, *IMAGENET[3])
-        self._augmentation = None
-        if augment != "none":
-            self._augmentation = Augmentation(augment, self._sizing, {})
+        self._augmentation = None if augment == "none" else Augmentation(augment, self._sizing, {})
         self.tasks = tuple(
             Task.classification(name, self.things) for name in self.places if name in chosen
         )
@@ -100,57 +94,46 @@ class _Domains(DataSet):
         self.preprocessing = Preprocessing(self._sizing, Reading())
         self.default_architecture = self.complete_architecture(default_network(self.tasks))
 
-    @classmethod
-    def check_files(cls, folder: Path) -> None:
-        """The folder of every domain must be there."""
-        absent = [folder / names[0] for names in cls.places.values() if _find(folder, names) is None]
-        if absent:
-            raise cls.missing(*absent)
-
     def make_split(self, split: SplitName) -> ImageSplit:
-        """The images of all domains, one domain after the other."""
-        paths, labels = self._parts[split]
+        """Return the images of all domains, one domain after the other."""
+        rows = self._rows[split]
+        labels = {
+            task: torch.tensor([label if own == task else NO_LABEL for _, own, label in rows])
+            for task in self.task_names
+        }
         return ImageSplit(
-            paths,
-            {task: torch.tensor(values) for task, values in labels.items()},
+            [path for path, _, _ in rows],
+            labels,
             self._sizing,
             augmentation=self._augmentation if split == "train" else None,
             seed=self.seed,
         )
 
     def complete_architecture(self, spec: SpecLike) -> str:
-        """The architecture on a backbone that reads these images, where it names none."""
+        """Return the architecture on a backbone that reads these images, where it names none."""
         return complete_for_images(spec, self.input_shape, self.tasks)
 
     def only(self, tasks: Sequence[str]) -> DataSet:
-        """The domains of these tasks alone, as a single-task network needs them."""
+        """Return the domains of these tasks alone, as a single-task network needs them."""
         chosen = copy.copy(self)
         chosen.tasks = tuple(task for task in self.tasks if task.name in tasks)
-        for cached in (*SPLITS, "_parts"):
+        for cached in (*SPLITS, "_rows"):
             vars(chosen).pop(cached, None)
         return chosen
 
     @cached_property
-    def _parts(self) -> dict[SplitName, tuple[list[Path], dict[str, list[int]]]]:
-        """Images and labels by task of every split."""
+    def _rows(self) -> dict[SplitName, list[tuple[Path, str, int]]]:
+        """Image, task and label of all samples of every split."""
         folder = self.open_folder()
-        parts: dict[SplitName, tuple[list[Path], dict[str, list[int]]]] = {
-            part: ([], {task: [] for task in self.task_names}) for part in ("train", "val", "test")
-        }
+        rows: dict[SplitName, list[tuple[Path, str, int]]] = {part: [] for part in SPLITS}
         for task in self.task_names:
-            domain = _find(folder, self.places[task])
-            assert domain is not None
-            found = self._read_domain(domain)
+            found = self._read_domain(find_first(folder, self.places[task]) or folder)
             for part, chosen in self._split_domain(task, [label for _, label in found]).items():
-                paths, labels = parts[part]
-                paths += [found[index][0] for index in chosen]
-                for name, values in labels.items():
-                    own = [found[index][1] for index in chosen]
-                    values += own if name == task else [NO_LABEL] * len(chosen)
-        return parts
+                rows[part] += [(found[index][0], task, found[index][1]) for index in chosen]
+        return rows
 
     def _read_domain(self, folder: Path) -> list[tuple[Path, int]]:
-        """Images and their classes."""
+        """Return images and their classes."""
         folders = {path.name for path in folder.iterdir() if path.is_dir()}
         absent = [name for name in self.things if name not in folders]
         if absent:
@@ -165,18 +148,14 @@ class _Domains(DataSet):
         return [(folder / name, places[name.split("/")[0]]) for name in list_images(folder)]
 
     def _split_domain(self, task: str, labels: Sequence[int]) -> dict[SplitName, list[int]]:
-        """Indices by part, so that every part has its share of every class."""
+        """Return indices by part, so that every part has its share of every class."""
         random = generator(self.seed, self.name, task)
-        seed = self._test_seed
-        held_out = None if seed is None else generator(seed, self.name, task)
+        test_random = generator_or_none(self._test_seed, self.name, task)
         parts: dict[SplitName, list[int]] = {"train": [], "val": [], "test": []}
         for label in range(len(self.things)):
             own = np.flatnonzero(np.asarray(labels) == label)
             try:
-                if held_out is None:
-                    drawn = split_indices(len(own), self._shares, random)
-                else:
-                    drawn = split_with_test(len(own), self._shares, random, held_out)
+                drawn = split_indices(len(own), self._shares, random, test_random)
             except SpecError as error:
                 raise DataError(f"{self.name}, {task}, {self.things[label]}: {error}") from None
             for part, chosen in zip(parts, drawn, strict=True):
@@ -195,9 +174,6 @@ class Office31(_Domains):
     are labeled on different samples are orthogonal at the features: methods that look for conflict
     need ``wrt=parameters``. With ``domains=amazon`` it is a source for the data set ``sources``, which
     mixes origins evenly. Shares for validation and test are drawn of every class and origin.
-
-    The options are ``domains`` (one, or a list), ``size``, ``fit`` and ``augment`` as for the data set
-    ``images``, ``val_share``, ``test_share``, and ``train``, at most so many images of every origin.
     """
 
     summary = "Office-31: 31 things in images of 3 origins, one task each"
@@ -206,6 +182,7 @@ class Office31(_Domains):
     source = "https://faculty.cc.gatech.edu/~judy/domainadapt/"
     things = tuple(_THINGS_31.split())
     places = {name: (f"{name}/images", name) for name in ("amazon", "dslr", "webcam")}
+    needed = tuple(places.values())
 
 
 @register_dataset("office_home")
@@ -226,7 +203,4 @@ class OfficeHome(_Domains):
         "product": ("Product",),
         "real_world": ("Real World", "Real_World", "RealWorld"),
     }
-
-
-def _find(folder: Path, names: Sequence[str]) -> Path | None:
-    return next((folder / name for name in names if (folder / name).is_dir()), None)
+    needed = tuple(places.values())

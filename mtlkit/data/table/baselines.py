@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,18 +37,20 @@ def fit_baselines(
         Metrics by model and task, those of the tasks themselves and the loss. A task of a kind that
         these models do not know, or without a label to learn from, is left out.
     """
-    sklearn = _import_sklearn()
-    for name in models:
-        if name not in MODELS:
-            raise unknown_name("baseline", name, MODELS)
+    try:
+        import sklearn  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("scikit-learn", "table", "baselines of a table") from None
     train: Any = dataset.train
     test: Any = dataset.test
     found: dict[str, Scores] = {}
     for name in models:
+        if name not in MODELS:
+            raise unknown_name("baseline", name, MODELS)
         found[name] = {}
         for task in dataset.tasks:
             target = train.targets[task.name]
-            prediction = _predict(sklearn, name, task, numbers, train.inputs, target, test.inputs)
+            prediction = _predict(name, task, numbers, train.inputs, target, test.inputs)
             if prediction is not None:
                 found[name][task.name] = score(task, prediction, test.targets[task.name])
     return found
@@ -66,87 +68,61 @@ def score(task: Task, prediction: Tensor, target: Tensor) -> dict[str, float]:
 
 
 def _predict(
-    sklearn: Any, name: str, task: Task, numbers: int, inputs: Tensor, target: Tensor, rows: Tensor
+    name: str, task: Task, numbers: int, inputs: Tensor, target: Tensor, rows: Tensor
 ) -> Tensor | None:
     """Return what the task's head would: numbers, or logits."""
+    if task.kind not in ("regression", "classification", "binary", "multilabel"):
+        return None
     x, new = inputs.double().numpy(), rows.double().numpy()
-    if task.kind == "classification":
-        known = (target >= 0).numpy()
+    columns = []
+    for column in target.reshape(len(target), -1).double().numpy().T:
+        known = np.isfinite(column) if task.kind == "regression" else column >= 0
         if not known.any():
             return None
-        return _class_logits(sklearn, name, numbers, x[known], target[known].numpy(), new, task.outputs)
-    if task.kind not in ("regression", "binary", "multilabel"):
-        return None
-    answers = target.reshape(len(target), -1).double().numpy()
-    columns = []
-    for column in answers.T:
         if task.kind == "regression":
-            known = np.isfinite(column)
-            if not known.any():
-                return None
-            model = _make(sklearn, name, numbers, x.shape, classes=False)
+            model = _make(name, numbers, x.shape, classes=False)
             columns.append(torch.from_numpy(model.fit(x[known], column[known]).predict(new)))
-        else:
-            known = column >= 0
-            if not known.any():
-                return None
-            logits = _class_logits(
-                sklearn, name, numbers, x[known], column[known].astype(np.int64), new, 2
-            )
-            columns.append(logits[:, 1] - logits[:, 0])
+            continue
+        classes = task.outputs or 2 if task.kind == "classification" else 2
+        answers = column[known].astype(np.int64)
+        logits = _class_logits(name, numbers, x[known], answers, new, classes)
+        if task.kind == "classification":
+            return logits
+        columns.append(logits[:, 1] - logits[:, 0])
     return torch.stack(columns, dim=1).float()
 
 
 def _class_logits(
-    sklearn: Any, name: str, numbers: int, x: Any, y: NDArray[np.int64], new: Any, classes: int | None
+    name: str, numbers: int, x: Any, y: NDArray[np.int64], new: Any, classes: int
 ) -> Tensor:
     """Return logarithms of the probabilities (N, classes); a class that does not occur is the least."""
-    found = np.full((len(new), classes or int(y.max()) + 1), _SMALLEST)
+    found = np.full((len(new), classes), _SMALLEST)
     if len(np.unique(y)) == 1:
         found[:, y[0]] = 1
     else:
-        model = _make(sklearn, name, numbers, x.shape, classes=True).fit(x, y)
+        model = _make(name, numbers, x.shape, classes=True).fit(x, y)
         found[:, model.classes_] = np.maximum(model.predict_proba(new), _SMALLEST)
     return torch.from_numpy(found / found.sum(axis=1, keepdims=True)).log().float()
 
 
-def _make(sklearn: Any, name: str, numbers: int, shape: tuple[int, int], classes: bool) -> Any:
+def _make(name: str, numbers: int, shape: tuple[int, int], classes: bool) -> Any:
     """Make a model of scikit-learn, which is deterministic."""
+    from sklearn import dummy, ensemble, linear_model
+    from sklearn.compose import ColumnTransformer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
     rows, inputs = shape
-    codes = list(range(numbers, inputs))
+    kind = "Classifier" if classes else "Regressor"
     if name == "constant":
-        made: Callable[..., Any]
-        made = sklearn.dummy.DummyClassifier if classes else sklearn.dummy.DummyRegressor
-        return made(strategy="prior") if classes else made()
-    if name == "ridge":
-        one_hot = sklearn.preprocessing.OneHotEncoder(handle_unknown="ignore")
-        encode = sklearn.compose.ColumnTransformer([("codes", one_hot, codes)], remainder="passthrough")
-        linear = sklearn.linear_model
-        last = (
-            linear.LogisticRegression(max_iter=1000)
-            if classes
-            else linear.RidgeCV(np.logspace(-3, 3, 13))
-        )
-        return sklearn.pipeline.make_pipeline(encode, last)
-    trees = sklearn.ensemble
+        return getattr(dummy, f"Dummy{kind}")(strategy="prior" if classes else "mean")
     if name == "forest":
-        made = trees.RandomForestClassifier if classes else trees.RandomForestRegressor
-        return made(
-            n_estimators=200, random_state=0, max_samples=_MOST_ROWS if rows > _MOST_ROWS else None
-        )
-    made = trees.HistGradientBoostingClassifier if classes else trees.HistGradientBoostingRegressor
-    return made(random_state=0)
-
-
-def _import_sklearn() -> Any:
-    try:
-        import sklearn
-        import sklearn.compose
-        import sklearn.dummy
-        import sklearn.ensemble
-        import sklearn.linear_model
-        import sklearn.pipeline
-        import sklearn.preprocessing
-    except ImportError:
-        raise MissingExtraError("scikit-learn", "table", "baselines of a table") from None
-    return sklearn
+        most = _MOST_ROWS if rows > _MOST_ROWS else None
+        forest = getattr(ensemble, f"RandomForest{kind}")
+        return forest(n_estimators=200, random_state=0, max_samples=most)
+    if name == "boosting":
+        return getattr(ensemble, f"HistGradientBoosting{kind}")(random_state=0)
+    one_hot = ("codes", OneHotEncoder(handle_unknown="ignore"), list(range(numbers, inputs)))
+    logistic, ridge = linear_model.LogisticRegression, linear_model.RidgeCV
+    last = logistic(max_iter=1000) if classes else ridge(np.logspace(-3, 3, 13))
+    return make_pipeline(ColumnTransformer([one_hot], remainder="passthrough"), last)

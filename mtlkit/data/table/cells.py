@@ -174,23 +174,25 @@ def understand(
     choices = possible_decimals(values) if decimal is None else _fitting(values, [decimal])
     if choices:
         sign = prefer if prefer in choices else choices[0]
-        return _as_numbers(held, sign), Taken("number", _number_note(values, sign), sign)
+        amounts = pandas.Series(numbers(held, sign), index=held.index, name=held.name)
+        return amounts, Taken("number", _number_note(values, sign), sign)
     formats = find_formats(values, dayfirst)
     if formats:
         note = "dates" + ("" if formats[0] == ISO else f" written as {formats[0]}")
         if len(formats) > 1:
             note += f", not as {formats[1]}: say dayfirst={'%d' in formats[1][:2]} if that is wrong"
         return dates(held, formats[:1]), Taken("date", note, formats=formats[:1])
-    return held, Taken("words", _stray_note(counts) or _nothing_note(held))
+    note = _stray_note(counts)
+    if not note and NOTHING in held.cat.categories:
+        note = f"{NOTHING!r} is one of its words; if it means missing, say missing=[{NOTHING}, '']"
+    return held, Taken("words", note)
 
 
 def possible_decimals(values: Sequence[str]) -> list[str]:
     """Return the decimal signs with which all words are numbers; one where they do not matter."""
     found = _fitting(values, (".", ","))
-    if len(found) == 2:
-        first, second = ([_parse_number(word, sign)[0] for word in values] for sign in found)
-        return found if first != second else found[:1]
-    return found
+    parsed = [[_parse_number(word, sign)[0] for word in values] for sign in found]
+    return found[:1] if len(found) == 2 and parsed[0] == parsed[1] else found
 
 
 def find_formats(values: Sequence[str], dayfirst: bool | None = None) -> tuple[str, ...]:
@@ -261,10 +263,6 @@ def _fitting(values: Sequence[str], signs: Iterable[str]) -> list[str]:
     return fitting
 
 
-def _as_numbers(held: Any, decimal: str) -> Any:
-    return import_pandas().Series(numbers(held, decimal), index=held.index, name=held.name)
-
-
 def _number_note(values: Sequence[str], decimal: str) -> str:
     notes = []
     unit = _parse_number(values[0], decimal)[1]
@@ -297,9 +295,3 @@ def _stray_note(counts: Any) -> str:
                 "if these mean that a value is missing, add them to missing=[...]"
             )
     return ""
-
-
-def _nothing_note(held: Any) -> str:
-    if NOTHING not in held.cat.categories:
-        return ""
-    return f"{NOTHING!r} is one of its words; if it means missing, say missing=[{NOTHING}, '']"

@@ -104,10 +104,10 @@ class DateColumn(NumberColumn):
     @classmethod
     def fit(cls, column: Any, how: Taken) -> DateColumn | None:
         """Learn of the training rows; None for a column that says nothing."""
-        found = NumberColumn.fit(_as_days(column), how)
+        values = days(column)
+        found = NumberColumn.fit(type(column)(values, name=column.name), how)
         if found is None:
             return None
-        values = days(column)
         known = values[~np.isnan(values)]
         cycles = []
         for cycle, period in _CYCLES.items():
@@ -231,10 +231,6 @@ def fit_columns(
             note = f"{reason}; {note}" if note else reason
         described.append(InputColumn(name, kind, int(column.isna().sum()), distinct, note, rare))
     return tuple(amounts), tuple(categories), described
-
-
-def _as_days(column: Any) -> Any:
-    return type(column)(days(column), index=column.index, name=column.name)
 
 
 def _code(word: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,23 +9,21 @@ from typing import Any
 from mtlkit.config.launching import warn_first
 from mtlkit.config.registry import architectures, option_names
 from mtlkit.config.spec import Part, SpecLike, format_spec, parse_call
-from mtlkit.data.base import DataError, DataSet, SplitName, TensorSplit, register_dataset
-from mtlkit.data.notes import Notices
+from mtlkit.data.base import Count, DataError, SplitName, TensorSplit, register_dataset
+from mtlkit.data.files import DataDir
 from mtlkit.data.table.baselines import Scores, fit_baselines
 from mtlkit.data.table.cells import Taken
 from mtlkit.data.table.columns import CategoryColumn, InputColumn, NumberColumn, fit_columns
 from mtlkit.data.table.leaks import find_leaks
 from mtlkit.data.table.preprocessing import Preprocessing
 from mtlkit.data.table.reading import (
-    MISSING,
     ColumnFinder,
     Frame,
-    Reading,
     find_file,
     import_pandas,
     name_of,
 )
-from mtlkit.data.table.splitting import Splitting
+from mtlkit.data.table.splitting import RowData
 from mtlkit.data.table.targets import find_targets, fit_targets
 from mtlkit.errors import SpecError
 
@@ -35,7 +32,7 @@ _INDEX = "Unnamed: 0"  # a header without a word, as pandas writes for its index
 
 
 @register_dataset("table")
-class Table(DataSet):
+class Table(RowData):
     """A CSV, gzipped CSV or Parquet file, or a DataFrame; some columns are targets, the others inputs.
 
     Columns are named as in the header, or with ``header=False`` by their number, counted from 1.
@@ -57,24 +54,12 @@ class Table(DataSet):
             order; ``scale=False`` for a regression in its own unit instead of standard deviations. A
             list of columns means ``auto``. ``'school_*'`` stands for all columns that begin like this.
         test_file: a second table with the rows to test on.
-        header: whether the first line names the columns.
-        separator: between columns; None finds it.
-        missing: words that mean that a value is missing.
-        encoding: of a text file.
-        decimal: what stands before the decimals of numbers, ``'.'`` or ``','``; None finds it.
-        dayfirst: whether 05/09/2022 is in September; None looks at all cells of a column.
         inputs: columns to learn from; None takes all that are not targets, split or time, and that do
             not merely number the rows.
         ignore: columns to leave out.
         categories: columns of numbers that are codes, not amounts.
-        split: column that says train, val or test.
-        time: column to split by: the last rows are for test, those before them for validation.
-        val_share: fraction of the rows of ``file`` for validation.
-        test_share: fraction of the rows of ``file`` for test, where no test file is given.
-        split_seed: decides which rows go where, instead of the seed of the run.
-        test_seed: keeps the rows for test that this seed has, where they are drawn.
         min_count: words that occur less often in training share the code of unknown ones.
-        train: at most this many training rows.
+        options: those of :class:`~mtlkit.data.table.splitting.RowData`.
 
     Example:
         >>> import mtlkit, pandas
@@ -95,49 +80,32 @@ class Table(DataSet):
 
     def __init__(
         self,
-        data_dir: str | os.PathLike[str] | None = None,
+        data_dir: DataDir = None,
         seed: int = 0,
         *,
         file: Any,
         targets: Mapping[Any, Any] | Sequence[Any] | str | int,
         test_file: Any = None,
-        header: bool = True,
-        separator: str | None = None,
-        missing: Sequence[str] = MISSING,
-        encoding: str = "utf-8",
-        decimal: str | None = None,
-        dayfirst: bool | None = None,
         inputs: Sequence[Any] | None = None,
         ignore: Sequence[Any] = (),
         categories: Sequence[Any] = (),
-        split: str | int | None = None,
-        time: str | int | None = None,
-        val_share: float = 0.2,
-        test_share: float = 0.2,
-        split_seed: int | None = None,
-        test_seed: int | None = None,
-        min_count: int = 2,
-        train: int | None = None,
+        min_count: Count = 2,
+        **options: Any,
     ) -> None:
-        super().__init__(data_dir, seed)
-        self.check_counts(min_count=min_count, train=train)
-        first = seed if split_seed is None else split_seed
-        splitting = Splitting(self.name, first, split, time, val_share, test_share, train, test_seed)
+        super().__init__(data_dir, seed, **options)
         source = find_file(file, data_dir)
         self.file_name = name_of(source)
-        reading = Reading(header, separator, tuple(map(str, missing)), encoding, decimal, dayfirst)
-        frame = reading.read(source, [str(column) for column in categories])
-        find = ColumnFinder(Path(self.file_name).name, list(frame.columns), header)
-        others = splitting.columns(find)
+        frame = self.reading.read(source, [str(column) for column in categories])
         test = None
         if test_file is not None:
-            test = reading.read_like(find_file(test_file, data_dir), frame)
-        self._notices = Notices(self.name)
-        wanted = find_targets(targets, frame, find, self._notices, test)
-        frames = splitting.apply(frame, find, test)
+            test = self.reading.read_like(find_file(test_file, data_dir), frame)
+        find = ColumnFinder(Path(self.file_name).name, list(frame.columns), self.reading.header)
+        wanted = find_targets(targets, frame, find, self.notices, test)
+        frames = self.split_rows(frame, find, test)
         learned = frames["train"]
-        fitted = fit_targets(wanted, learned, self.file_name, self._notices)
+        fitted = fit_targets(wanted, learned, self.file_name, self.notices)
         predicted = {column for target in fitted for column in target.columns}
+        others = [find(c) for c in (self.split_column, self.time_column) if c is not None]
         self.input_columns = _input_columns(find, predicted, others, inputs, ignore)
         counters = _counters(frame, self.input_columns) if inputs is None else []
         self.input_columns = [name for name in self.input_columns if name not in counters]
@@ -146,27 +114,19 @@ class Table(DataSet):
         self.min_count = min_count
         self.frames = frames
         self.targets = fitted
-        self.reading = reading
-        self.width = None if reading.names_columns(source) else len(frame.columns)
+        self.width = None if self.reading.names_columns(source) else len(frame.columns)
         numbers, words, described = fit_columns(
             learned, self.input_columns, self.taken, self.codes, min_count
         )
-        self.input_table: list[InputColumn] = described + [
-            InputColumn(
-                name,
-                "left out",
-                0,
-                len(learned),
-                "it numbers the rows; if it means something, name it among inputs=[...]",
-            )
-            for name in counters
-        ]
+        why = "it numbers the rows; if it means something, name it among inputs=[...]"
+        described += [InputColumn(name, "left out", 0, len(learned), why) for name in counters]
+        self.input_table: list[InputColumn] = described
         for column in self.input_table:
             if column.note:
                 shown = f"left out: {column.note}" if column.taken == "left out" else column.note
                 be = "is " if shown.startswith(("left out", "taken as")) else ""
-                self._notices.add("column", column.name, be + shown)
-        self._notices.say()
+                self.notices.add("column", column.name, be + shown)
+        self.notices.say()
         if not numbers and not words:
             raise DataError(f"the table {self.file_name} has no column to learn from but its targets")
         for leak in find_leaks(learned, fitted, numbers, words):
@@ -247,13 +207,13 @@ class Table(DataSet):
 def _input_columns(
     find: ColumnFinder,
     targets: set[str],
-    others: set[str],
+    others: Sequence[str],
     inputs: Sequence[Any] | None,
     ignore: Sequence[Any],
 ) -> list[str]:
     ignored = {find(column) for column in ignore}
     if inputs is None:
-        return [name for name in find.columns if name not in targets | others | ignored]
+        return [name for name in find.columns if name not in {*targets, *others, *ignored}]
     chosen = [find(column) for column in inputs]
     for name in chosen:
         if name in targets:

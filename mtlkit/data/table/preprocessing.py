@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,12 +13,11 @@ from torch import Tensor
 
 from mtlkit.data import preprocessing
 from mtlkit.data.base import DataError
-from mtlkit.data.table.cells import words
+from mtlkit.data.table.cells import needs_text, words
 from mtlkit.data.table.columns import CategoryColumn, DateColumn, NumberColumn
-from mtlkit.data.table.reading import Frame, Reading, import_pandas, text_columns
+from mtlkit.data.table.reading import Frame, Reading, import_pandas
 from mtlkit.data.table.targets import Target
 
-_FORMAT = 2
 Rows = Any
 """A DataFrame, a mapping of columns, or a list of mappings."""
 
@@ -42,6 +40,7 @@ class Preprocessing(preprocessing.Preprocessing):
             missing values.
     """
 
+    format: ClassVar[int] = 2
     batch_size: ClassVar[int] = 4096
 
     reading: Reading
@@ -74,11 +73,11 @@ class Preprocessing(preprocessing.Preprocessing):
         """
         if not Path(path).is_file():
             raise DataError(f"there is no file {path}")
-        text = text_columns({column.name: column.values for column in self.categories})
-        text += [column.name for column in self.numbers if isinstance(column, DateColumn)]
+        text = [column.name for column in self.numbers if isinstance(column, DateColumn)]
+        text += [column.name for column in self.categories if needs_text(column.values)]
         for target in self.targets:
-            values = [*target.classes, *(word for yes in target.yes for word in yes)]
-            text += text_columns(dict.fromkeys(target.columns, values))
+            if needs_text([*target.classes, *(word for yes in target.yes for word in yes)]):
+                text += target.columns
         frame = self.reading.load(Path(path), text)
         if self.width is not None and len(frame.columns) != self.width:
             raise DataError(
@@ -133,32 +132,21 @@ class Preprocessing(preprocessing.Preprocessing):
         known = import_pandas().DataFrame({name: self._known(frame[name]) for name in columns})
         return {target.task: target.labels(known) for target in self.targets}
 
-    def to_json(self) -> str:
-        """Return all of it as text; :meth:`from_json` reads it back."""
-        content = {"kind": "table", "format": _FORMAT, **asdict(self)}
-        return json.dumps(content, indent=1, ensure_ascii=False)
-
     @classmethod
-    def from_json(cls, text: str) -> Preprocessing:
-        """Return what :meth:`to_json` wrote."""
-        try:
-            content = json.loads(text)
-            found = content.pop("format")
-            if found != _FORMAT:
-                raise DataError(f"preprocessing of format {found}; this version reads {_FORMAT}")
-            return cls(
-                Reading(**content["reading"]),
-                tuple(
-                    (DateColumn if "cycles" in column else NumberColumn)(**column)
-                    for column in content["numbers"]
-                ),
-                tuple(CategoryColumn(**column) for column in content["categories"]),
-                tuple(Target(**target) for target in content["targets"]),
-                content["width"],
-                tuple(content["optional"]),
-            )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise DataError(f"this is not the preprocessing of a table: {error!r}") from None
+    def from_fields(cls, fields: dict[str, Any]) -> Preprocessing:
+        """Return the object of these fields of the JSON."""
+        numbers = [
+            (DateColumn if "cycles" in column else NumberColumn)(**column)
+            for column in fields["numbers"]
+        ]
+        return cls(
+            Reading(**fields["reading"]),
+            tuple(numbers),
+            tuple(CategoryColumn(**column) for column in fields["categories"]),
+            tuple(Target(**target) for target in fields["targets"]),
+            fields["width"],
+            tuple(fields["optional"]),
+        )
 
     def _known(self, column: Any) -> Any:
         """Return a column without the words that mean "missing"."""

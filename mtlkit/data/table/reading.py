@@ -21,7 +21,6 @@ from mtlkit.data.table.cells import (
     dates,
     is_date,
     is_number,
-    needs_text,
     numbers,
     possible_decimals,
     understand,
@@ -70,13 +69,7 @@ def name_of(source: Source) -> str:
 class Reading:
     """How tables are read; it is saved with a run, so that new rows are read alike.
 
-    Attributes:
-        header: whether the first line names the columns; else they are "1", "2", ...
-        separator: between the columns; None looks for one of ``, ; | tab``.
-        missing: words that mean that a value is missing.
-        encoding: of the text.
-        decimal: what stands before the decimals of numbers, a point or a comma; None finds it.
-        dayfirst: whether 05/09/2022 is in September; None finds it.
+    The options are those of :class:`~mtlkit.data.table.splitting.RowData`.
     """
 
     header: bool = True
@@ -85,10 +78,6 @@ class Reading:
     encoding: str = "utf-8"
     decimal: str | None = None
     dayfirst: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.decimal not in (None, ".", ","):
-            raise SpecError(f"option decimal must be '.' or ',', not {self.decimal!r}")
 
     def load(self, source: Source, text: Collection[str] = ()) -> Frame:
         """Return the cells of a CSV file (also gzipped), a Parquet file or a DataFrame, columns named.
@@ -256,13 +245,13 @@ class Reading:
         return opened(path, "rt", encoding=self.encoding, newline="")
 
 
+@dataclass(frozen=True)
 class ColumnFinder:
     """From what the user calls a column to its name."""
 
-    def __init__(self, source: str, columns: Sequence[str], header: bool = True) -> None:
-        self.source = source
-        self.columns = columns
-        self.header = header
+    source: str
+    columns: Sequence[str]
+    header: bool = True
 
     def __call__(self, given: Any) -> str:
         """Return the name, or raise an error that lists the columns."""
@@ -270,16 +259,10 @@ class ColumnFinder:
         if name in self.columns:
             return name
         error = unknown_name(f"column of {self.source}", name, self.columns)
-        if self.header:
-            raise SpecError(
-                f"{error}. If the first line is no header, say header=False and count from 1"
-            )
-        raise SpecError(f"{error}. Without a header, columns are numbers, counted from 1")
-
-
-def text_columns(columns: dict[str, Sequence[str]]) -> list[str]:
-    """Return the columns, given with their words, that must be read as text to hold the same words."""
-    return [name for name, values in columns.items() if needs_text(values)]
+        hint = "If the first line is no header, say header=False and count from 1"
+        if not self.header:
+            hint = "Without a header, columns are numbers, counted from 1"
+        raise SpecError(f"{error}. {hint}")
 
 
 def _holds_integers(column: Any) -> bool:

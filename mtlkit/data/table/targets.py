@@ -222,7 +222,8 @@ def _find_target(
     scaled = options.pop("scale", part.name in ("auto", "regression"))
     if not isinstance(scaled, bool):
         raise SpecError(f"target {name!r}: scale must be True or False, not {scaled!r}")
-    if part.name == "auto":
+    guessed = part.name == "auto"
+    if guessed:
         part = Part(_guess(name, columns, frame), part.options)
     taken = frame.attrs.get("taken", {})
     signs = {taken[column].decimal for column in columns if column in taken}
@@ -231,7 +232,6 @@ def _find_target(
         # that classes are words among numbers is no news
         if column in taken and (taken[column].kind == "number" or NOTHING in taken[column].note):
             notices.add("target", name, taken[column].note)
-    guessed = kind is None or parse_call(kind).name == "auto"
     if part.name in ("binary", "multilabel"):
         target, told = _yes_or_no(target, frame, options)
     elif part.name == "classification":
@@ -310,14 +310,13 @@ def _yes_or_no(target: Target, frame: Frame, options: dict[str, Any]) -> tuple[T
         found.append(yes)
     if target.kind == "binary" and "classes" not in options:
         others = [word for word in _ordered(frame[target.columns[0]]) if word not in found[0]]
-        options["classes"] = [_joined(others, "no"), _joined(found[0], "yes")]
+        options["classes"] = [
+            answers[0] if len(answers) == 1 else name
+            for answers, name in ((others, "no"), (found[0], "yes"))
+        ]
     if target.kind == "multilabel":
         options["labels"] = list(target.columns)
     return replace(target, kind=str(Part(target.kind, options)), yes=tuple(found)), "; ".join(told)
-
-
-def _joined(values: Sequence[str], otherwise: str) -> str:
-    return values[0] if len(values) == 1 else otherwise
 
 
 def _classes(target: Target, frame: Frame, options: dict[str, Any]) -> tuple[Target, str]:

@@ -12,7 +12,7 @@ import yaml
 
 import mtlkit
 from mtlkit.cli import main
-from mtlkit.data.published.multidigits import MultiDigits
+from mtlkit.data.published.digit_pairs import MultiDigits
 from mtlkit.data.table.splitting import split_by_share
 from mtlkit.errors import ConfigError, SpecError, UsageError
 from mtlkit.experiments.compare import Stopped

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.io import savemat
 
 from mtlkit.data import DataError
-from mtlkit.data.published.mat import read_mat
+from mtlkit.data.readers import read_mat
 
 DTYPES = ("u1", "i1", "u2", "i2", "u4", "i4", "f4", "f8", "i8", "u8")
 

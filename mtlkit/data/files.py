@@ -1,0 +1,56 @@
+"""Where the files of data sets are, and what happens when one cannot be read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+from mtlkit.errors import MtlkitError
+
+DataDir: TypeAlias = str | os.PathLike[str] | None
+ENVIRONMENT = "MTLKIT_DATA"
+
+
+class DataError(MtlkitError, OSError):
+    """Files of a data set that are missing, damaged or in another layout than expected."""
+
+
+def data_root(data_dir: DataDir) -> Path | None:
+    """Return the folder of the data sets: that given, or ``$MTLKIT_DATA``, or None."""
+    root = data_dir if data_dir is not None else os.environ.get(ENVIRONMENT) or None
+    return None if root is None else Path(root).expanduser()
+
+
+def find_path(name: str | os.PathLike[str], data_dir: DataDir, *, folder: bool = False) -> Path:
+    """Return a file or folder, given from here or from the folder of the data sets.
+
+    Raises:
+        DataError: where it is in neither.
+    """
+    root = data_root(data_dir)
+    places = [Path(name).expanduser(), *([] if root is None else [root / name])]
+    for place in places:
+        if place.is_dir() if folder else place.is_file():
+            return place
+    tried = " or ".join(str(place.absolute()) for place in places)
+    raise DataError(f"there is no {'folder' if folder else 'file'} {tried}")
+
+
+def find_first(folder: Path, names: Sequence[str]) -> Path | None:
+    """Return the first of these files or folders that exists; None where there is none."""
+    return next((folder / name for name in names if (folder / name).exists()), None)
+
+
+@contextmanager
+def reading(what: object) -> Iterator[None]:
+    """Turn any error of a reader into a :class:`DataError` that names the file."""
+    try:
+        yield
+    except MtlkitError:
+        raise
+    except Exception as error:  # readers raise many kinds of errors for damaged files
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"cannot read {what}: {reason}; if it is damaged, fetch it again") from None

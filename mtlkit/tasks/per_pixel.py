@@ -1,0 +1,235 @@
+"""Kinds of tasks with a target per pixel: classes, depth, surface normals, numbers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from mtlkit.tasks.labels import (
+    NO_LABEL,
+    ClassLoss,
+    KnownPixels,
+    Loss,
+    Masked,
+    class_known,
+    number_known,
+)
+from mtlkit.tasks.registry import register_task
+from mtlkit.tasks.task import Classes, Task, class_names, make_metric
+
+_LOSSES = {"l1": functional.l1_loss, "mse": functional.mse_loss}
+
+
+@register_task("segmentation")
+class Segmentation(Task):
+    """Cross-entropy; prediction (B, C, H, W), target (B, H, W), negative where unlabeled.
+
+    Args:
+        name: name of the task.
+        classes: number of classes, or their names.
+        loss: replaces the cross-entropy; it must leave out unlabeled pixels, which are
+            :data:`~mtlkit.tasks.NO_LABEL`, the default ``ignore_index`` of torch's losses.
+
+    >>> import torch
+    >>> from mtlkit.tasks import Segmentation
+    >>> task = Segmentation("parts", classes=["road", "sky"])
+    >>> loss, pixels = task.measure(torch.zeros(1, 2, 1, 2), torch.tensor([[[0, -1]]]))
+    >>> round(float(loss), 3), pixels
+    (0.693, 1)
+    """
+
+    size_option = "classes"
+    missing = NO_LABEL
+    dense = True
+
+    def __init__(self, name: str, *, classes: Classes, loss: Loss | None = None) -> None:
+        number, names = class_names(name, "classes", classes)
+        metrics = {"miou": True, "pixel_accuracy": True}
+        super().__init__(
+            name,
+            cross_entropy if loss is None else ClassLoss(name, loss, class_known),
+            {"confusion": partial(make_metric, "SegmentationScores", number)},
+            metrics,
+            outputs=number,
+            labels=class_known,
+            kind="segmentation",
+            classes=names,
+            compared=tuple(metrics),
+        )
+
+    def decode(self, prediction: Tensor) -> dict[str, Any]:
+        """Return a map of class numbers per sample."""
+        return {self.name: prediction.argmax(dim=1).to(torch.int16).numpy()}
+
+    def draw(self, axis: Any, target: Tensor) -> None:
+        """Draw each class in a color."""
+        shown = torch.where(target >= 0, target.double(), torch.nan)
+        last = max((self.outputs or 2) - 1, 1)
+        axis.imshow(shown.numpy(), cmap="tab20", vmin=0, vmax=last, interpolation="nearest")
+
+
+@register_task("depth")
+class Depth(Task):
+    """Absolute error; (B, 1, H, W), NaN or not above zero where unknown.
+
+    Args:
+        name: name of the task.
+        loss: replaces the absolute error; it is given the pixels that are known, (P,).
+
+    >>> import torch
+    >>> from mtlkit.tasks import Depth
+    >>> target = torch.tensor([[[[2.0, 0.0]]]])  # the second pixel is unknown
+    >>> loss, pixels = Depth("distance").measure(torch.ones(1, 1, 1, 2), target)
+    >>> float(loss), pixels
+    (1.0, 1)
+    """
+
+    missing = 0.0
+    dense = True
+
+    def __init__(self, name: str, *, loss: Loss | None = None) -> None:
+        metrics = {"abs_error": False, "rel_error": False}
+        super().__init__(
+            name,
+            Masked(name, functional.l1_loss, _positive)
+            if loss is None
+            else KnownPixels(name, loss, _positive),
+            {"errors": partial(make_metric, "DepthErrors")},
+            metrics,
+            outputs=1,
+            labels=_positive,
+            kind="depth",
+            compared=tuple(metrics),
+        )
+
+    def decode(self, prediction: Tensor) -> dict[str, Any]:
+        """Return a map (H, W) of distances per sample."""
+        return {self.name: prediction[:, 0].numpy()}
+
+    def draw(self, axis: Any, target: Tensor) -> None:
+        """Draw near pixels dark."""
+        axis.imshow(torch.where(target > 0, target, torch.nan)[0].numpy(), cmap="viridis")
+
+
+@register_task("normals")
+class Normals(Task):
+    """One minus the cosine; (B, 3, H, W), NaN or the zero vector where unknown.
+
+    Args:
+        name: name of the task.
+        loss: replaces the cosine; it is given the pixels that are known, (P, 3).
+
+    >>> import torch
+    >>> from mtlkit.tasks import Normals
+    >>> up = torch.tensor([0.0, 0.0, 1.0]).reshape(1, 3, 1, 1)
+    >>> loss, pixels = Normals("surface").measure(5 * up, up)
+    >>> float(loss), pixels
+    (0.0, 1)
+    """
+
+    missing = 0.0
+    dense = True
+
+    def __init__(self, name: str, *, loss: Loss | None = None) -> None:
+        metrics = {"mean_angle": False, "median_angle": False}
+        metrics |= dict.fromkeys(("within_11.25", "within_22.5", "within_30"), True)
+        super().__init__(
+            name,
+            cosine_distance if loss is None else KnownPixels(name, loss, _has_direction),
+            {"angles": partial(make_metric, "NormalAngles")},
+            metrics,
+            outputs=3,
+            labels=_has_direction,
+            kind="normals",
+            compared=tuple(metrics),
+        )
+
+    def decode(self, prediction: Tensor) -> dict[str, Any]:
+        """Return a map (3, H, W) of unit vectors per sample."""
+        return {self.name: functional.normalize(prediction, dim=1).numpy()}
+
+    def draw(self, axis: Any, target: Tensor) -> None:
+        """Draw the three components as red, green and blue."""
+        axis.imshow(((target.permute(1, 2, 0).numpy() + 1) / 2).clip(0, 1))
+
+
+@register_task("dense_regression")
+class DenseRegression(Task):
+    """Absolute or squared error per pixel; (B, D, H, W), NaN where a pixel is unknown.
+
+    Unlike ``depth``, all numbers are valid: 0 is a value.
+
+    Args:
+        name: name of the task.
+        outputs: how many numbers a pixel has.
+        error: ``l1`` for the absolute error, ``mse`` for the squared error; it is the loss, and decides
+            the main metric.
+        loss: replaces that loss; it is given the pixels that are known, (P,).
+
+    >>> import torch
+    >>> from mtlkit.tasks import DenseRegression
+    >>> task = DenseRegression("edges")
+    >>> target = torch.tensor([[[[0.0, 1.0], [float("nan"), 0.0]]]])
+    >>> loss, pixels = task.measure(torch.full((1, 1, 2, 2), 0.5), target)
+    >>> float(loss), pixels
+    (0.5, 3)
+    """
+
+    size_option = "outputs"
+    dense = True
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        outputs: int = 1,
+        error: Literal["l1", "mse"] = "l1",
+        loss: Loss | None = None,
+    ) -> None:
+        super().__init__(
+            name,
+            Masked(name, _LOSSES[error], number_known)
+            if loss is None
+            else KnownPixels(name, loss, number_known),
+            {"errors": self.make_errors},
+            {"mae": False, "mse": False, "rmse": False, "r2": True},
+            outputs=outputs,
+            labels=number_known,
+            kind="dense_regression",
+        )
+        if error == "mse":
+            self.prefer("mse")
+
+    def decode(self, prediction: Tensor) -> dict[str, Any]:
+        """Return a map (H, W) per sample, or (D, H, W) for several numbers per pixel."""
+        return {self.name: (prediction[:, 0] if self.outputs == 1 else prediction).numpy()}
+
+    def draw(self, axis: Any, target: Tensor) -> None:
+        """Draw the mean over the channels in shades of gray."""
+        axis.imshow(torch.nanmean(target, dim=0).numpy(), cmap="gray")
+
+
+def cross_entropy(prediction: Tensor, target: Tensor) -> Tensor:
+    """Return the mean over the pixels whose class is known."""
+    target = torch.where(target < 0, NO_LABEL, target).long()
+    return functional.cross_entropy(prediction, target, ignore_index=NO_LABEL)
+
+
+def cosine_distance(prediction: Tensor, target: Tensor) -> Tensor:
+    """Return one minus the mean cosine over the pixels whose normal is known."""
+    mask = _has_direction(target)
+    target = functional.normalize(torch.nan_to_num(target), dim=1)
+    cosines = (functional.normalize(prediction, dim=1) * target).sum(dim=1)
+    return 1 - torch.where(mask, cosines, 0.0).sum() / mask.sum()
+
+
+def _positive(target: Tensor) -> Tensor:
+    return target > 0  # false for NaN
+
+
+def _has_direction(target: Tensor) -> Tensor:
+    return torch.nan_to_num(target).abs().amax(dim=1) > 0
