@@ -1,4 +1,4 @@
-"""``mtlkit methods``: the table of methods, or the page of one. It needs no torch."""
+"""``mtlkit methods``: the table of methods, or the page of one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def methods(
 
 
 def _entry(facts: Any) -> dict[str, Any]:
-    from mtlkit.cli.sources import REQUIRED
+    from mtlkit.cli.catalog import REQUIRED
 
     entry = {key: value for key, value in asdict(facts).items() if key != "options"}
     entry["options"] = [

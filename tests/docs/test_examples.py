@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import mtlkit
-from mtlkit.cli.sources import built_in
 from mtlkit.config.extras import EXTRAS
 from mtlkit.config.registry import architectures, methods
 from mtlkit.data.base import datasets
@@ -71,6 +70,6 @@ def test_every_public_function_and_class_has_an_example():
     assert WITHOUT_EXAMPLE - lacking == set(), "these have one by now: remove them from the list"
 
 
-@pytest.mark.parametrize("name", built_in()[0])
+@pytest.mark.parametrize("name", sorted(set(methods.names()) - set(methods.aliases())))
 def test_every_method_has_an_example_of_its_own(name):
-    assert ">>>" in built_in()[0][name].docstring
+    assert ">>>" in methods.get(name).__doc__
