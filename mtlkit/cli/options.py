@@ -6,6 +6,7 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -34,6 +35,19 @@ Plugins = Annotated[
     ),
 ]
 """The option ``--plugin`` of commands without settings."""
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", "-c", help="YAML file; flags override its keys.")
+]
+OutputFolder = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", file_okay=False, help="Output folder; unfinished runs are resumed."),
+]
+RunFolder = Annotated[Path, typer.Argument(help="Folder of the run.", show_default=False)]
+BatchSize = Annotated[
+    int | None, typer.Option(min=1, help="Samples per pass; default by the kind of input.")
+]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
 
 
 def command_of(model: type[Settings]) -> type[TyperCommand]:

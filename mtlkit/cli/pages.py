@@ -11,31 +11,15 @@ from typing import Any
 import typer
 
 _READABLE = 100
-_SYMBOLS = {
-    "sum": "Σ",
-    "prod": "Π",
-    "langle": "⟨",
-    "rangle": "⟩",
-    "|": "‖",
-    "le": "≤",
-    "ge": "≥",
-    "top": "T",
-}
-_SYMBOLS |= {
-    "nabla": "∇",
-    "cdot": "·",
-    "dots": "…",
-    "in": "∈",
-    "leftarrow": "←",
-    "quad": "  ",
-    "qquad": "  ",
-}
-_SYMBOLS |= {",": " ", " ": " ", ";": " ", "!": "", "Big": "", "big": "", "left": "", "right": ""}
+_NAMES = "sum prod langle rangle | le ge top nabla cdot dots in leftarrow"
+_SYMBOLS = dict(zip(_NAMES.split(), "ΣΠ⟨⟩‖≤≥T∇·…∈←", strict=True))
+_SYMBOLS |= dict.fromkeys(["quad", "qquad"], "  ") | dict.fromkeys([",", " ", ";"], " ")
+_SYMBOLS |= dict.fromkeys(["!", "Big", "big", "left", "right"], "")
 _SYMBOLS |= {name: name for name in ("log", "exp", "min", "max", "cos")}
 
 
 def page_width() -> int:
-    """That of the terminal, or 80 columns in a file or pipe unless ``COLUMNS`` says otherwise."""
+    """Return that of the terminal, or 80 in a file or pipe unless ``COLUMNS`` says otherwise."""
     from rich.console import Console
 
     return min(Console().width, _READABLE)
@@ -92,7 +76,7 @@ def _block(block: str, width: int) -> str:
 
 
 def _table(block: str, width: int) -> str:
-    """A table of two columns, without its rules, which say where the second one begins."""
+    """Return a table of two columns without its rules, which say where the second one begins."""
     lines = textwrap.dedent(block).splitlines()
     second = [match.start() for match in re.finditer("=+", lines[0])][1]
     rows = [line for line in lines if not line.startswith("=")]
@@ -107,7 +91,7 @@ def _table(block: str, width: int) -> str:
 
 
 def plain_text(text: str) -> str:
-    """A paragraph of reStructuredText without markup, on one line.
+    """Return a paragraph of reStructuredText without markup, on one line.
 
     >>> plain_text("the :math:`G_k` of :class:`~mtlkit.Method`, ``sum``")
     'the G_k of Method, sum'
@@ -119,7 +103,7 @@ def plain_text(text: str) -> str:
 
 
 def _formula(latex: str) -> str:
-    """LaTeX with its commonest commands as characters; the others stay."""
+    """Return LaTeX with its most common commands as characters; the others stay."""
     latex = re.sub(r"\\(?:text|math\w+|operatorname)\{([^{}]*)\}", r"\1", latex)
     return re.sub(r"\\([A-Za-z]+|.)", lambda found: _symbol(found[1], found[0]), latex)
 

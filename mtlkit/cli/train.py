@@ -11,7 +11,7 @@ import typer
 
 from mtlkit.cli import app
 from mtlkit.cli.notes import warnings_as_notes
-from mtlkit.cli.options import command_of, with_settings
+from mtlkit.cli.options import ConfigFile, command_of, with_settings
 from mtlkit.config.launching import is_first_process
 from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import SpecError
@@ -21,9 +21,7 @@ from mtlkit.training.config import TrainConfig
 @app.command(cls=command_of(TrainConfig))
 @with_settings(TrainConfig)
 def train(
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="YAML file; flags override its keys.")
-    ] = None,
+    config: ConfigFile = None,
     resume: Annotated[
         str | None,
         typer.Option(help="'auto': go on from the newest good checkpoint; or a checkpoint's path."),

@@ -6,7 +6,7 @@ import torch
 from mtlkit.errors import ConfigError
 from mtlkit.experiments.compare import run_comparison as compare
 from mtlkit.experiments.compare_config import CompareConfig
-from mtlkit.experiments.preflight import check_first_step
+from mtlkit.experiments.timing import check_first_step
 
 DATA = "multidigits(train=40, val=20, test=20)"
 

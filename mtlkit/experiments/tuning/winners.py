@@ -8,13 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from mtlkit.config.files import write_text
-from mtlkit.config.logs import plain_values
 from mtlkit.config.registry import option_names
 from mtlkit.config.spec import Part, format_spec, parse_spec
-from mtlkit.config.yaml_files import read_yaml
+from mtlkit.config.yaml_files import read_yaml, write_yaml
 from mtlkit.data.base import datasets
 from mtlkit.errors import ConfigError, unknown_name
 
@@ -96,8 +92,7 @@ class Winners:
             "shared": self.shared,
         }
         path = Path(folder) / WINNERS
-        text = yaml.safe_dump(plain_values(content), sort_keys=False, allow_unicode=True)
-        write_text(path, text)
+        write_yaml(path, content)
         return path
 
     @classmethod

@@ -20,7 +20,7 @@ from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import ConfigError, SpecError
 from mtlkit.experiments.compare_config import CompareConfig
 from mtlkit.experiments.tuning import TuneConfig
-from mtlkit.experiments.tuning.samplers import distributions, grid_of
+from mtlkit.experiments.tuning.ledger import distributions, grid_of
 from mtlkit.experiments.tuning.spaces import make_space
 
 TASKS = ("left", "right", "sum")
