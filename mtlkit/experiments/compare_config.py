@@ -215,7 +215,7 @@ class CompareConfig(MethodsConfig):
     )
     front: int = setting(
         0,
-        "Train the plain sum with so many weightings of the losses, drawn evenly, to span the front.",
+        "Train the plain sum with this many weightings of the losses, drawn on a logarithmic scale.",
         panel=COMPARISON,
         ge=0,
     )

@@ -48,14 +48,7 @@ _COMMON: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class DemoPart:
-    """One of the two comparisons.
-
-    Attributes:
-        name: of its folder.
-        units: of the losses.
-        story: what is special about it.
-        settings: of the comparison.
-    """
+    """One of the two comparisons: the name of its folder, the units of its losses, what is special."""
 
     name: str
     units: str

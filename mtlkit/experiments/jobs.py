@@ -130,9 +130,6 @@ class Session:
     """The work of one process on a run, from now on.
 
     The time of a process that was killed counts until the last line of its log.
-
-    Args:
-        folder: of the run.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -242,15 +242,7 @@ class Submitit(Launcher):
 def choose_launcher(
     name: str, folder: Path, number: int, most: int, options: Mapping[str, Any]
 ) -> Launcher:
-    """Return the launcher of this name.
-
-    Args:
-        name: ``local`` or ``submitit``.
-        folder: of the comparison or search; submitit's files go below it.
-        number: trainings at a time.
-        most: how many trainings there are at most.
-        options: of submitit's executor.
-    """
+    """Return the launcher ``local`` or ``submitit`` of ``most`` trainings, ``number`` at a time."""
     if name == "submitit":
         return Submitit(folder / "submitit", number, options)
     return Launcher() if min(number, most) == 1 else Processes(min(number, most))

@@ -19,13 +19,9 @@ _SILENCE = 15.0
 
 
 class Display:
-    """Shows how many trainings are done, which ones run, and a table of what was found so far.
+    """Shows how many of ``total`` trainings are done, which ones run, and the table that ``body`` makes.
 
-    Args:
-        title: of the work.
-        total: number of trainings.
-        body: makes the table.
-        shown: None shows a live view on a terminal and lines elsewhere; False shows nothing.
+    With ``shown=False`` it shows nothing; by default, a live view on a terminal and lines elsewhere.
     """
 
     def __init__(

@@ -86,14 +86,9 @@ def known_or_timed(
     rounds: int,
     report: Callable[[str], None],
 ) -> dict[str, float]:
-    """Return ratios from ``timing.json``, or measure those that are missing.
+    """Return the ratios in the file ``path`` by label, and measure those that are missing.
 
-    Args:
-        path: the file.
-        jobs: one job per label.
-        reference: label that has the ratio 1; without one, nothing is timed.
-        rounds: timed steps per method; 0 for none.
-        report: called with what is going on.
+    The reference has the ratio 1; without one, or with no rounds, nothing is timed.
     """
     if reference is None:
         return {}

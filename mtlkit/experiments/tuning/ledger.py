@@ -77,22 +77,14 @@ def best_of(trials: Sequence[Trial]) -> Trial | None:
 class Ledger:
     """All trials of a folder; several processes may have one each.
 
-    Args:
-        folder: of the search.
-        spaces: by label.
-        trials: for every method.
-        sampler: ``tpe``, ``random`` or ``grid``.
-        seed: of the drawing.
+    Every method gets ``trials`` of them, drawn from its space by ``tpe``, ``random`` or ``grid``.
     """
 
     def __init__(
         self, folder: Path, spaces: Mapping[str, MethodSpace], trials: int, sampler: str, seed: int
     ) -> None:
-        self.folder = folder
-        self.spaces = dict(spaces)
-        self.trials = trials
-        self.sampler = sampler
-        self.seed = seed
+        self.folder, self.spaces = folder, dict(spaces)
+        self.trials, self.sampler, self.seed = trials, sampler, seed
         self._workers = folder / "workers"
         self._workers.mkdir(parents=True, exist_ok=True)
         self._name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"

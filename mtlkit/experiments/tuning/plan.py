@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
 from mtlkit.config.logs import plain_values
-from mtlkit.config.search import Choice, FeatureShare
+from mtlkit.config.search import Choice
 from mtlkit.config.yaml_files import write_yaml
 from mtlkit.errors import ConfigError
 from mtlkit.experiments.compare import load_tasks
@@ -59,7 +60,7 @@ class Plan:
         spaces = {}
         for label, entry in entries.items():
             train = {**config.train, **entry.settings}
-            features = _features(entry, train, config, dataset)
+            features = partial(_rotated, entry, train, config.seed, dataset)
             spaces[label] = make_space(entry.method, config.searched, train, names, features)
         sizes = [len(grid_of(space)) for space in spaces.values()] if config.sampler == "grid" else [0]
         over = config.improvement_over or names
@@ -142,23 +143,11 @@ class Plan:
         )
 
 
-def _features(entry: Entry, train: dict[str, Any], config: TuneConfig, dataset: Any) -> int | None:
-    """Return the size of the rotated axis, if a fraction of it is searched."""
-    from mtlkit.config.registry import methods
+def _rotated(entry: Entry, train: dict[str, Any], seed: int, dataset: Any) -> int:
+    """Return the size of the axis that a method rotates in the network of these settings."""
     from mtlkit.training.experiment import build_model
 
-    searched: list[Any] = []
-    for part in methods.expand(entry.method):
-        declared = dict(getattr(methods.get(part.name), "search_space", {}))
-        declared |= {
-            name.removeprefix(f"{part.name}."): search
-            for name, search in config.searched.items()
-            if name.startswith(f"{part.name}.")
-        }
-        searched += [search for option, search in declared.items() if option not in part.options]
-    if not any(isinstance(search, FeatureShare) for search in searched):
-        return None
-    settings = TrainConfig.make({**train, "method": entry.method, "seed": config.seed}, entry.label)
+    settings = TrainConfig.make({**train, "method": entry.method, "seed": seed}, entry.label)
     model: Any = build_model(settings, dataset=dataset)[0]
     size: int = model.method.rotations.shape[-1]
     return size

@@ -41,6 +41,13 @@ class Tuning:
         trials: all trials, by label.
         spaces: what was searched, by label.
         failed: labels of the methods none of whose trials ended well.
+
+    >>> import mtlkit, tempfile
+    >>> settings = {"data": "multidigits(train=64, val=32, test=32)", "methods": ["sum"], "jobs": 1}
+    >>> settings |= {"epochs": 1, "trials": 2, "tuned_sum": False}
+    >>> found = mtlkit.tune(settings, tempfile.mkdtemp(), progress=False)
+    >>> [trial.state for trial in found.trials["sum"]], found.failed
+    (['done', 'done'], [])
     """
 
     winners: Winners

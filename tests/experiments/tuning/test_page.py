@@ -16,7 +16,7 @@ TASKS = ("a", "b")
 TRAIN = {"lr": 1e-3, "method_lr": None, "weight_decay": 0.0}
 GIVEN = {"lr": LogUniform(1e-4, 1e-2), "optimizer": Choice("sgd", "adam")}
 SPACES = {
-    label: make_space(method, GIVEN, TRAIN, TASKS, 40)
+    label: make_space(method, GIVEN, TRAIN, TASKS, lambda: 40)
     for label, method in {"sum": "sum", "tuned": "constant", "cagrad": "cagrad"}.items()
 }
 
