@@ -24,7 +24,7 @@ def train(
     config: ConfigFile = None,
     resume: Annotated[
         str | None,
-        typer.Option(help="'auto': go on from the newest good checkpoint; or a checkpoint's path."),
+        typer.Option(help="'auto': resume from the newest good checkpoint; or a checkpoint's path."),
     ] = None,
     tuned: Annotated[
         Path | None,
@@ -68,7 +68,7 @@ def train(
         except Interrupted as stop:
             command = f"mtlkit train --config {chosen.folder / 'config.yaml'} --resume auto"
             if is_first_process():
-                typer.echo(f"{stop}; go on with: {command}", err=True)
+                typer.echo(f"{stop}; resume with: {command}", err=True)
             raise typer.Exit(130) from None
         finally:
             _leave_processes()

@@ -111,7 +111,7 @@ _OWN: dict[str, Any] = {
 MethodSettings = create_model(
     "MethodSettings",
     __base__=_MethodSettings,
-    __doc__="One method of a comparison, with the training settings that it may have for itself.",
+    __doc__="One method of a comparison, with the training settings that it may have of its own.",
     **_OWN,
 )
 

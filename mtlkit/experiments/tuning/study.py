@@ -1,4 +1,4 @@
-"""The search itself: every method gets the same number of trials, judged on validation only."""
+"""The search: every method gets the same number of trials, judged on validation only."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def trial(label, index, value, state="done"):
 
 @pytest.fixture(scope="module")
 def charts(tmp_path_factory):
-    """The page's figures by title."""
+    """The page's charts by title."""
     trials = {
         label: [trial(label, 0, 1.0), trial(label, 1, 3.0), trial(label, 2, 9.0, "pruned"),
                 trial(label, 3, -200.0, "failed")]
