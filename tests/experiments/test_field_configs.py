@@ -142,8 +142,8 @@ def test_the_small_budget_names_data_that_can_be_had(path, folder):
 
 def test_every_comparison_names_its_primary_endpoint_before_it_runs():
     paths = [path for name in ("field", "paper") for path in (FOLDER.parent / name).glob("*.yaml")]
-    settings = {path.stem: read_yaml(path) for path in paths}
-    compared = {name for name, own in settings.items() if {"methods", "tuned"} & set(own)}
-    compared -= {name for name, own in settings.items() if "trials" in own}  # searches
-    assert {name for name in compared if settings[name].get("primary")} == compared
+    settings = {path: read_yaml(path) for path in paths}
+    searches = {path for path, own in settings.items() if "trials" in own}
+    compared = {path for path, own in settings.items() if {"methods", "tuned"} & set(own)} - searches
+    assert {path for path in compared if settings[path].get("primary")} == compared
     assert len(compared) > 15
