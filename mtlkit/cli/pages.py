@@ -69,25 +69,8 @@ def _block(block: str, width: int) -> str:
     if display:
         formula = _formula(" ".join(display.group(1).split()))
         return textwrap.fill(formula, width, initial_indent=" " * 4, subsequent_indent=" " * 8)
-    if re.match(r"\s*=+ +=+", block):
-        return _table(block, width)
     pieces = re.split(r"\n(?=\s*[-*] )", block)  # items of a list stay apart
     return "\n".join(textwrap.fill(plain_text(piece), width) for piece in pieces)
-
-
-def _table(block: str, width: int) -> str:
-    """Return a table of two columns without its rules, which say where the second one begins."""
-    lines = textwrap.dedent(block).splitlines()
-    second = [match.start() for match in re.finditer("=+", lines[0])][1]
-    rows = [line for line in lines if not line.startswith("=")]
-    cells = [(plain_text(line[:second]), plain_text(line[second:])) for line in rows]
-    first = max(len(name) for name, _ in cells) + 2
-    return "\n".join(
-        textwrap.fill(
-            text, width, initial_indent=f"    {name:<{first}}", subsequent_indent=" " * (4 + first)
-        )
-        for name, text in cells
-    )
 
 
 def plain_text(text: str) -> str:

@@ -5,7 +5,7 @@ import pytest
 
 import mtlkit
 from mtlkit.cli import main
-from mtlkit.cli.pages import plain_docstring, plain_text
+from mtlkit.cli.pages import plain_text
 from mtlkit.cli.schema import json_schema
 
 
@@ -90,12 +90,6 @@ def test_the_table_and_the_pages_fit_the_terminal(columns, monkeypatch, capsys):
         text = [line for line in out.splitlines() if not any(mark in line for mark in kept)]
         assert max(map(len, text)) <= columns, name
         assert not re.search(r":\w+:`|``|\.\. math", out), name
-
-
-def test_a_table_of_a_docstring_keeps_its_columns():
-    text = "===  =====\na    first\nb    second, which is longer than one line\n===  ====="
-    rows = plain_docstring(text, 30).splitlines()
-    assert rows == ["    a  first", "    b  second, which is longer", "       than one line"]
 
 
 def test_a_formula_has_symbols_where_there_are_some():
