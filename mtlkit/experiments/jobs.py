@@ -364,11 +364,16 @@ def _shortened(config: TrainConfig, dataset: Any, divisor: int) -> TrainConfig:
 def _failed(folder: Path, error: BaseException, session: Session) -> Outcome:
     text = "".join(traceback.format_exception(error))
     (folder / ERROR_LOG).write_text(text, encoding="utf-8")
-    message = " ".join(str(error).split()) or type(error).__name__
-    if not isinstance(error, MtlkitError):
-        place = f", in {line}" if (line := users_line(error)) else ""
-        message = f"{type(error).__name__}: {message}{place}"
-    return Outcome(error=message, seconds=session.seconds, steps=session.steps)
+    return Outcome(error=describe_error(error), seconds=session.seconds, steps=session.steps)
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error on one line; one that is not mtlkit's own with its type and the user's line."""
+    message = " ".join(str(error).split())
+    if isinstance(error, MtlkitError):
+        return message
+    place = f", in {line}" if (line := users_line(error)) else ""
+    return f"{type(error).__name__}: {message}{place}"
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -19,9 +19,15 @@ from typing import Any
 import torch
 from accelerate.utils import send_to_device
 
-from mtlkit.config.plugins import users_line
 from mtlkit.errors import ConfigError, MtlkitError
-from mtlkit.experiments.jobs import Job, load_data, network_change, use_threads, write_json
+from mtlkit.experiments.jobs import (
+    Job,
+    describe_error,
+    load_data,
+    network_change,
+    use_threads,
+    write_json,
+)
 from mtlkit.tasks import Task
 from mtlkit.training.accelerators import check_trackers
 from mtlkit.training.experiment import build_model, make_optimizer
@@ -62,13 +68,11 @@ def check_first_step(jobs: Sequence[Job], *, elsewhere: bool = False) -> None:
             raise
         except (Exception, SystemExit) as error:
             network = config.architecture or getattr(dataset, "default_architecture", "")
-            reason = " ".join(str(error).split())
-            place = f", in {line}" if (line := users_line(error)) else ""
             shapes = [_shapes(batch.inputs) for batch in batches.get(config.batch_size, [])]
             seen = f"a batch has the inputs {shapes[0]}" if shapes else "no batch was read"
             raise ConfigError(
-                f"nothing was started, because the first step fails: {type(error).__name__}: {reason}"
-                f"{place} (data {config.data}, network {network}, device {job.device}; {seen})"
+                f"nothing was started, because the first step fails: {describe_error(error)} "
+                f"(data {config.data}, network {network}, device {job.device}; {seen})"
             ) from error
 
 
