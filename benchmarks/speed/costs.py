@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.speed.steps import TASKS, Candidate
 from benchmarks.speed.timing import Row, interleave, ratio, set_threads
-from mtlkit.cli.sources import built_in
+from mtlkit.config.registry import methods
 
 BATCH, ROUNDS = 64, 5
 
@@ -22,7 +22,7 @@ def run() -> list[Row]:
     group = f"a ResNet18 step at K = {TASKS}, plain sum = 1"
     plain = Candidate(None, batch)
     rows = []
-    for name in sorted({*built_in()[0], "rotograd"}):
+    for name in sorted({*methods.names()} - {*methods.aliases()} | {"rotograd"}):
         seconds = interleave({"plain": plain, name: Candidate(name, batch)}, ROUNDS, warmup=1)
         rows.append(Row(group, name, round(ratio(seconds, name, "plain"), 3)))
     return rows

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from mtlkit.cli.sources import REQUIRED, ClassSource, base_class, built_in, of_class
+from mtlkit.cli.pages import plain_text
 from mtlkit.config.annotations import describe
-from mtlkit.config.registry import match_name, methods, option_defaults, option_types
+from mtlkit.config.registry import methods, option_defaults, option_types
 from mtlkit.config.spec import Part, format_spec, parse_spec
 from mtlkit.errors import SpecError, unknown_name
 
@@ -25,13 +24,10 @@ OMITTED = {
 }
 """Published methods that are left out on purpose, with the reason."""
 
-_HOOKS = {
-    "weigh losses": {"weigh_losses"},
-    "fork features": {"fork"},
-    "merge gradients": {"weigh", "merge"},
-}
-_OF_MERGES = ("wrt", "groups", "sync")
-"""Options that only a part which merges gradients has."""
+REQUIRED: Any = inspect.Parameter.empty
+"""The default of an option that has none."""
+_ROLES = {"loss": "weigh losses", "fork": "fork features", "merge": "merge gradients"}
+_NEEDS = ("features", "losses", "Gram matrix", "whole gradients", "own parameters")
 
 
 @dataclass(frozen=True)
@@ -86,38 +82,42 @@ class MethodFacts:
     """Import path of the class; empty for an alias."""
 
 
-def method_names() -> list[str]:
-    """Sorted names of all methods and aliases; torch is imported only where there are plugins."""
-    known, aliases = built_in()
-    return methods.names() if methods.has_plugins() else sorted({*known, *aliases})
-
-
 def method_facts(name: str) -> MethodFacts:
-    """What is known about the method or alias ``name``, whatever its spelling.
+    """Return what is known about the method or alias ``name``, whatever its spelling.
 
     Raises:
         SpecError: for a name that is not registered; for one of :data:`OMITTED`, it says why.
     """
-    names = method_names()
-    name = match_name(name, names, methods.spellings)
-    if name not in names:
-        if name in OMITTED:
-            raise SpecError(f"method {name!r} is left out of mtlkit. {OMITTED[name]}")
-        raise unknown_name("method", name, names)
-    aliases = methods.aliases() if methods.has_plugins() else built_in()[1]
-    return _alias_facts(name, aliases[name]) if name in aliases else _facts(name)
+    name, aliases = methods.canonical(name), methods.aliases()
+    if name in aliases:
+        return _alias_facts(name, aliases[name])
+    if name in methods.names():
+        return _facts(name, methods.get(name))
+    if name in OMITTED:
+        raise SpecError(f"method {name!r} is left out of mtlkit. {OMITTED[name]}")
+    raise unknown_name("method", name, methods.names())
 
 
 def all_facts() -> list[MethodFacts]:
-    """Facts of all methods, sorted by name; an alias of a plugin that is not there is left out."""
-    found = []
-    names = method_names()
-    aliases = methods.aliases() if methods.has_plugins() else built_in()[1]
-    for name in names:
-        parts = parse_spec(aliases[name]) if name in aliases else []
-        if all(part.name in names for part in parts):
-            found.append(method_facts(name))
-    return found
+    """Return the facts of all methods, sorted by name, without aliases of plugins that are not there."""
+    names, aliases = methods.names(), methods.aliases()
+    return [
+        method_facts(name)
+        for name in names
+        if all(part.name in names for part in parse_spec(aliases.get(name, name)))
+    ]
+
+
+def find_options(factory: Any) -> tuple[Option, ...]:
+    """Return the options of a class or function, with their meaning as the docstrings' ``Args`` say."""
+    meanings: dict[str, str] = {}
+    for current in reversed(inspect.getmro(factory)) if inspect.isclass(factory) else [factory]:
+        meanings |= _arguments(inspect.getdoc(current) or "")
+    types = option_types(factory)
+    return tuple(
+        Option(name, default, types.get(name, Any), meanings.get(name, ""))
+        for name, default in option_defaults(factory).items()
+    )
 
 
 def _alias_facts(name: str, spec: str) -> MethodFacts:
@@ -128,15 +128,15 @@ def _alias_facts(name: str, spec: str) -> MethodFacts:
     for facts, part in zip(found, parts, strict=True):
         for option in facts.options:
             default = part.options.get(option.name, option.default)
-            own = Option(option.name, default, option.annotation, option.description)
-            options.setdefault(option.name, own)
+            options.setdefault(option.name, replace(option, default=default))
     needs = {need for facts in found for need in facts.needs}
+    roles = {role for facts in found for role in facts.roles}
     inexact = [facts.distributed for facts in found if facts.distributed != "exact"]
     docstrings = [f"``{facts.name}``: {facts.docstring}" for facts in found]
     return MethodFacts(
         name=name,
         stands_for=spec,
-        roles=tuple(role for role in _HOOKS if any(role in facts.roles for facts in found)),
+        roles=tuple(role for role in _ROLES.values() if role in roles),
         paper=cited.paper,
         year=cited.year,
         url=cited.url,
@@ -150,102 +150,70 @@ def _alias_facts(name: str, spec: str) -> MethodFacts:
     )
 
 
-def _facts(name: str) -> MethodFacts:
-    source = built_in()[0].get(name)
-    if methods.has_plugins():
-        factory = methods.get(name)
-        if source is None or not factory.__module__.startswith("mtlkit."):
-            source = of_class(factory)
-            if source is None:
-                return MethodFacts(name, docstring=inspect.getdoc(factory) or "")
-    assert source is not None
-    roles = tuple(role for role, hooks in _HOOKS.items() if hooks & source.functions.keys())
-    options = _options(source, merges="merge gradients" in roles)
+def _facts(name: str, factory: Any) -> MethodFacts:
+    if not hasattr(factory, "overrides"):  # a function that makes one
+        return MethodFacts(name, docstring=inspect.getdoc(factory) or "")
+    options = find_options(factory)
+    docstring = inspect.cleandoc(factory.__doc__ or "")
     inner = [option.default for option in options if option.name == "inner"]
-    needs = method_facts(inner[0]).needs if inner else _needs(source, roles)
-    waived = source.attribute("waived_laws", {})
-    condition = source.attribute("exact_if", "")
+    needs = method_facts(inner[0]).needs if inner else _needs(factory)
     return MethodFacts(
         name=name,
-        roles=roles,
-        paper=source.attribute("paper", ""),
-        year=source.attribute("year", None),
-        url=source.attribute("url", ""),
-        idea=source.attribute("idea", ""),
+        roles=tuple(role for key, role in _ROLES.items() if key in factory.roles),
+        paper=factory.paper,
+        year=factory.year,
+        url=factory.url,
+        idea=factory.idea,
         needs=needs,
-        distributed=waived.get("distributed") or " ".join(filter(None, ["exact", condition])),
-        cost=method_facts(inner[0]).cost if inner else _cost(source, roles, needs),
+        distributed=factory.waived_laws.get("distributed") or f"exact {factory.exact_if}".strip(),
+        cost=method_facts(inner[0]).cost if inner else _cost(factory, needs),
         options=options,
-        summary=_plain(source.docstring.split("\n\n")[0]),
-        docstring=source.docstring,
-        factory=source.path,
+        summary=plain_text(docstring.split("\n\n")[0]),
+        docstring=docstring,
+        factory=f"{factory.__module__}.{factory.__qualname__}",
     )
 
 
-_NEEDS = ("features", "losses", "Gram matrix", "whole gradients", "own parameters")
-
-
-def _needs(source: ClassSource, roles: tuple[str, ...]) -> tuple[str, ...]:
-    hooks = source.functions.keys()
-    merges = "merge gradients" in roles and not source.attribute("is_plain_sum", False)
-    whole = merges and "weigh" not in hooks
-    needs = (
-        "fork features" in roles or merges,
-        "weigh losses" in roles or source.attribute("uses_losses", False),
-        merges and not whole and source.attribute("reads_gram", True),
+def _needs(factory: Any) -> tuple[str, ...]:
+    merges = "merge" in factory.roles and not factory.is_plain_sum
+    whole = merges and not factory.overrides("weigh")
+    needed = (
+        "fork" in factory.roles or merges,
+        "loss" in factory.roles or factory.uses_losses,
+        merges and not whole and factory.reads_gram,
         whole,
-        "owned" in hooks or source.mentions("add_learned"),
+        factory.overrides("owned") or _calls(factory, "add_learned"),
     )
-    return tuple(name for name, needed in zip(_NEEDS, needs, strict=True) if needed)
+    return tuple(name for name, needs in zip(_NEEDS, needed, strict=True) if needs)
 
 
-def _cost(source: ClassSource, roles: tuple[str, ...], needs: tuple[str, ...]) -> str:
+def _cost(factory: Any, needs: tuple[str, ...]) -> str:
     costs = []
-    if "weigh losses" in roles:
+    if "loss" in factory.roles:
         costs.append("K numbers")
-    if "fork features" in roles:
+    if "fork" in factory.roles:
         costs.append("K views of the features")
     if "whole gradients" in needs:
         costs.append("all gradients, element by element")
-    elif "merge gradients" in roles and not source.attribute("is_plain_sum", False):
-        costs.append(f"Gram matrix{_waits(source)}")
+    elif "merge" in factory.roles and not factory.is_plain_sum:
+        # what a CUDA device is waited for: PyTorch's eigenvalues, or a solver on the host
+        waits = " + eigenvalues" if _calls(factory, "eigh") else ""
+        costs.append(f"Gram matrix{waits}{' + solver' if _calls(factory, 'on_host') else ''}")
     return " + ".join(costs) or "nothing"
 
 
-def _waits(source: ClassSource) -> str:
-    """What a CUDA device is waited for: a solver on the host, or PyTorch's eigenvalues."""
-    if source.mentions("eigh"):
-        return " + eigenvalues"
-    return " + solver" if source.mentions("on_host") else ""
+def _calls(factory: type, name: str) -> bool:
+    """Whether a function of the class, or of a base besides that of all methods, uses this name."""
+    classes = [each for each in inspect.getmro(factory) if each.__module__ not in _COMMON]
+    functions = [f for each in classes for f in vars(each).values() if inspect.isfunction(f)]
+    return any(name in function.__code__.co_names for function in functions)
 
 
-def _options(source: ClassSource, merges: bool) -> tuple[Option, ...]:
-    meanings: dict[str, str] = {}
-    hidden = {"feature_dim", *source.attribute("hidden_options", ())}
-    hidden |= set() if merges else {*_OF_MERGES}
-    for each in reversed([*source.chain, base_class()]):
-        meanings |= _arguments(each.docstring)
-    return tuple(
-        Option(name, default, annotation, meanings.get(name, ""))
-        for name, (default, annotation) in source.options().items()
-        if name not in hidden
-    )
-
-
-def find_options(factory: Any) -> list[Option]:
-    """Options of a class or function, with their meaning as the ``Args`` of the docstrings say."""
-    meanings: dict[str, str] = {}
-    for current in reversed(inspect.getmro(factory)) if inspect.isclass(factory) else [factory]:
-        meanings |= _arguments(inspect.getdoc(current) or "")
-    types: Mapping[str, Any] = option_types(factory)
-    return [
-        Option(name, default, types.get(name, Any), meanings.get(name, ""))
-        for name, default in option_defaults(factory).items()
-    ]
+_COMMON = ("mtlkit.method.aggregator", "mtlkit.method.state", "torch.nn.modules.module")
 
 
 def _arguments(docstring: str) -> dict[str, str]:
-    """Names and descriptions of a Google-style ``Args`` section."""
+    """Return names and descriptions of a Google-style ``Args`` section."""
     section = re.search(r"^Args:\n((?:[ \t]+.*\n?|\n)+)", docstring, re.MULTILINE)
     if section is None:
         return {}
@@ -259,9 +227,3 @@ def _arguments(docstring: str) -> dict[str, str]:
         elif current and line.strip():
             found[current] += " " + line.strip()
     return found
-
-
-def _plain(text: str) -> str:
-    """reStructuredText without its marks, on one line."""
-    text = re.sub(r":[\w:]+:`~?([^`]*)`", r"\1", " ".join(text.split()))
-    return text.replace("``", "")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from mtlkit.cli import app
-from mtlkit.cli.notes import warnings_as_notes
-from mtlkit.cli.options import command_of, with_settings
+from mtlkit.cli.notes import default_folder, resumable, warnings_as_notes
+from mtlkit.cli.options import ConfigFile, OutputFolder, command_of, with_settings
 from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import ConfigError
 from mtlkit.experiments.compare_config import CONFIG, CompareConfig
@@ -19,19 +18,12 @@ from mtlkit.experiments.compare_config import CONFIG, CompareConfig
 @app.command(cls=command_of(CompareConfig))
 @with_settings(CompareConfig)
 def compare(
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="YAML file; flags override its keys.")
-    ] = None,
+    config: ConfigFile = None,
     demo: Annotated[bool, typer.Option("--demo", help="Two minutes on embedded data.")] = False,
     budget: Annotated[
         str, typer.Option(help="full, or small: what the file says for a small machine.")
     ] = "full",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", file_okay=False, help="Output folder; unfinished runs are resumed."
-        ),
-    ] = None,
+    output: OutputFolder = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would run and about how long; train nothing.")
     ] = False,
@@ -60,12 +52,13 @@ def compare(
         # flags override both the file and what it says for a small budget
         settings["small"] = {k: v for k, v in settings["small"].items() if k not in flags}
     chosen = CompareConfig.make({**settings, **flags}, source, budget)
-    folder = output if output is not None else _default_folder(config, chosen)
+    name = f"compare-{chosen.data}" if config is None else config.stem
+    folder = default_folder(name) if output is None else output
     if dry_run:
-        from mtlkit.experiments.dry_run import describe_plan
+        from mtlkit.experiments.compare import Work
 
         with warnings_as_notes():
-            typer.echo("\n".join(describe_plan(chosen, folder)))
+            typer.echo("\n".join(Work(chosen, folder).describe()))
         return
     _run(chosen, folder, ["-c", str(folder / CONFIG), "-o", str(folder)])
 
@@ -85,17 +78,12 @@ def _demo(changes: dict[str, Any], folder: Path) -> None:
 def _run(chosen: Any, folder: Path, resume: list[str]) -> Any:
     """Run and print a comparison; ``resume`` are the arguments of the command that resumes it."""
     typer.echo(f"loading the data; output: {folder}", err=True)  # torch alone takes seconds
-    from mtlkit.experiments.compare import Stopped, run_comparison, seconds_per_seed
+    from mtlkit.experiments.compare import run_comparison, seconds_per_seed
     from mtlkit.experiments.terminal import print_table
     from mtlkit.report.tables import build_table
 
-    with warnings_as_notes():
-        try:
-            comparison = run_comparison(chosen, folder)
-        except Stopped as stop:
-            again = shlex.join(["mtlkit", "compare", *resume])
-            typer.echo(f"{stop}; resume with: {again}", err=True)
-            raise typer.Exit(130) from None
+    with resumable("compare", *resume):
+        comparison = run_comparison(chosen, folder)
     typer.echo(comparison.title)
     table = build_table(comparison)
     print_table(table)
@@ -112,12 +100,3 @@ def _run(chosen: Any, folder: Path, resume: list[str]) -> Any:
     if failed:
         raise typer.Exit(1)
     return comparison
-
-
-def _default_folder(config: Path | None, chosen: Any) -> Path:
-    if config is not None:
-        return Path("runs") / config.stem
-    import re
-
-    name = re.sub(r"[^A-Za-z0-9.=-]+", "_", chosen.train["data"])[:60].strip("_")
-    return Path("runs") / f"compare-{name}"

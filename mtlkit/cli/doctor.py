@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
+import re
 import sys
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Annotated, Any
@@ -34,7 +36,7 @@ def doctor(
 
 
 def examine() -> dict[str, Any]:
-    """The facts, as plain values."""
+    """Return the facts, as plain values."""
     needed, extras = _requirements()
     missing = [name for name in needed if _installed(name) is None]
     return {
@@ -46,12 +48,12 @@ def examine() -> dict[str, Any]:
         "extras": {extra: {name: _installed(name) for name in names} for extra, names in extras.items()},
         "devices": _devices() if "torch" not in missing else [],
         "backends": _backends() if "torch" not in missing else {},
-        "data_dir": _data_dir(),
+        "data_dir": os.environ.get("MTLKIT_DATA"),
     }
 
 
 def _requirements() -> tuple[list[str], dict[str, list[str]]]:
-    """Distributions that mtlkit needs, and those of every extra."""
+    """Return the distributions that mtlkit needs, and those of every extra."""
     needed: list[str] = []
     extras: dict[str, list[str]] = {}
     try:
@@ -59,17 +61,9 @@ def _requirements() -> tuple[list[str], dict[str, list[str]]]:
     except PackageNotFoundError:  # run from a source folder without installation
         lines = ["torch", "numpy", "scipy"]
     for line in lines:
-        requirement, _, condition = line.partition(";")
-        name = requirement.split("[")[0]
-        for sign in "<>=!~ (":
-            name = name.split(sign)[0]
-        if "extra" in condition:
-            extra = condition.split("==")[-1].strip().strip("\"'")
-            extras.setdefault(extra, [])
-            if name != "mtlkit":
-                extras[extra].append(name)
-        else:
-            needed.append(name)
+        name, extra = re.match(r"([\w.-]+)(?:.*extra == .(\w+))?", line).groups()  # type: ignore[union-attr]
+        names = extras.setdefault(extra, []) if extra else needed
+        names += [name] if name != "mtlkit" else []
     return needed, extras
 
 
@@ -95,19 +89,8 @@ def _devices() -> list[str]:
 def _backends() -> dict[str, bool]:
     import torch.distributed as dist
 
-    if not dist.is_available():
-        return {}
-    return {
-        "gloo": dist.is_gloo_available(),
-        "nccl": dist.is_nccl_available(),
-        "mpi": dist.is_mpi_available(),
-    }
-
-
-def _data_dir() -> str | None:
-    import os
-
-    return os.environ.get("MTLKIT_DATA")
+    names = ("gloo", "nccl", "mpi") if dist.is_available() else ()
+    return {name: dist.is_backend_available(name) for name in names}
 
 
 def _print(report: dict[str, Any]) -> None:

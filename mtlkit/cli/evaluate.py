@@ -8,23 +8,21 @@ from typing import Annotated
 import typer
 
 from mtlkit.cli import app
-from mtlkit.cli.options import Plugins
+from mtlkit.cli.options import BatchSize, Device, Plugins, RunFolder
 from mtlkit.errors import SpecError
 
 
 @app.command(epilog="Example: mtlkit evaluate runs/people --input labeled.csv")
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of the run.", show_default=False)],
+    run: RunFolder,
     input: Annotated[
         Path, typer.Option("--input", "-i", help="Labeled samples: inputs and target columns.")
     ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write the metrics as .csv.")
     ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Samples per pass; default by the kind of input.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")] = "cpu",
+    batch_size: BatchSize = None,
+    device: Device = "cpu",
     plugin: Plugins = None,
 ) -> None:
     """Evaluate the network of a run on a labeled file: every metric of every task.

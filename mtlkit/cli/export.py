@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mtlkit.cli import app
-from mtlkit.cli.options import Plugins
+from mtlkit.cli.notes import warnings_as_notes
+from mtlkit.cli.options import Plugins, RunFolder
 from mtlkit.errors import SpecError
 
 
 @app.command(epilog="Example: mtlkit export runs/digits --format onnx")
 def export(
-    run: Annotated[Path, typer.Argument(help="Folder of the run.", show_default=False)],
+    run: RunFolder,
     format: Annotated[
         str | None,
         typer.Option("--format", "-f", help="pt2, onnx or safetensors; or by the name of --output."),
@@ -37,8 +37,7 @@ def export(
         raise SpecError(f"--batch is dynamic or a number of samples, not {batch!r}")
     from mtlkit.deployment.exporting import export as write
 
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: typer.echo(f"note: {message}", err=True)
+    with warnings_as_notes():
         made = write(run, output, format=format, batch="dynamic" if batch == "dynamic" else int(batch))
     for note in made.notes:
         typer.echo(f"note: {note}", err=True)

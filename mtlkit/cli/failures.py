@@ -1,4 +1,4 @@
-"""Errors that are not mtlkit's own, told in a sentence; the traceback goes to a file."""
+"""Explains errors that are not mtlkit's own in a sentence; the traceback goes to a file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAKE_ROOM = (
 
 
 def tell(error: Exception) -> int:
-    """Say on stderr what happened, and give the exit code."""
+    """Print what happened to stderr, and return the exit code."""
     typer.echo(f"mtlkit: {explain(error)}", err=True)
     with contextlib.suppress(OSError):
         handle, path = tempfile.mkstemp(prefix="mtlkit-", suffix=".log")
@@ -36,7 +36,7 @@ def tell(error: Exception) -> int:
 
 
 def explain(error: Exception) -> str:
-    """What happened, where, and what to do about it."""
+    """Return what happened, where, and what to do about it."""
     said = " ".join(str(error).split())
     text = f"{type(error).__name__}: {said}" if said else type(error).__name__
     if isinstance(error, OSError):

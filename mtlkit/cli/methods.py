@@ -1,4 +1,4 @@
-"""``mtlkit methods``: the table of methods, or the page of one. It needs no torch."""
+"""``mtlkit methods``: the table of methods, or the page of one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mtlkit.cli import app
 from mtlkit.cli.options import Plugins
 from mtlkit.cli.pages import print_description, print_options
 
-_WIDE = 140
+_WIDE = 160
 """From so many columns on, the table has all its columns."""
 _SHORT = {"weigh losses": "losses", "fork features": "fork", "merge gradients": "merge"}
 
@@ -37,7 +37,7 @@ def methods(
 
 
 def _entry(facts: Any) -> dict[str, Any]:
-    from mtlkit.cli.sources import REQUIRED
+    from mtlkit.cli.catalog import REQUIRED
 
     entry = {key: value for key, value in asdict(facts).items() if key != "options"}
     entry["options"] = [
@@ -54,28 +54,23 @@ def _print_table(chosen: list[Any]) -> None:
 
     from mtlkit.cli.catalog import OMITTED
 
-    console = Console()
+    console = Console(markup=False, highlight=False)
     wide = console.width >= _WIDE
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
     table.add_column("method", no_wrap=True, style="bold")
-    for column in ("role", "paper"):
-        table.add_column(column, overflow="fold")
-    table.add_column("year", no_wrap=True)
-    for column in ("needs", "distributed", "work per step") if wide else ():
-        table.add_column(column, overflow="fold")
+    for column in ("role", "year", *(("needs", "work per step") if wide else ())):
+        table.add_column(column, no_wrap=True)
+    table.add_column("what it does", ratio=1)
     for facts in chosen:
-        roles = facts.roles if wide else [_SHORT.get(role, role) for role in facts.roles]
-        role = f"= {facts.stands_for}" if facts.stands_for else ", ".join(roles)
-        cells = [facts.name, role, facts.paper.split(",")[0], str(facts.year or "")]
-        cells += [", ".join(facts.needs), facts.distributed, facts.cost] if wide else []
-        table.add_row(*cells)
+        role = ", ".join(_SHORT.get(role, role) for role in facts.roles)
+        cells = [facts.name, role, str(facts.year or "")]
+        cells += [", ".join(facts.needs), facts.cost] if wide else []
+        table.add_row(*cells, f"= {facts.stands_for}" if facts.stands_for else facts.summary)
     console.print(table)
     console.print(
         f"\n{len(chosen)} methods; `mtlkit methods NAME` shows one. Parts are joined by '+', as in "
         f"'uw+pcgrad'. Left out, with the reason on their page: {', '.join(OMITTED)}. "
-        "`mtlkit speed` measures what a step takes on this machine.",
-        markup=False,
-        highlight=False,
+        "`mtlkit speed` measures what a step takes on this machine."
     )
 
 

@@ -6,11 +6,13 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from pydantic.fields import FieldInfo
 from rich.markup import escape
+from typer import rich_utils
 from typer.core import TyperCommand
 
 from mtlkit.config.settings import Settings, choices, display
@@ -35,11 +37,37 @@ Plugins = Annotated[
 ]
 """The option ``--plugin`` of commands without settings."""
 
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", "-c", help="YAML file; flags override its keys.")
+]
+OutputFolder = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", file_okay=False, help="Output folder; unfinished runs are resumed."),
+]
+RunFolder = Annotated[Path, typer.Argument(help="Folder of the run.", show_default=False)]
+BatchSize = Annotated[
+    int | None, typer.Option(min=1, help="Samples per pass; default by the kind of input.")
+]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
+
 
 def command_of(model: type[Settings]) -> type[TyperCommand]:
-    """A command whose error for an unknown option names the setting that is meant by it."""
+    """A command whose error for an unknown option names the setting that is meant by it.
+
+    Its help shows a switch and its opposite in one column, and the opposite only where it does something
+    without a file, so that no name is cut.
+    """
 
     class Command(TyperCommand):
+        def format_help(self, ctx: Any, formatter: Any) -> None:
+            rich_utils.STYLE_OPTIONS_TABLE_PADDING = (0, 1, 0, 0)
+            for param in self.params:
+                field = model.model_fields.get(str(param.name))
+                if field is not None and field.default:
+                    param.opts = [*param.opts, *param.secondary_opts]
+                param.secondary_opts = []
+            super().format_help(ctx, formatter)
+
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             try:
                 return super().parse_args(ctx, args)
@@ -93,7 +121,7 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter | None:
         help=escape((field.description or "").replace("`", "") + _default(field)),
         rich_help_panel=_panel(name, field),
         show_default=False,
-        metavar=_metavar(field.annotation),
+        metavar=None if kind is bool else _metavar(field.annotation),
     )
     return inspect.Parameter(
         name,
@@ -143,5 +171,7 @@ def _metavar(annotation: Any) -> str | None:
     literal = any(typing.get_origin(kind) is typing.Literal for kind in kinds)
     if not literal and (kinds[0] not in (int, float, str) or len(kinds) > 1):
         return None
+    if kinds[0] in (int, float):  # the description names the words that fit too
+        return f"<{kinds[0].__name__}>"
     words = [typing.get_args(kind) or (f"<{kind.__name__}>",) for kind in kinds]
     return "|".join(word for some in words for word in some)

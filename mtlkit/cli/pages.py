@@ -11,31 +11,15 @@ from typing import Any
 import typer
 
 _READABLE = 100
-_SYMBOLS = {
-    "sum": "Σ",
-    "prod": "Π",
-    "langle": "⟨",
-    "rangle": "⟩",
-    "|": "‖",
-    "le": "≤",
-    "ge": "≥",
-    "top": "T",
-}
-_SYMBOLS |= {
-    "nabla": "∇",
-    "cdot": "·",
-    "dots": "…",
-    "in": "∈",
-    "leftarrow": "←",
-    "quad": "  ",
-    "qquad": "  ",
-}
-_SYMBOLS |= {",": " ", " ": " ", ";": " ", "!": "", "Big": "", "big": "", "left": "", "right": ""}
+_NAMES = "sum prod langle rangle | le ge top nabla cdot dots in leftarrow"
+_SYMBOLS = dict(zip(_NAMES.split(), "ΣΠ⟨⟩‖≤≥T∇·…∈←", strict=True))
+_SYMBOLS |= dict.fromkeys(["quad", "qquad"], "  ") | dict.fromkeys([",", " ", ";"], " ")
+_SYMBOLS |= dict.fromkeys(["!", "Big", "big", "left", "right"], "")
 _SYMBOLS |= {name: name for name in ("log", "exp", "min", "max", "cos")}
 
 
 def page_width() -> int:
-    """That of the terminal, or 80 columns in a file or pipe unless ``COLUMNS`` says otherwise."""
+    """Return that of the terminal, or 80 in a file or pipe unless ``COLUMNS`` says otherwise."""
     from rich.console import Console
 
     return min(Console().width, _READABLE)
@@ -85,29 +69,12 @@ def _block(block: str, width: int) -> str:
     if display:
         formula = _formula(" ".join(display.group(1).split()))
         return textwrap.fill(formula, width, initial_indent=" " * 4, subsequent_indent=" " * 8)
-    if re.match(r"\s*=+ +=+", block):
-        return _table(block, width)
     pieces = re.split(r"\n(?=\s*[-*] )", block)  # items of a list stay apart
     return "\n".join(textwrap.fill(plain_text(piece), width) for piece in pieces)
 
 
-def _table(block: str, width: int) -> str:
-    """A table of two columns, without its rules, which say where the second one begins."""
-    lines = textwrap.dedent(block).splitlines()
-    second = [match.start() for match in re.finditer("=+", lines[0])][1]
-    rows = [line for line in lines if not line.startswith("=")]
-    cells = [(plain_text(line[:second]), plain_text(line[second:])) for line in rows]
-    first = max(len(name) for name, _ in cells) + 2
-    return "\n".join(
-        textwrap.fill(
-            text, width, initial_indent=f"    {name:<{first}}", subsequent_indent=" " * (4 + first)
-        )
-        for name, text in cells
-    )
-
-
 def plain_text(text: str) -> str:
-    """A paragraph of reStructuredText without markup, on one line.
+    """Return a paragraph of reStructuredText without markup, on one line.
 
     >>> plain_text("the :math:`G_k` of :class:`~mtlkit.Method`, ``sum``")
     'the G_k of Method, sum'
@@ -119,7 +86,7 @@ def plain_text(text: str) -> str:
 
 
 def _formula(latex: str) -> str:
-    """LaTeX with its commonest commands as characters; the others stay."""
+    """Return LaTeX with its most common commands as characters; the others stay."""
     latex = re.sub(r"\\(?:text|math\w+|operatorname)\{([^{}]*)\}", r"\1", latex)
     return re.sub(r"\\([A-Za-z]+|.)", lambda found: _symbol(found[1], found[0]), latex)
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-import warnings
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mtlkit.cli import app
-from mtlkit.cli.options import Plugins
+from mtlkit.cli.notes import warnings_as_notes
+from mtlkit.cli.options import BatchSize, Device, Plugins, RunFolder
 
 
 @app.command(epilog="Example: mtlkit predict runs/people --input new.csv --output predicted.csv")
 def predict(
-    run: Annotated[Path, typer.Argument(help="Folder of the run.", show_default=False)],
+    run: RunFolder,
     input: Annotated[
         Path, typer.Option("--input", "-i", help="New samples; a table needs no target columns.")
     ],
@@ -26,10 +26,8 @@ def predict(
             help="Column of the input to copy; may be repeated; all for all.", metavar="COLUMN"
         ),
     ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Samples per pass; default by the kind of input.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")] = "cpu",
+    batch_size: BatchSize = None,
+    device: Device = "cpu",
     plugin: Plugins = None,
 ) -> None:
     """Predict on new samples with the network of a run.
@@ -44,8 +42,7 @@ def predict(
     begun = time.monotonic()
     console = Console(stderr=True)
     progress = Progress(console=console, transient=True, disable=not console.is_terminal)
-    with warnings.catch_warnings(), progress:
-        warnings.showwarning = lambda message, *_: typer.echo(f"note: {message}", err=True)
+    with warnings_as_notes(), progress:
         bar = progress.add_task("predicting", total=None)
         number = write(
             run,

@@ -13,7 +13,7 @@ import typer
 from mtlkit.cli import app
 from mtlkit.cli.options import Plugins
 
-_BATCH, _INPUTS, _WIDTH, _LAYERS = 64, 256, 512, 3
+_BATCH, _INPUTS, _WIDTH = 64, 256, 512
 
 
 @app.command()
@@ -48,7 +48,7 @@ def speed(
     torch.set_num_threads(1)  # so that more cores do not hide the cost
     shown = track(chosen, "measuring", console=Console(stderr=True), transient=True)
     try:
-        ratios = {spec: round(measure_ratio(spec, tasks, repeats), 3) for spec in shown}
+        ratios = {spec: round(_measure(spec, tasks, repeats), 3) for spec in shown}
     finally:
         torch.set_num_threads(threads)
     if as_json:
@@ -60,44 +60,29 @@ def speed(
     typer.echo(f"\ntimes a plain step of this small network with K = {tasks} tasks")
 
 
-def measure_ratio(spec: str, tasks: int, repeats: int, make_backbone: Any = None) -> float:
-    """How long a step with a method takes, divided by a plain one: the median of paired steps.
-
-    Args:
-        spec: the method's config string.
-        tasks: number of tasks.
-        repeats: number of pairs.
-        make_backbone: makes a network and a batch for it; an MLP by default.
-    """
-    steps = [_stepper(each, tasks, make_backbone or _mlp) for each in (spec, None)]
+def _measure(spec: str, tasks: int, repeats: int) -> float:
+    """Return the time of a step with a method divided by a plain one's: the median of paired steps."""
+    steps = [_stepper(each, tasks) for each in (spec, None)]
     for step in steps:
         step()
     pairs = [[step() for step in steps] for _ in range(repeats)]
     return statistics.median(own / plain for own, plain in pairs)
 
 
-def _mlp() -> tuple[Any, Any, int]:
-    """A network, its batch, and its number of features."""
-    import torch
-    from torch import nn
-
-    layers: list[nn.Module] = []
-    for index in range(_LAYERS):
-        layers += [nn.Linear(_INPUTS if index == 0 else _WIDTH, _WIDTH), nn.ReLU()]
-    return nn.Sequential(*layers), torch.randn(_BATCH, _INPUTS), _WIDTH
-
-
-def _stepper(spec: str | None, tasks: int, make_backbone: Any) -> Callable[[], float]:
-    """A function that takes one training step and returns its seconds; without a spec, a plain step."""
+def _stepper(spec: str | None, tasks: int) -> Callable[[], float]:
+    """Return a function that takes one step and returns its seconds; without a spec, a plain step."""
     import torch
     from torch import nn
 
     from mtlkit.method.create import create_method
 
     torch.manual_seed(0)
-    backbone, batch, width = make_backbone()
-    heads = nn.ModuleList(nn.Linear(width, 1) for _ in range(tasks))
-    method = None if spec is None else create_method(spec, tasks, feature_dim=width)
+    layers: list[nn.Module] = []
+    for inputs in (_INPUTS, _WIDTH, _WIDTH):
+        layers += [nn.Linear(inputs, _WIDTH), nn.ReLU()]
+    backbone, batch = nn.Sequential(*layers), torch.randn(_BATCH, _INPUTS)
+    heads = nn.ModuleList(nn.Linear(_WIDTH, 1) for _ in range(tasks))
+    method = None if spec is None else create_method(spec, tasks, feature_dim=_WIDTH)
     modules = [backbone, heads] + ([] if method is None else [method])
     optimizer = torch.optim.SGD([p for module in modules for p in module.parameters()], lr=1e-4)
 

@@ -11,7 +11,7 @@ import typer
 
 from mtlkit.cli import app
 from mtlkit.cli.notes import warnings_as_notes
-from mtlkit.cli.options import command_of, with_settings
+from mtlkit.cli.options import ConfigFile, command_of, with_settings
 from mtlkit.config.launching import is_first_process
 from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import SpecError
@@ -21,12 +21,10 @@ from mtlkit.training.config import TrainConfig
 @app.command(cls=command_of(TrainConfig))
 @with_settings(TrainConfig)
 def train(
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="YAML file; flags override its keys.")
-    ] = None,
+    config: ConfigFile = None,
     resume: Annotated[
         str | None,
-        typer.Option(help="'auto': go on from the newest good checkpoint; or a checkpoint's path."),
+        typer.Option(help="'auto': resume from the newest good checkpoint; or a checkpoint's path."),
     ] = None,
     tuned: Annotated[
         Path | None,
@@ -70,7 +68,7 @@ def train(
         except Interrupted as stop:
             command = f"mtlkit train --config {chosen.folder / 'config.yaml'} --resume auto"
             if is_first_process():
-                typer.echo(f"{stop}; go on with: {command}", err=True)
+                typer.echo(f"{stop}; resume with: {command}", err=True)
             raise typer.Exit(130) from None
         finally:
             _leave_processes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from mtlkit.cli import app
-from mtlkit.cli.notes import warnings_as_notes
-from mtlkit.cli.options import command_of, with_settings
+from mtlkit.cli.notes import default_folder, resumable
+from mtlkit.cli.options import ConfigFile, OutputFolder, command_of, with_settings
 from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import ConfigError
 from mtlkit.experiments.entries import split_specs
@@ -21,15 +20,8 @@ from mtlkit.experiments.tuning.config import TuneConfig
 @app.command(cls=command_of(TuneConfig))
 @with_settings(TuneConfig)
 def tune(
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="YAML file; flags override its keys.")
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", file_okay=False, help="Output folder; unfinished trials are resumed."
-        ),
-    ] = None,
+    config: ConfigFile = None,
+    output: OutputFolder = None,
     space: Annotated[
         list[str] | None,
         typer.Option(
@@ -52,7 +44,8 @@ def tune(
         own = settings.get("space")
         flags["space"] = {**(own if isinstance(own, dict) else {}), **dict(map(_search, space))}
     chosen = TuneConfig.make({**settings, **flags}, "tune" if config is None else str(config))
-    _run(chosen, output if output is not None else _default_folder(config, chosen))
+    name = chosen.data if config is None else config.stem
+    _run(chosen, default_folder(f"tune-{name}") if output is None else output)
 
 
 def _search(text: str) -> tuple[str, Any]:
@@ -73,19 +66,13 @@ def _value(word: str) -> Any:
 
 def _run(chosen: TuneConfig, folder: Path) -> None:
     typer.echo(f"loading the data; output: {folder}", err=True)  # torch alone takes seconds
-    from mtlkit.experiments.compare import Stopped
     from mtlkit.experiments.terminal import make_console, winners_table
     from mtlkit.experiments.tuning.page import PAGE
     from mtlkit.experiments.tuning.plan import CONFIG
     from mtlkit.experiments.tuning.study import tune as search
 
-    with warnings_as_notes():
-        try:
-            made = search(chosen, folder)
-        except Stopped as stop:
-            again = shlex.join(["mtlkit", "tune", "-c", str(folder / CONFIG), "-o", str(folder)])
-            typer.echo(f"{stop}; resume with: {again}", err=True)
-            raise typer.Exit(130) from None
+    with resumable("tune", "-c", str(folder / CONFIG), "-o", str(folder)):
+        made = search(chosen, folder)
     make_console().print(winners_table(made.trials, made.spaces, made.winners.trials))
     typer.echo(
         "Improvement of validation metrics over a plain run of the sum with the given settings; "
@@ -101,8 +88,3 @@ def _run(chosen: TuneConfig, folder: Path) -> None:
     if made.failed:
         typer.echo(f"no trial ended well: {', '.join(made.failed)}", err=True)
         raise typer.Exit(1)
-
-
-def _default_folder(config: Path | None, chosen: TuneConfig) -> Path:
-    name = chosen.data if config is None else config.stem
-    return Path("runs") / f"tune-{re.sub(r'[^A-Za-z0-9.=-]+', '_', name)[:60].strip('_')}"

@@ -11,8 +11,8 @@ import re
 import typing
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cache, cached_property
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
 from mtlkit.config.annotations import explain, fits, is_finite
@@ -102,14 +102,6 @@ class Registry(Generic[T]):
         """The registered name that ``name`` is a spelling of; itself if there is none."""
         return match_name(name, self.names(), self.spellings)
 
-    def has_plugins(self) -> bool:
-        """Whether there may be more than the built-in ones, or all have been imported anyway."""
-        return bool(self._factories or self._aliases or self._entries)
-
-    @cached_property
-    def _entries(self) -> list[EntryPoint]:
-        return list(entry_points(group=self.group))
-
     def get(self, name: str) -> T:
         """The factory of this name, or an error with the nearest names."""
         try:
@@ -169,7 +161,7 @@ class Registry(Generic[T]):
             return
         self._loaded = True
         importlib.import_module(self._builtin)
-        for entry in self._entries:
+        for entry in entry_points(group=self.group):
             try:
                 found = entry.load()
                 if callable(found) and _origin(found) != _origin(self._factories.get(entry.name)):

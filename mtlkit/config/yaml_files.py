@@ -2,11 +2,14 @@
 
 import os
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from mtlkit.config.files import write_text
+from mtlkit.config.logs import plain_values
 from mtlkit.errors import ConfigError, shorten
 
 _MOST_BYTES = 1_000_000
@@ -27,6 +30,11 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise ConfigError(f"cannot read the configuration {path}: {error}") from None
     return parse_yaml(text, str(path))
+
+
+def write_yaml(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
+    """Write values by key as a YAML file, in one piece."""
+    write_text(path, yaml.safe_dump(plain_values(content), sort_keys=False, allow_unicode=True))
 
 
 def parse_yaml(text: str, source: str) -> dict[str, Any]:

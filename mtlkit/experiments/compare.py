@@ -8,29 +8,34 @@ comparison can be resumed at any time: finished runs are read, others resume fro
 from __future__ import annotations
 
 import os
+import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mtlkit.config.files import write_text
 from mtlkit.config.launching import refuse_launcher
-from mtlkit.config.yaml_files import read_yaml
+from mtlkit.config.search import Simplex
+from mtlkit.config.spec import Part, format_spec
 from mtlkit.errors import ConfigError, MissingExtraError, UsageError, unknown_name
-from mtlkit.experiments.compare_config import CompareConfig
+from mtlkit.experiments.compare_config import CompareConfig, MethodsConfig
 from mtlkit.experiments.compare_result import CompareResult, to_tidy_csv
-from mtlkit.experiments.entries import SINGLE_TASK
-from mtlkit.experiments.header import threads_of, write_header
-from mtlkit.experiments.jobs import Job, Outcome, forget_data, load_data, read_outcome
-from mtlkit.experiments.launchers import choose_launcher, number_of_jobs
-from mtlkit.experiments.preflight import check_first_step
-from mtlkit.experiments.progress import Display
+from mtlkit.experiments.entries import SINGLE_TASK, Entry
+from mtlkit.experiments.header import write_header
+from mtlkit.experiments.jobs import Job, Outcome, forget_data, load_data, planned_steps, read_outcome
+from mtlkit.experiments.launchers import choose_launcher, number_of_jobs, threads_of
+from mtlkit.experiments.progress import Display, clock
 from mtlkit.experiments.terminal import render_table
-from mtlkit.experiments.timing import TIMING, known_or_timed
-from mtlkit.experiments.weightings import front_entries
+from mtlkit.experiments.timing import TIMING, check_first_step, known_or_timed, measure_steps
 from mtlkit.report.endpoint import Endpoint
 from mtlkit.report.histories import HistoryRow, read_history
 from mtlkit.report.report import write_report
 from mtlkit.report.results import (
+    FRONT,
+    HEADER,
     ONE_EACH,
     SIMPLE,
     Comparison,
@@ -44,6 +49,9 @@ from mtlkit.report.tables import build_table, table_files
 from mtlkit.tasks import Task
 
 _MOST_SEEDS = 50
+_FRONT_SEED = 20_221
+_DRY_ROUNDS = 5
+_FEW_TASKS = 8
 
 
 class Stopped(KeyboardInterrupt):
@@ -91,12 +99,7 @@ def compare(
     """
     if output is None:
         raise ConfigError("compare() needs output=, the folder of the comparison, such as 'runs/mine'")
-    if isinstance(config, str | os.PathLike):
-        chosen = CompareConfig.make({**read_yaml(config), **settings}, os.fspath(config))
-    elif isinstance(config, CompareConfig):
-        chosen = CompareConfig.make({**config.settings, **settings}) if settings else config
-    else:
-        chosen = CompareConfig.make({**(config or {}), **settings})
+    chosen = CompareConfig.read(config, **settings)
     return CompareResult(run_comparison(chosen, output, progress=progress), Path(output))
 
 
@@ -105,10 +108,10 @@ def run_comparison(
 ) -> Comparison:
     """Run what is not yet done of a comparison, then write tables and the report."""
     refuse_launcher("mtlkit compare")
-    made = _Work(config, Path(output)).run(progress)
+    made = Work(config, Path(output)).run(progress)
     seeds = _seeds_that_fit(config, made)
     if len(seeds) > len(config.seeds):
-        made = _Work(config.model_copy(update={"seeds": seeds}), Path(output)).run(progress)
+        made = Work(config.model_copy(update={"seeds": seeds}), Path(output)).run(progress)
     return made
 
 
@@ -120,21 +123,38 @@ def plan_jobs(config: CompareConfig, folder: Path, tasks: Sequence[str], threads
         "device": config.device,
         "keep_weights": config.keep_weights,
     }
+    alone: dict[str, Any] = {**config.train, "method": "sum"}
     divisor = len(tasks) if config.single_task == "same_budget" else 1
     for seed in config.seeds:
-        if config.single_task:
-            for index, task in enumerate(tasks):
-                path = folder / "runs" / run_folder(SINGLE_TASK, seed) / f"task{index}"
-                train = {**config.train, "method": "sum"}
-                jobs.append(
-                    Job(str(path), SINGLE_TASK, seed, train, task, divide_steps=divisor, **common)
-                )
-        for entry in (*config.entries, *front_entries(config, tasks)):
-            path = folder / "runs" / run_folder(entry.label, seed)
+        for index, task in enumerate(tasks if config.single_task else ()):
+            path = str(folder / "runs" / run_folder(SINGLE_TASK, seed) / f"task{index}")
+            jobs.append(Job(path, SINGLE_TASK, seed, alone, task, divide_steps=divisor, **common))
+        for entry in (*config.entries, *_front(config, tasks)):
+            path = str(folder / "runs" / run_folder(entry.label, seed))
             train = {**config.train, "method": entry.method, **entry.settings}
             capacity, kind = entry.extra_capacity, entry.kind
-            jobs.append(Job(str(path), entry.label, seed, train, None, capacity, kind=kind, **common))
+            jobs.append(Job(path, entry.label, seed, train, None, capacity, kind=kind, **common))
     return jobs
+
+
+def _front(config: CompareConfig, tasks: Sequence[str]) -> list[Entry]:
+    """Return the weightings that ``front`` asks for, drawn on a logarithmic scale; alike for every seed.
+
+    More of them begin with the same ones, so a comparison can be extended. They train as the tuned sum
+    does where there is one, else as the sum.
+    """
+    alike = {entry.label: entry.settings for entry in config.entries}
+    settings = alike.get("tuned sum", alike.get("sum", {}))
+    random, simplex = np.random.default_rng(_FRONT_SEED), Simplex()
+    low, high = np.log([simplex.axis.low, simplex.axis.high])
+    entries = []
+    for index in range(config.front):
+        numbers = np.exp(random.uniform(low, high, len(tasks))).tolist()
+        weights = dict(zip(tasks, simplex.weights(numbers), strict=True))
+        method = format_spec([Part("constant", {"weights": weights})])
+        method = f"normalize+{method}" if config.normalize else method
+        entries.append(Entry(f"front {index + 1}", method, None, settings, FRONT))
+    return entries
 
 
 def write_tables(comparison: Comparison, folder: str | os.PathLike[str]) -> Path:
@@ -146,21 +166,18 @@ def write_tables(comparison: Comparison, folder: str | os.PathLike[str]) -> Path
     return write_report(comparison, path / "report.html")
 
 
-def task_records(config: CompareConfig) -> list[TaskRecord]:
+def load_tasks(config: MethodsConfig, seed: int) -> tuple[Any, list[TaskRecord]]:
     """Load the data set and describe its tasks."""
     from mtlkit.data import load_dataset
 
-    forget_data()
-    train = config.train
-    dataset = load_dataset(train["data"], data_dir=train["data_dir"], seed=config.seeds[0])
+    dataset = load_dataset(config.data, data_dir=config.data_dir, seed=seed)
     tasks = [Task.of(task) for task in dataset.tasks]
     names = [task.name for task in tasks]
     for name in config.improvement_over or ():
         if name not in names:
             raise unknown_name("task in improvement_over", name, names)
     records = [TaskRecord(task.name, dict(task.higher_is_better), task.compared) for task in tasks]
-    Endpoint.parse(config.primary, records, config.improvement_over)
-    return records
+    return dataset, records
 
 
 def first_jobs(config: CompareConfig, jobs: Sequence[Job]) -> dict[str, Job]:
@@ -169,28 +186,56 @@ def first_jobs(config: CompareConfig, jobs: Sequence[Job]) -> dict[str, Job]:
     return {entry.label: firsts[entry.label] for entry in config.entries}
 
 
-class _Work:
-    """One call of a comparison: its trainings, and what is known of them."""
+class Work:
+    """One call of a comparison: its trainings, and what is known about them."""
 
     def __init__(self, config: CompareConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
-        self.tasks = task_records(config)
-        self.threads = threads_of(folder, config)
+        forget_data()
+        self.tasks = load_tasks(config, config.seeds[0])[1]
+        Endpoint.parse(config.primary, self.tasks, config.improvement_over)
+        self.threads = threads_of(folder / HEADER, config)
         names = [task.name for task in self.tasks]
         self.jobs = plan_jobs(config, folder, names, self.threads)
-        self.outcomes: dict[str, Outcome] = {}  # of the trainings that have ended, by folder
+        known = {job.folder: read_outcome(job) for job in self.jobs}  # also checks settings
+        # of the trainings that have ended, by folder
+        self.outcomes = {path: outcome for path, outcome in known.items() if outcome is not None}
+        self.waiting = [job for job in self.jobs if job.folder not in self.outcomes]
         self.ratios: dict[str, float] = {}
 
+    def describe(self) -> list[str]:
+        """Describe the trainings that are not done yet; a few steps of every method are timed.
+
+        The time is that of the steps alone; validations and the test come on top of it.
+        """
+        config, names = self.config, [task.name for task in self.tasks]
+        number = number_of_jobs(config.jobs, config.device)
+        rest = f", and {len(names) - _FEW_TASKS} more" if len(names) > _FEW_TASKS else ""
+        lines = [
+            f"data: {config.data}; {len(names)} tasks: {', '.join(names[:_FEW_TASKS])}{rest}",
+            f"output: {self.folder}; {len(self.outcomes)} of {len(self.jobs)} trainings are done",
+        ]
+        if not self.waiting:
+            return lines
+        check_first_step(self.waiting, elsewhere=config.launcher == "submitit")
+        times = measure_steps(first_jobs(config, self.jobs), _DRY_ROUNDS)
+        seconds = {label: statistics.median(own) for label, own in times.items()}
+        usual = statistics.median(seconds.values()) if seconds else 0.0
+        total = 0.0
+        for label, count in Counter(job.label for job in self.waiting).items():
+            job = next(job for job in self.waiting if job.label == label)
+            steps = planned_steps(job.config(), load_data(job.config()))[0] // job.divide_steps
+            each = seconds.get(label, usual)
+            total += count * steps * each
+            times_of = f"{count} training{'s' * (count > 1)} of {steps} steps"
+            lines.append(f"  {label}: {times_of}, {1000 * each:.3g} ms a step")
+        hours = clock(total / min(number, len(self.waiting)))
+        return [*lines, f"about {hours} with {number} at a time, validations not included"]
+
     def run(self, progress: bool | None) -> Comparison:
-        config, folder = self.config, self.folder
-        finished, waiting = [], []
-        for job in self.jobs:
-            outcome = read_outcome(job)  # also checks settings
-            if outcome is None:
-                waiting.append(job)
-            else:
-                finished.append(job)
-                self.outcomes[job.folder] = outcome
+        """Run the trainings that are not done yet, then write tables and the report."""
+        config, folder, waiting = self.config, self.folder, self.waiting
+        finished = [job for job in self.jobs if job.folder in self.outcomes]
         check_first_step(waiting, elsewhere=config.launcher == "submitit")
         write_header(config, folder, self.tasks, self.threads)
         self.comparison = comparison = Comparison.load(folder)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import PrivateAttr, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
 from mtlkit.config.settings import Names, setting
 from mtlkit.config.spec import format_spec, parse_spec
+from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import ConfigError, SpecError
 from mtlkit.experiments.entries import (
     WITH_ROTATIONS,
@@ -18,7 +20,7 @@ from mtlkit.experiments.entries import (
     Entry,
     MethodSettings,
     Seeds,
-    split_specs,
+    one_by_one,
 )
 from mtlkit.training.config import DATA, SPEED, TrainingSettings
 
@@ -70,7 +72,7 @@ class MethodsConfig(TrainingSettings):
         flags=("--jobs", "-j"),
         ge=1,
     )
-    device: str = setting("auto", "`auto`, `cpu`, `cuda` or `cuda:1`.", panel=SPEED)
+    device: str = setting("auto", "`auto`, `cpu`, `mps`, `cuda` or `cuda:1`.", panel=SPEED)
     launcher: Literal["local", "submitit"] = setting(
         "local", "This machine, or submitit for Slurm.", panel=SPEED
     )
@@ -79,6 +81,15 @@ class MethodsConfig(TrainingSettings):
     )
 
     _settings: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def read(cls, given: Self | Mapping[str, Any] | str | PathLike[str] | None, **changes: Any) -> Self:
+        """Return the settings of a YAML file or a mapping, or those given, with some changed."""
+        if isinstance(given, cls):
+            return cls.make({**given.settings, **changes}) if changes else given
+        if isinstance(given, str | PathLike):
+            return cls.make({**read_yaml(given), **changes}, fspath(given))
+        return cls.make({**(given or {}), **changes})  # type: ignore[dict-item]
 
     def model_post_init(self, context: Any) -> None:
         """Keep the settings as they were given."""
@@ -111,17 +122,13 @@ class MethodsConfig(TrainingSettings):
     @classmethod
     def _read_methods(cls, given: Any, info: ValidationInfo) -> list[Any]:
         source = (info.context or {}).get("source", "the settings")
-        items = [given] if isinstance(given, str) else given
-        if not isinstance(items, Sequence) or not items:
+        if not isinstance(given, Sequence) or not given:
             raise ConfigError(f"{source}: 'methods' must name one method or more, such as sum,rotograd")
-        pieces = [split_specs(item) if isinstance(item, str) else [item] for item in items]
         made: list[Any] = []
-        for item in (item for piece in pieces for item in piece):
-            if isinstance(item, MethodSettings):
-                made.append(item)
-                continue
+        for item in one_by_one(given):
             own = item if isinstance(item, Mapping) and "method" in item else {"method": item}
-            made.append(MethodSettings.make(own, f"{source}, method {item!r}"))
+            known = isinstance(item, MethodSettings)
+            made.append(item if known else MethodSettings.make(own, f"{source}, method {item!r}"))
         return made
 
     @field_validator("improvement_over")
@@ -208,7 +215,7 @@ class CompareConfig(MethodsConfig):
     )
     front: int = setting(
         0,
-        "Train the plain sum with so many weightings of the losses, drawn evenly, to span the front.",
+        "Train the plain sum with this many weightings of the losses, drawn on a logarithmic scale.",
         panel=COMPARISON,
         ge=0,
     )
@@ -267,10 +274,18 @@ class CompareConfig(MethodsConfig):
 
     def complete(self, entries: list[Entry]) -> list[Entry]:
         """Add the reference where it is missing."""
-        entries = _with_reference(entries, self.reference)
+        labels = [entry.label for entry in entries]
+        if self.reference is not None and self.reference not in labels:
+            try:
+                entries = [Entry(self.reference, format_spec(parse_spec(self.reference))), *entries]
+            except SpecError:
+                known = ", ".join(labels)
+                raise ValueError(
+                    f"the reference {self.reference!r} is not a label; labels: {known}"
+                ) from None
         label = f"sum {WITH_ROTATIONS}"
         capacity: Any = self.reference_with_rotations
-        if capacity is not None and all(entry.label != label for entry in entries):
+        if capacity is not None and label not in labels:
             entries.insert(1, Entry(label, "sum", capacity))
         return entries
 
@@ -284,23 +299,8 @@ def _with_winners(winners: Winners, given: Mapping[str, Any], source: str) -> di
             f"{source}: the winners in {given['tuned']} were found on {winners.shared['data']!r}, "
             f"not on {data!r}; leave 'data' out"
         )
-    methods = given.get("methods")
     best = {item["label"]: item for item in found["methods"]}
-    items = [methods] if isinstance(methods, str) else methods if methods is not None else list(best)
-    pieces = [split_specs(item) if isinstance(item, str) else [item] for item in items]
-    chosen = [item for piece in pieces for item in piece]
+    methods = found["methods"] if given.get("methods") is None else one_by_one(given["methods"])
+    named = [best.get(item, item) if isinstance(item, str) else item for item in methods]
     own = {key: value for key, value in given.items() if key not in ("data", "methods")}
-    named = [best.get(item, item) if isinstance(item, str) else item for item in chosen]
     return {**found, **own, "methods": named}
-
-
-def _with_reference(entries: list[Entry], reference: str | None) -> list[Entry]:
-    """Add the plain sum where the reference is not among the methods."""
-    if reference is None or any(entry.label == reference for entry in entries):
-        return entries
-    try:
-        method = format_spec(parse_spec(reference))
-    except SpecError:
-        known = ", ".join(entry.label for entry in entries)
-        raise ValueError(f"the reference {reference!r} is not a label; labels: {known}") from None
-    return [Entry(reference, method), *entries]

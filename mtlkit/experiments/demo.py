@@ -1,7 +1,7 @@
-"""What ``mtlkit compare --demo`` shows: the same methods on the same images, in two kinds of units.
+"""What ``mtlkit compare --demo`` shows: the same methods with unscaled and with normalized losses.
 
-In raw units the number of bright pixels is a plain count, whose squared error is at first a hundred to
-ten thousand times as large as the other losses. Then pixels are standardized, and each loss is divided
+First the number of bright pixels is a plain count, whose squared error is at first a hundred to ten
+thousand times as large as the other losses. Then pixels are standardized, and each loss is divided
 by its first values. All else is the RotoGrad paper's, but three times its learning rates, for as many
 epochs as two minutes allow. Nothing was chosen by the outcome of the seeds that are shown: after a first
 look at seeds 0 to 2, which the corrected tests could not tell apart, pcgrad was left out to pay for five
@@ -48,24 +48,17 @@ _COMMON: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class DemoPart:
-    """One of the two comparisons.
-
-    Attributes:
-        name: of its folder.
-        units: of the losses.
-        story: what is special about it.
-        settings: of the comparison.
-    """
+    """One of the two comparisons: the name of its folder, the scale of its losses, what is special."""
 
     name: str
-    units: str
+    losses: str
     story: str
     settings: Mapping[str, Any]
 
     @property
     def title(self) -> str:
         """The title of its report."""
-        return f"{self.units}: two digits per image, five tasks"
+        return f"{self.losses}: two digits per image, five tasks"
 
     def config(self, changes: Mapping[str, Any]) -> CompareConfig:
         """Return the settings with some of them changed."""
@@ -77,13 +70,13 @@ class DemoPart:
 PARTS = (
     DemoPart(
         "raw",
-        "Raw units",
+        "Unscaled losses",
         "Losses as they come: at first, that of the pixel count is 100 to 10 000 times the others.",
         {"data": "multidigits(val=600, test=1500, pixels=count)"},
     ),
     DemoPart(
         "normalized",
-        "Normalized",
+        "Normalized losses",
         "The same with standardized pixels, and each loss divided by its first values.",
         {"data": "multidigits(val=600, test=1500)", "normalize": True},
     ),
@@ -103,9 +96,9 @@ def write_demo_page(comparisons: Mapping[str, Comparison], folder: str | os.Path
         blocks.append(Note(f"Curves, gradients, ranks and cost: {part.name}/report.html"))
         sections.append(Section(part.name, part.title, blocks))
     first = comparisons[PARTS[0].name]
-    lead = [f"{part.units}: {build_table(comparisons[part.name]).verdict.text}" for part in PARTS]
+    lead = [f"{part.losses}: {build_table(comparisons[part.name]).verdict.text}" for part in PARTS]
     page = render_page(
-        "mtlkit: the same methods in two kinds of units",
+        "mtlkit: the same methods with unscaled and with normalized losses",
         sections,
         lead=lead,
         legend=first.labels,

@@ -36,29 +36,19 @@ class Entry:
 
 
 def _read_capacity(given: Any) -> dict[str, Any] | None:
-    if given in (False, None):
-        return None
-    if given is True:
-        return {}
+    if given is None or isinstance(given, bool):
+        return {} if given else None
     if not isinstance(given, Mapping) or not set(given) <= {"size", "dim"}:
         raise ValueError(f"extra_capacity is true or {{size: 512, dim: flat}}, not {given!r}")
     return dict(given)
 
 
-_CAPACITY_SCHEMA = {
-    "anyOf": [
-        {"type": "boolean"},
-        {
-            "type": "object",
-            "properties": {"size": {"type": "integer"}, "dim": {"type": "string"}},
-            "additionalProperties": False,
-        },
-    ]
-}
+_OPTIONS = {"size": {"type": "integer"}, "dim": {"type": "string"}}
+_CAPACITY = {"type": "object", "properties": _OPTIONS, "additionalProperties": False}
 Capacity = Annotated[
     dict[str, Any] | None,
     BeforeValidator(_read_capacity),
-    WithJsonSchema(_CAPACITY_SCHEMA),
+    WithJsonSchema({"anyOf": [{"type": "boolean"}, _CAPACITY]}),
     TypeLabel("true, false or {size: 512, dim: flat}"),
 ]
 """Matrices before the heads: their options, or None."""
@@ -73,23 +63,18 @@ def _read_seeds(given: Any) -> tuple[int, ...]:
     if isinstance(seeds, int) and not isinstance(seeds, bool):
         seeds = range(seeds)
     valid = isinstance(seeds, Sequence) and len(seeds) > 0
-    if not valid or any(isinstance(s, bool) or not isinstance(s, int) or s < 0 for s in seeds):
+    if not valid or any(type(seed) is not int or seed < 0 for seed in seeds):
         raise ValueError(f"'seeds' is a number from 1, or a list of seeds, not {given!r}")
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"'seeds' holds a seed twice: {given!r}")
     return tuple(seeds)
 
 
-_SEEDS_SCHEMA = {
-    "anyOf": [
-        {"type": "integer", "minimum": 1},
-        {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
-    ]
-}
+_LIST = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 Seeds = Annotated[
     tuple[int, ...],
     BeforeValidator(_read_seeds),
-    WithJsonSchema(_SEEDS_SCHEMA),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, _LIST]}),
     TypeLabel("a number from 1, or a list"),
 ]
 """Seeds, or how many."""
@@ -126,9 +111,16 @@ _OWN: dict[str, Any] = {
 MethodSettings = create_model(
     "MethodSettings",
     __base__=_MethodSettings,
-    __doc__="One method of a comparison, with the training settings that it may have for itself.",
+    __doc__="One method of a comparison, with the training settings that it may have of its own.",
     **_OWN,
 )
+
+
+def one_by_one(given: Any) -> list[Any]:
+    """Return methods one by one; config strings are split at commas."""
+    items = [given] if isinstance(given, str) else given
+    pieces = [split_specs(item) if isinstance(item, str) else [item] for item in items]
+    return [item for piece in pieces for item in piece]
 
 
 def split_specs(text: str) -> list[str]:

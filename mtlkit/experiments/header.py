@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import platform
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -13,27 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from mtlkit._version import __version__
-from mtlkit.config.files import write_text
 from mtlkit.config.logs import plain_values
+from mtlkit.config.yaml_files import write_yaml
 from mtlkit.errors import ConfigError
 from mtlkit.experiments.compare_config import CONFIG, CompareConfig
 from mtlkit.experiments.entries import SINGLE_TASK
 from mtlkit.experiments.jobs import FREE
-from mtlkit.experiments.launchers import threads_per_job
 from mtlkit.report.results import HEADER, Comparison, TaskRecord, read_header
 from mtlkit.training.config import TrainingSettings
-
-
-def threads_of(folder: Path, config: CompareConfig) -> int:
-    """Return the threads per run of the comparison's first call: they change the order of sums."""
-    try:
-        header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
-        return int(header["config"]["threads"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return threads_per_job(config.jobs, config.device)
 
 
 def write_header(config: CompareConfig, folder: Path, tasks: list[TaskRecord], threads: int) -> None:
@@ -63,12 +52,9 @@ def write_header(config: CompareConfig, folder: Path, tasks: list[TaskRecord], t
         "threads": threads,
         "order": labels + earlier,
     }
-    if config.improvement_over is not None:
-        described["improvement_over"] = list(config.improvement_over)
-    if config.primary is not None:
-        described["primary"] = config.primary
-    if config.single_task_row is not None:
-        described["single_task_row"] = dict(config.single_task_row)
+    for key in ("improvement_over", "primary", "single_task_row"):
+        if getattr(config, key) is not None:
+            described[key] = getattr(config, key)
     _check_settings(folder, before, plain_values(described))
     Comparison(
         title=config.title or f"{config.data}: {len(config.entries)} methods",
@@ -80,8 +66,7 @@ def write_header(config: CompareConfig, folder: Path, tasks: list[TaskRecord], t
         split=old.get("split", "test"),
         tuning=config.tuning,
     ).save_header(folder)
-    text = yaml.safe_dump(plain_values(config.settings), sort_keys=False, allow_unicode=True)
-    write_text(folder / CONFIG, text)
+    write_yaml(folder / CONFIG, config.settings)
 
 
 def _check_settings(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -130,12 +115,8 @@ def _versions(threads: int) -> dict[str, str]:
 
 
 def _processor() -> str:
-    name = platform.processor() or platform.machine()
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                name = line.split(":", 1)[1].strip()
-                break
-    except OSError:
-        pass
+    facts = Path("/proc/cpuinfo")
+    text = facts.read_text(encoding="utf-8") if facts.is_file() else ""
+    names = re.findall(r"^model name\s*: (.*)", text, re.MULTILINE)
+    name = names[0] if names else platform.processor() or platform.machine()
     return f"{name}, {os.cpu_count()} cores"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import shutil
+import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,7 +16,7 @@ from zlib import crc32
 
 import torch
 from filelock import FileLock
-from torch import nn
+from torch import Tensor, nn
 
 from mtlkit.architectures.base import SingleTask
 from mtlkit.architectures.capacity import add_capacity
@@ -24,7 +24,6 @@ from mtlkit.config.files import write_text
 from mtlkit.config.logs import LOG_NAME
 from mtlkit.config.plugins import users_line
 from mtlkit.errors import ConfigError, MtlkitError
-from mtlkit.experiments.sessions import Session
 from mtlkit.report.histories import read_history, read_lines
 from mtlkit.tasks import Task
 from mtlkit.training.config import TrainConfig
@@ -37,6 +36,8 @@ FREE = frozenset(
 """Settings of a training that do not change its result: a comparison may be resumed with others."""
 _IDENTITY = "job.json"
 _START = "start.json"
+_SESSION = "session.json"
+_datasets: dict[Any, Any] = {}  # the last one that was loaded
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Job:
         task: the only task, in a single-task training.
         extra_capacity: see :class:`~mtlkit.architectures.capacity.TaskMatrix`; None for none.
         threads: of torch; they decide the order of sums, so a resumed run takes the same number.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
+        device: ``auto``, ``cpu``, ``mps``, ``cuda`` or ``cuda:1``.
         keep_weights: keep ``checkpoints/best.pt``.
         kind: ``front`` for a weighting that only spans the front; empty for a method.
         divide_steps: train for the planned number of steps divided by this.
@@ -80,16 +81,16 @@ class Job:
     @property
     def identity(self) -> dict[str, Any]:
         """The settings that determine the result."""
-        keys = ("label", "seed", "train", "task", "extra_capacity")
+        keys = ["label", "seed", "train", "task", "extra_capacity"]
+        keys += ["divide_steps"] if self.divide_steps > 1 else []
+        keys += ["kind"] if self.kind else []
         identity: dict[str, Any] = json.loads(json.dumps({key: asdict(self)[key] for key in keys}))
-        if self.divide_steps > 1:
-            identity["divide_steps"] = self.divide_steps
-        return {**identity, "kind": self.kind} if self.kind else identity
+        return identity
 
     def config(self) -> TrainConfig:
         """Return the settings of the training."""
-        extra = {"seed": self.seed, "output": self.folder, "save_total_limit": 1}
-        return TrainConfig.make({**self.train, **extra}, self.name)
+        own = {"seed": self.seed, "output": self.folder, "device": self.device, "save_total_limit": 1}
+        return TrainConfig.make({**self.train, **own}, self.name)
 
 
 @dataclass
@@ -125,6 +126,37 @@ class Outcome:
         return self.best_step is not None and self.best_step == self.steps
 
 
+class Session:
+    """The work of one process on a run, from now on.
+
+    The time of a process that was killed counts until the last line of its log.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._begun = time.monotonic()
+        self.earlier = 0.0
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            before = json.loads((folder / _SESSION).read_text(encoding="utf-8"))
+            worked = self._last("time") - float(before["begun"])
+            self.earlier = float(before["earlier"]) + max(worked, 0.0)
+        write_json(folder / _SESSION, {"begun": time.time(), "earlier": self.earlier})
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of all processes up to now."""
+        return self.earlier + time.monotonic() - self._begun
+
+    @property
+    def steps(self) -> int:
+        """The last step that was logged."""
+        return int(self._last("step"))
+
+    def _last(self, key: str) -> float:
+        rows = read_lines(self._folder / LOG_NAME)
+        return max((row[key] for row in rows if isinstance(row.get(key), int | float)), default=0.0)
+
+
 def run_job(job: Job) -> Outcome:
     """Train and test, resuming from a checkpoint if there is one; a finished job is only read.
 
@@ -135,7 +167,7 @@ def run_job(job: Job) -> Outcome:
         return done
     folder = Path(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".lock"), _threads(job.threads):
+    with FileLock(folder / ".lock"), use_threads(job.threads):
         done = read_outcome(job)  # finished by the process that held the lock
         if done is not None:
             return done
@@ -149,7 +181,10 @@ def run_job(job: Job) -> Outcome:
             return outcome
         write_json(folder / RESULT, asdict(outcome))
         (folder / ERROR_LOG).unlink(missing_ok=True)
-        _tidy(folder / "checkpoints", job.keep_weights)
+        for path in (folder / "checkpoints").glob("step-*.pt"):
+            path.unlink(missing_ok=True)
+        if not job.keep_weights:
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return outcome
 
 
@@ -186,18 +221,11 @@ def claim(job: Job) -> None:
         for key in sorted({*old, *new})
         if old.get(key) != new.get(key) and key.removeprefix("train.") not in FREE
     ]
-    if not changed:
-        return
-    raise ConfigError(
-        f"{job.folder} holds a run of {job.label!r} with other settings ({'; '.join(changed)}); "
-        "choose another output folder, or delete this one"
-    )
-
-
-def best_validation(folder: str, step: int | None) -> dict[str, dict[str, float]]:
-    """Return the metrics of the validation at a step, from the log of the run; empty without one."""
-    rows = [row for row in read_history(folder)[0] if row.split == "val" and row.step == step]
-    return rows[-1].metrics if rows else {}
+    if changed:
+        raise ConfigError(
+            f"{job.folder} holds a run of {job.label!r} with other settings ({'; '.join(changed)}); "
+            "choose another output folder, or delete this one"
+        )
 
 
 def network_change(job: Job) -> Any:
@@ -241,19 +269,21 @@ def weights_checksum(model: nn.Module) -> int:
     value = 0
     for name, parameter in model.named_parameters():
         if id(parameter) not in own:
-            value = crc32(name.encode(), value)
-            value = crc32(parameter.detach().cpu().contiguous().numpy().tobytes(), value)
+            value = _checksum(parameter, crc32(name.encode(), value))
     return value
 
 
 def batch_checksum(batch: Sequence[Any]) -> int:
     """Return the checksum of the inputs of a batch."""
     inputs = batch[0]
-    leaves = inputs.values() if isinstance(inputs, Mapping) else [inputs]
     value = 0
-    for leaf in leaves:
-        value = crc32(leaf.detach().cpu().contiguous().numpy().tobytes(), value)
+    for leaf in inputs.values() if isinstance(inputs, Mapping) else [inputs]:
+        value = _checksum(leaf, value)
     return value
+
+
+def _checksum(tensor: Tensor, value: int) -> int:
+    return crc32(tensor.detach().cpu().contiguous().numpy().tobytes(), value)
 
 
 def load_data(config: TrainConfig) -> Any:
@@ -269,9 +299,6 @@ def load_data(config: TrainConfig) -> Any:
     return _datasets[key]
 
 
-_datasets: dict[Any, Any] = {}
-
-
 def forget_data() -> None:
     """Read the data anew for the next run: files may have changed since the last comparison."""
     _datasets.clear()
@@ -280,7 +307,6 @@ def forget_data() -> None:
 def _train(job: Job, session: Session) -> Outcome:
     from mtlkit.training.experiment import run
 
-    choose_device(job.device)
     config = job.config()
     dataset = load_data(config)
     if job.divide_steps > 1:
@@ -293,14 +319,17 @@ def _train(job: Job, session: Session) -> Outcome:
         change=_noting_start(job),
         stop_at=job.stop_at,
     )
-    start = json.loads((Path(job.folder) / _START).read_text(encoding="utf-8"))
+    folder = Path(job.folder)
+    start = json.loads((folder / _START).read_text(encoding="utf-8"))
     metrics, split = result.test, "test"
     if metrics is None:  # nothing to test on, or not wanted
         split = "validation"
-        metrics = best_validation(job.folder, result.fit.best_step) or result.fit.validation
-    own_data = job.task is not None and (
-        dataset.only([job.task]) is not dataset or _skipped_first(job.folder)
-    )
+        rows = [row for row in read_history(job.folder)[0] if row.split == "val"]
+        best = [row.metrics for row in rows if row.step == result.fit.best_step]
+        metrics = best[-1] if best else result.fit.validation
+    # without a label of the task in the first batch, training began with a later one
+    skipped = any(row.get("kind") == "unlabeled" for row in read_lines(folder / LOG_NAME))
+    own_data = job.task is not None and (skipped or dataset.only([job.task]) is not dataset)
     return Outcome(
         metrics=metrics,
         split=split,
@@ -332,35 +361,19 @@ def _shortened(config: TrainConfig, dataset: Any, divisor: int) -> TrainConfig:
     return config.model_copy(update=changes)
 
 
-def _skipped_first(folder: str) -> bool:
-    """Whether the first batch had no label of the task, so that training began with a later one."""
-    return any(row.get("kind") == "unlabeled" for row in read_lines(Path(folder) / LOG_NAME))
-
-
 def _failed(folder: Path, error: BaseException, session: Session) -> Outcome:
     text = "".join(traceback.format_exception(error))
     (folder / ERROR_LOG).write_text(text, encoding="utf-8")
-    message = " ".join(str(error).split()) or type(error).__name__
-    if not isinstance(error, MtlkitError):
-        place = f", in {line}" if (line := users_line(error)) else ""
-        message = f"{type(error).__name__}: {message}{place}"
-    return Outcome(error=message, seconds=session.seconds, steps=session.steps)
+    return Outcome(error=describe_error(error), seconds=session.seconds, steps=session.steps)
 
 
-def choose_device(device: str) -> None:
-    """Tell Accelerate which device to use; call this before any tensor is on a device."""
-    if device == "auto":
-        return
-    if device == "cpu":
-        os.environ["ACCELERATE_USE_CPU"] = "true"
-        return
-    name, _, index = device.partition(":")
-    if name != "cuda" or (index and not index.isdigit()):
-        raise ConfigError(f"the device is auto, cpu, cuda or cuda:N, not {device!r}")
-    if not torch.cuda.is_available():
-        raise ConfigError(f"device {device!r} is not there: torch finds no CUDA; take cpu or auto")
-    if index:
-        torch.cuda.set_device(int(index))
+def describe_error(error: BaseException) -> str:
+    """Return an error on one line; one that is not mtlkit's own with its type and the user's line."""
+    message = " ".join(str(error).split())
+    if isinstance(error, MtlkitError):
+        return message
+    place = f", in {line}" if (line := users_line(error)) else ""
+    return f"{type(error).__name__}: {message}{place}"
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -368,16 +381,9 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=1) + "\n")
 
 
-def _tidy(checkpoints: Path, keep_weights: bool) -> None:
-    if not keep_weights:
-        shutil.rmtree(checkpoints, ignore_errors=True)
-        return
-    for path in checkpoints.glob("step-*.pt"):
-        path.unlink(missing_ok=True)
-
-
 @contextlib.contextmanager
-def _threads(number: int) -> Iterator[None]:
+def use_threads(number: int) -> Iterator[None]:
+    """Let torch use this number of threads for a while."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

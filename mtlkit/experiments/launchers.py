@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import multiprocessing
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
+import torch
+from accelerate.utils import patch_environment
+
 from mtlkit.errors import ConfigError, MissingExtraError
+from mtlkit.experiments.compare_config import MethodsConfig
 from mtlkit.experiments.jobs import Job, Outcome, read_outcome, run_job
 
 Started = Callable[[Job], None]
@@ -26,10 +31,16 @@ def number_of_jobs(jobs: int | None, device: str) -> int:
     """Trainings at a time: as given, or one per GPU, or one per core and at most eight."""
     if jobs is not None:
         return jobs
-    import torch
+    return (0 if device == "cpu" else _gpus()) or min(_cores(), _MOST_JOBS)
 
-    gpus = torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
-    return gpus if gpus else min(_cores(), _MOST_JOBS)
+
+def threads_of(header: Path, config: MethodsConfig) -> int:
+    """Return the threads per training of the folder's first call: they change the order of sums."""
+    try:
+        known = json.loads(header.read_text(encoding="utf-8"))
+        return int(known.get("config", known)["threads"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return threads_per_job(config.jobs, config.device)
 
 
 def threads_per_job(jobs: int | None, device: str) -> int:
@@ -42,6 +53,10 @@ def threads_per_job(jobs: int | None, device: str) -> int:
 def _cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _gpus() -> int:
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 class Launcher:
@@ -108,57 +123,60 @@ class Processes(Launcher):
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self._pools: list[ProcessPoolExecutor | None] = [None] * number
-        self._busy: dict[int, Future[Outcome]] = {}
+        self._pools: dict[int, ProcessPoolExecutor] = {}
         self._workers: dict[int, Any] = {}
+        self._places: dict[Any, int] = {}  # of the running jobs' futures
 
     def submit(self, job: Job) -> Any:
         """Start a job in a process that has none."""
-        place = next(p for p in range(self.number) if p not in self._busy)
-        pool = self._pools[place]
-        if pool is None:
-            pool = self._pools[place] = ProcessPoolExecutor(
-                1, multiprocessing.get_context("spawn"), _prepare, (os.getpid(),)
-            )
+        place = next(p for p in range(self.number) if p not in self._places.values())
         before = set(multiprocessing.active_children())
-        with _one_gpu(place):
-            self._busy[place] = future = pool.submit(run_job, job)
+        if place not in self._pools:
+            context = multiprocessing.get_context("spawn")
+            self._pools[place] = ProcessPoolExecutor(1, context, _prepare, (os.getpid(),))
+        with patch_environment(**_one_gpu(place)):
+            future = self._pools[place].submit(run_job, job)
+        self._places[future] = place
         for worker in set(multiprocessing.active_children()) - before:
             self._workers[place] = worker
         return future
 
     def outcome(self, job: Job, future: Any) -> Outcome:
         """Return how a job ended; a process that died is replaced."""
-        place = next(p for p, known in self._busy.items() if known is future)
-        del self._busy[place]
+        place = self._places.pop(future)
         if not isinstance(future.exception(), BrokenExecutor):
             return super().outcome(job, future)
-        self._pools[place] = None  # the next job starts another process
+        del self._pools[place]  # the next job starts another process
         self._workers[place].join(5)
-        return read_outcome(job) or Outcome(error=_died(self._workers[place].exitcode))
+        code = self._workers[place].exitcode
+        name = signal.Signals(-code).name if code and -code in set(signal.Signals) else ""
+        died = f"was ended by {name}" if name else f"ended with code {code}"
+        return read_outcome(job) or Outcome(error=f"the process {died}")
 
     def stop(self, futures: list[Any]) -> None:
         """Terminate the processes, and wait a minute for their checkpoints."""
         for worker in self._workers.values():
             if worker.is_alive():
                 worker.terminate()  # the Trainer saves a checkpoint first
-        deadline = time.monotonic() + _PATIENCE
-        for worker in self._workers.values():
-            while worker.is_alive() and time.monotonic() < deadline:
-                if all(future.done() for future in futures):
-                    break
-                time.sleep(0.05)
-            else:
+        if wait(futures, _PATIENCE).not_done:
+            for worker in self._workers.values():
                 worker.kill()
         self.close()
 
     def close(self) -> None:
         """End the processes."""
-        for pool in self._pools:
-            if pool is not None:
-                pool.shutdown(cancel_futures=True)
-        self._pools = [None] * self.number
+        for pool in self._pools.values():
+            pool.shutdown(cancel_futures=True)
+        self._pools.clear()
         self._workers.clear()
+
+
+def _one_gpu(place: int) -> dict[str, str]:
+    """Return the environment of a process that sees one of several GPUs."""
+    count = _gpus()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
+    names = visible.split(",")
+    return {"CUDA_VISIBLE_DEVICES": names[place % len(names)]} if count > 1 else {}
 
 
 def _prepare(parent: int) -> None:
@@ -180,41 +198,11 @@ def _terminate_as_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    old = signal.signal(signal.SIGTERM, interrupt)
+    old = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, old)
-
-
-@contextlib.contextmanager
-def _one_gpu(index: int) -> Iterator[None]:
-    """Let the process that is started within see one GPU."""
-    import torch
-
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    before = os.environ.get("CUDA_VISIBLE_DEVICES")
-    visible = before.split(",") if before else list(map(str, range(count)))
-    if count > 1:
-        os.environ["CUDA_VISIBLE_DEVICES"] = visible[index % len(visible)]
-    try:
-        yield
-    finally:
-        if before is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = before
-        elif count > 1:
-            del os.environ["CUDA_VISIBLE_DEVICES"]
-
-
-def _died(code: int | None) -> str:
-    if code is not None and code < 0:
-        with contextlib.suppress(ValueError):
-            return f"the process was ended by {signal.Signals(-code).name}"
-    return f"the process ended with code {code}"
 
 
 class Submitit(Launcher):
@@ -254,15 +242,7 @@ class Submitit(Launcher):
 def choose_launcher(
     name: str, folder: Path, number: int, most: int, options: Mapping[str, Any]
 ) -> Launcher:
-    """Return the launcher of this name.
-
-    Args:
-        name: ``local`` or ``submitit``.
-        folder: of the comparison or search; submitit's files go below it.
-        number: trainings at a time.
-        most: how many trainings there are at most.
-        options: of submitit's executor.
-    """
+    """Return the launcher ``local`` or ``submitit`` of ``most`` trainings, ``number`` at a time."""
     if name == "submitit":
         return Submitit(folder / "submitit", number, options)
     return Launcher() if min(number, most) == 1 else Processes(min(number, most))

@@ -7,8 +7,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from mtlkit.experiments.jobs import Job
@@ -19,13 +19,9 @@ _SILENCE = 15.0
 
 
 class Display:
-    """Shows how many trainings are done, which ones run, and a table of what was found so far.
+    """Shows how many of ``total`` trainings are done, which ones run, and the table that ``body`` makes.
 
-    Args:
-        title: of the work.
-        total: number of trainings.
-        body: makes the table.
-        shown: None shows a live view on a terminal and lines elsewhere; False shows nothing.
+    With ``shown=False`` it shows nothing; by default, a live view on a terminal and lines elsewhere.
     """
 
     def __init__(
@@ -96,9 +92,7 @@ class Display:
             threading.Thread(target=self._break_silence, daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closed.set()
         if self._live is not None:
             self._note = ""
@@ -151,11 +145,9 @@ def progress_of(job: Job) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Format minutes and seconds, and hours if there are any.
+    """Format days, hours, minutes and seconds, without those that are zero at the start.
 
-    >>> clock(75), clock(3700)
-    ('1:15', '1:01:40')
+    >>> clock(75), clock(3700), clock(5)
+    ('1:15', '1:01:40', '0:05')
     """
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return str(timedelta(seconds=int(seconds))).removeprefix("0:").removeprefix("0")

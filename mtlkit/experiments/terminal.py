@@ -63,9 +63,8 @@ def render_table(table: Table, width: int = _WIDE) -> Any:
         metrics = [column for column in shown if column.kind in ("metric", "time")]
         shown.remove(metrics[-1] if metrics else shown[-1])
         dropped += 1
-    if sum(max(_least(c, cells[c.key]), len(_head(c))) + _GAP for c in shown) <= room:
-        widths = {c.key: max(_least(c, cells[c.key]), len(_head(c))) for c in shown}
-    else:
+    widths = {c.key: max(_least(c, cells[c.key]), len(_head(c))) for c in shown}
+    if sum(widths.values()) + _GAP * len(shown) > room:  # heads are folded
         widths = {c.key: _least(c, cells[c.key]) for c in shown}
     made = RichTable(box=None, pad_edge=False, header_style="bold")
     made.add_column("method", width=first, overflow="fold")
@@ -91,15 +90,16 @@ def winners_table(
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    from mtlkit.experiments.tuning.ledger import best_of
+
     table = RichTable(box=None, pad_edge=False, header_style="bold")
     for name in ("method", "trials", "improvement", "seconds", "best"):
         right = name in ("trials", "improvement", "seconds")
         table.add_column(name, justify="right" if right else "left", no_wrap=right, overflow="fold")
     for label, known in trials.items():
         ended = [trial for trial in known if trial.state != "running"]
-        done = [trial for trial in ended if trial.state == "done" and trial.value is not None]
         failed = sum(trial.state == "failed" for trial in ended)
-        best = max(done, key=lambda trial: (trial.value or 0.0, -trial.index), default=None)
+        best = best_of(ended)
         table.add_row(
             label,
             Text(f"{len(ended)}/{count}" + (f", {failed} failed" if failed else "")),

@@ -1,4 +1,4 @@
-"""How long a step takes with each method, as a multiple of the reference's.
+"""Single steps before the trainings: whether one works, and how long it takes with each method.
 
 All methods take turns on the same batches in one process, in another order in every round, so that other
 load on the machine slows all of them alike. A ratio is the median over rounds of a method's time divided
@@ -7,20 +7,29 @@ by the reference's in the same round; where its interval is wide, there is none.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.utils import send_to_device
-from torch import nn
 
-from mtlkit.errors import MtlkitError
-from mtlkit.experiments.jobs import Job, load_data, network_change, write_json
+from mtlkit.errors import ConfigError, MtlkitError
+from mtlkit.experiments.jobs import (
+    Job,
+    describe_error,
+    load_data,
+    network_change,
+    use_threads,
+    write_json,
+)
 from mtlkit.tasks import Task
+from mtlkit.training.accelerators import check_trackers
 from mtlkit.training.experiment import build_model, make_optimizer
 from mtlkit.training.loaders import Batch
 
@@ -31,6 +40,49 @@ _WIDEST = 0.2
 """Largest half-width of a ratio's 95 % interval, as a fraction of the ratio."""
 
 
+def check_first_step(jobs: Sequence[Job], *, elsewhere: bool = False) -> None:
+    """Take one step of the plain sum on one batch, as the first of these jobs would.
+
+    Errors of single methods are not looked for: they cost that method's runs and no others.
+
+    Args:
+        jobs: that wait; none is nothing to check.
+        elsewhere: whether they run on other machines, whose devices are not here.
+
+    Raises:
+        ConfigError: where network, data and device do not fit together.
+    """
+    if not jobs:
+        return
+    train = {**jobs[0].train, "method": "sum"}
+    job = replace(jobs[0], train=train, task=None, extra_capacity=None)
+    config = job.config()
+    check_trackers(config.log_with)
+    dataset = load_data(config)
+    batches: dict[int, list[Batch]] = {}
+    devices = range(torch.cuda.device_count())  # the random numbers of each are kept
+    with torch.random.fork_rng(devices):
+        try:
+            _stepper(job, _find_device("cpu" if elsewhere else job.device), batches, 1)(0)
+        except MtlkitError:
+            raise
+        except (Exception, SystemExit) as error:
+            network = config.architecture or getattr(dataset, "default_architecture", "")
+            shapes = [_shapes(batch.inputs) for batch in batches.get(config.batch_size, [])]
+            seen = f"a batch has the inputs {shapes[0]}" if shapes else "no batch was read"
+            raise ConfigError(
+                f"nothing was started, because the first step fails: {describe_error(error)} "
+                f"(data {config.data}, network {network}, device {job.device}; {seen})"
+            ) from error
+
+
+def _shapes(inputs: Any) -> str:
+    if isinstance(inputs, torch.Tensor):
+        return str(tuple(inputs.shape))
+    items = inputs.items() if isinstance(inputs, dict) else enumerate(inputs)
+    return ", ".join(f"{name}: {_shapes(value)}" for name, value in items)
+
+
 def known_or_timed(
     path: Path,
     jobs: Mapping[str, Job],
@@ -38,42 +90,23 @@ def known_or_timed(
     rounds: int,
     report: Callable[[str], None],
 ) -> dict[str, float]:
-    """Return ratios from ``timing.json``, or measure those that are missing.
+    """Return the ratios in the file ``path`` by label, and measure those that are missing.
 
-    Args:
-        path: the file.
-        jobs: one job per label.
-        reference: label that has the ratio 1; without one, nothing is timed.
-        rounds: timed steps per method; 0 for none.
-        report: called with what is going on.
+    The reference has the ratio 1; without one, or with no rounds, nothing is timed.
     """
     if reference is None:
         return {}
     known = _known_ratios(path, reference)
     missing = [label for label in jobs if label not in known]
-    if rounds == 0 or not missing:
-        return _reliable(known)
-    chosen = {label: jobs[label] for label in dict.fromkeys([reference, *missing])}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(next(iter(chosen.values())).threads)
-    try:
-        found = time_steps(
-            chosen,
-            reference,
-            rounds,
-            lambda done, total: report(f"timing {len(chosen)} methods: round {done} of {total}"),
-        )
-    except MtlkitError:
-        found = {}  # the error will show up in the runs themselves
-    finally:
-        torch.set_num_threads(threads)
-    known = {**dict.fromkeys(missing), **found, **known}  # None: not reliable, and not tried again
-    write_json(path, {"rounds": rounds, "reference": reference, "ratios": known})
-    return _reliable(known)
-
-
-def _reliable(ratios: Mapping[str, float | None]) -> dict[str, float]:
-    return {label: ratio for label, ratio in ratios.items() if ratio is not None}
+    if rounds and missing:
+        chosen = {label: jobs[label] for label in dict.fromkeys([reference, *missing])}
+        found: dict[str, float] = {}
+        # an error will show up in the runs themselves
+        with contextlib.suppress(MtlkitError), use_threads(chosen[reference].threads):
+            found = time_steps(chosen, reference, rounds, report)
+        known = {**dict.fromkeys(missing), **found, **known}  # None: not reliable, and not tried again
+        write_json(path, {"rounds": rounds, "reference": reference, "ratios": known})
+    return {label: ratio for label, ratio in known.items() if ratio is not None}
 
 
 def _known_ratios(path: Path, reference: str) -> dict[str, float | None]:
@@ -90,10 +123,7 @@ def _known_ratios(path: Path, reference: str) -> dict[str, float | None]:
 
 
 def time_steps(
-    jobs: Mapping[str, Job],
-    reference: str,
-    rounds: int,
-    report: Callable[[int, int], None] | None = None,
+    jobs: Mapping[str, Job], reference: str, rounds: int, report: Callable[[str], None] | None = None
 ) -> dict[str, float]:
     """Return the step time of each method divided by the reference's.
 
@@ -102,10 +132,9 @@ def time_steps(
     times = measure_steps(jobs, rounds, report)
     if reference not in times:
         return {}
-    base = times[reference]
     found = {reference: 1.0}
     for label, own in times.items():
-        ratios = sorted(a / b for a, b in zip(own, base, strict=True))
+        ratios = sorted(a / b for a, b in zip(own, times[reference], strict=True))
         middle = statistics.median(ratios)
         if label == reference or _half_width(ratios) <= _WIDEST * middle:
             found[label] = middle
@@ -123,52 +152,56 @@ def _half_width(ordered: Sequence[float]) -> float:
 
 
 def measure_steps(
-    jobs: Mapping[str, Job], rounds: int, report: Callable[[int, int], None] | None = None
+    jobs: Mapping[str, Job], rounds: int, report: Callable[[str], None] | None = None
 ) -> dict[str, list[float]]:
     """Return the seconds of ``rounds`` steps of each method; one whose step raises is left out."""
-    steppers: dict[str, Callable[[Batch], None]] = {}
+    device = _find_device(next(iter(jobs.values())).device)
     batches: dict[int, list[Batch]] = {}
-    sizes: dict[str, int] = {}
-    device = find_device(next(iter(jobs.values())).device)
+    steppers: dict[str, Callable[[int], None]] = {}
     for label, job in jobs.items():
-        config = job.config()
-        dataset = load_data(config)
-        try:
-            model, tasks, _ = build_model(config, dataset=dataset, change=network_change(job))
-            model.to(device).train()
-            steppers[label] = make_stepper(model, tasks, make_optimizer(config, model))
-        except (Exception, SystemExit):  # the error will show up in its own run
-            continue
-        sizes[label] = config.batch_size
-        if config.batch_size not in batches:
-            loader = dataset.loader("train", config.batch_size, seed=config.seed)
-            batches[config.batch_size] = first_batches(loader, 4, tasks, device)
+        with contextlib.suppress(Exception, SystemExit):  # the error will show up in its own run
+            steppers[label] = _stepper(job, device, batches, 4)
     times: dict[str, list[float]] = {label: [] for label in steppers}
     for number in range(_WARM_UP + rounds):
         order = list(steppers)
         for label in order if number % 2 else reversed(order):
-            batch = batches[sizes[label]][number % len(batches[sizes[label]])]
             _wait(device)
             begun = time.perf_counter()
             try:
-                steppers[label](batch)
+                steppers[label](number)
             except (Exception, SystemExit):
                 del steppers[label], times[label]
                 continue
             _wait(device)
             times[label].append(time.perf_counter() - begun)
         if report is not None:
-            report(number + 1, _WARM_UP + rounds)
+            report(f"timing {len(jobs)} methods: round {number + 1} of {_WARM_UP + rounds}")
     return {label: own[_WARM_UP:] for label, own in times.items()}
 
 
-def make_stepper(model: nn.Module, tasks: Sequence[Task], optimizer: Any) -> Callable[[Batch], None]:
-    """Return a function that takes one training step on a batch."""
+def _stepper(
+    job: Job, device: torch.device, batches: dict[int, list[Batch]], most: int
+) -> Callable[[int], None]:
+    """Return a function that takes a job's training step on one of its first batches.
+
+    ``batches`` keeps those by size, so that all methods see the same.
+    """
+    config = job.config()
+    dataset = load_data(config)
+    model, tasks, _ = build_model(config, dataset=dataset, change=network_change(job))
+    model.to(device).train()
+    optimizer = make_optimizer(config, model)
+    if config.batch_size not in batches:
+        loader = dataset.loader("train", config.batch_size, seed=config.seed)
+        batches[config.batch_size] = _first_batches(loader, most, tasks, device)
+    own = batches[config.batch_size]
+    if not own:
+        raise ConfigError(f"no training sample of {config.data} has a label")
     method: Any = model.method
     auxiliary: Any = getattr(model, "auxiliary_loss", None)
 
-    def step(batch: Batch) -> None:
-        inputs, targets, labels = batch
+    def step(number: int) -> None:
+        inputs, targets, labels = own[number % len(own)]
         predictions = model(inputs)
         losses = {
             t.name: t.measure(predictions[t.name], targets[t.name], labels[t.name])[0] for t in tasks
@@ -182,25 +215,20 @@ def make_stepper(model: nn.Module, tasks: Sequence[Task], optimizer: Any) -> Cal
     return step
 
 
-def first_batches(loader: Any, number: int, tasks: Sequence[Task], device: torch.device) -> list[Batch]:
+def _first_batches(loader: Any, most: int, tasks: Sequence[Task], device: torch.device) -> list[Batch]:
     """Return the first batches that have labels, on the device."""
     found: list[Batch] = []
     for place, (inputs, targets) in enumerate(loader):
-        batch = read_batch(inputs, targets, tasks)
-        if any(count.number > 0 for count in batch.labels.values()):
-            found.append(send_to_device(batch, device))
-        if len(found) == number or place == _MOST_BATCHES:
+        own = {task.name: targets.get(task.name) for task in tasks}
+        counts = {task.name: task.count_labels(own[task.name]) for task in tasks}
+        if any(count.number > 0 for count in counts.values()):
+            found.append(send_to_device(Batch(inputs, own, counts), device))
+        if len(found) == most or place == _MOST_BATCHES:
             break
     return found
 
 
-def read_batch(inputs: Any, targets: Any, tasks: Sequence[Task]) -> Batch:
-    """Return a batch with its labels counted as the Trainer does."""
-    own = {task.name: targets.get(task.name) for task in tasks}
-    return Batch(inputs, own, {task.name: task.count_labels(own[task.name]) for task in tasks})
-
-
-def find_device(wanted: str) -> torch.device:
+def _find_device(wanted: str) -> torch.device:
     """Return the device of this name; ``auto`` is the accelerator if there is one."""
     if wanted == "auto":
         found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None

@@ -16,15 +16,13 @@ class RLW(GradientAggregator):
 
     .. math:: w = \operatorname{softmax}(\tilde w), \qquad \tilde w_k \sim N(0, 1)
 
-    ========================= ==============================================================
-    ``dist``                  weights
-    ========================= ==============================================================
-    ``normal``                softmax of standard normal numbers
-    ``uniform``               softmax of uniform numbers of [0, 1)
-    ``dirichlet``             uniform on the simplex
-    ``bernoulli``             each 0 or 1 with equal chance, not all 0
-    ``constrained_bernoulli`` one task, chosen at random, has weight 1
-    ========================= ==============================================================
+    The distributions ``dist``:
+
+    - ``normal``: softmax of standard normal numbers
+    - ``uniform``: softmax of uniform numbers of [0, 1)
+    - ``dirichlet``: uniform on the simplex
+    - ``bernoulli``: each 0 or 1 with equal chance, not all 0
+    - ``constrained_bernoulli``: one task, chosen at random, has weight 1
 
     The weights are drawn for the tasks that are present. Every process draws the same weights.
 

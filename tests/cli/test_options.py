@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from mtlkit.cli import main
+from mtlkit.cli import COMMANDS, main
 from mtlkit.cli.schema import settings_of
 
 
@@ -23,11 +23,24 @@ def test_every_setting_but_mappings_is_an_option_with_its_meaning(command, capsy
     for name, field in settings_of(command).model_fields.items():
         if name in ("launcher_options", "small", "sources", "single_task_row"):
             continue
-        flag = "--plugin " if name == "plugins" else f"--{name.replace('_', '-')} "
-        assert flag in shown, name
+        flag = "--plugin" if name == "plugins" else f"--{name.replace('_', '-')}"
+        assert re.search(rf"{flag}[ ,]", shown), name
         assert (field.description or "")[:30].replace("`", "") in shown, name
     assert "[default: 64]" in shown
-    assert "--compile --no-compile" in shown
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_narrow_terminal_cuts_no_option(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert call(command, "--help") == 0
+    assert "…" not in capsys.readouterr().out
+
+
+def test_a_switch_of_a_file_can_be_turned_off_and_a_default_too(tmp_path, capsys):
+    (tmp_path / "c.yaml").write_text("data: multidigits\nmethods: sum\nnormalize: true\nseeds: 1\n")
+    settings = ["-c", tmp_path / "c.yaml", "-o", tmp_path / "out", "--dry-run", "--steps", 1]
+    assert call("compare", *settings, "--no-normalize", "--no-single-task") == 0
+    assert "0 of 1 trainings are done" in capsys.readouterr().out
 
 
 def test_the_schema_is_printed(capsys):

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import mtlkit
-from mtlkit.cli.sources import built_in
+from mtlkit.config.registry import methods
 
 PAGES = Path(__file__).parents[2] / "docs" / "api"
 _DIRECTIVE = re.compile(r"^\.\. (?:auto|py:)(\w+):: (\S+)", re.MULTILINE)
@@ -19,8 +19,10 @@ _DIRECTIVE = re.compile(r"^\.\. (?:auto|py:)(\w+):: (\S+)", re.MULTILINE)
 
 def documented() -> dict[str, Any]:
     """Objects by their names on the pages; modules and methods with pages of their own included."""
-    found = {source.path: _resolve(source.path) for source in built_in()[0].values()}
-    text = "\n".join(page.read_text() for page in sorted(PAGES.glob("*.md")))
+    own = [methods.get(name) for name in methods.names() if name not in methods.aliases()]
+    found = {f"{method.__module__}.{method.__qualname__}": method for method in own}
+    text = "
+".join(page.read_text() for page in sorted(PAGES.glob("*.md")))
     for kind, name in _DIRECTIVE.findall(text):
         if kind == "module":
             module = importlib.import_module(name)

@@ -52,7 +52,7 @@ def make(**changes) -> CompareConfig:
 
 
 def tables(folder) -> str:
-    """All figures of a comparison, at full precision."""
+    """All values of a comparison, at full precision."""
     return (Path(folder) / "table.csv").read_text()
 
 

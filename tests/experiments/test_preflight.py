@@ -1,4 +1,4 @@
-"""What does not fit is told before the first run, and nothing is written."""
+"""What does not fit raises before the first run, and nothing is written."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from mtlkit.errors import ConfigError
 from mtlkit.experiments.compare import run_comparison as compare
 from mtlkit.experiments.compare_config import CompareConfig
-from mtlkit.experiments.preflight import check_first_step
+from mtlkit.experiments.timing import check_first_step
 
 DATA = "multidigits(train=40, val=20, test=20)"
 
@@ -16,7 +16,7 @@ def make(**changes) -> CompareConfig:
     return CompareConfig.make({**common, "timing": 0, "jobs": 1, "single_task": False, **changes})
 
 
-def test_a_network_that_does_not_fit_the_data_is_told_before_anything_is_written(tmp_path):
+def test_a_network_that_does_not_fit_the_data_raises_before_anything_is_written(tmp_path):
     wrong = make(architecture="hard_sharing(backbone=mlp(8, inputs=5))")
     before = torch.random.get_rng_state()
     with pytest.raises(
@@ -36,7 +36,7 @@ def test_a_network_that_does_not_fit_the_data_is_told_before_anything_is_written
         ({"log_with": ["tensorbord"]}, "did you mean 'tensorboard'"),
     ],
 )
-def test_a_wrong_device_optimizer_or_network_is_told_at_once(tmp_path, changes, message):
+def test_a_wrong_device_optimizer_or_network_raises_at_once(tmp_path, changes, message):
     with pytest.raises(Exception, match=message):
         compare(make(**changes), tmp_path / "out", progress=False)
     assert not (tmp_path / "out").exists()
@@ -86,7 +86,7 @@ class Exits(HardSharing):
 """
 
 
-def test_a_plugin_that_exits_in_the_first_step_is_told_before_anything_is_written(tmp_path):
+def test_a_plugin_that_exits_in_the_first_step_raises_before_anything_is_written(tmp_path):
     (tmp_path / "exits_first.py").write_text(EXITS.replace('"exits"', '"exits_first"'))
     network = "exits_first(backbone=mlp(8, inputs=484))"
     config = make(architecture=network, plugins=[str(tmp_path / "exits_first.py")])

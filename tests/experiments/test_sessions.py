@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mtlkit.experiments.sessions import Session
+from mtlkit.experiments.jobs import Session
 
 
 def log(folder, *rows):

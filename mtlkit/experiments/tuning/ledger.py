@@ -3,32 +3,46 @@
 Each method is a study of its own. A trial is drawn under one lock for all processes, so that no method
 gets more than the counted number. A trial whose process died is taken over with the same values, and
 training resumes from its checkpoint. The system releases the locks of a process that is killed.
+
+Optuna's samplers are seeded anew for every trial. The seed depends on the trial's index alone, not on
+the process that draws it. So a search that was killed resumes as if it had not been, and the methods'
+first trials have the same learning rates.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
+import numpy as np
 from filelock import FileLock, Timeout
 
-from mtlkit.experiments.tuning.samplers import (  # raises if Optuna is missing
-    distributions,
-    sampler_for,
-)
-from mtlkit.experiments.tuning.spaces import MethodSpace
+from mtlkit.config.search import Choice, LogUniform
+from mtlkit.errors import MissingExtraError
+from mtlkit.experiments.tuning.spaces import Axis, MethodSpace
 
-# isort: split
-import optuna
+try:
+    import optuna
+except ImportError:
+    raise MissingExtraError("optuna", "tune", "mtlkit tune") from None
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler, TPESampler
 from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import FrozenTrial, TrialState
 
+optuna.logging.set_verbosity(optuna.logging.WARNING)
 JOURNAL = "journal.log"
+GRID_POINTS = 5
+"""Points of a range in a grid."""
 
 
 @dataclass(frozen=True)
@@ -54,25 +68,23 @@ class Trial:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
+def best_of(trials: Sequence[Trial]) -> Trial | None:
+    """Return the best trial that ended well, the first of equals; None where there is none."""
+    done = [trial for trial in trials if trial.state == "done" and trial.value is not None]
+    return max(done, key=lambda trial: (trial.value or 0.0, -trial.index), default=None)
+
+
 class Ledger:
     """All trials of a folder; several processes may have one each.
 
-    Args:
-        folder: of the search.
-        spaces: by label.
-        trials: for every method.
-        sampler: ``tpe``, ``random`` or ``grid``.
-        seed: of the drawing.
+    Every method gets ``trials`` of them, drawn from its space by ``tpe``, ``random`` or ``grid``.
     """
 
     def __init__(
         self, folder: Path, spaces: Mapping[str, MethodSpace], trials: int, sampler: str, seed: int
     ) -> None:
-        self.folder = folder
-        self.spaces = dict(spaces)
-        self.trials = trials
-        self.sampler = sampler
-        self.seed = seed
+        self.folder, self.spaces = folder, dict(spaces)
+        self.trials, self.sampler, self.seed = trials, sampler, seed
         self._workers = folder / "workers"
         self._workers.mkdir(parents=True, exist_ok=True)
         self._name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -199,11 +211,66 @@ def _read(label: str, frozen: FrozenTrial) -> Trial:
     if frozen.state.is_finished():
         state = "failed" if facts.get("error") or frozen.value is None else "done"
         state = "pruned" if facts.get("pruned") else state
-    point = {name: _rounded(value) for name, value in frozen.params.items()}
+    point = {  # four digits are enough for a setting, and readable
+        name: float(f"{value:.4g}") if isinstance(value, float) else value
+        for name, value in frozen.params.items()
+    }
     index = int(frozen.user_attrs["index"])
     return Trial(label, index, point, frozen.number, state, frozen.value, facts)
 
 
-def _rounded(value: Any) -> Any:
-    """Round to four digits: enough for a setting, and readable."""
-    return float(f"{value:.4g}") if isinstance(value, float) else value
+def distributions(space: MethodSpace) -> dict[str, BaseDistribution]:
+    """Return the space as Optuna wants it."""
+    return {name: _distribution(axis) for name, axis in space.axes.items()}
+
+
+def _distribution(axis: Axis) -> BaseDistribution:
+    if isinstance(axis, Choice):
+        return CategoricalDistribution(axis.values)
+    return FloatDistribution(axis.low, axis.high, log=isinstance(axis, LogUniform))
+
+
+def grid_of(space: MethodSpace) -> list[dict[str, Any]]:
+    """Return all points of the grid, the first axis slowest.
+
+    Loss weights have none, and are drawn: a few points for each task make thousands together.
+    """
+    gridded = {name: axis for name, axis in space.axes.items() if not space.is_weight(name)}
+    values = [axis.grid(GRID_POINTS) for axis in gridded.values()]
+    return [dict(zip(gridded, row, strict=True)) for row in itertools.product(*values)]
+
+
+def sampler_for(kind: str, space: MethodSpace, index: int, seed: int, trials: int) -> BaseSampler:
+    """Return the sampler of one trial.
+
+    The first trial of ``tpe`` and ``random`` is the point that the configuration and the methods'
+    defaults give. A grid is visited in an order that is drawn once.
+    """
+    drawn = crc32(f"{seed}/{index}".encode())
+    if kind == "grid":
+        points = grid_of(space)
+        order = np.random.default_rng(seed).permutation(len(points))  # a part is spread over the grid
+        return _at(points[order[index % len(points)]], space, drawn)
+    if index == 0:
+        return _at(space.defaults, space, drawn)
+    if kind == "random":
+        return RandomSampler(seed=drawn)
+    return TPESampler(seed=drawn, n_startup_trials=max(3, min(10, trials // 3)))
+
+
+def _at(point: Mapping[str, Any], space: MethodSpace, seed: int) -> BaseSampler:
+    """Return a sampler of one point; values that are missing or outside of the space are drawn."""
+    fixed = {
+        name: point[name]
+        for name, axis in space.axes.items()
+        if name in point and _contains(axis, point[name])
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        return PartialFixedSampler(fixed, RandomSampler(seed=seed))
+
+
+def _contains(axis: Axis, value: Any) -> bool:
+    if isinstance(axis, Choice):
+        return value in axis.values
+    return isinstance(value, int | float) and axis.low <= value <= axis.high

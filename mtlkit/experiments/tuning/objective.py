@@ -1,7 +1,7 @@
 """What a trial is judged by: validation metrics, relative to one plain run, the same for every method.
 
-The sum of raw validation losses would follow the task with the largest unit. A relative gain has no
-unit: for each metric the difference to the reference run, divided by the mean of both magnitudes. It is
+The sum of the validation losses would follow the task with the largest loss. A relative gain has no
+scale: for each metric the difference to the reference run, divided by the mean of both magnitudes. It is
 near the relative change while that is small, and never beyond 200 % either way, so that one metric near
 zero cannot outweigh all others.
 """

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
 from filelock import FileLock
 
-from mtlkit.config.files import write_text
 from mtlkit.config.logs import plain_values
-from mtlkit.config.search import Choice, FeatureShare
-from mtlkit.errors import ConfigError, unknown_name
+from mtlkit.config.search import Choice
+from mtlkit.config.yaml_files import write_yaml
+from mtlkit.errors import ConfigError
+from mtlkit.experiments.compare import load_tasks
 from mtlkit.experiments.entries import Entry
 from mtlkit.experiments.jobs import Job, write_json
-from mtlkit.experiments.launchers import threads_per_job
+from mtlkit.experiments.launchers import threads_of
 from mtlkit.experiments.tuning.config import TuneConfig
-from mtlkit.experiments.tuning.ledger import Trial
-from mtlkit.experiments.tuning.samplers import grid_of
+from mtlkit.experiments.tuning.ledger import Trial, grid_of
 from mtlkit.experiments.tuning.spaces import MethodSpace, make_space
 from mtlkit.experiments.tuning.winners import hold_out_test
 from mtlkit.report.results import TaskRecord, run_folder
-from mtlkit.tasks import Task
 from mtlkit.training.config import TrainConfig
 
 CONFIG = "tune.yaml"
@@ -55,85 +54,58 @@ class Plan:
     @classmethod
     def make(cls, config: TuneConfig, folder: Path) -> Plan:
         """Make the plan of these settings; the data set is loaded for its tasks."""
-        from mtlkit.data import load_dataset
-
-        dataset = load_dataset(config.data, data_dir=config.data_dir, seed=config.seed)
-        tasks = [Task.of(task) for task in dataset.tasks]
+        dataset, tasks = load_tasks(config, config.seed)
         names = tuple(task.name for task in tasks)
-        for name in config.improvement_over or ():
-            if name not in names:
-                raise unknown_name("task in improvement_over", name, names)
         entries = {entry.label: entry for entry in config.entries}
         spaces = {}
         for label, entry in entries.items():
             train = {**config.train, **entry.settings}
-            features = _features(entry, train, config, dataset)
+            features = partial(_rotated, entry, train, config.seed, dataset)
             spaces[label] = make_space(entry.method, config.searched, train, names, features)
-        largest = (
-            max(len(grid_of(space)) for space in spaces.values()) if config.sampler == "grid" else 0
-        )
+        sizes = [len(grid_of(space)) for space in spaces.values()] if config.sampler == "grid" else [0]
         over = config.improvement_over or names
-        records = [
-            TaskRecord(task.name, dict(task.higher_is_better), task.compared)
-            for task in tasks
-            if task.name in over
-        ]
-        threads = _threads(folder, config)
-        return cls(config, folder, records, entries, spaces, config.trials_for(largest), threads)
+        records = [task for task in tasks if task.name in over]
+        threads = threads_of(folder / HEADER, config)
+        return cls(config, folder, records, entries, spaces, config.trials_for(max(sizes)), threads)
 
     def write(self) -> None:
         """Note what is searched; another search in the folder is refused."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / HEADER
         with FileLock(self.folder / "study.lock"):
-            old: dict[str, Any] = {}
-            if path.is_file():
-                old = json.loads(path.read_text(encoding="utf-8"))
-            identity = self._identity()
-            for key, value in identity.items():
-                before = old.get("identity", {}).get(key, value)
-                if key == "methods":  # methods may be added; older folders lack some of their keys
-                    before = {k: {**value.get(k, {}), **known} for k, known in before.items()}
-                    before = {**value, **before}
-                    value = {**before, **value}
-                if before != value:
-                    raise ConfigError(
-                        f"{self.folder} holds another search ({key} was {_shown(before, value)}); "
-                        "choose another output folder, or delete this one"
-                    )
-                identity[key] = value
-            write_json(path, {"identity": identity, "threads": self.threads})
+            text = path.read_text(encoding="utf-8") if path.is_file() else "{}"
+            old, now = json.loads(text).get("identity", {}), self._identity()
+            # methods may be added, and older folders lack some keys
+            changed = [key for key in now if key in old and old[key] != now[key]]
+            if changed:
+                changes = [f"{key} was {old[key]!r}, now {now[key]!r}" for key in changed]
+                raise ConfigError(
+                    f"{self.folder} holds another search ({'; '.join(changes)}); "
+                    "choose another output folder, or delete this one"
+                )
+            write_json(path, {"identity": {**old, **now}, "threads": self.threads})
             given = {k: v for k, v in self.config.settings.items() if k != "space"}
             if self.config.space is not None:
                 given["space"] = {
                     key: list(search.values) if isinstance(search, Choice) else str(search)
                     for key, search in self.config.space.items()
                 }
-            text = yaml.safe_dump(plain_values(given), sort_keys=False, allow_unicode=True)
-            write_text(self.folder / CONFIG, text)
+            write_yaml(self.folder / CONFIG, given)
 
     def _identity(self) -> dict[str, Any]:
         """Return what must not change when a search is resumed; the number of trials may."""
-        config = self.config
-        methods = {
-            label: {
-                "method": self.entries[label].method,
-                "settings": self.entries[label].settings,
-                "extra_capacity": self.entries[label].extra_capacity,
-                "space": {name: str(axis) for name, axis in space.axes.items()},
+        keys = ("seed", "trial_seeds", "sampler", "improvement_over", "prune")
+        identity = {key: getattr(self.config, key) for key in keys}
+        identity |= {f"train.{key}": value for key, value in self.config.train.items()}
+        for label, entry in self.entries.items():
+            space = {name: str(axis) for name, axis in self.spaces[label].axes.items()}
+            identity |= {
+                f"{label}.method": entry.method,
+                f"{label}.settings": entry.settings,
+                f"{label}.extra_capacity": entry.extra_capacity,
+                f"{label}.space": space,
             }
-            for label, space in self.spaces.items()
-        }
-        identity = {
-            "train": config.train,
-            "seed": config.seed,
-            "trial_seeds": config.trial_seeds,
-            "sampler": config.sampler,
-            "improvement_over": config.improvement_over,
-            "prune": config.prune,
-            "methods": methods,
-        }
-        plain: dict[str, Any] = json.loads(json.dumps(plain_values(identity)))
+        plain: dict[str, Any] = plain_values(identity)
         return plain
 
     @property
@@ -171,38 +143,11 @@ class Plan:
         )
 
 
-def _features(entry: Entry, train: dict[str, Any], config: TuneConfig, dataset: Any) -> int | None:
-    """Return the size of the rotated axis, if a fraction of it is searched."""
-    from mtlkit.config.registry import methods
+def _rotated(entry: Entry, train: dict[str, Any], seed: int, dataset: Any) -> int:
+    """Return the size of the axis that a method rotates in the network of these settings."""
     from mtlkit.training.experiment import build_model
 
-    searched: list[Any] = []
-    for part in methods.expand(entry.method):
-        declared = dict(getattr(methods.get(part.name), "search_space", {}))
-        declared |= {
-            name.removeprefix(f"{part.name}."): search
-            for name, search in config.searched.items()
-            if name.startswith(f"{part.name}.")
-        }
-        searched += [search for option, search in declared.items() if option not in part.options]
-    if not any(isinstance(search, FeatureShare) for search in searched):
-        return None
-    settings = TrainConfig.make({**train, "method": entry.method, "seed": config.seed}, entry.label)
+    settings = TrainConfig.make({**train, "method": entry.method, "seed": seed}, entry.label)
     model: Any = build_model(settings, dataset=dataset)[0]
     size: int = model.method.rotations.shape[-1]
     return size
-
-
-def _threads(folder: Path, config: TuneConfig) -> int:
-    """Return the threads per trial, as in the search's first call: they change the order of sums."""
-    try:
-        return int(json.loads((folder / HEADER).read_text(encoding="utf-8"))["threads"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return threads_per_job(config.jobs, config.device)
-
-
-def _shown(before: Any, now: Any) -> str:
-    if not isinstance(before, dict) or not isinstance(now, dict):
-        return f"{before!r}, now {now!r}"
-    changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-    return "; ".join(f"{key}: {before.get(key)!r}, now {now.get(key)!r}" for key in changed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,7 +104,7 @@ def make_space(
     given: Mapping[str, Search],
     train: Mapping[str, Any],
     tasks: tuple[str, ...],
-    features: int | None,
+    features: Callable[[], int],
 ) -> MethodSpace:
     """Make the search space of a method.
 
@@ -114,7 +114,7 @@ def make_space(
             what the method declares.
         train: the training's settings.
         tasks: names.
-        features: size of the axis that is rotated, for shares of it; None where there is none.
+        features: returns the size of the axis that is rotated; called where a share of it is searched.
     """
     parts = tuple(methods.expand(method))
     axes: dict[str, Axis] = {}
@@ -151,11 +151,9 @@ def make_space(
     return MethodSpace(parts, axes, defaults, tasks, simplexes)
 
 
-def _axis(search: Search, name: str, features: int | None) -> Axis:
+def _axis(search: Search, name: str, features: Callable[[], int]) -> Axis:
     if isinstance(search, FeatureShare):
-        if features is None:
-            raise ConfigError(f"{name} is searched as a share of the features, and there are none")
-        return search.sizes(features)
+        return search.sizes(features())
     if isinstance(search, Simplex):
         raise ConfigError(f"{name} cannot be searched on the simplex")
     return search

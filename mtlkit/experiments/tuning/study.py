@@ -1,4 +1,4 @@
-"""The search itself: every method gets the same number of trials, judged on validation only."""
+"""The search: every method gets the same number of trials, judged on validation only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 
 from mtlkit.config.launching import refuse_launcher
 from mtlkit.config.logs import plain_values
-from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import UsageError
 from mtlkit.experiments.compare import Stopped
 from mtlkit.experiments.jobs import Job, Outcome
@@ -21,7 +20,7 @@ from mtlkit.experiments.launchers import choose_launcher, number_of_jobs
 from mtlkit.experiments.progress import Display
 from mtlkit.experiments.terminal import describe_trial, winners_table
 from mtlkit.experiments.tuning.config import TuneConfig
-from mtlkit.experiments.tuning.ledger import Ledger, Trial
+from mtlkit.experiments.tuning.ledger import Ledger, Trial, best_of
 from mtlkit.experiments.tuning.objective import WORST, improvement
 from mtlkit.experiments.tuning.page import write_page
 from mtlkit.experiments.tuning.plan import Plan
@@ -42,6 +41,13 @@ class Tuning:
         trials: all trials, by label.
         spaces: what was searched, by label.
         failed: labels of the methods none of whose trials ended well.
+
+    >>> import mtlkit, tempfile
+    >>> settings = {"data": "multidigits(train=64, val=32, test=32)", "methods": ["sum"], "jobs": 1}
+    >>> settings |= {"epochs": 1, "trials": 2, "tuned_sum": False}
+    >>> found = mtlkit.tune(settings, tempfile.mkdtemp(), progress=False)
+    >>> [trial.state for trial in found.trials["sum"]], found.failed
+    (['done', 'done'], [])
     """
 
     winners: Winners
@@ -80,10 +86,7 @@ def tune(
     [('sum', ['lr'])]
     """
     refuse_launcher("mtlkit tune")
-    if isinstance(config, str | os.PathLike):
-        config = TuneConfig.make(read_yaml(config), os.fspath(config))
-    elif not isinstance(config, TuneConfig):
-        config = TuneConfig.make(config)
+    config = TuneConfig.read(config)
     folder = Path(output)
     plan = Plan.make(config, folder)
     plan.write()
@@ -244,11 +247,10 @@ def _result(plan: Plan, ledger: Ledger) -> Tuning:
     trials = {label: ledger.of(label) for label in plan.spaces}
     best, failed = [], []
     for label, known in trials.items():
-        done = [trial for trial in known if trial.state == "done" and trial.value is not None]
-        if not done:
+        first = best_of(known)
+        if first is None:
             failed.append(label)
             continue
-        first = max(done, key=lambda trial: (trial.value or 0.0, -trial.index))
         entry, space = plan.entries[label], plan.spaces[label]
         base = {**plan.config.train, **entry.settings}
         settings = {**entry.settings, **space.settings(first.point, base)}

@@ -8,17 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from mtlkit.config.files import write_text
-from mtlkit.config.logs import plain_values
 from mtlkit.config.registry import option_names
 from mtlkit.config.spec import Part, format_spec, parse_spec
-from mtlkit.config.yaml_files import read_yaml
+from mtlkit.config.yaml_files import read_yaml, write_yaml
 from mtlkit.data.base import datasets
 from mtlkit.errors import ConfigError, unknown_name
 
 WINNERS = "winners.yaml"
+_PLAIN: dict[str, Any] = {"seed": int, "trial_seeds": int, "trials": int, "sampler": str}
 
 
 @dataclass(frozen=True)
@@ -77,27 +74,19 @@ class Winners:
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write ``winners.yaml``."""
-        content = {
-            "seed": self.seed,
-            "trial_seeds": self.trial_seeds,
-            "trials": self.trials,
-            "sampler": self.sampler,
-            "methods": [
-                {
-                    "label": winner.label,
-                    "method": winner.method,
-                    **winner.settings,
-                    "improvement": round(winner.value, 3),
-                    "trial": winner.trial,
-                }
-                for winner in self.best
-            ],
-            "cost": self.cost,
-            "shared": self.shared,
-        }
+        content: dict[str, Any] = {key: getattr(self, key) for key in _PLAIN}
+        content["methods"] = [
+            {
+                "label": winner.label,
+                "method": winner.method,
+                **winner.settings,
+                "improvement": round(winner.value, 3),
+                "trial": winner.trial,
+            }
+            for winner in self.best
+        ]
         path = Path(folder) / WINNERS
-        text = yaml.safe_dump(plain_values(content), sort_keys=False, allow_unicode=True)
-        write_text(path, text)
+        write_yaml(path, {**content, "cost": self.cost, "shared": self.shared})
         return path
 
     @classmethod
@@ -116,19 +105,10 @@ class Winners:
         try:
             best = []
             for item in content["methods"]:
-                known = ("label", "method", "improvement", "trial")
-                own = {key: value for key, value in item.items() if key not in known}
-                value, trial = float(item["improvement"]), int(item["trial"])
-                best.append(Winner(item["label"], item["method"], own, value, trial))
-            return cls(
-                shared=dict(content["shared"]),
-                seed=int(content["seed"]),
-                trials=int(content["trials"]),
-                sampler=str(content["sampler"]),
-                best=best,
-                cost=dict(content["cost"]),
-                trial_seeds=int(content.get("trial_seeds", 1)),
-            )
+                known = [item.pop(key) for key in ("label", "method", "improvement", "trial")]
+                best.append(Winner(known[0], known[1], item, float(known[2]), int(known[3])))
+            given = {key: kind(content[key]) for key, kind in _PLAIN.items() if key in content}
+            return cls(dict(content["shared"]), best=best, cost=dict(content["cost"]), **given)
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{path} is not what `mtlkit tune` writes: {error!r}") from None
 

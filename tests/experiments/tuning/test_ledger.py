@@ -12,7 +12,7 @@ from mtlkit.experiments.tuning.spaces import make_space
 TRAIN = {"lr": 1e-3, "method_lr": None}
 GIVEN = {"lr": LogUniform(1e-4, 1e-2)}
 METHODS = ("sum", "cagrad", "rotograd")
-SPACES = {name: make_space(name, GIVEN, TRAIN, ("a", "b"), 40) for name in METHODS}
+SPACES = {name: make_space(name, GIVEN, TRAIN, ("a", "b"), lambda: 40) for name in METHODS}
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_more_trials_can_be_asked_for_later_and_fewer_are_looked_at(tmp_path, op
 def test_loss_weights_are_drawn_where_the_rest_is_a_grid(tmp_path, open_ledger):
     given = {"lr": Choice(1e-3, 1e-2)}
     ledger = open_ledger(
-        tmp_path, 4, "grid", {"constant": make_space("constant", given, TRAIN, ("a", "b"), None)}
+        tmp_path, 4, "grid", {"constant": make_space("constant", given, TRAIN, ("a", "b"), lambda: 40)}
     )
     work(ledger)
     found = [trial.point for trial in ledger.of("constant")]
@@ -172,7 +172,7 @@ def test_loss_weights_are_drawn_where_the_rest_is_a_grid(tmp_path, open_ledger):
 
 
 def test_a_setting_that_was_tried_is_found_again(tmp_path, open_ledger):
-    spaces = {"sum": make_space("sum", {}, TRAIN, ("a", "b"), None)}
+    spaces = {"sum": make_space("sum", {}, TRAIN, ("a", "b"), lambda: 40)}
     ledger = open_ledger(tmp_path, 2, "grid", spaces)
     first = ledger.take()
     assert ledger.twin(first) is None

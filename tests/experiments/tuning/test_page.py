@@ -16,7 +16,7 @@ TASKS = ("a", "b")
 TRAIN = {"lr": 1e-3, "method_lr": None, "weight_decay": 0.0}
 GIVEN = {"lr": LogUniform(1e-4, 1e-2), "optimizer": Choice("sgd", "adam")}
 SPACES = {
-    label: make_space(method, GIVEN, TRAIN, TASKS, 40)
+    label: make_space(method, GIVEN, TRAIN, TASKS, lambda: 40)
     for label, method in {"sum": "sum", "tuned": "constant", "cagrad": "cagrad"}.items()
 }
 
@@ -29,7 +29,7 @@ def trial(label, index, value, state="done"):
 
 @pytest.fixture(scope="module")
 def charts(tmp_path_factory):
-    """The page's figures by title."""
+    """The page's charts by title."""
     trials = {
         label: [trial(label, 0, 1.0), trial(label, 1, 3.0), trial(label, 2, 9.0, "pruned"),
                 trial(label, 3, -200.0, "failed")]

@@ -20,7 +20,7 @@ from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import ConfigError, SpecError
 from mtlkit.experiments.compare_config import CompareConfig
 from mtlkit.experiments.tuning import TuneConfig
-from mtlkit.experiments.tuning.samplers import distributions, grid_of
+from mtlkit.experiments.tuning.ledger import distributions, grid_of
 from mtlkit.experiments.tuning.spaces import make_space
 
 TASKS = ("left", "right", "sum")
@@ -29,7 +29,7 @@ SEARCHED = [name for name in mtlkit.list_methods() if name not in methods.aliase
 
 
 def space_of(method, given=None, features=40, train=TRAIN):
-    return make_space(method, given or {}, train, TASKS, features)
+    return make_space(method, given or {}, train, TASKS, lambda: features)
 
 
 @pytest.mark.parametrize("name", SEARCHED)
@@ -149,16 +149,16 @@ def make(**settings):
 def test_the_papers_grids():
     config = make(preset="rotograd_paper")
     assert config.sampler == "grid"
-    rotograd = make_space("rotograd", config.searched, TRAIN, TASKS, 40)
+    rotograd = make_space("rotograd", config.searched, TRAIN, TASKS, lambda: 40)
     assert len(grid_of(rotograd)) == 4 * 5
     points = grid_of(rotograd)
     assert {point["rotate.size"] for point in points} == {10, 20, 30, None}
     assert {point[LR_RATIO] for point in points} == {0.05, 0.1, 0.5, 1.0, 2.0}
-    gradnorm = make_space("gradnorm", config.searched, TRAIN, TASKS, 40)
+    gradnorm = make_space("gradnorm", config.searched, TRAIN, TASKS, lambda: 40)
     assert {point["gradnorm.alpha"] for point in grid_of(gradnorm)} == {0, 0.5, 1, 2}
-    assert grid_of(make_space("sum", config.searched, TRAIN, TASKS, 40)) == [{}]
+    assert grid_of(make_space("sum", config.searched, TRAIN, TASKS, lambda: 40)) == [{}]
     assert config.trials_for(20) == 20
-    assert len(grid_of(make_space("constant", config.searched, TRAIN, TASKS, 40))) == 1
+    assert len(grid_of(make_space("constant", config.searched, TRAIN, TASKS, lambda: 40))) == 1
 
 
 def test_a_preset_can_be_changed():

@@ -118,8 +118,8 @@ def test_settings_may_be_read_from_the_file_that_the_search_wrote(whole):
 def test_another_search_in_the_folder_is_refused(whole):
     folder, _ = whole
     for changes, what in (
-        ({"epochs": 3}, "train was epochs: 2, now 3"),
-        ({"space": {"lr": "log(1e-3, 1e-2)"}}, "methods was sum"),
+        ({"epochs": 3}, "train.epochs was 2, now 3"),
+        ({"space": {"lr": "log(1e-3, 1e-2)"}}, "sum.space was"),
         ({"seed": 5}, "seed was 100000, now 5"),
     ):
         with pytest.raises(ConfigError, match=f"holds another search \\({what}"):
@@ -137,8 +137,9 @@ def test_another_extra_capacity_is_another_search_and_old_folders_do_not_name_it
         write(9)
     path = tmp_path / "tune.json"
     content = json.loads(path.read_text())
-    for method in content["identity"]["methods"].values():
-        del method["extra_capacity"]
+    content["identity"] = {
+        key: value for key, value in content["identity"].items() if not key.endswith("extra_capacity")
+    }
     path.write_text(json.dumps(content))
     write(9)
 
