@@ -193,6 +193,8 @@ def _volume(value: float, tasks: int) -> list[Cell]:
 def rank_section(comparison: Comparison) -> Section:
     """Draw ranks on every task's main metric, the single-task networks among them."""
     labels, seeds, tasks = comparison.labels, comparison.seeds, comparison.tasks
+    if len(labels) < 3 or len(tasks) < 2:
+        return Section("ranks", "", [])
     gains = np.full((len(labels), len(seeds), len(tasks)), np.nan)  # higher is better
     for place, label in enumerate(labels):
         for run in comparison.of(label):
@@ -200,7 +202,7 @@ def rank_section(comparison: Comparison) -> Section:
                 metrics = [run.metric(task.name, task.main_metric) for task in tasks]
                 gains[place, seeds.index(run.seed)] = _signs(comparison) * metrics
     ranking = rank_methods(labels, gains)
-    if len(ranking.labels) < 3 or len(tasks) < 2:
+    if len(ranking.labels) < 3:
         return Section("ranks", "", [])
     found = "differ" if ranking.p_value < LEVEL else "are not told apart"
     note = Note(
