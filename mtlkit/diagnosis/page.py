@@ -68,8 +68,8 @@ def _task_table(s: Summary) -> Listing:
         ]
         for k, task in enumerate(s.tasks)
     ]
-    losses = (Head("first loss", "low"), Head("last loss", "low"))
-    heads = ["task", "labeled samples", *losses, "gradient norm", "help from other tasks"]
+    heads: list[Head | str] = ["task", "labeled samples", Head("first loss", "low")]
+    heads += [Head("last loss", "low"), "gradient norm", "help from other tasks"]
     return Listing(heads, rows, name="task-table", sortable=len(rows) > 2)
 
 

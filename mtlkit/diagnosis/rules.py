@@ -19,8 +19,7 @@ from mtlkit.diagnosis.summary import ENOUGH_STEPS, Pair, Summary
 Kind = Literal["repair", "note"]
 Find = Callable[[Summary], str | None]
 
-NORM_RATIO = 10.0
-NORM_DRIFT = 5.0
+NORM_RATIO, NORM_DRIFT = 10.0, 5.0
 CONFLICT_SHARE, CONFLICT_COSINE, _LEAST_COSINE = 0.6, -0.1, -0.01
 CANCELED = -0.25
 HELP = 0.25
@@ -28,7 +27,6 @@ FEW_LABELS = 0.1
 LOSS_RISE = 0.02
 STANDARD_ERRORS = 3.0
 DEAD_SHARE = 0.1
-_FEW_NAMED, _MOST_NAMED = 3, 20
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def _conflicts(s: Summary, *, large: bool) -> str | None:
         f"{name_pair(s, p)} in {s.conflict_share[p]:.0%} of the steps, mean cosine {s.cosine[p]:+.2f}"
         for p in sorted(found, key=lambda p: s.cosine[p])
     )
-    return _some(f"{'lasting' if large else 'small'} conflicts: ", pieces, _MOST_NAMED)
+    return _some(f"{'lasting' if large else 'small'} conflicts: ", pieces, most=20)
 
 
 def name_pair(s: Summary, pair: Pair) -> str:
@@ -113,7 +111,7 @@ def name_pair(s: Summary, pair: Pair) -> str:
     return f"{s.tasks[pair[0]]} and {s.tasks[pair[1]]}"
 
 
-def _some(start: str, pieces: Iterable[str], most: int = _FEW_NAMED) -> str | None:
+def _some(start: str, pieces: Iterable[str], most: int = 3) -> str | None:
     """List the first pieces behind ``start``, and say how many there are besides; None without any."""
     listed = list(pieces)
     more = [f"and {len(listed) - most} more"] if len(listed) > most else []

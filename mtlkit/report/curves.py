@@ -118,7 +118,7 @@ def _metric(task: str, metric: str) -> Callable[[HistoryRow], float]:
 
 
 def _of_task(attribute: str, task: str) -> Callable[[Any], float]:
-    return lambda row: getattr(row, attribute).get(task, math.nan)  # type: ignore[no-any-return]
+    return lambda row: getattr(row, attribute).get(task, math.nan)
 
 
 def _history_chart(

@@ -315,21 +315,13 @@ def _read_run(record: Mapping[str, Any]) -> Run | None:
     label, seed = record.get("label"), record.get("seed")
     if not isinstance(label, str) or not isinstance(seed, int):
         return None
-    status = record.get("status", "done")
-    steps = record.get("steps")
-    return Run(
-        label=label,
-        seed=seed,
-        status=status if status in ("done", "failed", "running") else "failed",
-        metrics=metrics_of(record.get("metrics")),
-        method=str(record.get("method") or ""),
-        step_ratio=_optional(record.get("step_ratio")),
-        seconds=_optional(record.get("seconds")),
-        error=str(record.get("error") or ""),
-        steps=steps if isinstance(steps, int) else None,
-        kind=str(record.get("kind") or ""),
-        best_last=record.get("best_last"),
-    )
+    status, steps = record.get("status", "done"), record.get("steps")
+    run = Run(label, seed, status if status in ("done", "running") else "failed")
+    run.metrics, run.best_last = metrics_of(record.get("metrics")), record.get("best_last")
+    run.method, run.error, run.kind = (str(record.get(n) or "") for n in ("method", "error", "kind"))
+    run.step_ratio, run.seconds = _optional(record.get("step_ratio")), _optional(record.get("seconds"))
+    run.steps = steps if isinstance(steps, int) else None
+    return run
 
 
 def _finished_runs(path: Path, tasks: list[str]) -> list[Run]:

@@ -20,22 +20,16 @@ MOST_DECIMALS = 6
 
 @dataclass(frozen=True)
 class Cell:
-    """Median and deviation over seeds.
-
-    Attributes:
-        spread: over the runs that have a value.
-        test: the paper's one-sided test against the reference, where that makes sense.
-        claim: the difference to the reference, with a corrected interval and p-value; only of the
-            primary endpoint and the tasks' main metrics.
-        best: of the column.
-        fewer: over fewer seeds than the comparison has.
-    """
+    """Median and deviation over seeds."""
 
     spread: Spread
     test: TTest | None = None
+    """The paper's one-sided test against the reference."""
     claim: Interval | None = None
+    """Corrected difference to the reference, of the primary endpoint and the tasks' main metrics."""
     best: bool = False
     fewer: bool = False
+    """Whether it is over fewer seeds than the comparison has."""
 
     @property
     def dagger(self) -> bool:
@@ -121,10 +115,10 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
         role = "simple" if label in comparison.simple_labels else role
         ends = [run.status for run in comparison.of(label)]
         rows.append(Row(label, cells, role, ends.count("done"), ends.count("failed")))
-    columns = [_with_decimals(column, rows) for column in found.columns]
+    _mark_best(found.columns, rows)
     return Table(
-        columns,
-        _mark_best(columns, rows),
+        [_with_decimals(column, rows) for column in found.columns],
+        rows,
         reference,
         tuple(comparison.config.get("improvement_over") or ()),
         judge(comparison, found, claims),
@@ -159,24 +153,19 @@ def _with_decimals(column: Column, rows: list[Row]) -> Column:
     return replace(column, decimals=decimals)
 
 
-def _mark_best(columns: list[Column], rows: list[Row]) -> list[Row]:
-    cells = {row.label: dict(row.cells) for row in rows}
-    for column in columns:
-        if not column.is_tested:
-            continue
-        ranked = {
-            row.label: row.cells[column.key].spread.median * (1 if column.higher_is_better else -1)
+def _mark_best(columns: list[Column], rows: list[Row]) -> None:
+    """Mark the best median of each column that methods are compared by, unless it has only one."""
+    for column in (column for column in columns if column.is_tested):
+        sign = 1 if column.higher_is_better else -1
+        ranked = [
+            (sign * row.cells[column.key].spread.median, row)
             for row in rows
             if row.role not in ("baseline", "simple")
             and math.isfinite(row.cells[column.key].spread.median)
-        }
-        if len(ranked) < 2:
-            continue
-        top = max(ranked.values())
-        for label, value in ranked.items():
-            if value == top:
-                cells[label][column.key] = replace(cells[label][column.key], best=True)
-    return [Row(row.label, cells[row.label], row.role, row.done, row.failed) for row in rows]
+        ]
+        for value, row in ranked:
+            if value == max(value for value, _ in ranked) and len(ranked) > 1:
+                row.cells[column.key] = replace(row.cells[column.key], best=True)
 
 
 def format_number(value: float, decimals: int) -> str:
