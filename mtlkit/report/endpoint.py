@@ -94,7 +94,7 @@ class Endpoint:
         return f"{self.statistic}/{self.metric}" if self.metric else self.statistic
 
     def gain(self, metrics: Metrics, baseline: Metrics) -> float:
-        """Return the gain of one run over another, in hundredths of a log-ratio; higher is better.
+        """Give the gain of one run over another, in hundredths of a log-ratio; higher is better.
 
         >>> endpoint = Endpoint({"left": {"accuracy": True}})
         >>> round(endpoint.gain({"left": {"accuracy": 0.9}}, {"left": {"accuracy": 0.8}}), 1)

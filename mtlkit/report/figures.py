@@ -101,16 +101,16 @@ def collect_metrics(comparison: Comparison, *, all_metrics: bool = False) -> Met
     baseline's run of the same seed, or, without a baseline, statistics over tasks of a metric that all
     have; the field's Delta m; last the time of a step.
     """
-    made = _Collector(comparison)
-    made.add_metrics(all_metrics)
-    made.add_primary()
+    values: Values = {label: {} for label in (*comparison.labels, *comparison.simple_labels)}
+    columns = _metric_columns(comparison, all_metrics, values)
+    columns += _primary_column(comparison, values)
     if comparison.baseline in comparison.labels:
-        made.add_improvements()
+        columns += _improvement_columns(comparison, values)
     else:
-        made.add_statistics()
-    made.add_delta_m()
-    made.add_time()
-    return MetricTable(made.columns, made.values)
+        columns += _task_columns(comparison, values)
+    columns += _delta_m_column(comparison, values)
+    columns += _time_column(comparison, values)
+    return MetricTable(columns, values)
 
 
 def task_gains(comparison: Comparison, run: Run) -> dict[str, float]:
@@ -118,109 +118,112 @@ def task_gains(comparison: Comparison, run: Run) -> dict[str, float]:
     return gains_over(comparison.baseline, task_improvement, comparison, run)
 
 
-class _Collector:
-    """Adds column after column, with the value of every finished run."""
+def _metric_columns(comparison: Comparison, all_metrics: bool, values: Values) -> list[Column]:
+    columns = []
+    for task in comparison.tasks:
+        for metric in task.metrics if all_metrics else (task.main_metric,):
+            key = f"{task.name}/{metric}"
+            columns.append(Column(key, task.name, metric, task.metrics.get(metric, False)))
+            for run in _finished(comparison):
+                values[run.label].setdefault(key, {})[run.seed] = run.metric(task.name, metric)
+    return columns
 
-    def __init__(self, comparison: Comparison) -> None:
-        self.comparison, self.tasks = comparison, comparison.tasks
-        labels = (*comparison.labels, *comparison.simple_labels)
-        self.runs = [run for run in comparison.runs if run.status == "done" and run.kind != FRONT]
-        self.columns: list[Column] = []
-        self.values: Values = {label: {} for label in labels}
 
-    def put(self, run: Run, key: str, value: float) -> None:
-        self.values[run.label].setdefault(key, {})[run.seed] = value
+def _primary_column(comparison: Comparison, values: Values) -> list[Column]:
+    base = base_label(comparison)
+    if base is None:
+        return []
+    endpoint = Endpoint.of(comparison)
+    for run in _finished(comparison):
+        other = comparison.find(base, run.seed)
+        if other is not None and other.status == "done":
+            gain = endpoint.gain(run.metrics, other.metrics)
+            values[run.label].setdefault(PRIMARY, {})[run.seed] = gain
+    return [Column(PRIMARY, "primary endpoint", f"log-ratio, {endpoint.title}", True, "gain")]
 
-    def add_metrics(self, all_metrics: bool) -> None:
-        for task in self.tasks:
-            for metric in task.metrics if all_metrics else (task.main_metric,):
-                key = f"{task.name}/{metric}"
-                self.columns.append(Column(key, task.name, metric, task.metrics.get(metric, False)))
-                for run in self.runs:
-                    self.put(run, key, run.metric(task.name, metric))
 
-    def add_primary(self) -> None:
-        base = base_label(self.comparison)
-        if base is None:
-            return
-        endpoint = Endpoint.of(self.comparison)
-        title = f"log-ratio, {endpoint.title}"
-        self.columns.append(Column(PRIMARY, "primary endpoint", title, True, "gain"))
-        for run in self.runs:
-            other = self.comparison.find(base, run.seed)
-            if other is not None and other.status == "done":
-                self.put(run, PRIMARY, endpoint.gain(run.metrics, other.metrics))
-
-    def add_improvements(self) -> None:
-        """Add the improvement per task where it is a mean of metrics, then statistics over tasks."""
-        several = [task.name for task in self.tasks if len(task.directions) > 1]
-        for name in several:
-            key = f"delta/task/{name}"
-            self.columns.append(Column(key, "Δ per task", f"Δ {name}", True, "gain"))
-        for name, title in _STATISTICS.items():
-            better = None if name == "std" else True
-            self.columns.append(Column(f"delta/{name}", "Δ over tasks, %", f"Δ {title}", better, "gain"))
-        over = self.comparison.config.get("improvement_over")
-        for run in self.runs:
-            gains = task_gains(self.comparison, run)
-            single = self.comparison.find(str(self.comparison.baseline), run.seed)
-            # a task whose single-task network has no result is left out for every method alike
-            counted = [
-                task.name
-                for task in self.tasks
-                if (over is None or task.name in over)
-                and (single is None or has_values(single.metrics.get(task.name, {}), task.directions))
-            ]
-            found = task_statistics([gains[name] for name in counted])
-            for name in several:
-                self.put(run, f"delta/task/{name}", gains[name])
-            for name in _STATISTICS:
-                self.put(run, f"delta/{name}", getattr(found, name))
-
-    def add_statistics(self) -> None:
-        """Add statistics over tasks of the metric itself, where all have the same."""
-        metrics = {(task.main_metric, task.higher_is_better) for task in self.tasks}
-        if len(metrics) != 1 or len(self.tasks) < 3:
-            return
-        ((metric, higher),) = metrics
-        for name, title in _STATISTICS.items():
-            better = None if name == "std" else higher
-            column = Column(f"over/{name}", "over tasks", f"{metric} {title}", better, "summary")
-            self.columns.append(column)
-        for run in self.runs:
-            found = task_statistics([run.metric(task.name, metric) for task in self.tasks])
-            for name in _STATISTICS:
-                self.put(run, f"over/{name}", getattr(found, name))
-
-    def add_delta_m(self) -> None:
-        """Add the field's Delta m, over the single-task run of this seed or a row of the settings."""
-        fixed = self.comparison.config.get("single_task_row")
-        directions = {
-            f"{task.name}/{metric}": higher
-            for task in self.tasks
-            for metric, higher in (task.metrics if fixed else task.directions).items()
-            if not fixed or f"{task.name}/{metric}" in fixed
-        }
-        if fixed and (unknown := sorted(set(fixed) - set(directions))):
-            known = ", ".join(f"{task.name}/{name}" for task in self.tasks for name in task.metrics)
-            raise SpecError(f"single_task_row names {', '.join(unknown)}; known metrics: {known}")
-        if not fixed and self.comparison.baseline not in self.comparison.labels:
-            return
-        self.columns.append(Column("delta_m", "field", "Δm", False, "gain"))
-        for run in self.runs:
-            base = None if fixed else self.comparison.find(str(self.comparison.baseline), run.seed)
-            baseline = {**fixed} if fixed else {} if base is None else _flat(base)
-            self.put(run, "delta_m", delta_m(_flat(run), baseline, directions))
-
-    def add_time(self) -> None:
-        timed = [run for run in self.runs if run.step_ratio is not None]
-        if timed:
-            self.columns.append(Column("time", "Time", "× step", False, "time"))
-        for run in timed:
-            self.put(run, "time", float(run.step_ratio or math.nan))
+def _delta_m_column(comparison: Comparison, values: Values) -> list[Column]:
+    """The field's Delta m, over the single-task run of the same seed or a fixed row of the settings."""
+    fixed = comparison.config.get("single_task_row")
+    directions = {
+        f"{task.name}/{metric}": higher
+        for task in comparison.tasks
+        for metric, higher in (task.metrics if fixed else task.directions).items()
+        if not fixed or f"{task.name}/{metric}" in fixed
+    }
+    if fixed and (unknown := sorted(set(fixed) - set(directions))):
+        known = ", ".join(f"{task.name}/{name}" for task in comparison.tasks for name in task.metrics)
+        raise SpecError(f"single_task_row names {', '.join(unknown)}; known metrics: {known}")
+    if not fixed and comparison.baseline not in comparison.labels:
+        return []
+    for run in _finished(comparison):
+        base = None if fixed else comparison.find(str(comparison.baseline), run.seed)
+        baseline = {**fixed} if fixed else {} if base is None else _flat(base)
+        values[run.label].setdefault("delta_m", {})[run.seed] = delta_m(_flat(run), baseline, directions)
+    return [Column("delta_m", "field", "Δm", False, "gain")]
 
 
 def _flat(run: Run) -> dict[str, float]:
     return {
         f"{task}/{name}": run.metric(task, name) for task, row in run.metrics.items() for name in row
     }
+
+
+def _improvement_columns(comparison: Comparison, values: Values) -> list[Column]:
+    """Improvement per task where it is the mean of several metrics, then statistics over tasks."""
+    several = [task for task in comparison.tasks if len(task.directions) > 1]
+    columns = [
+        Column(f"delta/task/{task.name}", "Δ per task", f"Δ {task.name}", True, "gain")
+        for task in several
+    ]
+    for name, title in _STATISTICS.items():
+        better = None if name == "std" else True
+        columns.append(Column(f"delta/{name}", "Δ over tasks, %", f"Δ {title}", better, "gain"))
+    over = comparison.config.get("improvement_over")
+    compared = {task.name: task.directions for task in comparison.tasks}
+    for run in _finished(comparison):
+        gains = task_gains(comparison, run)
+        single = comparison.find(str(comparison.baseline), run.seed)
+        found = task_statistics(
+            [
+                gain
+                for name, gain in gains.items()
+                # a task whose single-task network has no result is left out for every method alike
+                if (over is None or name in over)
+                and (single is None or has_values(single.metrics.get(name, {}), compared[name]))
+            ]
+        )
+        row = values[run.label]
+        for task in several:
+            row.setdefault(f"delta/task/{task.name}", {})[run.seed] = gains[task.name]
+        for name in _STATISTICS:
+            row.setdefault(f"delta/{name}", {})[run.seed] = getattr(found, name)
+    return columns
+
+
+def _task_columns(comparison: Comparison, values: Values) -> list[Column]:
+    """Statistics over tasks of the metric itself, where there is no baseline and all have the same."""
+    metrics = {(task.main_metric, task.higher_is_better) for task in comparison.tasks}
+    if len(metrics) != 1 or len(comparison.tasks) < 3:
+        return []
+    ((metric, higher),) = metrics
+    for run in _finished(comparison):
+        found = task_statistics([run.metric(task.name, metric) for task in comparison.tasks])
+        for name in _STATISTICS:
+            values[run.label].setdefault(f"over/{name}", {})[run.seed] = getattr(found, name)
+    columns = []
+    for name, title in _STATISTICS.items():
+        better = None if name == "std" else higher
+        columns.append(Column(f"over/{name}", "over tasks", f"{metric} {title}", better, "summary"))
+    return columns
+
+
+def _time_column(comparison: Comparison, values: Values) -> list[Column]:
+    timed = [run for run in _finished(comparison) if run.step_ratio is not None]
+    for run in timed:
+        values[run.label].setdefault("time", {})[run.seed] = float(run.step_ratio or math.nan)
+    return [Column("time", "Time", "× step", False, "time")] if timed else []
+
+
+def _finished(comparison: Comparison) -> list[Run]:
+    return [run for run in comparison.runs if run.status == "done" and run.kind != FRONT]

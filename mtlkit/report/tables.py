@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from mtlkit.report.figures import PRIMARY, Column, collect_metrics
+from mtlkit.report.notes import cost_notes
 from mtlkit.report.results import Comparison
 from mtlkit.report.significance import Interval
 from mtlkit.report.statistics import Spread, TTest, paired_t_test, spread
@@ -124,21 +125,8 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
         judge(comparison, found, claims),
         claims.tests,
         comparison.split,
-        _cost_notes(comparison),
+        cost_notes(comparison),
     )
-
-
-def _cost_notes(comparison: Comparison) -> tuple[str, ...]:
-    """Say what the single-task row costs, and what the simple models are."""
-    notes = []
-    number = len(comparison.tasks)
-    if comparison.baseline in comparison.labels and number > 1:
-        cost = f"{comparison.baseline}: {number} networks, {number} times the parameters"
-        same = comparison.config.get("single_task") == "same_budget"
-        notes.append(f"{cost}, {'the same number of' if same else f'{number} times the'} steps.")
-    if comparison.simple_labels:
-        notes.append(f"{', '.join(comparison.simple_labels)}: no networks; not tested.")
-    return tuple(notes)
 
 
 def _with_decimals(column: Column, rows: list[Row]) -> Column:
