@@ -57,9 +57,9 @@ class Probe(Method):
         return views
 
     def start_step(self) -> None:
-        """Forget the gradients of the last step."""
+        """Forget the gradients and statistics of the last step."""
         self._gradients: dict[tuple[int, int], Tensor] = {}
-        self._stats = None
+        self._merge_nothing()
 
     def similarity(self) -> Tensor:
         """Return the (K, K) similarity of the tasks' gradients over the samples; NaN where unknown.

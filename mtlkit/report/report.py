@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -153,12 +154,8 @@ def _next_command(comparison: Comparison, table: Table, folder: Path | None) -> 
 
 def result_blocks(comparison: Comparison, table: Table, name: str = "table") -> list[Block]:
     """Return the table, and what its marks mean."""
-    groups: list[tuple[str, int]] = [("", 1)]
-    for column in table.columns:
-        if groups[-1][0] == column.group:
-            groups[-1] = (column.group, groups[-1][1] + 1)
-        else:
-            groups.append((column.group, 1))
+    grouped = itertools.groupby(table.columns, key=lambda column: column.group)
+    groups = [("", 1), *((name, len(list(columns))) for name, columns in grouped), ("", 1)]
     heads = [Head("method", "low")]
     for column in table.columns:
         better = "low" if column.higher_is_better is False else "high"
@@ -170,7 +167,7 @@ def result_blocks(comparison: Comparison, table: Table, name: str = "table") -> 
         first = Cell(row.label, index, small=", ".join(notes), series=index)
         cells = [_cell(row.cells[column.key], column) for column in table.columns]
         rows.append([first, *cells, Cell(str(row.done), row.done)])
-    listing = Listing([*heads, Head("runs")], rows, [*groups, ("", 1)], name, sortable=len(rows) > 2)
+    listing = Listing([*heads, Head("runs")], rows, groups, name, sortable=len(rows) > 2)
     several = len(comparison.runs) > 1
     notes = [describe_marks(table) if several else f"All on the {table.split} set."]
     if any(column.kind == "time" for column in table.columns):
