@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from mtlkit.diagnosis.groups import Array
 from mtlkit.diagnosis.probe import Probe, find_method
 from mtlkit.diagnosis.result import Diagnosis
-from mtlkit.diagnosis.summary import Measurement, Wrt, over_steps
+from mtlkit.diagnosis.summary import Measurement, Wrt
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.method.method import Method
 from mtlkit.tasks import Task, task_names
@@ -161,7 +161,7 @@ class _Run:
         self.module, self.probe, self.optimizer = module, probe, optimizer
         self.count = len(probe.tasks)
         self.series: dict[str, list[Tensor]] = {}
-        self.layers: dict[str, list[Tensor]] = {}
+        self.layers: dict[str, tuple[Any, Any]] = {}
         self.shared_samples = np.zeros((self.count, self.count), dtype=np.int64)
         self.most_together = self.not_finite = 0
 
@@ -181,7 +181,7 @@ class _Run:
                 if step == steps:
                     break
         dead, features = self.probe.constant_features()
-        series = {name: _stack(values) for name, values in self.series.items()}
+        series = {name: _to_numpy(torch.stack(values)) for name, values in self.series.items()}
         return Measurement(
             tasks=self.probe.tasks,
             wrt="parameters" if self.probe.wrt_parameters else "features",
@@ -192,7 +192,7 @@ class _Run:
             dead_features=dead,
             not_finite=self.not_finite,
             seconds=time.monotonic() - begun,
-            layers={name: over_steps(np.mean, _stack(values)) for name, values in self.layers.items()},
+            layers={name: _to_numpy(total / count) for name, (total, count) in self.layers.items()},
             **series,
         )
 
@@ -218,8 +218,10 @@ class _Run:
                 if stats is not None:
                     found |= {"norms": stats.norms, "cosines": stats.cosines}
                     found["similarity"] = self.probe.similarity()
-                    for name, group in stats.groups.items():
-                        self.layers.setdefault(name, []).append(group.cosines)
+                    for name, group in stats.groups.items():  # sums, because there may be many layers
+                        known = torch.isfinite(group.cosines)
+                        total, count = self.layers.get(name, (0.0, 0.0))
+                        self.layers[name] = (total + group.cosines.where(known, 0.0), count + known)
         for name, value in found.items():
             self.series.setdefault(name, []).append(value)
 
@@ -254,5 +256,5 @@ def _endless(batches: Batches) -> Iterator[tuple[int, Batch]]:
         epoch += 1
 
 
-def _stack(values: list[Tensor]) -> Array:
-    return torch.stack(values).double().cpu().numpy()
+def _to_numpy(values: Tensor) -> Array:
+    return values.cpu().double().numpy()

@@ -91,7 +91,7 @@ class Summary:
     @cached_property
     def typical_norms(self) -> Array:
         """(K,) medians over the steps of the gradient norms; 0 for tasks without any gradient."""
-        found = over_steps(np.median, self.norms)
+        found = _over_steps(np.median, self.norms)
         found[self.unreached] = 0.0
         return found
 
@@ -103,12 +103,12 @@ class Summary:
     @cached_property
     def loss_ratio(self) -> float:
         """Largest typical loss over the smallest that is not zero."""
-        return _ratio(np.abs(over_steps(np.median, self.losses)))
+        return _ratio(np.abs(_over_steps(np.median, self.losses)))
 
     @cached_property
     def norm_drift(self) -> tuple[Pair, float, float] | None:
         """The pair of tasks whose ratio of norms changes most, with its first and its last ratio."""
-        first, last = (over_steps(np.median, part) for part in self._ends(self.norms))
+        first, last = (_over_steps(np.median, part) for part in self._ends(self.norms))
         with np.errstate(divide="ignore", invalid="ignore"):
             before, after = first[:, None] / first, last[:, None] / last
             change = np.abs(np.log(after / before))
@@ -122,15 +122,15 @@ class Summary:
     @cached_property
     def loss_change(self) -> Array:
         """(K, 2) mean loss in the first and in the last tenth of the run."""
-        return np.stack([over_steps(np.mean, part) for part in self._ends(self.losses)], axis=1)
+        return np.stack([_over_steps(np.mean, part) for part in self._ends(self.losses)], axis=1)
 
     @cached_property
     def loss_rise(self) -> Array:
         """(K,) rise of the mean loss from the first to the last quarter, in standard errors."""
         quarter = max(2, self.steps // 4)
         ends = (self.losses[:quarter], self.losses[-quarter:])
-        first, last = (over_steps(np.mean, part) for part in ends)
-        errors = [over_steps(_squared_error, part) for part in ends]
+        first, last = (_over_steps(np.mean, part) for part in ends)
+        errors = [_over_steps(_squared_error, part) for part in ends]
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray((last - first) / np.sqrt(errors[0] + errors[1]))
 
@@ -151,12 +151,12 @@ class Summary:
     @cached_property
     def cosine(self) -> Array:
         """(K, K) mean cosines: what a step along task j adds to task i at equal gradient norms."""
-        return over_steps(np.mean, self.cosines)
+        return _over_steps(np.mean, self.cosines)
 
     @cached_property
     def cosine_error(self) -> Array:
         """(K, K) standard errors of the mean cosines."""
-        return np.sqrt(over_steps(_squared_error, self.cosines))
+        return np.sqrt(_over_steps(_squared_error, self.cosines))
 
     @cached_property
     def beyond_chance(self) -> float:
@@ -167,7 +167,7 @@ class Summary:
     def conflict_share(self) -> Array:
         """(K, K) fraction of the steps in which the gradients of a pair have a negative cosine."""
         negative = np.where(np.isfinite(self.cosines), self.cosines < 0, np.nan)
-        share = over_steps(np.mean, negative)
+        share = _over_steps(np.mean, negative)
         np.fill_diagonal(share, np.nan)
         return share
 
@@ -202,7 +202,7 @@ class Summary:
 
         It is the root of the mean alignment over the steps, and so on the scale of a correlation.
         """
-        found = np.sqrt(np.maximum(over_steps(np.mean, self.measured.similarity), 0.0))
+        found = np.sqrt(np.maximum(_over_steps(np.mean, self.measured.similarity), 0.0))
         enough = set(self.judged)
         for i, j in self.pairs:
             if (i, j) not in enough:
@@ -250,7 +250,7 @@ class Summary:
         return values[:tenth], values[-tenth:]
 
 
-def over_steps(reduce: Callable[..., Any], values: Array) -> Array:
+def _over_steps(reduce: Callable[..., Any], values: Array) -> Array:
     """Reduce each column over its finite steps; NaN without any."""
     flat = values.reshape(len(values), -1)
     columns = [column[np.isfinite(column)] for column in flat.T]

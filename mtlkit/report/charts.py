@@ -112,7 +112,7 @@ def line_chart(
         return None
     layout = {
         "xaxis": {"title": {"text": plain(x_label)}},
-        "yaxis": _axis(y_label, bounds, log=log_y),
+        "yaxis": _log_axis(y_label, data + bands) if log_y else _axis(y_label, bounds),
         "hovermode": "x unified" if len(data) <= 8 else "closest",
     }
     names = ", ".join(line.label for line in lines)
@@ -288,11 +288,17 @@ def _name_axis(names: Sequence[str]) -> dict[str, Any]:
     return {"type": "category", "ticklabelstandoff": 4, **ticks}
 
 
-def _axis(title: str, bounds: Bounds = NO_BOUNDS, *, log: bool = False) -> dict[str, Any]:
+def _log_axis(title: str, traces: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return a logarithmic axis; over a few decades, a label at 1, 2 and 5 of each, or they overlap."""
+    values = np.concatenate([trace["y"] for trace in traces])
+    decades = np.log10(np.nanmax(values) / np.nanmin(values))
+    ticks = {"dtick": "D2"} if 0.7 < decades < 2.5 else {}
+    return {"title": {"text": plain(title)}, "type": "log", "exponentformat": "power", **ticks}
+
+
+def _axis(title: str, bounds: Bounds = NO_BOUNDS) -> dict[str, Any]:
     """Return an axis that ends where values are impossible."""
     axis: dict[str, Any] = {"title": {"text": plain(title)}}
-    if log:
-        return {**axis, "type": "log", "exponentformat": "power"}
     limits = zip(("minallowed", "maxallowed"), bounds, strict=True)
     return axis | {name: value for name, value in limits if value is not None}
 

@@ -65,7 +65,7 @@ def gradient_section(comparison: Comparison) -> Section:
     title = "Cosine of task gradients with the update, mean over tasks"
     overview = [
         chart(title, lambda row: row.mean_cosine, "cosine", cosine),
-        chart("Pairs of tasks in conflict", lambda row: row.conflict, "share", share),
+        chart("Pairs of tasks in conflict", lambda row: row.conflict, "fraction", share),
         chart(
             "Angle of the rotations, mean over tasks",
             lambda row: _mean(row.rotation_angles.values()),
