@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import os
-import re
 import shlex
 from pathlib import Path
 
@@ -40,7 +39,6 @@ from mtlkit.report.trade_offs import front_section, rank_section
 from mtlkit.report.verdict_text import plural
 
 _MOST_SEEDS = 30
-_REPEATED = re.compile(r"^(better than|worse than|level with|not decided)[^;]*?, (?=[+-])")
 
 
 def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
@@ -111,12 +109,7 @@ def verdict_blocks(comparison: Comparison, table: Table) -> list[Block]:
     """Return the verdict: a status per method against the reference, and the sentences behind it."""
     verdict = table.verdict
     items = [
-        Status(
-            each.method,
-            each.status,
-            re.sub(_REPEATED, "", each.sentence.removeprefix(f"{each.method}: ")),
-            comparison.labels.index(each.method),
-        )
+        Status(each.method, each.status, f"{each.details}.", comparison.labels.index(each.method))
         for status in ("better", "worse", "level", "not decided", "not tested")
         for each in verdict.findings
         if each.status == status

@@ -43,22 +43,25 @@ class Finding:
     @property
     def sentence(self) -> str:
         """The finding in a sentence."""
-        shown = f", {format_interval(self.interval)}"
-        parts = {
-            "better": [f"better than {self.against}{shown}"],
-            "worse": [f"worse than {self.against}{shown}"],
-            "level": [f"level with {self.against}{shown}"],
-            "not decided": [f"not decided{shown}"],
-            "not tested": [f"not tested: fewer than two seeds in common with {self.against}"],
-        }[self.status]
+        words = {"better": "better than", "worse": "worse than", "level": "level with"}
+        found = f"{words[self.status]} {self.against}" if self.status in words else self.status
+        separator = ":" if self.status == "not tested" else ","
+        return f"{self.method}: {found}{separator} {self.details}."
+
+    @property
+    def details(self) -> str:
+        """The difference, and on which tasks the method is better or worse."""
+        if self.status == "not tested":
+            return f"fewer than two seeds in common with {self.against}"
+        parts = [format_interval(self.interval)]
         if self.better_on:
             parts.append(f"better on {join(self.better_on)}")
         if self.worse_on:
             parts.append(f"worse on {join(self.worse_on)}")
         parts += [f"{task}, not counted, is {change}" for task, change in _changes(self.uncounted)]
-        if self.missing and self.status != "not tested":
+        if self.missing:
             parts.append(f"no finite endpoint on {plural(self.missing, 'seed')}")
-        return f"{self.method}: {'; '.join(parts)}."
+        return "; ".join(parts)
 
 
 def summarize(
