@@ -82,11 +82,10 @@ def export(
     if batch != "dynamic" and (not isinstance(batch, int) or batch < 1):
         raise SpecError(f"batch is 'dynamic' or a number of samples, 1 or more, not {batch!r}")
     path = Path(run, f"model.{chosen}") if output is None else Path(output)  # type: ignore[arg-type]
-    loaded = (
-        copy.deepcopy(run).cpu().eval()
-        if isinstance(run, LoadedModel)
-        else load(run, trust_plugins=trust_plugins)
-    )
+    if isinstance(run, LoadedModel):
+        loaded = copy.deepcopy(run).cpu().eval()
+    else:
+        loaded = load(run, trust_plugins=trust_plugins)
     size = 3 if batch == "dynamic" else batch
     example = loaded.example(size)
     if example is None:

@@ -27,6 +27,10 @@ class LoadedModel(nn.Module):
         tasks: the predicted tasks; ``task.decode`` turns predictions into class names and units.
         preprocessing: turns raw samples into inputs; None if the data set has none.
         record: the content of ``model.json``.
+
+    >>> import mtlkit
+    >>> model = mtlkit.load("runs/people")  # doctest: +SKIP
+    >>> model.predict([{"age": 31, "job": "nurse"}])  # doctest: +SKIP
     """
 
     def __init__(

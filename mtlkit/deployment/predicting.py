@@ -51,6 +51,10 @@ def predict(
 
     Returns:
         The number of samples.
+
+    >>> from mtlkit.deployment.predicting import predict
+    >>> predict("runs/people", "new.csv", "predictions.csv", keep=["name"])  # doctest: +SKIP
+    250
     """
     target = Path(output)
     if not target.name.removesuffix(_GZIP).endswith(_CSV):

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Places = NDArray[np.int64]
 
 LEAST_WITHIN = 0.25
 """Least mean similarity of tasks of one group."""
@@ -57,7 +58,7 @@ def find_groups(similarity: Array) -> Grouping:
     if count < 4 or known.mean() < _KNOWN:
         return together
     values = np.where(known, values, values[known].mean())
-    labels = _best_cut(values, count)
+    labels = _best_cut(values, rows, columns, count)
     same = labels[rows] == labels[columns]
     within, between = float(values[same].mean()), float(values[~same].mean())
     groups = [np.flatnonzero(labels == label).tolist() for label in np.unique(labels)]
@@ -68,25 +69,17 @@ def find_groups(similarity: Array) -> Grouping:
     return Grouping(sorted(groups), within, between)
 
 
-def _best_cut(values: Array, count: int) -> NDArray[np.int64]:
-    """Cut the tree over the pairs' similarities where they differ most, in units of their chance."""
-    from scipy.cluster.hierarchy import average
-    from scipy.spatial.distance import squareform
+def _best_cut(values: Array, rows: Places, columns: Places, count: int) -> Places:
+    """Return the group of each task at the cut where similarities differ most, in units of chance."""
+    from scipy.cluster.hierarchy import average, cut_tree
 
-    table = squareform(values)
-    members = [[task] for task in range(count)]
-    labels = np.arange(count)
-    best, best_score = labels.copy(), -np.inf
-    total, inside, pairs_inside = float(values.sum()), 0.0, 0
-    for first, second in average(values.max() - values)[:-1, :2].astype(int):  # the last joins all
-        left, right = members[first], members[second]
-        inside += float(table[np.ix_(left, right)].sum())
-        pairs_inside += len(left) * len(right)
-        members.append(left + right)
-        labels[members[-1]] = len(members)
-        outside = len(values) - pairs_inside
-        gap = inside / pairs_inside - (total - inside) / outside
-        score = gap * np.sqrt(pairs_inside * outside)
+    best, best_score = np.arange(count), -np.inf
+    for labels in cut_tree(average(values.max() - values)).T[
+        1:-1
+    ]:  # the ends: no pair, and all together
+        same = labels[rows] == labels[columns]
+        gap = values[same].mean() - values[~same].mean()
+        score = gap * np.sqrt(same.sum() * (~same).sum())
         if score > best_score:
-            best, best_score = labels.copy(), float(score)
+            best, best_score = labels, float(score)
     return best

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from mtlkit.config.files import write_text
-from mtlkit.diagnosis.measure import Array
-from mtlkit.diagnosis.rules import Finding, percent
+from mtlkit.diagnosis.groups import Array
+from mtlkit.diagnosis.rules import Finding, name_pair, percent
 from mtlkit.diagnosis.summary import Summary
-from mtlkit.report.charts import Chart, Line, heat_chart, line_chart
+from mtlkit.report.charts import Chart, Line, heat_chart, layer_chart, line_chart
 from mtlkit.report.page import Cell, Charts, Head, Listing, Note, Section, render_page
 
 _HELP = Note(
@@ -38,6 +38,7 @@ def write_page(
             Section("tasks", "Tasks", [_task_table(summary), _HELP]),
             Section("sizes", "Losses and gradient norms", [Charts(_curves(summary))]),
             Section("directions", "Directions", [Charts(_directions(summary), note=_DIRECTIONS)]),
+            Section("layers", "Conflicts by layer", [Charts([_layers(summary)])]),
         ],
         lead=[_sentence(f"{first.text}. Try {first.advice}")],
         facts=facts,
@@ -67,14 +68,8 @@ def _task_table(s: Summary) -> Listing:
         ]
         for k, task in enumerate(s.tasks)
     ]
-    losses = Head("first loss", "low"), Head("last loss", "low")
-    heads: list[Head | str] = [
-        "task",
-        "labeled samples",
-        *losses,
-        "gradient norm",
-        "help from other tasks",
-    ]
+    heads: list[Head | str] = ["task", "labeled samples", Head("first loss", "low")]
+    heads += [Head("last loss", "low"), "gradient norm", "help from other tasks"]
     return Listing(heads, rows, name="task-table", sortable=len(rows) > 2)
 
 
@@ -100,6 +95,11 @@ def _directions(s: Summary) -> list[Chart | None]:
         heat_chart(-s.conflict_share, s.tasks, "Steps in conflict", texts=shares),
         heat_chart(_off_diagonal(similarity), names, "Similarity over samples, by group"),
     ]
+
+
+def _layers(s: Summary) -> Chart | None:
+    pairs = [name_pair(s, pair) for pair in s.pairs]
+    return layer_chart(s.layers, pairs, "Mean cosine, by layer and pair of tasks")
 
 
 def _off_diagonal(values: Array) -> Array:

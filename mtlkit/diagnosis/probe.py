@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from mtlkit.diagnosis.summary import Wrt
 from mtlkit.engine.features import flatten_features
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.method import Method
@@ -27,17 +28,21 @@ class _Ones(GradientAggregator):
 
 
 class Probe(Method):
-    """The plain sum, with the features that it forks and the gradients that arrive at them.
+    """The plain sum in place of a model's method; at the parameters, with statistics of every layer.
 
     Attributes:
         forked: whether the model passed features to it.
     """
 
-    def __init__(self, tasks: tuple[str, ...], wrt: Literal["features", "parameters"]) -> None:
-        super().__init__([_Ones(tasks, wrt=wrt)])
+    def __init__(self, tasks: tuple[str, ...], wrt: Wrt, model: nn.Module) -> None:
+        at_parameters = wrt == "parameters"
+        super().__init__([_Ones(tasks, wrt=wrt, groups="layer" if at_parameters else "all")])
         self.forked = False
         self.start_watching()
         self.start_step()
+        _install(self, model)
+        if at_parameters:
+            self.set_shared(model)
 
     def forward(self, features: Any) -> list[Any]:
         """Return K features like any method, and keep the gradients that arrive at each."""
@@ -52,9 +57,9 @@ class Probe(Method):
         return views
 
     def start_step(self) -> None:
-        """Forget the gradients of the last step."""
+        """Forget the gradients and statistics of the last step."""
         self._gradients: dict[tuple[int, int], Tensor] = {}
-        self._stats = None
+        self._merge_nothing()
 
     def similarity(self) -> Tensor:
         """Return the (K, K) similarity of the tasks' gradients over the samples; NaN where unknown.
@@ -123,7 +128,7 @@ def find_method(model: nn.Module) -> Method | None:
     return next((module for module in model.modules() if isinstance(module, Method)), None)
 
 
-def install(probe: Probe, model: nn.Module) -> None:
+def _install(probe: Method, model: nn.Module) -> None:
     """Put the probe wherever ``model`` has a method of the same tasks, and into ``model.method``."""
     pending = [model]
     while pending:

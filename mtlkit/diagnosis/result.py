@@ -7,10 +7,13 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from mtlkit._version import __version__
-from mtlkit.diagnosis.measure import Measurement
-from mtlkit.diagnosis.rules import Finding, apply_rules, percent
-from mtlkit.diagnosis.summary import Summary
+from mtlkit.diagnosis.rules import Finding, apply_rules, name_pair, percent
+from mtlkit.diagnosis.summary import Measurement, Summary
+
+_MOST_LAYERS = 12
 
 
 @dataclass(frozen=True)
@@ -37,15 +40,16 @@ class Diagnosis:
     """Data, model, optimizer and seed, in a few words."""
 
     @classmethod
-    def of(cls, measured: Measurement) -> Diagnosis:
+    def of(cls, measured: Measurement, setup: tuple[str, ...] = ()) -> Diagnosis:
         """Return the diagnosis of a measurement."""
         summary = Summary(measured)
-        return cls(summary, apply_rules(summary), measured.setup)
+        return cls(summary, apply_rules(summary), setup)
 
     def __str__(self) -> str:
         numbered = [_wrap(f"{n}. {finding}") for n, finding in enumerate(self.findings, start=1)]
         start = [textwrap.fill("; ".join(each), 100) for each in (self.origin(), self.facts())]
-        return "\n\n".join(["\n".join(start), self._table(), *numbered]).replace("`", "")
+        tables = [table for table in (self._table(), self._layers()) if table]
+        return "\n\n".join(["\n".join(start), *tables, *numbered]).replace("`", "")
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
         """Write a page with the findings and charts, and return its path."""
@@ -79,6 +83,24 @@ class Diagnosis:
                 f"{task:<{width}}  {s.labeled_samples[k]:>7}  {first:>10.4g}  {last:>9.4g}  "
                 f"{s.typical_norms[k]:>8.2g}  {percent(s.help[k])}"
             )
+        return "\n".join(lines)
+
+    def _layers(self) -> str:
+        """List the layers with the strongest conflicts, in the order of the network."""
+        s = self.summary
+        lowest = {name: int(np.nanargmin(row)) for name, row in s.layers.items()}
+        worst = sorted(lowest, key=lambda name: s.layers[name][lowest[name]])[:_MOST_LAYERS]
+        if not worst:
+            return ""
+        width = max(5, *(len(name) for name in worst))
+        lines = [f"{'layer':<{width}}  lowest mean cosine"]
+        for name in lowest:
+            if name in worst:
+                place = lowest[name]
+                pair = name_pair(s, s.pairs[place])
+                lines.append(f"{name:<{width}}  {s.layers[name][place]:+.2f}  {pair}")
+        if len(worst) < len(lowest):
+            lines.append(f"and {len(lowest) - len(worst)} more layers, with higher cosines")
         return "\n".join(lines)
 
 

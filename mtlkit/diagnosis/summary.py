@@ -1,20 +1,21 @@
-"""Statistics of a measured run, which the rules read."""
+"""What a run measured, and its statistics, which the rules read."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mtlkit.diagnosis.groups import Grouping, find_groups
-from mtlkit.diagnosis.measure import Array, Measurement
+from mtlkit.diagnosis.groups import Array, Grouping, find_groups
 
 Pair = tuple[int, int]
+Wrt = Literal["features", "parameters"]
 
 ENOUGH_STEPS = 20
 """Fewer steps do not tell a trend from chance."""
@@ -24,8 +25,58 @@ ENOUGH_SAMPLES = 50
 """Pairs with fewer labels than this in common, over the whole run, are not judged."""
 
 
+@dataclass(frozen=True)
+class Measurement:
+    """The losses and gradients of S steps over K tasks; NaN for a task that was absent.
+
+    >>> import torch, mtlkit
+    >>> task = mtlkit.Task.regression("a")
+    >>> model = mtlkit.create_architecture("hard_sharing(backbone=mlp(4, inputs=3))", [task])
+    >>> batch = (torch.ones(8, 3), {"a": torch.ones(8, 1)})
+    >>> measured = mtlkit.diagnose(model, [task], [batch], 2, progress=False).summary.measured
+    >>> measured.norms.shape, measured.shared_samples
+    ((2, 1), array([[16]]))
+    """
+
+    tasks: tuple[str, ...]
+    wrt: Wrt
+    """Whether the gradients are those of the features or of the shared parameters."""
+    losses: Array
+    """(S, K)"""
+    norms: Array
+    """(S, K) norms of the gradients."""
+    cosines: Array
+    """(S, K, K) cosines between them."""
+    similarity: Array
+    """(S, K, K) similarity of the gradients over the samples, up to rotations; NaN without a fork."""
+    shared_samples: NDArray[np.int64]
+    """(K, K) number of samples with labels of both tasks; on the diagonal, of the task."""
+    most_together: int
+    """Most tasks that had labels in one batch."""
+    forked: bool
+    """Whether the model passes its features to a method."""
+    features: int
+    """Number of shared features; 0 without a fork."""
+    dead_features: int
+    """How many of them had the same value in all samples of the last quarter of the run."""
+    not_finite: int
+    """Steps that were skipped because a loss or a gradient was not finite."""
+    seconds: float
+    layers: Mapping[str, Array] = field(default_factory=dict)
+    """(K, K) mean cosines in each layer that tasks share; empty where features were measured."""
+
+
 class Summary:
-    """Statistics of a run; arrays are over S steps and K tasks, NaN where nothing is known."""
+    """Statistics of a run; arrays are over S steps and K tasks, NaN where nothing is known.
+
+    >>> import torch, mtlkit
+    >>> tasks = [mtlkit.Task.regression("a"), mtlkit.Task.regression("b")]
+    >>> model = mtlkit.create_architecture("hard_sharing(backbone=mlp(4, inputs=3))", tasks)
+    >>> batch = (torch.ones(8, 3), {"a": torch.ones(8, 1), "b": torch.ones(8, 1)})
+    >>> summary = mtlkit.diagnose(model, tasks, [batch], 2, progress=False).summary
+    >>> summary.pairs, summary.labeled_samples
+    ([(0, 1)], [16, 16])
+    """
 
     def __init__(self, measured: Measurement) -> None:
         self.measured = measured
@@ -114,11 +165,18 @@ class Summary:
 
     @cached_property
     def conflict_share(self) -> Array:
-        """(K, K) share of the steps in which the gradients of a pair have a negative cosine."""
-        known = np.isfinite(self.cosines)
-        share = _divide((known & (self.cosines < 0)).sum(axis=0), known.sum(axis=0))
+        """(K, K) fraction of the steps in which the gradients of a pair have a negative cosine."""
+        negative = np.where(np.isfinite(self.cosines), self.cosines < 0, np.nan)
+        share = _over_steps(np.mean, negative)
         np.fill_diagonal(share, np.nan)
         return share
+
+    @cached_property
+    def layers(self) -> dict[str, Array]:
+        """(P,) mean cosines of each pair, by layer that tasks share, where parameters were measured."""
+        places = tuple(np.array(self.pairs, dtype=int).reshape(-1, 2).T)
+        found = {name: cosines[places] for name, cosines in self.measured.layers.items()}
+        return {name: row for name, row in found.items() if np.isfinite(row).any()}
 
     @cached_property
     def help(self) -> Array:
@@ -184,7 +242,7 @@ class Summary:
 
     @cached_property
     def dead_share(self) -> float:
-        """Share of the features that never changed in the last quarter of the run."""
+        """Fraction of the features that never changed in the last quarter of the run."""
         return self.measured.dead_features / max(self.measured.features, 1)
 
     def _ends(self, values: Array) -> tuple[Array, Array]:
@@ -208,7 +266,3 @@ def _squared_error(values: Array) -> float:
 def _ratio(values: Array) -> float:
     known = values[np.isfinite(values) & (values > 0)]
     return float(known.max() / known.min()) if len(known) else 1.0
-
-
-def _divide(count: NDArray[Any], of: NDArray[Any]) -> Array:
-    return np.where(of > 0, count / np.maximum(of, 1), np.nan)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,8 +19,10 @@ from mtlkit.report.statistics import Floats
 Bounds: TypeAlias = tuple[float | None, float | None]
 NO_BOUNDS: Bounds = (None, None)
 Box: TypeAlias = tuple[float, float, float, float]
-_ROW = 24
-"""Height of a row in charts with a row per method, in pixels."""
+_ROW, _LOW_ROW, _MANY_ROWS = 24, 14, 40
+"""Height of a row in pixels, that of many rows, and how many are many."""
+_MOST_PAIRS, _ROOMY, _ROTATED = 24, 6, 100
+"""Most columns of a chart of layers, how many fit beside another chart, and room for rotated names."""
 _DIVERGING = [[0, "#b2182b"], [0.5, "#f3f3f3"], [1, "#2166ac"]]
 
 _FRACTIONS = ("accuracy", "f1", "auc", "miou", "iou", "precision", "recall", "within", "share", "top")
@@ -93,14 +95,8 @@ def line_chart(
 ) -> Chart | None:
     """Draw curves with confidence bands; None where there is nothing to see.
 
-    Args:
-        lines: of the methods.
-        title: of the chart.
-        x_label: of the axis.
-        y_label: of the axis.
-        log_y: logarithmic axis; values of 0 and below are left out.
-        bounds: values that are possible; axis and bands end there.
-        points: curves with more points than this are averaged.
+    On a logarithmic axis, values of 0 and below are left out. Axis and bands end at the ``bounds`` of
+    what is possible. Neighbors are averaged in curves with more than this many ``points``.
     """
     data: list[dict[str, Any]] = []
     bands: list[dict[str, Any]] = []
@@ -116,7 +112,7 @@ def line_chart(
         return None
     layout = {
         "xaxis": {"title": {"text": plain(x_label)}},
-        "yaxis": _axis(y_label, bounds, log=log_y),
+        "yaxis": _log_axis(y_label, data + bands) if log_y else _axis(y_label, bounds),
         "hovermode": "x unified" if len(data) <= 8 else "closest",
     }
     names = ", ".join(line.label for line in lines)
@@ -163,43 +159,31 @@ def row_chart(
     *,
     marker: float | None = None,
     bounds: Bounds = NO_BOUNDS,
-    wide: bool = False,
 ) -> Chart | None:
-    """Draw a row per method: its mean with its interval, and a faint dot per value.
+    """Draw a row per method, the first on top: its mean with its interval, and a faint dot per value.
 
-    Args:
-        rows: of the methods, the first on top; those without a finite mean are left out.
-        title: of the chart.
-        x_label: of the axis.
-        marker: a value to draw a dashed line at.
-        bounds: values that are possible; the axis ends there.
-        wide: over the whole width of the page.
+    Rows without a finite mean are left out. There is a dashed line at ``marker``.
     """
     kept = [row for row in rows if math.isfinite(row.mean)]
     if not kept:
         return None
-    data = []
+    data, texts = [], []
     for row in kept:
         values = [value for value in row.values if math.isfinite(value)]
-        name = plain(row.label)
+        name, dots = plain(row.label), {"symbol": "circle-open", "size": 6}
+        settings: dict[str, Any] = {"mode": "markers", "hovertemplate": "%{x:.4g}", "marker": dots}
         if len(values) > 1:
-            dots = {"symbol": "circle-open", "size": 6}
-            data.append(
-                scatter(row.series, row.label, values, [name] * len(values), mode="markers", marker=dots,
-                        hovertemplate="%{x:.4g}")
-            )  # fmt: skip
-        known = math.isfinite(row.low) and math.isfinite(row.high)
-        limits = {"array": [row.high - row.mean], "arrayminus": [row.mean - row.low], "symmetric": False}
-        hover = f"%{{x:.4g}} ({row.low:.4g} to {row.high:.4g})" if known else "%{x:.4g}"
-        data.append(
-            scatter(row.series, row.label, [row.mean], [name], mode="markers", marker={"size": 10},
-                    error_x={"type": "data", **limits} if known else {"visible": False},
-                    hovertemplate=hover, cliponaxis=False)
-        )  # fmt: skip
+            data.append(scatter(row.series, row.label, values, [name] * len(values), **settings))
+        settings |= {"marker": {"size": 10}, "cliponaxis": False, "error_x": {"visible": False}}
+        texts.append(f"{row.label} {row.mean:.4g}")
+        if math.isfinite(row.low) and math.isfinite(row.high):
+            limits = {"array": [row.high - row.mean], "arrayminus": [row.mean - row.low]}
+            settings["error_x"] = {"type": "data", "symmetric": False, **limits}
+            settings["hovertemplate"] += f" ({row.low:.4g} to {row.high:.4g})"
+            texts[-1] += f" ({row.low:.4g} to {row.high:.4g})"
+        data.append(scatter(row.series, row.label, [row.mean], [name], **settings))
     layout: dict[str, Any] = {
-        "xaxis": _axis(
-            x_label, _uncrossed(bounds, [v for row in kept for v in (row.mean, *row.values)])
-        ),
+        "xaxis": _axis(x_label, _uncrossed(bounds, [v for r in kept for v in (r.mean, *r.values)])),
         "yaxis": {**_name_axis([row.label for row in kept]), "autorange": "reversed"},
         "height": 90 + _ROW * max(len(kept), 2),
         "hovermode": "closest",
@@ -207,11 +191,7 @@ def row_chart(
     if marker is not None and math.isfinite(marker):
         line = {"type": "line", "x0": marker, "x1": marker, "y0": 0, "y1": 1, "yref": "paper"}
         layout["shapes"] = [line]
-    names = ", ".join(
-        f"{r.label} {r.mean:.4g}" + (f" ({r.low:.4g} to {r.high:.4g})" if r.low == r.low else "")
-        for r in kept
-    )
-    return Chart(title, {"data": data, "layout": layout}, f"{x_label}: {names}.", wide)
+    return Chart(title, {"data": data, "layout": layout}, f"{x_label}: {', '.join(texts)}.")
 
 
 def heat_chart(
@@ -219,26 +199,27 @@ def heat_chart(
     names: Sequence[str],
     title: str,
     *,
+    columns: Sequence[str] | None = None,
     texts: Sequence[Sequence[str]] | None = None,
-    reach: float = 1.0,
 ) -> Chart:
-    """Draw a square matrix in colors from red below zero over white to blue above.
+    """Draw a matrix of values from -1, in red, over 0, in white, to 1, in blue.
 
     Args:
         values: the matrix.
-        names: of its rows and columns.
+        names: of its rows, and of its columns if it is square.
         title: of the chart.
+        columns: names of the columns of a matrix that is not square.
         texts: what the cells show instead of the values.
-        reach: absolute value with the strongest color.
     """
+    across = names if columns is None else columns
     shown = "z:.2f" if texts is None else "text"
     data: dict[str, Any] = {
         "type": "heatmap",
         "z": values,
-        "x": [plain(name) for name in names],
+        "x": [plain(name) for name in across],
         "y": [plain(name) for name in names],
-        "zmin": -reach,
-        "zmax": reach,
+        "zmin": -1,
+        "zmax": 1,
         "colorscale": _DIVERGING,  # Plotly's own RdBu is the other way round
         "texttemplate": f"%{{{shown}}}" if values.size <= 150 else "",
         "hovertemplate": f"%{{y}}, %{{x}}: %{{{shown}}}<extra></extra>",
@@ -247,17 +228,36 @@ def heat_chart(
     if texts is not None:
         data |= {"text": texts, "showscale": False}
     layout = {
-        "xaxis": _name_axis(names),
+        "xaxis": _name_axis(across),
         "yaxis": {**_name_axis(names), "autorange": "reversed"},
-        "height": 120 + _ROW * len(names),
+        "height": 120 + (_ROW if len(names) <= _MANY_ROWS else _LOW_ROW) * len(names),
     }
     known = [
-        f"{names[i]} and {names[j]} {values[i, j]:.2g}"
+        f"{names[i]} and {across[j]} {values[i, j]:.2g}"
         for i, j in zip(*np.nonzero(np.isfinite(values)), strict=True)
-        if i < j
+        if i < j or columns is not None
     ]
-    more = f", and {len(known) - 10} more pairs" if len(known) > 10 else ""
+    more = f", and {len(known) - 10} more" if len(known) > 10 else ""
     return Chart(title, {"data": [data], "layout": layout}, f"{title}: {', '.join(known[:10])}{more}.")
+
+
+def layer_chart(layers: Mapping[str, Floats], pairs: Sequence[str], title: str) -> Chart | None:
+    """Draw the mean cosine of each pair of tasks in every layer; None without any.
+
+    Args:
+        layers: a cosine per pair, by layer; NaN where the pair does not share it.
+        pairs: names of the pairs; of many, those with the lowest cosines are drawn.
+        title: of the chart.
+    """
+    values = np.array(list(layers.values()), dtype=np.float64).reshape(len(layers), len(pairs))
+    known = np.isfinite(values)
+    if not known.any():
+        return None
+    lowest = np.where(known, values, 1.0).min(axis=0)
+    kept = np.sort(np.argsort(lowest, kind="stable")[:_MOST_PAIRS])
+    chart = heat_chart(values[:, kept], list(layers), title, columns=[pairs[k] for k in kept])
+    chart.figure["layout"]["height"] += _ROTATED
+    return replace(chart, wide=len(kept) > _ROOMY)
 
 
 def scatter(series: int | None, label: str, x: Any, y: Any, **settings: Any) -> dict[str, Any]:
@@ -272,8 +272,13 @@ def plain(text: str) -> str:
 
 
 def shorten(text: str, length: int = 26) -> str:
-    """Return a label that leaves room for the chart."""
-    return plain(text if len(text) <= length else text[: length - 1] + "…")
+    """Return a label that leaves room for the chart: long ones keep their start and end.
+
+    >>> shorten("normalize(burn_in=20)+rotate+imtl_g")
+    'normalize(bur…otate+imtl_g'
+    """
+    half = length // 2
+    return plain(text if len(text) <= length else f"{text[:half]}…{text[half + 1 - length :]}")
 
 
 def _name_axis(names: Sequence[str]) -> dict[str, Any]:
@@ -283,11 +288,17 @@ def _name_axis(names: Sequence[str]) -> dict[str, Any]:
     return {"type": "category", "ticklabelstandoff": 4, **ticks}
 
 
-def _axis(title: str, bounds: Bounds = NO_BOUNDS, *, log: bool = False) -> dict[str, Any]:
+def _log_axis(title: str, traces: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return a logarithmic axis; over a few decades, a label at 1, 2 and 5 of each, or they overlap."""
+    values = np.concatenate([trace["y"] for trace in traces])
+    decades = np.log10(np.nanmax(values) / np.nanmin(values))
+    ticks = {"dtick": "D2"} if 0.7 < decades < 2.5 else {}
+    return {"title": {"text": plain(title)}, "type": "log", "exponentformat": "power", **ticks}
+
+
+def _axis(title: str, bounds: Bounds = NO_BOUNDS) -> dict[str, Any]:
     """Return an axis that ends where values are impossible."""
     axis: dict[str, Any] = {"title": {"text": plain(title)}}
-    if log:
-        return {**axis, "type": "log", "exponentformat": "power"}
     limits = zip(("minallowed", "maxallowed"), bounds, strict=True)
     return axis | {name: value for name, value in limits if value is not None}
 
@@ -296,10 +307,9 @@ def _uncrossed(bounds: Bounds, values: Sequence[float]) -> Bounds:
     """Return the bounds that no value crosses: an accuracy may be in percent, and no data are hidden."""
     known = [value for value in values if math.isfinite(value)]
     low, high = bounds
-    slack = 1e-9
     return (
-        None if low is None or any(value < low - slack for value in known) else low,
-        None if high is None or any(value > high + slack for value in known) else high,
+        None if low is None or min(known, default=low) < low - 1e-9 else low,
+        None if high is None or max(known, default=high) > high + 1e-9 else high,
     )
 
 
@@ -318,7 +328,6 @@ def _points(points: Iterable[Point], label: str, **settings: Any) -> dict[str, A
 
 _PLOT, _LETTER = (320.0, 200.0), (6.5, 14.0)
 """Least size of a chart's plot, and size of a letter in its labels, in pixels."""
-_POSITIONS = {"top right": (0, 1), "top left": (-1, 1), "bottom right": (0, -1), "bottom left": (-1, -1)}
 
 
 def _label_boxes(points: Sequence[Point]) -> list[tuple[str, Box] | None]:
@@ -330,15 +339,19 @@ def _label_boxes(points: Sequence[Point]) -> list[tuple[str, Box] | None]:
     chosen: list[tuple[str, Box] | None] = []
     for point, (x, y) in zip(points, centers, strict=True):
         width, height = _LETTER[0] * min(len(point.label), 26), _LETTER[1]
-        chosen.append(None)
-        for name, (left, up) in _POSITIONS.items():
-            x0, y0 = x + left * width + (5 if left == 0 else -5), y + (5 if up > 0 else -5 - height)
-            box = (x0, y0, x0 + width, y0 + height)
-            inside = box[0] >= -20 and box[2] <= _PLOT[0] + 20
-            if inside and not any(_overlap(box, other) for other in taken):
-                chosen[-1] = (name, box)
-                taken.append(box)
-                break
+        boxes = {
+            "top right": (x + 5, y + 5, x + 5 + width, y + 5 + height),
+            "top left": (x - 5 - width, y + 5, x - 5, y + 5 + height),
+            "bottom right": (x + 5, y - 5 - height, x + 5 + width, y - 5),
+            "bottom left": (x - 5 - width, y - 5 - height, x - 5, y - 5),
+        }
+        free = [
+            (name, box)
+            for name, box in boxes.items()
+            if box[0] >= -20 and box[2] <= _PLOT[0] + 20 and not any(_overlap(box, o) for o in taken)
+        ]
+        chosen.append(free[0] if free else None)
+        taken += [box for _, box in free[:1]]
     return chosen
 
 

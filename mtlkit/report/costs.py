@@ -2,70 +2,89 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable
 
+import numpy as np
+
+from mtlkit.report.charts import Point, Row, point_chart, row_chart
+from mtlkit.report.page import Cell, Charts, Head, Listing, Note, Section
 from mtlkit.report.results import Comparison, Run
+from mtlkit.report.tables import Table
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Seconds and optimizer steps of a method over all seeds.
+def method_costs(comparison: Comparison) -> dict[str, dict[str, float]]:
+    """Sum up the cost of each method with a finished run that was timed, over all seeds.
 
-    Attributes:
-        label: of the method.
-        runs: that finished.
-        seconds, steps: of these runs; for single-task networks, of all of them.
-        trials: of the search for its settings; 0 without one.
-        tuning_seconds, tuning_steps: of these trials.
-    """
-
-    label: str
-    runs: int
-    seconds: float
-    steps: int
-    trials: int = 0
-    tuning_seconds: float = 0.0
-    tuning_steps: int = 0
-
-    @property
-    def total_seconds(self) -> float:
-        """Seconds of runs and trials."""
-        return self.seconds + self.tuning_seconds
-
-    @property
-    def total_steps(self) -> int:
-        """Steps of runs and trials."""
-        return self.steps + self.tuning_steps
-
-
-def method_costs(comparison: Comparison) -> list[Cost]:
-    """Sum up the cost of each method with a finished run that was timed.
+    Steps are the optimizer's; of single-task networks, those of all networks count.
 
     >>> from mtlkit.report import Comparison, Run
     >>> runs = [Run("sum", seed, seconds=2.0, steps=10) for seed in range(3)]
-    >>> method_costs(Comparison("digits", [], runs))[0].total_seconds
+    >>> method_costs(Comparison("digits", [], runs))["sum"]["seconds in all"]
     6.0
     """
-    found = []
+    found = {}
     for label in comparison.labels:
         runs = [run for run in comparison.of(label) if run.status == "done" and run.seconds is not None]
-        if not runs:
-            continue
-        tuning = comparison.tuning.get(label, {})
-        found.append(
-            Cost(
-                label,
-                len(runs),
-                sum(run.seconds or 0.0 for run in runs),
-                sum(map(_steps, runs)),
-                int(tuning.get("trials") or 0),
-                float(tuning.get("seconds") or 0.0),
-                int(tuning.get("steps") or 0),
-            )
-        )
+        if runs:
+            tuning = comparison.tuning.get(label, {})
+            seconds, steps = sum(run.seconds or 0.0 for run in runs), sum(map(_steps, runs))
+            found[label] = {
+                "runs": len(runs),
+                "seconds": seconds,
+                "steps": steps,
+                "trials": int(tuning.get("trials") or 0),
+                "tuning seconds": float(tuning.get("seconds") or 0.0),
+                "tuning steps": int(tuning.get("steps") or 0),
+                "seconds in all": seconds + float(tuning.get("seconds") or 0.0),
+                "steps in all": steps + int(tuning.get("steps") or 0),
+            }
     return found
 
 
 def _steps(run: Run) -> int:
-    """Give the steps of a run; without a count, the last one of its history."""
+    """Return the steps of a run; without a count, the last one of its history."""
     return run.steps if run.steps is not None else max((row.step for row in run.history), default=0)
+
+
+def cost_section(comparison: Comparison, table: Table) -> Section:
+    """Show what each method cost, beside its improvement."""
+    costs = method_costs(comparison)
+    if not costs:
+        return Section("cost", "", [])
+    places = {label: index for index, label in enumerate(comparison.labels)}
+    tuned = any(cost["trials"] for cost in costs.values())
+    columns = list(next(iter(costs.values())))[: None if tuned else 3]
+    rows: list[list[Cell | str]] = []
+    for label, cost in costs.items():
+        cells = [Cell(f"{cost[name]:,.0f}".replace(",", "\u202f"), cost[name]) for name in columns]
+        rows.append([Cell(label, places[label], series=places[label]), *cells])
+    heads = [Head(name, "high" if name == "runs" else "low") for name in ("method", *columns)]
+    gains = {
+        row.label: row.cells["delta/mean"].spread.median
+        for row in table.rows
+        if "delta/mean" in row.cells
+    }
+    points = [
+        Point(places[label], label, cost["seconds in all"], gains.get(label, math.nan))
+        for label, cost in costs.items()
+    ]
+    what = "seconds of all runs" + (" and trials" if tuned else "")
+    runs = [comparison.of(label) for label in places]
+    ratios = [_median_row(*pair, (r.step_ratio for r in runs[pair[0]])) for pair in enumerate(places)]
+    seconds = [_median_row(*pair, (r.seconds for r in runs[pair[0]])) for pair in enumerate(places)]
+    reference, positive = comparison.reference or "reference", (0.0, None)
+    charts = [
+        point_chart(points, "Improvement and cost", what, "mean improvement, %", x_bounds=positive),
+        row_chart(ratios, "Time of a step", f"× {reference}", marker=1.0, bounds=positive),
+        row_chart(seconds, "Time of a run", "seconds, median over runs", bounds=positive),
+    ]
+    note = "Over all seeds; single-task: all networks together."
+    note += "" if tuned else " No search for settings is recorded with this comparison."
+    listing = Listing(heads, rows, name="costs", sortable=len(rows) > 2)
+    return Section("cost", "Cost", [listing, Note(note), Charts(charts)])
+
+
+def _median_row(series: int, label: str, values: Iterable[float | None]) -> Row:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return Row(series, label, float(np.median(known)) if known else math.nan)

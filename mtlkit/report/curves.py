@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
-from mtlkit.report.charts import NO_BOUNDS, Bounds, Chart, Line, line_chart, metric_bounds
+from mtlkit.report.charts import NO_BOUNDS, Bounds, Chart, Line, layer_chart, line_chart, metric_bounds
 from mtlkit.report.histories import HistoryRow, MonitorRow
 from mtlkit.report.page import Charts, Note, Section
 from mtlkit.report.results import Comparison, Run
@@ -34,7 +35,7 @@ def learning_section(comparison: Comparison) -> Section:
     ]  # fmt: skip
     for split, title in (("train", "Training loss"), ("val", "Validation loss")):
         charts = [
-            _history_chart(comparison, split, task.name, _loss(task.name), "loss")
+            _history_chart(comparison, split, task.name, _of_task("losses", task.name), "loss")
             for task in comparison.tasks
         ]
         blocks.append(Charts(charts, title, closed=split == "val"))
@@ -56,16 +57,21 @@ def gradient_section(comparison: Comparison) -> Section:
 
     def by_task(attribute: str, label: str, bounds: Bounds, log: bool = False) -> list[Chart | None]:
         return [
-            chart(name, lambda row, name=name: _of_task(row, attribute, name), label, bounds, log)  # type: ignore[misc]
-            for name in (task.name for task in comparison.tasks)
+            chart(task.name, _of_task(attribute, task.name), label, bounds, log)
+            for task in comparison.tasks
         ]
 
     cosine, share, degrees = (-1.0, 1.0), (0.0, 1.0), (0.0, 180.0)
     title = "Cosine of task gradients with the update, mean over tasks"
     overview = [
         chart(title, lambda row: row.mean_cosine, "cosine", cosine),
-        chart("Pairs of tasks in conflict", lambda row: row.conflict, "share", share),
-        chart("Angle of the rotations, mean over tasks", _mean_angle, "degrees", degrees),
+        chart("Pairs of tasks in conflict", lambda row: row.conflict, "fraction", share),
+        chart(
+            "Angle of the rotations, mean over tasks",
+            lambda row: _mean(row.rotation_angles.values()),
+            "degrees",
+            degrees,
+        ),
     ]
     blocks = [
         Charts(overview),
@@ -73,9 +79,28 @@ def gradient_section(comparison: Comparison) -> Section:
         Charts(by_task("norms", "norm", (0.0, None), log=True), "Gradient norms, by task"),
         Charts(by_task("weights", "weight", NO_BOUNDS), "Weights, by task", closed=True),
         Charts(by_task("rotation_angles", "degrees", degrees), "Angles, by task", closed=True),
-    ]
+        Charts([_layers(comparison, label) for label in comparison.labels], "Conflicts by layer",
+               "Mean cosine of two tasks' gradients over all seeds and steps; red is conflict."),
+    ]  # fmt: skip
     shown = any(block.kept for block in blocks)
     return Section("gradients", "Gradients", [_note(comparison), *blocks] if shown else [])
+
+
+def _layers(comparison: Comparison, label: str) -> Chart | None:
+    """Draw the mean cosines of the pairs of tasks in each group of parameters that a method merges."""
+    rows = [row.groups for run in comparison.of(label) for row in run.monitor if row.groups]
+    pairs = list(dict.fromkeys(pair for row in rows for group in row.values() for pair in group))
+    names = dict.fromkeys(name for row in rows for name in row)
+    layers = {
+        name: np.array([_mean(row.get(name, {}).get(pair, math.nan) for row in rows) for pair in pairs])
+        for name in names
+    }
+    return layer_chart(layers, pairs, label)
+
+
+def _mean(values: Iterable[float]) -> float:
+    known = [value for value in values if math.isfinite(value)]
+    return sum(known) / len(known) if known else math.nan
 
 
 def _note(comparison: Comparison) -> Note | None:
@@ -92,17 +117,8 @@ def _metric(task: str, metric: str) -> Callable[[HistoryRow], float]:
     return lambda row: row.metrics.get(task, {}).get(metric, math.nan)
 
 
-def _loss(task: str) -> Callable[[HistoryRow], float]:
-    return lambda row: row.losses.get(task, math.nan)
-
-
-def _of_task(row: MonitorRow, attribute: str, task: str) -> float:
-    return float(getattr(row, attribute).get(task, math.nan))
-
-
-def _mean_angle(row: MonitorRow) -> float:
-    known = [value for value in row.rotation_angles.values() if math.isfinite(value)]
-    return sum(known) / len(known) if known else math.nan
+def _of_task(attribute: str, task: str) -> Callable[[Any], float]:
+    return lambda row: getattr(row, attribute).get(task, math.nan)
 
 
 def _history_chart(

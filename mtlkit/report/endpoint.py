@@ -84,7 +84,7 @@ class Endpoint:
 
     @classmethod
     def of(cls, comparison: Comparison) -> Endpoint:
-        """Give the endpoint that a comparison declares."""
+        """Return the endpoint that a comparison declares."""
         config = comparison.config
         return cls.parse(config.get("primary"), comparison.tasks, config.get("improvement_over"))
 
@@ -118,7 +118,7 @@ def has_values(metrics: Mapping[str, float], directions: Mapping[str, bool]) -> 
 
 
 def base_label(comparison: Comparison) -> str | None:
-    """Give the label that gains are measured from: single-task networks, else the reference."""
+    """Return the label that gains are measured from: single-task networks, else the reference."""
     for label in (comparison.baseline, comparison.reference):
         if label is not None and label in comparison.labels:
             return label
@@ -126,15 +126,17 @@ def base_label(comparison: Comparison) -> str | None:
 
 
 def task_log_gains(comparison: Comparison, run: Run) -> dict[str, float]:
-    """Give the log-ratio of each task to the base's run of the same seed, in hundredths."""
-    base = base_label(comparison)
+    """Return the log-ratio of each task to the base's run of the same seed, in hundredths."""
+    return gains_over(base_label(comparison), task_log_ratio, comparison, run)
+
+
+def gains_over(
+    base: str | None, gain: Callable[..., float], comparison: Comparison, run: Run
+) -> dict[str, float]:
+    """Return the gain of each task over the base's run of the same seed; NaN without one."""
     found = None if base is None else comparison.find(base, run.seed)
-    baseline: Mapping[str, Mapping[str, float]] = (
-        {} if found is None or found.status == "failed" else found.metrics
-    )
+    baseline: Metrics = {} if found is None or found.status == "failed" else found.metrics
     return {
-        task.name: task_log_ratio(
-            run.metrics.get(task.name, {}), baseline.get(task.name, {}), task.directions
-        )
+        task.name: gain(run.metrics.get(task.name, {}), baseline.get(task.name, {}), task.directions)
         for task in comparison.tasks
     }

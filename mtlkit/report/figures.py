@@ -7,20 +7,14 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from mtlkit.errors import SpecError
-from mtlkit.report.endpoint import Endpoint, base_label, has_values
+from mtlkit.report.endpoint import Endpoint, base_label, gains_over, has_values
 from mtlkit.report.results import FRONT, Comparison, Run
 from mtlkit.report.statistics import delta_m, task_improvement, task_statistics
 
 PRIMARY = "primary"
 """Key of the column that a comparison is decided by."""
 
-_STATISTICS = {
-    "mean": "mean",
-    "median": "median",
-    "minimum": "min",
-    "maximum": "max",
-    "std": "std",
-}
+_STATISTICS = {"mean": "mean", "median": "median", "minimum": "min", "maximum": "max", "std": "std"}
 Kind: TypeAlias = Literal["metric", "gain", "summary", "time"]
 Values: TypeAlias = dict[str, dict[str, dict[int, float]]]
 
@@ -120,18 +114,8 @@ def collect_metrics(comparison: Comparison, *, all_metrics: bool = False) -> Met
 
 
 def task_gains(comparison: Comparison, run: Run) -> dict[str, float]:
-    """Give the relative improvement of each task over the baseline of the same seed, in percent."""
-    single = None
-    if comparison.baseline is not None:
-        single = comparison.find(comparison.baseline, run.seed)
-    if single is None or single.status == "failed":
-        return dict.fromkeys((task.name for task in comparison.tasks), math.nan)
-    return {
-        task.name: task_improvement(
-            run.metrics.get(task.name, {}), single.metrics.get(task.name, {}), task.directions
-        )
-        for task in comparison.tasks
-    }
+    """Return the relative improvement of each task over the baseline of the same seed, in percent."""
+    return gains_over(comparison.baseline, task_improvement, comparison, run)
 
 
 def _metric_columns(comparison: Comparison, all_metrics: bool, values: Values) -> list[Column]:

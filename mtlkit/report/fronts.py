@@ -33,7 +33,7 @@ def pareto_front(points: ArrayLike) -> NDArray[np.bool_]:
 
 
 def hypervolume(points: ArrayLike, reference: ArrayLike) -> float:
-    """Give the volume that the points dominate above the reference; higher is better on every axis.
+    """Return the volume that the points dominate above the reference; higher is better on every axis.
 
     Up to four axes it is exact, by the algorithm of While, Bradstreet and Barone (2012): a point adds
     its own box without what later points dominate of it. Beyond, where that takes minutes, it is the
@@ -60,13 +60,6 @@ def hypervolume(points: ArrayLike, reference: ArrayLike) -> float:
 
 def _volume(boxes: Floats) -> float:
     boxes = boxes[pareto_front(boxes)]
-    if len(boxes) == 0:
-        return 0.0
-    if boxes.shape[1] == 1:
-        return float(boxes.max())
-    if boxes.shape[1] == 2:
-        first, second = boxes[np.argsort(-boxes[:, 0])].T
-        return float((first * np.diff(second, prepend=0.0)).sum())
     # the last axis in order, so that the limited sets shrink soon
     boxes = boxes[np.argsort(-boxes[:, -1], kind="stable")]
     return float(

@@ -17,6 +17,7 @@ from mtlkit.config.files import write_text
 from mtlkit.config.logs import json_line
 
 HISTORIES = ("history.jsonl", "log.jsonl")
+_STATISTICS = ("norms", "update_cosines", "weights", "rotation_angles")
 
 ByTask: TypeAlias = dict[str, float]
 Metrics: TypeAlias = dict[str, dict[str, float]]
@@ -51,6 +52,7 @@ class MonitorRow:
         weights: of the tasks in the merge.
         conflict: fraction of pairs of tasks with a negative cosine.
         rotation_angles: how far each rotation has turned, in degrees; empty without rotations.
+        groups: mean cosines of the pairs of tasks in each group of parameters, such as a layer.
     """
 
     step: int
@@ -59,6 +61,7 @@ class MonitorRow:
     weights: ByTask = field(default_factory=dict)
     conflict: float = math.nan
     rotation_angles: ByTask = field(default_factory=dict)
+    groups: Metrics = field(default_factory=dict)
 
     @property
     def mean_cosine(self) -> float:
@@ -71,17 +74,17 @@ def write_rows(
     folder: str | os.PathLike[str], history: list[HistoryRow], monitor: list[MonitorRow]
 ) -> None:
     """Write the rows of a run into its folder, replacing what was there."""
-    records: list[dict[str, Any]] = []
-    for row in history:
-        kind = "train" if row.split == "train" else "validation"
-        record: dict[str, Any] = {"kind": kind, "step": row.step, "epoch": row.epoch}
-        if row.split not in ("train", "val"):
-            record["split"] = row.split
-        if row.losses:
-            record["losses"] = row.losses
-        if row.metrics:
-            record["tasks"] = row.metrics
-        records.append(record)
+    records = [
+        {
+            "kind": "train" if row.split == "train" else "validation",
+            "step": row.step,
+            "epoch": row.epoch,
+            "split": row.split,
+            "losses": row.losses,
+            "tasks": row.metrics,
+        }
+        for row in history
+    ]
     records += [{"kind": "monitor", **asdict(row)} for row in monitor]
     write_text(Path(folder) / HISTORIES[0], "".join(map(json_line, records)))
 
@@ -95,26 +98,16 @@ def read_history(folder: str | os.PathLike[str]) -> tuple[list[HistoryRow], list
         kind, step = record.get("kind"), record.get("step")
         if not isinstance(step, int):
             continue
-        epoch = number(record.get("epoch"))
-        if kind == "train":
-            losses, metrics = by_task(record.get("losses")), metrics_of(record.get("tasks"))
-            history.append(HistoryRow(step, epoch, "train", losses, metrics))
-        elif kind == "validation":
+        if kind in ("train", "validation"):
             metrics = metrics_of(record.get("tasks"))
             losses = {task: row["loss"] for task, row in metrics.items() if "loss" in row}
+            split = "train" if kind == "train" else str(record.get("split", "val"))
             losses |= by_task(record.get("losses"))
-            history.append(HistoryRow(step, epoch, str(record.get("split", "val")), losses, metrics))
+            history.append(HistoryRow(step, number(record.get("epoch")), split, losses, metrics))
         elif kind == "monitor":
-            monitor.append(
-                MonitorRow(
-                    step,
-                    norms=by_task(record.get("norms")),
-                    update_cosines=by_task(record.get("update_cosines")),
-                    weights=by_task(record.get("weights")),
-                    conflict=number(record.get("conflict")),
-                    rotation_angles=by_task(record.get("rotation_angles")),
-                )
-            )
+            statistics = {name: by_task(record.get(name)) for name in _STATISTICS}
+            conflict, groups = number(record.get("conflict")), metrics_of(record.get("groups"))
+            monitor.append(MonitorRow(step, conflict=conflict, groups=groups, **statistics))
     return history, monitor
 
 

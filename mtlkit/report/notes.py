@@ -2,23 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from mtlkit.report.results import Comparison
-from mtlkit.report.verdict import Verdict
-
-_MANY = 1 / 3
-"""Fraction of runs that were best at their last validation from which on it is worth a sentence."""
-
-
-def with_length_note(verdict: Verdict, comparison: Comparison) -> Verdict:
-    """Add a sentence to a verdict if many runs were still getting better when they ended."""
-    judged = [run for run in comparison.runs if run.best_last is not None and not run.kind]
-    late = sum(bool(run.best_last) for run in judged)
-    if not late or late < _MANY * len(judged):
-        return verdict
-    text = f"{late} of {len(judged)} runs were best at their last validation: train longer."
-    return replace(verdict, sentences=(*verdict.sentences, text))
 
 
 def cost_notes(comparison: Comparison) -> tuple[str, ...]:

@@ -42,27 +42,16 @@ MANY = 12
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table.
-
-    Attributes:
-        text: its text.
-        value: the key to sort by; None comes last in either order.
-        small: a line below in small letters.
-        mark: superscript behind the text.
-        hint: tooltip.
-        best: in bold letters.
-        series: place in the legend whose color it shows.
-        code: in the font of code.
-    """
+    """A cell of a table."""
 
     text: str
-    value: float | None = None
-    small: str = ""
-    mark: str = ""
-    hint: str = ""
-    best: bool = False
-    series: int | None = None
-    code: bool = False
+    value: float | None = None  # to sort by; None comes last in either order
+    small: str = ""  # a line below in small letters
+    mark: str = ""  # superscript behind the text
+    hint: str = ""  # tooltip
+    best: bool = False  # in bold letters
+    series: int | None = None  # place in the legend whose color it shows
+    code: bool = False  # in the font of code
 
 
 @dataclass(frozen=True)
@@ -196,22 +185,16 @@ def render_page(
     """
     kept = [section for section in sections if section.kept]
     charted = [section for section in kept if any(isinstance(b, Charts) for b in section.kept)]
-    page: str = (
-        _environment()
-        .get_template("page.html")
-        .render(
-            title=title,
-            lead=[Note(each, important=True) if isinstance(each, str) else each for each in lead],
-            facts=facts,
-            sections=kept,
-            legend_before=charted[0].name if charted and len(legend) > 1 else None,
-            series=[
-                _style(name, slot)
-                for name, slot in zip(legend, palette_slots(legend, gray), strict=True)
-            ],
-            library=_library() if charted else "",
-            version=__version__,
-        )
+    slots = palette_slots(legend, gray)
+    page: str = _template().render(
+        title=title,
+        lead=[Note(each, important=True) if isinstance(each, str) else each for each in lead],
+        facts=facts,
+        sections=kept,
+        legend_before=charted[0].name if charted and len(legend) > 1 else None,
+        series=[_style(name, slot) for name, slot in zip(legend, slots, strict=True)],
+        library=_library() if charted else "",
+        version=__version__,
     )
     return page
 
@@ -219,14 +202,8 @@ def render_page(
 def _style(name: str, slot: int) -> dict[str, str]:
     turn, color = divmod(slot, len(PALETTE))
     light, dark = PALETTE[color]
-    symbol = SYMBOLS[(color + turn) % len(SYMBOLS)]
-    return {
-        "name": name,
-        "light": light,
-        "dark": dark,
-        "dash": DASHES[turn % len(DASHES)],
-        "symbol": symbol,
-    }
+    dash, symbol = DASHES[turn % len(DASHES)], SYMBOLS[(color + turn) % len(SYMBOLS)]
+    return {"name": name, "light": light, "dark": dark, "dash": dash, "symbol": symbol}
 
 
 def palette_slots(legend: Sequence[str], gray: str | None) -> list[int]:
@@ -237,7 +214,7 @@ def palette_slots(legend: Sequence[str], gray: str | None) -> list[int]:
 
 
 @functools.cache
-def _environment() -> Any:
+def _template() -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
@@ -248,7 +225,7 @@ def _environment() -> Any:
         lstrip_blocks=True,
     )
     made.filters["data"] = _data
-    return made
+    return made.get_template("page.html")
 
 
 @functools.cache

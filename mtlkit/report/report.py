@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
-import re
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from mtlkit.config.files import write_text
-from mtlkit.report.charts import Point, Row, metric_bounds, point_chart, row_chart
-from mtlkit.report.costs import method_costs
+from mtlkit.report.charts import Row, metric_bounds, row_chart
+from mtlkit.report.costs import cost_section
 from mtlkit.report.curves import gradient_section, learning_section
 from mtlkit.report.figures import Column
 from mtlkit.report.page import (
@@ -32,15 +31,14 @@ from mtlkit.report.page import (
     StatusList,
     render_page,
 )
-from mtlkit.report.rankings import rank_section
 from mtlkit.report.results import Comparison
 from mtlkit.report.statistics import confidence_band
 from mtlkit.report.tables import Cell as TableCell
 from mtlkit.report.tables import Table, build_table, describe_marks, format_number
-from mtlkit.report.trade_offs import front_section
+from mtlkit.report.trade_offs import front_section, rank_section
+from mtlkit.report.verdict_text import plural
 
 _MOST_SEEDS = 30
-_REPEATED = re.compile(r"^(better than|worse than|level with|not decided)[^;]*?, (?=[+-])")
 
 
 def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
@@ -76,7 +74,7 @@ def render_report(comparison: Comparison, folder: Path | None = None) -> str:
         _differences(table),
         front_section(comparison),
         rank_section(comparison),
-        _costs(comparison, table),
+        cost_section(comparison, table),
         Section("tasks", "Results over seeds", [] if single else [task_charts(comparison)]),
         learning_section(comparison),
         gradient_section(comparison),
@@ -97,30 +95,21 @@ def _facts(comparison: Comparison) -> list[str]:
     runs = [run for run in comparison.runs if run.label in comparison.labels]
     done = sum(run.status == "done" for run in runs)
     facts = [
-        _plural(len(comparison.labels), "method"),
-        _plural(len(comparison.tasks), "task"),
-        _plural(len(comparison.seeds), "seed"),
-        f"{done} of {_plural(len(runs), 'run')} finished",
+        plural(len(comparison.labels), "method"),
+        plural(len(comparison.tasks), "task"),
+        plural(len(comparison.seeds), "seed"),
+        f"{done} of {plural(len(runs), 'run')} finished",
     ]
     if comparison.front_labels:
-        facts.append(f"{_plural(len(comparison.front_labels), 'weighting')} of the sum")
+        facts.append(f"{plural(len(comparison.front_labels), 'weighting')} of the sum")
     return facts
-
-
-def _plural(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def verdict_blocks(comparison: Comparison, table: Table) -> list[Block]:
     """Return the verdict: a status per method against the reference, and the sentences behind it."""
     verdict = table.verdict
     items = [
-        Status(
-            each.method,
-            each.status,
-            re.sub(_REPEATED, "", each.sentence.removeprefix(f"{each.method}: ")),
-            comparison.labels.index(each.method),
-        )
+        Status(each.method, each.status, f"{each.details}.", comparison.labels.index(each.method))
         for status in ("better", "worse", "level", "not decided", "not tested")
         for each in verdict.findings
         if each.status == status
@@ -142,14 +131,8 @@ def _next_command(comparison: Comparison, table: Table, folder: Path | None) -> 
     settings = None if folder is None else folder / "compare.yaml"
     more = list(range(max(seeds) + 1, max(seeds) + 1 + len(seeds)))
     if settings is not None and settings.is_file() and undecided and len(seeds) < _MOST_SEEDS:
-        command = [
-            "-c",
-            str(settings),
-            "-o",
-            str(folder),
-            "--seeds",
-            ",".join(map(str, [*seeds, *more])),
-        ]
+        command = ["-c", str(settings), "-o", str(folder)]
+        command += ["--seeds", ",".join(map(str, [*seeds, *more]))]
         why = f"Next: double the seeds to decide on {', '.join(undecided[:3])}."
         return [Command(shlex.join(["mtlkit", "compare", *command]), why)]
     if data is not None and not comparison.tuning:
@@ -164,12 +147,8 @@ def _next_command(comparison: Comparison, table: Table, folder: Path | None) -> 
 
 def result_blocks(comparison: Comparison, table: Table, name: str = "table") -> list[Block]:
     """Return the table, and what its marks mean."""
-    groups: list[tuple[str, int]] = [("", 1)]
-    for column in table.columns:
-        if groups[-1][0] == column.group:
-            groups[-1] = (column.group, groups[-1][1] + 1)
-        else:
-            groups.append((column.group, 1))
+    grouped = itertools.groupby(table.columns, key=lambda column: column.group)
+    groups = [("", 1), *((name, len(list(columns))) for name, columns in grouped), ("", 1)]
     heads = [Head("method", "low")]
     for column in table.columns:
         better = "low" if column.higher_is_better is False else "high"
@@ -181,7 +160,7 @@ def result_blocks(comparison: Comparison, table: Table, name: str = "table") -> 
         first = Cell(row.label, index, small=", ".join(notes), series=index)
         cells = [_cell(row.cells[column.key], column) for column in table.columns]
         rows.append([first, *cells, Cell(str(row.done), row.done)])
-    listing = Listing([*heads, Head("runs")], rows, [*groups, ("", 1)], name, sortable=len(rows) > 2)
+    listing = Listing([*heads, Head("runs")], rows, groups, name, sortable=len(rows) > 2)
     several = len(comparison.runs) > 1
     notes = [describe_marks(table) if several else f"All on the {table.split} set."]
     if any(column.kind == "time" for column in table.columns):
@@ -193,7 +172,7 @@ def result_blocks(comparison: Comparison, table: Table, name: str = "table") -> 
 
 def _cell(cell: TableCell, column: Column) -> Cell:
     median, std = cell.spread.median, cell.spread.std
-    hints = [_plural(cell.spread.count, "seed")]
+    hints = [plural(cell.spread.count, "seed")]
     if cell.test is not None and not math.isnan(cell.test.p_value):
         hints.append(f"one-sided p = {cell.test.p_value:.3g}")
     if cell.claim is not None and not math.isnan(cell.claim.p_value):
@@ -238,51 +217,6 @@ def _differences(table: Table) -> Section:
         "95 % intervals that hold for all methods together."
     )
     return Section("differences", f"Against {table.reference}", [note, *groups])
-
-
-def _costs(comparison: Comparison, table: Table) -> Section:
-    costs = method_costs(comparison)
-    if not costs:
-        return Section("cost", "", [])
-    places = {label: index for index, label in enumerate(comparison.labels)}
-    tuned = any(cost.trials for cost in costs)
-    heads = [Head("method", "low"), Head("runs"), Head("seconds", "low"), Head("steps", "low")]
-    if tuned:
-        heads += [Head("trials", "low"), Head("tuning seconds", "low"), Head("tuning steps", "low")]
-        heads += [Head("seconds in all", "low"), Head("steps in all", "low")]
-    rows: list[list[Cell | str]] = []
-    for cost in costs:
-        values: list[float] = [cost.runs, cost.seconds, cost.steps]
-        if tuned:
-            values += [cost.trials, cost.tuning_seconds, cost.tuning_steps]
-            values += [cost.total_seconds, cost.total_steps]
-        name = Cell(cost.label, places[cost.label], series=places[cost.label])
-        rows.append([name, *(Cell(f"{value:,.0f}".replace(",", "\u202f"), value) for value in values)])
-    gains = {row.label: row.cells["delta/mean"].spread.median
-             for row in table.rows if "delta/mean" in row.cells}  # fmt: skip
-    points = [
-        Point(places[cost.label], cost.label, cost.total_seconds, gains.get(cost.label, math.nan))
-        for cost in costs
-    ]
-    what = "seconds of all runs" + (" and trials" if tuned else "")
-    runs = {label: comparison.of(label) for label in places}
-    ratios = [_median_row(i, x, [run.step_ratio for run in runs[x]]) for x, i in places.items()]
-    seconds = [_median_row(i, x, [run.seconds for run in runs[x]]) for x, i in places.items()]
-    reference, positive = comparison.reference or "reference", (0.0, None)
-    charts = [
-        point_chart(points, "Improvement and cost", what, "mean improvement, %", x_bounds=positive),
-        row_chart(ratios, "Time of a step", f"× {reference}", marker=1.0, bounds=positive),
-        row_chart(seconds, "Time of a run", "seconds, median over runs", bounds=positive),
-    ]
-    note = "Over all seeds; single-task: all networks together."
-    note += "" if tuned else " No search for settings is recorded with this comparison."
-    listing = Listing(heads, rows, name="costs", sortable=len(rows) > 2)
-    return Section("cost", "Cost", [listing, Note(note), Charts(charts)])
-
-
-def _median_row(series: int, label: str, values: Sequence[float | None]) -> Row:
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    return Row(series, label, float(np.median(known)) if known else math.nan)
 
 
 def task_charts(comparison: Comparison) -> Charts:

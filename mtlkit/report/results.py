@@ -25,7 +25,7 @@ from zlib import crc32
 
 from mtlkit.config.files import write_text
 from mtlkit.config.logs import json_line, plain_values
-from mtlkit.errors import MtlkitError, unknown_name
+from mtlkit.errors import MtlkitError
 from mtlkit.report.histories import (
     HistoryRow,
     Metrics,
@@ -43,10 +43,8 @@ HEADER = "comparison.json"
 RESULTS = "results.jsonl"
 FRONT = "front"
 """Kind of the runs that span the front of weighted sums: drawn, without a row in the table."""
-
 SIMPLE = "simple"
 """Kind of the rows of models that are no networks: shown in the table, and never tested."""
-
 ONE_EACH = "one network per task"
 
 Status: TypeAlias = Literal["done", "failed", "running"]
@@ -129,7 +127,7 @@ class Run:
     monitor: list[MonitorRow] = field(default_factory=list)
 
     def metric(self, task: str, name: str) -> float:
-        """Give a test metric; NaN where the run has none, or failed."""
+        """Return a test metric; NaN where the run has none, or failed."""
         if self.status == "failed":
             return math.nan
         return self.metrics.get(task, {}).get(name, math.nan)
@@ -171,53 +169,39 @@ class Comparison:
     @property
     def labels(self) -> list[str]:
         """The methods: those that the configuration names under ``order`` first, then as they appear."""
-        order = [label for label in self.config.get("order", ()) if isinstance(label, str)]
-        found = list(dict.fromkeys(run.label for run in self.runs if run.kind not in (FRONT, SIMPLE)))
+        order, found = self.config.get("order", ()), self._of_kind("")
         return [label for label in order if label in found] + [x for x in found if x not in order]
 
     @property
     def front_labels(self) -> list[str]:
         """The weightings that span the front."""
-        return list(dict.fromkeys(run.label for run in self.runs if run.kind == FRONT))
+        return self._of_kind(FRONT)
 
     @property
     def simple_labels(self) -> list[str]:
         """The models that are no networks."""
-        return list(dict.fromkeys(run.label for run in self.runs if run.kind == SIMPLE))
+        return self._of_kind(SIMPLE)
+
+    def _of_kind(self, kind: str) -> list[str]:
+        return list(dict.fromkeys(run.label for run in self.runs if run.kind == kind))
 
     @property
     def seeds(self) -> list[int]:
         """All seeds of the methods."""
-        return sorted({run.seed for run in self.runs if run.kind not in (FRONT, SIMPLE)})
+        return sorted({run.seed for run in self.runs if not run.kind})
 
     def of(self, label: str) -> list[Run]:
-        """Give the runs of one method, by seed."""
+        """Return the runs of one method, by seed."""
         return sorted((run for run in self.runs if run.label == label), key=lambda run: run.seed)
 
     def find(self, label: str, seed: int) -> Run | None:
-        """Give one run, or None."""
+        """Return one run, or None."""
         return next((r for r in self.runs if r.label == label and r.seed == seed), None)
-
-    def task(self, name: str) -> TaskRecord:
-        """Give the task of this name."""
-        for task in self.tasks:
-            if task.name == name:
-                return task
-        raise unknown_name("task", name, (task.name for task in self.tasks))
 
     def save_header(self, folder: str | os.PathLike[str]) -> None:
         """Write all but the runs."""
-        header = {
-            "format": FORMAT,
-            "title": self.title,
-            "tasks": [asdict(task) for task in self.tasks],
-            "config": self.config,
-            "versions": self.versions,
-            "baseline": self.baseline,
-            "reference": self.reference,
-            "split": self.split,
-            "tuning": self.tuning,
-        }
+        facts = {name: value for name, value in vars(self).items() if name not in ("runs", "recovered")}
+        header = {"format": FORMAT, **facts, "tasks": [asdict(task) for task in self.tasks]}
         write_text(Path(folder) / HEADER, json.dumps(plain_values(header), indent=2) + "\n")
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -301,7 +285,7 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def run_folder(label: str, seed: int) -> str:
-    """Give the name of a run's folder; labels that differ never share one."""
+    """Return the name of a run's folder; labels that differ never share one."""
     safe = re.sub(r"[^A-Za-z0-9._+=-]+", "_", label).strip("._") or "run"
     if safe != label or len(safe) > 80:
         # the checksum keeps labels apart that differ in replaced characters only
@@ -331,21 +315,13 @@ def _read_run(record: Mapping[str, Any]) -> Run | None:
     label, seed = record.get("label"), record.get("seed")
     if not isinstance(label, str) or not isinstance(seed, int):
         return None
-    status = record.get("status", "done")
-    steps = record.get("steps")
-    return Run(
-        label=label,
-        seed=seed,
-        status=status if status in ("done", "failed", "running") else "failed",
-        metrics=metrics_of(record.get("metrics")),
-        method=str(record.get("method") or ""),
-        step_ratio=_optional(record.get("step_ratio")),
-        seconds=_optional(record.get("seconds")),
-        error=str(record.get("error") or ""),
-        steps=steps if isinstance(steps, int) else None,
-        kind=str(record.get("kind") or ""),
-        best_last=record.get("best_last"),
-    )
+    status, steps = record.get("status", "done"), record.get("steps")
+    run = Run(label, seed, status if status in ("done", "running") else "failed")
+    run.metrics, run.best_last = metrics_of(record.get("metrics")), record.get("best_last")
+    run.method, run.error, run.kind = (str(record.get(n) or "") for n in ("method", "error", "kind"))
+    run.step_ratio, run.seconds = _optional(record.get("step_ratio")), _optional(record.get("seconds"))
+    run.steps = steps if isinstance(steps, int) else None
+    return run
 
 
 def _finished_runs(path: Path, tasks: list[str]) -> list[Run]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from mtlkit.report.claims import compare_methods
 from mtlkit.report.figures import PRIMARY, Column, collect_metrics
-from mtlkit.report.notes import cost_notes, with_length_note
+from mtlkit.report.notes import cost_notes
 from mtlkit.report.results import Comparison
 from mtlkit.report.significance import Interval
 from mtlkit.report.statistics import Spread, TTest, paired_t_test, spread
-from mtlkit.report.verdict import Verdict, judge
+from mtlkit.report.verdict import Verdict, compare_methods, judge
 
 DAGGER, DOUBLE_DAGGER, STAR = "†", "‡", "*"
 MOST_DECIMALS = 6
@@ -21,22 +21,16 @@ MOST_DECIMALS = 6
 
 @dataclass(frozen=True)
 class Cell:
-    """Median and deviation over seeds.
-
-    Attributes:
-        spread: over the runs that have a value.
-        test: the paper's one-sided test against the reference, where that makes sense.
-        claim: the difference to the reference, with a corrected interval and p-value; only of the
-            primary endpoint and the tasks' main metrics.
-        best: of the column.
-        fewer: over fewer seeds than the comparison has.
-    """
+    """Median and deviation over seeds."""
 
     spread: Spread
     test: TTest | None = None
+    """The paper's one-sided test against the reference."""
     claim: Interval | None = None
+    """Corrected difference to the reference, of the primary endpoint and the tasks' main metrics."""
     best: bool = False
     fewer: bool = False
+    """Whether it is over fewer seeds than the comparison has."""
 
     @property
     def dagger(self) -> bool:
@@ -85,7 +79,7 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
     Gains of a run are over the baseline's run with the same seed, so those of the baseline itself are 0;
     their statistics are taken over the tasks that the configuration names under ``improvement_over``, or
     over all. A dagger marks what is better than the reference by the paper's one-sided paired t-test, a
-    double dagger what the corrected tests of :mod:`mtlkit.report.claims` find better. The best
+    double dagger what the corrected tests of :mod:`mtlkit.report.verdict` find better. The best
     median of each column, the baseline left out, is marked too.
 
     Args:
@@ -122,13 +116,13 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
         role = "simple" if label in comparison.simple_labels else role
         ends = [run.status for run in comparison.of(label)]
         rows.append(Row(label, cells, role, ends.count("done"), ends.count("failed")))
-    columns = [_with_decimals(column, rows) for column in found.columns]
+    _mark_best(found.columns, rows)
     return Table(
-        columns,
-        _mark_best(columns, rows),
+        [_with_decimals(column, rows) for column in found.columns],
+        rows,
         reference,
         tuple(comparison.config.get("improvement_over") or ()),
-        with_length_note(judge(comparison, found, claims), comparison),
+        judge(comparison, found, claims),
         claims.tests,
         comparison.split,
         cost_notes(comparison),
@@ -147,24 +141,19 @@ def _with_decimals(column: Column, rows: list[Row]) -> Column:
     return replace(column, decimals=decimals)
 
 
-def _mark_best(columns: list[Column], rows: list[Row]) -> list[Row]:
-    cells = {row.label: dict(row.cells) for row in rows}
-    for column in columns:
-        if not column.is_tested:
-            continue
-        ranked = {
-            row.label: row.cells[column.key].spread.median * (1 if column.higher_is_better else -1)
+def _mark_best(columns: list[Column], rows: list[Row]) -> None:
+    """Mark the best median of each column that methods are compared by, unless it has only one."""
+    for column in (column for column in columns if column.is_tested):
+        sign = 1 if column.higher_is_better else -1
+        ranked = [
+            (sign * row.cells[column.key].spread.median, row)
             for row in rows
             if row.role not in ("baseline", "simple")
             and math.isfinite(row.cells[column.key].spread.median)
-        }
-        if len(ranked) < 2:
-            continue
-        top = max(ranked.values())
-        for label, value in ranked.items():
-            if value == top:
-                cells[label][column.key] = replace(cells[label][column.key], best=True)
-    return [Row(row.label, cells[row.label], row.role, row.done, row.failed) for row in rows]
+        ]
+        for value, row in ranked:
+            if value == max(value for value, _ in ranked) and len(ranked) > 1:
+                row.cells[column.key] = replace(row.cells[column.key], best=True)
 
 
 def format_number(value: float, decimals: int) -> str:
@@ -185,10 +174,6 @@ def format_cell(cell: Cell, column: Column) -> str:
     if not math.isnan(cell.spread.std):
         text += f" ± {format_number(cell.spread.std, column.decimals)}"
     return text + cell.marks
-
-
-def _runs_text(row: Row) -> str:
-    return f"{row.done}" + (f" ({row.failed} failed)" if row.failed else "")
 
 
 def describe_marks(table: Table, *, bold: bool = True) -> str:
@@ -215,11 +200,8 @@ def describe_marks(table: Table, *, bold: bool = True) -> str:
 
 def table_files(table: Table) -> dict[str, str]:
     """Write the table in every format, by the name of its file."""
-    return {
-        "table.md": to_markdown(table),
-        "table.tex": to_latex(table),
-        "table.csv": to_csv(table),
-    }
+    writers = {"md": to_markdown, "tex": to_latex, "csv": to_csv}
+    return {f"table.{name}": write(table) for name, write in writers.items()}
 
 
 def to_markdown(table: Table) -> str:
@@ -232,18 +214,12 @@ def to_markdown(table: Table) -> str:
     def escape(text: str) -> str:
         return text.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*")
 
-    heads = ["method", *(_head(column) for column in table.columns), "runs"]
-    lines = [
-        "| " + " | ".join(map(escape, heads)) + " |",
-        "|" + "|".join([":--", *["--:"] * (len(heads) - 1)]) + "|",
-    ]
+    heads = ["method", *(escape(_head(column)) for column in table.columns), "runs"]
+    rows = [heads, [":--", *["--:"] * (len(heads) - 1)]]
     for row in table.rows:
-        texts = [escape(row.label)]
-        for column in table.columns:
-            cell = row.cells[column.key]
-            text = escape(format_cell(cell, column))
-            texts.append(f"**{text}**" if cell.best else text)
-        lines.append("| " + " | ".join([*texts, _runs_text(row)]) + " |")
+        failed = f" ({row.failed} failed)" if row.failed else ""
+        rows.append([*_texts(row, table, escape, "**{}**"), f"{row.done}{failed}"])
+    lines = [f"| {' | '.join(row)} |" for row in rows]
     verdict = f"{escape(table.verdict.text)}\n\n" if table.verdict.text else ""
     return verdict + "\n".join(lines) + f"\n\n{describe_marks(table)}\n"
 
@@ -256,23 +232,25 @@ def to_latex(table: Table) -> str:
     """
     heads = ["Method", *(_latex(_head(column)) for column in table.columns)]
     lines = [
-        r"\begin{tabular}{l" + "r" * len(table.columns) + "}",
-        r"\toprule",
-        " & ".join(heads) + r" \\",
-        r"\midrule",
+        f"% {' '.join(line.split())}" for line in (table.verdict.text, describe_marks(table)) if line
     ]
+    lines.append(r"\begin{tabular}{l" + "r" * len(table.columns) + "}")
+    lines += [r"\toprule", " & ".join(heads) + r" \\", r"\midrule"]
     for row in table.rows:
-        texts = [_latex(row.label)]
-        for column in table.columns:
-            cell = row.cells[column.key]
-            text = _latex(format_cell(cell, column))
-            texts.append(rf"\textbf{{{text}}}" if cell.best else text)
-        lines.append(" & ".join(texts) + r" \\")
+        lines.append(" & ".join(_texts(row, table, _latex, r"\textbf{{{}}}")) + r" \\")
         if row.role == "baseline":
             lines.append(r"\midrule")
-    lines += [r"\bottomrule", r"\end{tabular}"]
-    comments = [line for line in (table.verdict.text, describe_marks(table)) if line]
-    return "".join(f"% {' '.join(line.split())}\n" for line in comments) + "\n".join(lines) + "\n"
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _texts(row: Row, table: Table, escape: Callable[[str], str], bold: str) -> list[str]:
+    """Return the texts of a row's cells, the best ones in bold."""
+    texts = [escape(row.label)]
+    for column in table.columns:
+        cell = row.cells[column.key]
+        text = escape(format_cell(cell, column))
+        texts.append(bold.format(text) if cell.best else text)
+    return texts
 
 
 _VALUES = ("seeds", "median", "std", "p", "p corrected", "difference", "low", "high")

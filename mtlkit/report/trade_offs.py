@@ -1,4 +1,4 @@
-"""The front of weighted sums, the methods beside it, and their hypervolumes."""
+"""Trade-offs between tasks: ranks, the front of weighted sums, and hypervolumes above it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,23 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from mtlkit.report.charts import Chart, Point, line_chart, metric_bounds, plain, point_chart, scatter
-from mtlkit.report.charts import Line as ChartLine
+from mtlkit.report.charts import (
+    Chart,
+    Line,
+    Point,
+    Row,
+    line_chart,
+    metric_bounds,
+    plain,
+    point_chart,
+    row_chart,
+    scatter,
+)
 from mtlkit.report.figures import task_gains
 from mtlkit.report.fronts import hypervolume, pareto_front
 from mtlkit.report.page import Block, Cell, Charts, Head, Listing, Note, Section
 from mtlkit.report.results import Comparison, Run, TaskRecord
+from mtlkit.report.significance import LEVEL, rank_methods
 from mtlkit.report.statistics import Floats
 
 _MOST_PAIRED = 3
@@ -47,7 +58,12 @@ def _means(comparison: Comparison, labels: list[str], read: Callable[[Run], dict
     return table
 
 
-def incomplete(comparison: Comparison, what: str) -> str:
+def _signs(comparison: Comparison) -> Floats:
+    """Return 1 for each task whose main metric is better when higher, else -1."""
+    return np.array([1.0 if task.higher_is_better else -1.0 for task in comparison.tasks])
+
+
+def _incomplete(comparison: Comparison, what: str) -> str:
     """Name the methods without a finite result on every seed; empty without any."""
     table = mean_metrics(comparison, comparison.labels)
     names = [n for n, row in zip(comparison.labels, table, strict=True) if np.isnan(row).any()]
@@ -61,25 +77,20 @@ def front_section(comparison: Comparison) -> Section:
     drawn = comparison.front_labels
     if not drawn or len(comparison.tasks) < 2:
         return Section("front", "", [])
-    signs = np.array([1.0 if task.higher_is_better else -1.0 for task in comparison.tasks])
-    kept = pareto_front(mean_metrics(comparison, drawn) * signs)
+    kept = pareto_front(mean_metrics(comparison, drawn) * _signs(comparison))
     many = len(comparison.tasks) > _MOST_PAIRED
     blocks: list[Block] = [
         Note(
             f"Gray: the plain sum with {len(drawn)} random weightings of the losses, means over seeds: "
             "what a search over weights alone reaches. A method is worth its cost if it is better. "
             f"Over all tasks, {kept.sum()} of them are on the front, dominated by no other"
-            f"{'; the others are dotted' if many else ''}.{incomplete(comparison, 'here')}"
+            f"{'; the others are dotted' if many else ''}.{_incomplete(comparison, 'here')}"
         )
     ]
-    if many:
-        blocks.append(Charts([_parallel(comparison, kept)]))
-    else:
-        blocks.append(
-            Charts([_pair(comparison, *p) for p in itertools.combinations(comparison.tasks, 2)])
-        )
-    volumes = _volumes(comparison)
-    return Section("front", "Front of weighted sums", [*blocks, *volumes])
+    pairs = [] if many else itertools.combinations(comparison.tasks, 2)
+    charts = [_parallel(comparison, kept)] if many else [_pair(comparison, *pair) for pair in pairs]
+    blocks.append(Charts(charts))
+    return Section("front", "Front of weighted sums", [*blocks, *_volumes(comparison)])
 
 
 def _pair(comparison: Comparison, first: TaskRecord, second: TaskRecord) -> Chart | None:
@@ -87,8 +98,7 @@ def _pair(comparison: Comparison, first: TaskRecord, second: TaskRecord) -> Char
     drawn, labels = comparison.front_labels, comparison.labels
     behind = mean_metrics(comparison, drawn)[:, columns]
     methods = mean_metrics(comparison, labels)[:, columns]
-    signs = np.array([1.0 if task.higher_is_better else -1.0 for task in (first, second)])
-    best = behind[pareto_front(behind * signs)]
+    best = behind[pareto_front(behind * _signs(comparison)[columns])]
     best = best[np.argsort(best[:, 0])]
     points = [Point(None, label, *row) for label, row in zip(drawn, behind.tolist(), strict=True)]
     points += [
@@ -121,14 +131,14 @@ def _parallel(comparison: Comparison, kept: NDArray[np.bool_]) -> Chart | None:
     if base == comparison.baseline:
         behind, methods = mean_gains(comparison, drawn), mean_gains(comparison, labels)
     else:
-        signs = np.array([1.0 if task.higher_is_better else -1.0 for task in comparison.tasks])
         zero = mean_metrics(comparison, [base])
         size = np.where(zero == 0, np.nan, np.abs(zero))  # a gain over nothing is no number
         behind, methods = (
-            100 * signs * (mean_metrics(comparison, part) - zero) / size for part in (drawn, labels)
+            100 * _signs(comparison) * (mean_metrics(comparison, part) - zero) / size
+            for part in (drawn, labels)
         )
     places = np.arange(float(len(comparison.tasks)))
-    lines = [ChartLine(index, label, places, methods[index]) for index, label in enumerate(labels)]
+    lines = [Line(index, label, places, methods[index]) for index, label in enumerate(labels)]
     chart = line_chart(lines, "Gain by task", "", f"gain over {base}, %")
     if chart is None:
         return None
@@ -163,13 +173,9 @@ def _volumes(comparison: Comparison) -> list[Block]:
         series = comparison.labels.index(label)
         volume = math.nan if np.isnan(row).any() else hypervolume([row], zero)
         rows.append([Cell(label, series, series=series), *_volume(volume, tasks)])
+    heads = [Head("method", "low"), Head("hypervolume"), Head("equal gain, %")]
     return [
-        Listing(
-            [Head("method", "low"), Head("hypervolume"), Head("equal gain, %")],
-            rows,
-            name="volumes",
-            sortable=len(rows) > 2,
-        ),
+        Listing(heads, rows, name="volumes", sortable=len(rows) > 2),
         Note(
             "Hypervolume above the single-task networks, in relative improvements; 0 unless better on "
             "every task. Equal gain: the improvement on every task that gives the same volume."
@@ -182,3 +188,33 @@ def _volume(value: float, tasks: int) -> list[Cell]:
         return [Cell("–"), Cell("–")]
     gain = 100 * value ** (1 / tasks)
     return [Cell(f"{value:.3g}", value), Cell(f"{gain:.2f}", gain)]
+
+
+def rank_section(comparison: Comparison) -> Section:
+    """Draw ranks on every task's main metric, the single-task networks among them."""
+    labels, seeds, tasks = comparison.labels, comparison.seeds, comparison.tasks
+    if len(labels) < 3 or len(tasks) < 2:
+        return Section("ranks", "", [])
+    gains = np.full((len(labels), len(seeds), len(tasks)), np.nan)  # higher is better
+    for place, label in enumerate(labels):
+        for run in comparison.of(label):
+            if run.status == "done":
+                metrics = [run.metric(task.name, task.main_metric) for task in tasks]
+                gains[place, seeds.index(run.seed)] = _signs(comparison) * metrics
+    ranking = rank_methods(labels, gains)
+    if len(ranking.labels) < 3:
+        return Section("ranks", "", [])
+    found = "differ" if ranking.p_value < LEVEL else "are not told apart"
+    note = Note(
+        f"Mean rank over {len(tasks)} tasks and {len(seeds)} seeds, 1 is best. The ranks "
+        f"{found} (p = {ranking.p_value:.2g}, permutation of methods within seeds). Methods left of the "
+        f"dashed line are not told apart from the best.{_incomplete(comparison, 'of the ranking')}"
+    )
+    rows = [
+        Row(labels.index(label), label, rank)
+        for label, rank in zip(ranking.labels, ranking.ranks, strict=True)
+    ]
+    limit = min(ranking.ranks[0] + ranking.critical, len(rows) + 0.4)
+    bounds = (0.5, len(rows) + 0.5)
+    chart = row_chart(rows, "Mean rank", "mean rank, 1 is best", marker=limit, bounds=bounds)
+    return Section("ranks", "Ranks over tasks", [note, Charts([chart])])

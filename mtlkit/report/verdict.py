@@ -1,25 +1,34 @@
 """What a comparison found: a status for every method, in words that are never stronger than the tests.
 
+The primary endpoint is tested first, tasks only for the methods that it finds. Every method is tested
+against the reference, and the reference and every method against the single-task networks: one family,
+in which the chance of any false finding is 0.05. The tests are two-sided, unlike the paper's: a method
+may be found better or worse.
+
 A method is ``better`` or ``worse`` than the reference where the primary endpoint differs significantly,
 ``level`` where the corrected interval lies within one point (two one-sided tests), and otherwise ``not
-decided``. :mod:`mtlkit.report.claims` has the tests.
+decided``.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from mtlkit.report.claims import Claims, compare_methods
+import numpy as np
+
 from mtlkit.report.endpoint import Endpoint
-from mtlkit.report.figures import MetricTable, collect_metrics
+from mtlkit.report.figures import Column, MetricTable, collect_metrics
 from mtlkit.report.results import Comparison
-from mtlkit.report.significance import Interval
-from mtlkit.report.statistics import log_ratio
+from mtlkit.report.significance import Interval, endpoint_intervals, estimate, task_intervals
+from mtlkit.report.statistics import Floats, log_ratio
 from mtlkit.report.verdict_text import Finding, Status, summarize
 
 MARGIN = 1.0
 """Points within which two methods are called level."""
+_MANY_LATE = 1 / 3
+"""Fraction of runs that were best at their last validation from which on it is worth a sentence."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,16 @@ class Verdict:
         single_task: the reference and the methods against the single-task networks.
         sentences: a summary, one sentence per status; none where there is nothing to compare.
         detectable: smallest difference that this comparison would have found with a chance of 80 %.
+
+    >>> from mtlkit.report import Comparison, Run, TaskRecord
+    >>> runs = [
+    ...     Run(label, seed, metrics={"left": {"accuracy": accuracy + 0.001 * seed}})
+    ...     for label, accuracy in (("sum", 0.8), ("pcgrad", 0.9))
+    ...     for seed in range(5)
+    ... ]
+    >>> tasks = [TaskRecord("left", {"accuracy": True})]
+    >>> judge(Comparison("digits", tasks, runs, reference="sum")).labels("better")
+    ['pcgrad']
     """
 
     findings: tuple[Finding, ...] = ()
@@ -43,42 +62,101 @@ class Verdict:
         """All sentences of the summary."""
         return " ".join(self.sentences)
 
-    def labels(self, status: Status, *, single_task: bool = False) -> list[str]:
-        """Give the methods of a status."""
-        findings = self.single_task if single_task else self.findings
-        return [each.method for each in findings if each.status == status]
+    def labels(self, status: Status) -> list[str]:
+        """Return the methods that have this status against the reference."""
+        return [each.method for each in self.findings if each.status == status]
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What the tests of a comparison found.
+
+    Attributes:
+        reference: intervals of the methods against the reference.
+        single_task: intervals of the reference and the methods against the single-task networks.
+        columns: intervals against the reference, by method and key of the column: the endpoint and each
+            task's main metric. On tasks, methods that the endpoint did not find have no p-value.
+        tests: number of tests of the endpoint that the correction is over.
+        detectable: see :class:`Verdict`; NaN where nothing was tested.
+    """
+
+    reference: dict[str, Interval] = field(default_factory=dict)
+    single_task: dict[str, Interval] = field(default_factory=dict)
+    columns: dict[tuple[str, str], Interval] = field(default_factory=dict)
+    tests: int = 0
+    detectable: float = math.nan
+
+
+def compare_methods(comparison: Comparison, table: MetricTable) -> Claims:
+    """Make all tests of a comparison."""
+    column, labels = table.primary, comparison.labels
+    reference, single = comparison.reference, comparison.baseline
+    if column is None or not table.all_seeds:
+        return Claims()
+    known = [label for label in labels if label != single]
+    methods = [label for label in known if label != reference]
+
+    def differences(names: Sequence[str], other: str | None, on: Column) -> Floats:
+        rows = [table.differences(name, other, on) for name in names if other in labels and other]
+        return np.array(rows).reshape(-1, len(table.all_seeds))
+
+    first, second = differences(methods, reference, column), differences(known, single, column)
+    against, alone = endpoint_intervals(first, second)
+    tests = max(sum(not math.isnan(each.p_value) for each in (*against, *alone)), 1)
+    by_column = {(label, column.key): each for label, each in zip(methods, against, strict=False)}
+    if against:
+        tasks = table.main_metrics
+        by_task = [differences(methods, reference, task) for task in tasks]
+        found = [each.better or each.worse for each in against]
+        for task, intervals in zip(tasks, task_intervals(by_task, found, tests), strict=True):
+            by_column |= {(label, task.key): one for label, one in zip(methods, intervals, strict=True)}
+    return Claims(
+        dict(zip(methods, against, strict=False)),
+        dict(zip(known, alone, strict=False)),
+        by_column,
+        tests,
+        estimate(first).detectable(tests) if against else math.nan,
+    )
 
 
 def judge(
     comparison: Comparison, table: MetricTable | None = None, claims: Claims | None = None
 ) -> Verdict:
-    """Give the verdict on a comparison, from the runs that are finished."""
+    """Return the verdict on a comparison, from the runs that are finished.
+
+    >>> from mtlkit.report import Comparison, Run, TaskRecord
+    >>> runs = [Run(label, 0, metrics={"left": {"accuracy": 0.9}}) for label in ("sum", "pcgrad")]
+    >>> judge(Comparison("digits", [TaskRecord("left", {"accuracy": True})], runs, reference="sum")).text
+    'Inconclusive with 1 seed: run five seeds or more.'
+    """
+    longer, seeds = _length_note(comparison), len(comparison.seeds)
     if len(comparison.labels) < 2:
-        return Verdict()
-    if len(comparison.seeds) < 2:
-        return Verdict(sentences=("Inconclusive with 1 seed: run five seeds or more.",))
+        return Verdict(sentences=longer)
+    if seeds < 2:
+        return Verdict(sentences=("Inconclusive with 1 seed: run five seeds or more.", *longer))
     table = collect_metrics(comparison) if table is None else table
     claims = compare_methods(comparison, table) if claims is None else claims
-    findings = tuple(
-        Finding(
-            label,
-            str(comparison.reference),
-            _status(interval),
-            interval,
-            tuple(claims.on_tasks(label, table.main_metrics, better=True)),
-            tuple(claims.on_tasks(label, table.main_metrics, better=False)),
-            _uncounted(comparison, table, label),
-            len(comparison.seeds) - interval.pairs,
+    endpoint, findings = Endpoint.of(comparison), []
+    for label, interval in claims.reference.items():
+        on_tasks = {task.group: claims.columns[label, task.key] for task in table.main_metrics}
+        findings.append(
+            Finding(
+                label,
+                str(comparison.reference),
+                _status(interval),
+                interval,
+                tuple(task for task, each in on_tasks.items() if each.better),
+                tuple(task for task, each in on_tasks.items() if each.worse),
+                _uncounted(comparison, table, label, endpoint),
+                seeds - interval.pairs,
+            )
         )
-        for label, interval in claims.reference.items()
-    )
     single_task = tuple(
         Finding(label, str(comparison.baseline), _status(interval), interval)
         for label, interval in claims.single_task.items()
     )
-    endpoint = Endpoint.of(comparison)
-    sentences = summarize(findings, single_task, endpoint, len(comparison.seeds), claims.detectable)
-    return Verdict(findings, single_task, tuple(sentences), claims.detectable)
+    sentences = summarize(findings, single_task, endpoint, seeds, claims.detectable)
+    return Verdict(tuple(findings), single_task, (*sentences, *longer), claims.detectable)
 
 
 def _status(interval: Interval) -> Status:
@@ -89,15 +167,25 @@ def _status(interval: Interval) -> Status:
     return "level" if interval.within(MARGIN) else "not decided"
 
 
-def _uncounted(comparison: Comparison, table: MetricTable, label: str) -> dict[str, float]:
-    """Mean log-ratios to the reference on the tasks that the primary endpoint leaves out."""
+def _uncounted(
+    comparison: Comparison, table: MetricTable, label: str, endpoint: Endpoint
+) -> dict[str, float]:
+    """Return mean log-ratios to the reference on the tasks that the primary endpoint leaves out."""
     found = {}
-    left_out = Endpoint.of(comparison).left_out
     for column in table.main_metrics:
-        if column.group in left_out:
+        if column.group in endpoint.left_out:
             pairs = zip(*table.paired(label, str(comparison.reference), column.key), strict=True)
             gains = [log_ratio(*pair, bool(column.higher_is_better)) for pair in pairs]
             known = [gain for gain in gains if math.isfinite(gain)]
             if known:
                 found[column.group] = sum(known) / len(known)
     return found
+
+
+def _length_note(comparison: Comparison) -> tuple[str, ...]:
+    """Say if many runs were still getting better when they ended."""
+    judged = [run for run in comparison.runs if run.best_last is not None and not run.kind]
+    late = sum(bool(run.best_last) for run in judged)
+    if not late or late < _MANY_LATE * len(judged):
+        return ()
+    return (f"{late} of {len(judged)} runs were best at their last validation: train longer.",)

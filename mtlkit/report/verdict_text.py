@@ -26,6 +26,9 @@ class Finding:
         better_on, worse_on: tasks with a significant difference.
         uncounted: mean log-ratio to ``against`` of each task that the endpoint leaves out, in points.
         missing: seeds without a finite result.
+
+    >>> Finding("pcgrad", "sum", "better", Interval(2.0, 0.5, 3.5, 0.01, 5)).sentence
+    'pcgrad: better than sum, +2 points (0.5 to 3.5).'
     """
 
     method: str
@@ -40,28 +43,25 @@ class Finding:
     @property
     def sentence(self) -> str:
         """The finding in a sentence."""
-        return describe(self)
+        words = {"better": "better than", "worse": "worse than", "level": "level with"}
+        found = f"{words[self.status]} {self.against}" if self.status in words else self.status
+        separator = ":" if self.status == "not tested" else ","
+        return f"{self.method}: {found}{separator} {self.details}."
 
-
-def describe(finding: Finding) -> str:
-    """Describe one finding."""
-    shown = f", {format_interval(finding.interval)}"
-    head = {
-        "better": f"better than {finding.against}{shown}",
-        "worse": f"worse than {finding.against}{shown}",
-        "level": f"level with {finding.against}{shown}",
-        "not decided": f"not decided{shown}",
-        "not tested": f"not tested: fewer than two seeds in common with {finding.against}",
-    }[finding.status]
-    parts = [head]
-    if finding.better_on:
-        parts.append(f"better on {join(finding.better_on)}")
-    if finding.worse_on:
-        parts.append(f"worse on {join(finding.worse_on)}")
-    parts += [f"{task}, not counted, is {change}" for task, change in _changes(finding.uncounted)]
-    if finding.missing and finding.status != "not tested":
-        parts.append(f"no finite endpoint on {_plural(finding.missing, 'seed')}")
-    return f"{finding.method}: {'; '.join(parts)}."
+    @property
+    def details(self) -> str:
+        """The difference, and on which tasks the method is better or worse."""
+        if self.status == "not tested":
+            return f"fewer than two seeds in common with {self.against}"
+        parts = [format_interval(self.interval)]
+        if self.better_on:
+            parts.append(f"better on {join(self.better_on)}")
+        if self.worse_on:
+            parts.append(f"worse on {join(self.worse_on)}")
+        parts += [f"{task}, not counted, is {change}" for task, change in _changes(self.uncounted)]
+        if self.missing:
+            parts.append(f"no finite endpoint on {plural(self.missing, 'seed')}")
+        return "; ".join(parts)
 
 
 def summarize(
@@ -119,7 +119,7 @@ def _undecided(findings: Sequence[Finding], seeds: int, detectable: float) -> li
     found = [each.method for each in findings if each.status == "not decided"]
     if not found:
         return []
-    text = f"Inconclusive with {_plural(seeds, 'seed')}: {join(found)}"
+    text = f"Inconclusive with {plural(seeds, 'seed')}: {join(found)}"
     if math.isfinite(detectable):
         text += f"; {detectable:.2g} points or more would have been found (80 % power)"
     return [f"{text}."]
@@ -192,5 +192,10 @@ def _points(value: float) -> str:
     return f"{value:+.3g}" if abs(value) < 1000 else f"{value:+.0f}"
 
 
-def _plural(number: int, word: str) -> str:
+def plural(number: int, word: str) -> str:
+    """Write a number of things.
+
+    >>> plural(1, "seed"), plural(2, "seed")
+    ('1 seed', '2 seeds')
+    """
     return f"{number} {word}{'' if number == 1 else 's'}"

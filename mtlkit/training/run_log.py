@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import time
@@ -19,6 +20,8 @@ from mtlkit.errors import SpecError, UsageError
 from mtlkit.method.method import Method
 from mtlkit.tasks import Task
 
+_GROUP = "cosines of "
+_MOST_GROUPED = 10
 _SAMPLED = ("norms", "weights", "update_cosines", "cosines")
 _TRACKED = ("norms", "weights", "update_cosines", "rotation_angles")
 _INTERVAL = 0.5
@@ -123,6 +126,9 @@ class RunLog:
 class Monitor:
     """Samples ``method.stats`` and averages it between summaries, without an extra backward.
 
+    For a method with groups of parameters and up to ten tasks, ``groups`` of a summary has the mean
+    cosine of every pair of tasks in each group: where in the network they conflict.
+
     Args:
         method: the method to watch.
         every: number of steps between samples.
@@ -158,6 +164,8 @@ class Monitor:
         cosines = stats.cosines
         known = ~torch.isnan(cosines)
         values["conflicts"] = torch.where(known, (cosines < 0).to(cosines.dtype), torch.nan)
+        if len(self.method.tasks) <= _MOST_GROUPED:
+            values |= {_GROUP + name: group.cosines for name, group in stats.groups.items()}
         self._samples += 1
         for name, value in values.items():  # sums stay on the device: nothing is read here
             value = value.detach().to(torch.float32 if value.is_mps else torch.float64)
@@ -191,6 +199,13 @@ class Monitor:
         }
         for name in ("norms", "weights", "update_cosines"):
             record[name] = dict(zip(tasks, means[name].tolist(), strict=True))
+        groups = {name.removeprefix(_GROUP): means[name] for name in means if name.startswith(_GROUP)}
+        if groups:
+            pairs = list(itertools.combinations(range(len(tasks)), 2))
+            record["groups"] = {
+                name: {f"{tasks[i]} and {tasks[j]}": float(cosines[i, j]) for i, j in pairs}
+                for name, cosines in groups.items()
+            }
         angles = rotation_angles(self.method)
         if angles is not None:
             record["rotation_angles"] = dict(zip(tasks, angles, strict=True))

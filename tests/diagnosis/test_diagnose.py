@@ -318,3 +318,32 @@ def test_the_command_prints_and_writes_what_it_found(tmp_path, capsys):
     assert (tmp_path / "out" / "diagnosis.txt").read_text().strip() in shown.out
     header = (tmp_path / "out" / "diagnosis.html").read_text().partition("</header>")[0]
     assert "data: multidigits(train=60, val=20, test=20)" in header
+
+
+class TwoLayers(nn.Module):
+    """The tasks agree in the second shared layer, and conflict in the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+
+    def forward(self, x):
+        first, second = self.first(x), self.second(x)
+        return {"a": 2 * first + second, "b": second - first, "c": second}
+
+
+def test_at_the_parameters_conflicts_are_shown_by_layer(tmp_path):
+    tasks = directed_tasks(a=[1, 0, 0, 0], b=[1, 0, 0, 0], c=[1, 0, 0, 0])
+    found = diagnose(TwoLayers(), tasks)
+    assert list(found.summary.layers) == ["first", "second"]
+    # the pairs a and b, a and c, b and c: c does not use the first layer
+    np.testing.assert_allclose(found.summary.layers["first"], [-1, math.nan, math.nan], atol=1e-5)
+    np.testing.assert_allclose(found.summary.layers["second"], [1, 1, 1], atol=1e-5)
+    assert (
+        "in 1 of 2 layers: first, lowest mean cosine -1.00" in finding(found, "conflicts by layer").text
+    )
+    assert "first   -1.00  a and b" in str(found)
+    page = found.to_html(tmp_path / "page.html").read_text()
+    assert "<figcaption>Mean cosine, by layer and pair of tasks</figcaption>" in page
+    at_features = directed_tasks(a=[1, 0, 0, 0], b=[-1, 0, 0, 0])
+    assert diagnose(Directed(at_features), at_features).summary.layers == {}

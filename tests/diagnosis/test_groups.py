@@ -49,7 +49,7 @@ def test_unknown_pairs_leave_all_together():
 
 def similarity(gradients):
     """What the probe makes of the (N, d) gradients of each task."""
-    probe = Probe(tuple(f"t{k}" for k in range(len(gradients))), "features")
+    probe = Probe(tuple(f"t{k}" for k in range(len(gradients))), "features", torch.nn.Module())
     for k, rows in enumerate(gradients):
         probe._keep(k, 0)(rows)
     return probe.similarity()

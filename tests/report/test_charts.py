@@ -27,6 +27,7 @@ def every_chart():
         "rows": charts.row_chart(rows, "t", EVIL, marker=0.6, bounds=(0.0, 1.0)),
         "points": charts.point_chart(points, "t", EVIL, "y", front=points[:2]),
         "heat": charts.heat_chart(table, [EVIL, "b"], "t"),
+        "layers": charts.layer_chart({EVIL: table[0], "b": table[1]}, [EVIL, "a and b"], "t"),
         "texts": charts.heat_chart(table, [EVIL, "b"], "t", texts=[["", "x"], ["y", ""]]),
     }
 
@@ -72,7 +73,10 @@ def test_a_band_without_bounds_is_not_clipped(monkeypatch):
 def test_long_names_that_start_alike_stay_apart():
     start = "normalize(burn_in=20)+rotate+"
     labels = [start + "imtl_g", start + "scale<"]
-    names, short = [start + "imtl_g", start + "scale&lt;"], [start[:25] + "…"] * 2
+    names, short = (
+        [start + "imtl_g", start + "scale&lt;"],
+        ["normalize(bur…otate+imtl_g", "normalize(bur…otate+scale&lt;"],
+    )
     chart = charts.row_chart([Row(k, label, 1.0, 0.5, 1.5) for k, label in enumerate(labels)], "t", "x")
     axis = chart.figure["layout"]["yaxis"]
     assert [trace["y"] for trace in chart.figure["data"]] == [[name] for name in names]
@@ -88,6 +92,17 @@ def test_a_row_shows_its_mean_its_interval_and_a_dot_per_seed():
     assert dots["x"] == [1.5, 2.0, 2.5]
     assert (mean["x"], mean["error_x"]["array"], mean["error_x"]["arrayminus"]) == ([2.0], [2.0], [1.0])
     assert alone["error_x"] == {"visible": False}
+
+
+def test_of_many_pairs_those_with_the_lowest_cosines_are_drawn_by_layer():
+    cosines = {f"layer {k}": np.linspace(1, -1, 60) for k in range(3)}
+    (data,) = charts.layer_chart(cosines, [f"pair {k}" for k in range(60)], "t").figure["data"]
+    assert data["y"] == list(cosines)
+    assert data["x"][-1] == "pair 59"
+    assert len(data["x"]) < 30
+    assert np.asarray(data["z"]).max() < 0
+    assert charts.layer_chart({"a": np.full(60, math.nan)}, list(map(str, range(60))), "t") is None
+    assert charts.layer_chart({}, [], "t") is None
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12))

@@ -11,13 +11,18 @@ from importlib.resources import files
 import numpy as np
 import plotly.graph_objects as plotly
 import pytest
+import torch
 
+import mtlkit
 from mtlkit.cli import main
+from mtlkit.config.logs import Log
 from mtlkit.experiments.demo import PARTS, write_demo_page
 from mtlkit.report.page import PALETTE, Charts, Listing, Note, Section, palette_slots, render_page
 from mtlkit.report.report import render_report, write_report
 from mtlkit.report.results import Comparison, Run, TaskRecord
+from mtlkit.report.single_run import read_trainer_run
 from mtlkit.report.tables import build_table
+from mtlkit.training import Monitor
 from tests.report.browser import DARK, LIGHT, look, needs_browser
 from tests.report.drawn_results import METHODS, draw_comparison
 
@@ -418,3 +423,27 @@ def test_in_a_browser_forty_tasks_on_a_phone_do_not_overflow(tmp_path):
 def test_writing_leaves_no_half_file(tmp_path):
     path = write_report(draw_comparison(seeds=1, epochs=1, monitor=1), tmp_path / "deep" / "report.html")
     assert [p.name for p in path.parent.iterdir()] == ["report.html"]
+
+
+def test_conflicts_by_layer_go_from_the_monitor_to_the_report(tmp_path):
+    first, second = torch.nn.Linear(4, 1, bias=False), torch.nn.Linear(4, 1, bias=False)
+    layers = torch.nn.ModuleDict({"first": first, "second": second})
+    method = mtlkit.create_method("pcgrad(wrt=parameters, groups=layer)", ["a", "b"], shared=layers)
+    monitor, log = Monitor(method, every=1), Log(tmp_path / "log.jsonl")
+    log.write("run", 0, tasks={name: {"metrics": {"mse": False}} for name in "ab"}, method=str(method))
+    for step in (1, 2):
+        x = torch.randn(8, 4)
+        losses = [(first(x) + second(x)).mean(), (second(x) - first(x)).mean()]
+        method.total(losses).backward()
+        monitor.observe(step)
+    log.write("monitor", 2, **monitor.summary())
+    log.close()
+    single = read_trainer_run(tmp_path)
+    single.save(tmp_path / "saved")
+    for comparison in (single, Comparison.load(tmp_path / "saved")):
+        (row,) = comparison.runs[0].monitor
+        assert row.groups["first"]["a and b"] == pytest.approx(-1)
+        assert row.groups["second"]["a and b"] == pytest.approx(1)
+        heat = [f for f in figures(render_report(comparison)) if f and "colorscale" in str(f)]
+        (trace,) = heat[0]["data"]
+        assert (trace["y"], trace["x"], trace["z"]) == (["first", "second"], ["a and b"], [[-1], [1]])

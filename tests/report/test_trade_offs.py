@@ -7,9 +7,8 @@ import plotly.graph_objects as plotly
 import pytest
 
 from mtlkit.report.page import Charts, Listing, Note
-from mtlkit.report.rankings import rank_section
 from mtlkit.report.results import Comparison, Run, TaskRecord
-from mtlkit.report.trade_offs import front_section, mean_metrics
+from mtlkit.report.trade_offs import front_section, mean_metrics, rank_section
 
 LABELS = ("single-task", "sum", "x", "y")
 

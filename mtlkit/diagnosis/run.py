@@ -6,8 +6,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from mtlkit.diagnosis.probe import Probe, find_method, install
+from mtlkit.diagnosis.groups import Array
+from mtlkit.diagnosis.probe import Probe, find_method
+from mtlkit.diagnosis.result import Diagnosis
+from mtlkit.diagnosis.summary import Measurement, Wrt
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.method.method import Method
 from mtlkit.tasks import Task, task_names
@@ -26,55 +28,50 @@ from mtlkit.training.optimizers import build_optimizer, param_groups
 from mtlkit.training.run_log import Progress
 from mtlkit.training.step import LossModule, check_at_least, check_choice, check_tasks
 
-Array = NDArray[np.float64]
-Wrt = Literal["features", "parameters"]
 
-
-@dataclass(frozen=True)
-class Measurement:
-    """The losses and gradients of S steps over K tasks; NaN for a task that was absent."""
-
-    tasks: tuple[str, ...]
-    wrt: Wrt
-    """Whether the gradients are those of the features or of the shared parameters."""
-    losses: Array
-    """(S, K)"""
-    norms: Array
-    """(S, K) norms of the gradients."""
-    cosines: Array
-    """(S, K, K) cosines between them."""
-    similarity: Array
-    """(S, K, K) similarity of the gradients over the samples, up to rotations; NaN without a fork."""
-    shared_samples: NDArray[np.int64]
-    """(K, K) number of samples with labels of both tasks; on the diagonal, of the task."""
-    most_together: int
-    """Most tasks that had labels in one batch."""
-    forked: bool
-    """Whether the model passes its features to a method."""
-    features: int
-    """Number of shared features; 0 without a fork."""
-    dead_features: int
-    """How many of them had the same value in all samples of the last quarter of the run."""
-    not_finite: int
-    """Steps that were skipped because a loss or a gradient was not finite."""
-    seconds: float
-    setup: tuple[str, ...] = ()
-    """Model, optimizer and seed, in a few words."""
-
-
-def measure(
+def diagnose(
     model: nn.Module,
     tasks: Sequence[Task],
     loader: Any,
+    steps: int = 200,
     *,
-    steps: int,
-    wrt: Wrt | None,
-    optimizer: str | Callable[[list[nn.Parameter]], Optimizer],
-    lr: float,
-    seed: int,
-    progress: bool | None,
-) -> Measurement:
-    """Train a copy of ``model`` by the plain sum of the losses; see :func:`mtlkit.diagnose`."""
+    wrt: Wrt | None = None,
+    optimizer: str | Callable[[list[nn.Parameter]], Optimizer] = "adam",
+    lr: float = 1e-3,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Diagnosis:
+    """Train a copy with the plain sum of the losses, and say how the tasks' gradients interact.
+
+    ``model``, its method and torch's random state do not change. Whatever the model's method is, the
+    copy uses the plain sum, without rotations or loss weights. All numbers come from the gradients that
+    a step computes anyway, so a step costs about as much as in training.
+
+    >>> import torch, mtlkit
+    >>> tasks = [mtlkit.Task.regression("a"), mtlkit.Task.regression("b")]
+    >>> model = mtlkit.create_architecture("hard_sharing(backbone=mlp(8, 4, inputs=3))", tasks)
+    >>> x = torch.randn(32, 3)
+    >>> batches = [(x, {"a": x[:, :1], "b": x[:, 1:2]})]
+    >>> found = mtlkit.diagnose(model, tasks, batches, steps=5, progress=False)
+    >>> found.summary.cosine.shape
+    (2, 2)
+
+    Args:
+        model: as for :class:`mtlkit.Trainer`; it needs neither a method nor shared features.
+        tasks: the tasks to learn.
+        loader: yields batches of ``(inputs, {task: target})``.
+        steps: how many optimizer steps to take.
+        wrt: measure the gradients of the shared ``"features"``, or of the shared ``"parameters"``, which
+            costs one backward pass per task and also shows the conflicts of each layer. None uses the
+            features if the model passes them to a method and some samples are labeled for several tasks.
+        optimizer: a string such as ``"sgd(momentum=0.9)"``, or a function of the parameters.
+        lr: learning rate, for an optimizer that is a string.
+        seed: of the order of the batches, and of dropout.
+        progress: show a progress bar; None shows it on a terminal.
+
+    Returns:
+        The findings and arrays; ``print`` it, or write a page with ``to_html(path)``.
+    """
     check_at_least(1, {"steps": steps})
     if wrt is not None:
         check_choice("wrt", wrt, ("features", "parameters"))
@@ -96,13 +93,13 @@ def measure(
         torch.manual_seed(seed)
         batches = prepare_loader(loader, checked, accelerator, seed)
         model.to(accelerator.device)
-        first = _first_batch(batches)
-        probe = _choose_probe(model, checked, first, wrt)
+        probe = _choose_probe(model, checked, _first_batch(batches), wrt)
         made = _make_optimizer(optimizer, model, lr)
         run = _Run(LossModule(model, checked, accelerator), probe, made)
-        name = optimizer if isinstance(optimizer, str) else type(made).__name__
-        run.setup = (type(model).__name__, f"{name}, lr {made.param_groups[0]['lr']:g}", f"seed {seed}")
-        return run.take(batches, steps, Progress(Progress.wanted(progress), steps))
+        measured = run.take(batches, steps, Progress(Progress.wanted(progress), steps))
+    name = optimizer if isinstance(optimizer, str) else type(made).__name__
+    setup = (type(model).__name__, f"{name}, lr {made.param_groups[0]['lr']:g}", f"seed {seed}")
+    return Diagnosis.of(measured, setup)
 
 
 def _in_order(tasks: Sequence[Task], method: Method | None) -> tuple[Task, ...]:
@@ -126,9 +123,7 @@ def _first_batch(batches: Batches) -> Batch:
 
 def _choose_probe(model: nn.Module, tasks: Sequence[Task], first: Batch, wrt: Wrt | None) -> Probe:
     """Measure at the features if there are any and tasks share samples, else at the parameters."""
-    names = task_names(tasks)
-    probe = Probe(names, wrt or "features")
-    install(probe, model)
+    probe = Probe(task_names(tasks), wrt or "features", model)
     model.eval()
     with torch.no_grad():
         model(first.inputs)
@@ -139,12 +134,10 @@ def _choose_probe(model: nn.Module, tasks: Sequence[Task], first: Batch, wrt: Wr
         )
     shared = shared_samples(tasks, first)
     labeled = shared.diagonal() > 0
-    meets = shared[labeled][:, labeled].astype(bool)
-    if wrt is None and not (probe.forked and meets.all()):
+    if wrt is None and not (probe.forked and shared[labeled][:, labeled].all()):
         forked = probe.forked
-        probe = Probe(names, "parameters")
+        probe = Probe(probe.tasks, "parameters", model)
         probe.forked = forked
-        install(probe, model)
     return probe.to(next((p.device for p in model.parameters()), None))
 
 
@@ -165,16 +158,11 @@ class _Run:
     """The steps of one measurement."""
 
     def __init__(self, module: LossModule, probe: Probe, optimizer: Optimizer) -> None:
-        self.module = module
-        self.probe = probe
-        self.optimizer = optimizer
-        count = len(probe.tasks)
-        self.losses: list[Tensor] = []
-        self.norms: list[Tensor] = []
-        self.cosines: list[Tensor] = []
-        self.similarity: list[Tensor] = []
-        self.setup: tuple[str, ...] = ()
-        self.shared_samples = np.zeros((count, count), dtype=np.int64)
+        self.module, self.probe, self.optimizer = module, probe, optimizer
+        self.count = len(probe.tasks)
+        self.series: dict[str, list[Tensor]] = {}
+        self.layers: dict[str, tuple[Any, Any]] = {}
+        self.shared_samples = np.zeros((self.count, self.count), dtype=np.int64)
         self.most_together = self.not_finite = 0
 
     def take(self, batches: Batches, steps: int, progress: Progress) -> Measurement:
@@ -186,18 +174,17 @@ class _Run:
                     self.probe.start_watching()
                 self._step(batch)
                 if progress.due():
-                    current = dict(zip(self.probe.tasks, self.losses[-1].tolist(), strict=True))
-                    progress.show(step, epoch, current, None, {})
+                    losses = self.series["losses"][-1].tolist()
+                    progress.show(
+                        step, epoch, dict(zip(self.probe.tasks, losses, strict=True)), None, {}
+                    )
                 if step == steps:
                     break
         dead, features = self.probe.constant_features()
+        series = {name: _to_numpy(torch.stack(values)) for name, values in self.series.items()}
         return Measurement(
             tasks=self.probe.tasks,
             wrt="parameters" if self.probe.wrt_parameters else "features",
-            losses=_stack(self.losses),
-            norms=_stack(self.norms),
-            cosines=_stack(self.cosines),
-            similarity=_stack(self.similarity),
             shared_samples=self.shared_samples,
             most_together=self.most_together,
             forked=self.probe.forked,
@@ -205,37 +192,38 @@ class _Run:
             dead_features=dead,
             not_finite=self.not_finite,
             seconds=time.monotonic() - begun,
-            setup=self.setup,
+            layers={name: _to_numpy(total / count) for name, (total, count) in self.layers.items()},
+            **series,
         )
 
     def _step(self, batch: Batch) -> None:
         shared = shared_samples(self.module.tasks, batch)
         self.shared_samples += shared
         self.most_together = max(self.most_together, int((shared.diagonal() > 0).sum()))
-        count = len(self.probe.tasks)
-        device = next(self.module.parameters()).device
-        losses = norms = torch.full((count,), torch.nan, device=device)
-        cosines = torch.full((count, count), torch.nan, device=device)
-        similarity = torch.full((count, count), torch.nan)
+        unknown = torch.full((self.count,), torch.nan, device=next(self.module.parameters()).device)
+        table = unknown.expand(self.count, self.count)
+        found = {"losses": unknown, "norms": unknown, "cosines": table, "similarity": table.cpu()}
         if any(labels.number for labels in batch.labels.values()):
             self.probe.start_step()
             self.optimizer.zero_grad()
             total, reported = self.module(*batch)
             total.backward()
-            losses = torch.stack([losses[0] if loss is None else loss.float() for loss in reported])
+            losses = [unknown[0] if loss is None else loss.float() for loss in reported]
+            found["losses"] = torch.stack(losses)
             stats = self.probe.stats
-            gradients_finite = stats is None or not torch.isinf(stats.norms).any()
-            if torch.isfinite(total) and gradients_finite:
+            if not torch.isfinite(total) or (stats is not None and torch.isinf(stats.norms).any()):
+                self.not_finite += 1
+            else:
                 self.optimizer.step()
                 if stats is not None:
-                    norms, cosines = stats.norms, stats.cosines
-                    similarity = self.probe.similarity()
-            else:
-                self.not_finite += 1
-        self.losses.append(losses)
-        self.norms.append(norms)
-        self.cosines.append(cosines)
-        self.similarity.append(similarity)
+                    found |= {"norms": stats.norms, "cosines": stats.cosines}
+                    found["similarity"] = self.probe.similarity()
+                    for name, group in stats.groups.items():  # sums, because there may be many layers
+                        known = torch.isfinite(group.cosines)
+                        total, count = self.layers.get(name, (0.0, 0.0))
+                        self.layers[name] = (total + group.cosines.where(known, 0.0), count + known)
+        for name, value in found.items():
+            self.series.setdefault(name, []).append(value)
 
 
 def shared_samples(tasks: Sequence[Task], batch: Batch) -> NDArray[np.int64]:
@@ -268,5 +256,5 @@ def _endless(batches: Batches) -> Iterator[tuple[int, Batch]]:
         epoch += 1
 
 
-def _stack(values: list[Tensor]) -> Array:
-    return torch.stack(values).double().cpu().numpy()
+def _to_numpy(values: Tensor) -> Array:
+    return values.cpu().double().numpy()
