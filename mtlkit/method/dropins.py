@@ -8,7 +8,7 @@ parts, absent tasks, processes, scaling) is that of ``method(features)`` and ``m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +21,9 @@ from mtlkit.engine.graph import nodes_below
 from mtlkit.engine.guards import check_shards_mergeable, refuse_deepspeed
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.method.groups import Groups
-from mtlkit.method.losses import align
-from mtlkit.method.method import Method
+from mtlkit.method.losses import Losses
+from mtlkit.method.method import Method, align
 
-Losses = Mapping[str, Tensor | None] | Sequence[Tensor | None]
 Edge = tuple[Any, int]
 
 

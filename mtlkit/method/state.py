@@ -146,7 +146,7 @@ class Stateful(nn.Module):
                     value = buffer.index_put((index[:, None], index[None, :]), value)
                 else:
                     value = buffer.index_copy(0, index, value)
-            buffer.copy_(torch.where(finite, value, buffer))
+            torch.where(finite, value, buffer, out=buffer)  # in place: it may be as large as all rows
 
     def fit_coordinates(self, state: State, grads: Tensor, tensors: Sequence[Tensor] = ()) -> State:
         """The state with what it has per ``coordinate`` as (P, N), as the gradients; zeros at first.
