@@ -76,9 +76,9 @@ def _hash(counter: Tensor, start: int, count: int) -> Tensor:
     not show.
     """
     positions = torch.arange(start, start + count, device=counter.device)
-    x = torch.add(counter.long() * _COUNTER, positions, alpha=_FACTOR)
+    x = positions.mul_(_FACTOR).add_(counter.long() * _COUNTER)  # in place: many are drawn
     for _ in range(2):  # a product carries every bit to the upper half, and the shift brings it down
-        x = (x ^ (x >> 32)) * _FACTOR
+        x.bitwise_xor_(x >> 32).mul_(_FACTOR)
     return x
 
 

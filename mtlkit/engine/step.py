@@ -25,6 +25,11 @@ class Step:
     """Inner products and losses of the P tasks that are present in a step.
 
     They are free of loss scaling, and equal on every process.
+
+    Example:
+        >>> step = measure(torch.tensor([[4.0, 0.0], [0.0, 1.0]]), (0, 1), tasks=2)
+        >>> step.present, bool(step.finite), step.units
+        ((0, 1), True, tensor([0.2500, 0.5000], dtype=torch.float64))
     """
 
     tasks: int

@@ -273,7 +273,7 @@ class Composition(nn.Module):
 
     def _note(self, step: Step, weights: Tensor | None, products: Tensor | None) -> None:
         """Keep what ``stats`` is read off."""
-        if step.group in ("", self._groups.names[0]):
+        if not step.group or step.group == self._groups.names[0]:
             self._noted = {}
         self._noted[step.group], self._stats = (step, weights, products), None
 

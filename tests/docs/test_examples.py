@@ -29,10 +29,10 @@ MODULES = [
 # Public objects that have no example yet. The list must only become shorter.
 WITHOUT_EXAMPLE: set[str] = set(
     """
-    Axis Band Estimates Finding GeotorchRotations Interval LoadedModel Measurement Preprocessing
-    Ranking Rotations Rule RunResult Split Spread Step Summary TTest TaskStatistics
-    Tuning Verdict backward check_architecture check_method judge
-    label_overlap mtl_backward overlap_advice predict read_preprocessing register_preprocessing
+    Band Estimates Finding Interval LoadedModel Measurement Preprocessing
+    Ranking Rule RunResult Split Spread Summary TTest TaskStatistics
+    Tuning Verdict check_architecture check_method judge
+    label_overlap overlap_advice predict read_preprocessing register_preprocessing
     run
     """.split()
 )
