@@ -89,8 +89,10 @@ class Method(Composition):
         if anchor is None:
             return self._total_without_fork(given, merge, recording)
         weighed, values, extra = self._weigh_losses(given, self._loss_processes, commit=merge)
-        report: Tensor = features.Report.apply(anchor, values, tuple(weighed))
-        terms = [*weighed.values(), report, *(() if extra is None else (extra,))]
+        terms = list(weighed.values())
+        terms.append(features.Report.apply(anchor, values, tuple(weighed)))
+        if extra is not None:
+            terms.append(extra)
         return sum(terms[1:], terms[0])
 
     def _total_without_fork(self, given: dict[int, Tensor], merge: bool, recording: bool) -> Tensor:
