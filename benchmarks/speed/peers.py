@@ -21,16 +21,19 @@ from mtlkit.integrations.libmtl import load_trainer
 
 NUMBERS = (3, 10)
 GROUP = "step, ResNet18 3 x 32 x 32, batch 64, K={}, / plain sum"
-OURS = {
+PARAMETERS = {
+    "mtlkit pcgrad(wrt=parameters)": "pcgrad(wrt=parameters)",
+    "mtlkit upgrad(wrt=parameters)": "upgrad(wrt=parameters)",
+}
+FEATURES = {
     "mtlkit pcgrad": "pcgrad",
     "mtlkit upgrad": "upgrad",
     "mtlkit rotograd": "rotograd",
-    "mtlkit upgrad(wrt=parameters)": "upgrad(wrt=parameters)",
     "geotorch's rotations in rotograd": "rotograd(backend=geotorch)",
 }
 
 
-class _TorchJD(Candidate):
+class TorchJD(Candidate):
     """TorchJD's ``mtl_backward``: the Jacobian of the backbone, merged by an aggregator of theirs."""
 
     def __init__(self, name: str, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -47,6 +50,24 @@ class _TorchJD(Candidate):
         features = self.net.backbone(x)
         mtl_backward(self.net.head_losses(features, y), features=features)
         jac_to_grad(self.net.backbone.parameters(), self.aggregator)
+        self.optimizer.step()
+
+
+class Autogram(Candidate):
+    """TorchJD's ``autogram``: the Gram matrix of the backbone's Jacobian, then one weighted backward."""
+
+    def __init__(self, name: str, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+        super().__init__(None, batch)
+        import torchjd.aggregation
+        from torchjd.autogram import Engine
+
+        self.weighting = getattr(torchjd.aggregation, f"{name}Weighting")()
+        self.engine = Engine(self.net.backbone, batch_dim=None)  # BatchNorm mixes the samples
+
+    def __call__(self) -> None:
+        self.optimizer.zero_grad()
+        losses = torch.stack(self.net.losses(*self.batch))
+        losses.backward(self.weighting(self.engine.compute_gramian(losses)))
         self.optimizer.step()
 
 
@@ -99,9 +120,12 @@ def run(rounds: int = 12) -> list[Row]:
         torch.manual_seed(0)
         batch = (torch.randn(64, 3, 32, 32), torch.randint(0, 2, (64, number)).float())
         candidates = {"plain": Candidate(None, batch)}
-        candidates |= {name: Candidate(spec, batch) for name, spec in OURS.items()}
-        candidates |= {f"TorchJD {name}": _TorchJD(name, batch) for name in ("PCGrad", "UPGrad")}
+        # gradients of the parameters, as the peers have them, then those of the features
+        candidates |= {name: Candidate(spec, batch) for name, spec in PARAMETERS.items()}
+        candidates |= {f"TorchJD {name}": TorchJD(name, batch) for name in ("PCGrad", "UPGrad")}
+        candidates |= {f"TorchJD autogram {n}": Autogram(n, batch) for n in ("PCGrad", "UPGrad")}
         candidates |= {f"LibMTL {name}": _LibMTL(name, batch) for name in libmtl}
+        candidates |= {name: Candidate(spec, batch) for name, spec in FEATURES.items()}
         seconds = interleave(candidates, rounds, warmup=2)
         names = [name for name in candidates if name != "plain"]
         rows += [Row(GROUP.format(number), name, ratio(seconds, name, "plain")) for name in names]

@@ -24,11 +24,10 @@ from torch.fx import Proxy
 
 from mtlkit.engine import compiled
 from mtlkit.engine.gradients import Gradients, TensorList
-from mtlkit.engine.guards import Fork, check_features, check_indirect, check_kept
-from mtlkit.engine.merging import Hooks, merge, merge_parameters
-from mtlkit.engine.parameters import averaged, parameters_below, reach, rows_through_features
+from mtlkit.engine.guards import Fork, check_features
+from mtlkit.engine.parameters import merge_below, parameters_below
 from mtlkit.engine.processes import Processes
-from mtlkit.engine.step import Step, measure, pick, spread
+from mtlkit.engine.step import Hooks, measure, merge, pick, spread
 from mtlkit.errors import UsageError
 
 
@@ -103,8 +102,11 @@ class _FeatureNode(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, report: Tensor | None, *flat: Tensor | None) -> Any:
+        # compiled autograd cannot trace the backward passes that take the rows of the parameters
+        untraced = ctx.layout.shared and torch.compiler.is_compiling()
+        merge_arrived = _merge_untraced if untraced else _merge_arrived
         with torch.autocast(ctx.device.type, enabled=False):
-            features, owned, shared = _merge_arrived(ctx, report, flat)
+            features, owned, shared = merge_arrived(ctx, report, flat)
         owned = [*owned, *[None] * len(ctx.hooks.weighing)]
         return None, None, None, *features, *[None] * ctx.layout.held, *owned, *shared
 
@@ -118,7 +120,7 @@ def _merge_arrived(
     """Gradients of the features, of the owned and of the shared parameters."""
     hooks, layout, record = ctx.hooks, ctx.layout, ctx.record
     arrived = _arrived(flat, layout.features, hooks.tasks, None if report is None else record.given)
-    hooks.guards.check_arrivals(hooks.method, record, report is not None, tuple(arrived))
+    hooks.guards.check_arrivals(hooks.method, record, report is not None, arrived)
     saved = ctx.saved_tensors  # once: a checkpoint does not give them twice
     if hooks.forking is not None:
         arrived = hooks.forking.pull_back(arrived, *saved[len(saved) - layout.held :])
@@ -129,64 +131,30 @@ def _merge_arrived(
     if not (record.processes.alone or record.wrapped):
         owned = [] if hooks.forking is None else hooks.forking.owned()
         hooks.guards.compare_replicas(ctx, record.processes, [*owned, *hooks.learned, *hooks.weighing])
-    scale, losses = _read(report, hooks.tasks, ctx)
+    losses = None if report is None else _losses(report, hooks.tasks)  # None: not through ``total``
     step = measure(
         grads.gram().to(ctx.device),
         grads.tasks,
         tasks=hooks.tasks,
-        scale=scale,
+        scale=None if report is None else report[0],
         losses=losses,
         cross=grads.cross_gram() if hooks.cross_gram and not layout.shared else None,
         processes=record.processes,
     )
     owned = [] if hooks.forking is None else hooks.forking.gradients(grads.rows, step)
     if layout.shared:
-        merged, learned, shared = _merge_below(ctx, saved[: layout.features], grads, step, losses)
+        features = saved[: layout.features]
+        merged, learned, shared = merge_below(
+            features, ctx.shared, grads, step, losses, hooks, record, direct=layout.direct
+        )
     else:
-        learned, shared = hooks.learn(step, ""), []
+        learned, shared = hooks.learn(step, "") if hooks.learned else [], []
         merged = merge(grads, step, hooks) if step.present else hooks.nothing()
     return _cast(merged or [None] * layout.features, ctx.dtypes), [*owned, *learned], shared
 
 
-def _merge_below(
-    ctx: Any, features: Sequence[Tensor], grads: Gradients, step: Step, losses: Tensor | None
-) -> tuple[TensorList, list[Tensor | None], TensorList]:
-    """Gradients of the features, the learned and the shared parameters, for ``wrt=parameters``."""
-    hooks, record, parameters = ctx.hooks, ctx.record, ctx.shared
-    nothing: TensorList = [None] * len(parameters)
-    rows = rows_through_features(features, parameters, grads.rows)
-    groups = hooks.groups(parameters)
-    if not ctx.layout.direct:
-        check_indirect(hooks, record.merge and not hooks.kept.batches, len(groups))
-    if not record.merge:
-        hooks.kept.add(parameters, rows, step.scale, losses)
-        return [], [None] * len(hooks.learned), nothing
-    scale = step.scale
-    if hooks.kept.batches:
-        check_kept(hooks.kept.tensors, parameters)
-        hooks.kept.add(parameters, rows, scale, losses)
-        rows, scale, losses = hooks.kept.take(parameters)
-        reached = reach(rows, hooks.tasks, len(parameters), record.processes, step.gram)
-    elif len(groups) > 1:
-        reached = reach(rows, hooks.tasks, len(parameters), record.processes, step.gram)
-    else:  # nothing to exchange
-        reached = torch.zeros(hooks.tasks, len(parameters), dtype=torch.bool)
-        reached[list(step.present)] = True
-    shared = averaged(rows, reached, parameters, range(len(parameters)), record.processes)
-    if not shared.tasks:
-        return hooks.nothing(), hooks.learn(None, ""), nothing
-    if ctx.layout.direct:
-        merged, learned = merge_parameters(shared, hooks, scale, losses)
-        return (
-            [],
-            learned,
-            [g if g is None else g.to(p.dtype) for g, p in zip(merged, parameters, strict=True)],
-        )
-    # other parameters lie below the features too, so the features get the weighted gradient
-    step = measure(shared.gram(), shared.tasks, tasks=hooks.tasks, scale=scale, losses=losses)
-    learned = hooks.learn(step, "")
-    weights = hooks.weigh(step)
-    return grads.weighted(step.of(weights, grads.tasks)) if grads.tasks else [], learned, nothing
+# torch.compiler.disable would import the compiler, which takes seconds, for everybody
+_merge_untraced: Any = torch._disable_dynamo(_merge_arrived)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def _arrived(
@@ -199,13 +167,6 @@ def _arrived(
         if any(gradient is not None for gradient in row):
             arrived[task] = row
     return arrived
-
-
-def _read(report: Tensor | None, tasks: int, ctx: Any) -> tuple[Tensor, Tensor | None]:
-    """Scale and (K,) losses, NaN for absent tasks; no losses for a backward not through ``total``."""
-    if report is None:
-        return torch.ones((), device=ctx.device), None
-    return report[0], _losses(report, tasks)
 
 
 def _losses(report: Tensor, tasks: int) -> Tensor:
@@ -317,6 +278,10 @@ def flatten_features(features: Any) -> tuple[list[Tensor], Callable[[Sequence[Te
     """Tensors of a nested list, tuple or dict, and the function that puts others in their place."""
     if isinstance(features, Tensor | Proxy):  # a proxy stands for a tensor while fuse traces a network
         return [features], lambda leaves: leaves[0]  # type: ignore[list-item]
+    return _flatten_nested(features)
+
+
+def _flatten_nested(features: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]:
     if features is None:
         return [], lambda leaves: None
     if isinstance(features, Mapping):

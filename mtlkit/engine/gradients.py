@@ -107,7 +107,16 @@ class Gradients:
 
     def matrix(self) -> Tensor:
         """(P, N), copied together; tensors that no task reaches are left out."""
-        return torch.cat([m for column in self._columns for m in self._matrices(column)], dim=1)
+        if torch.compiler.is_compiling():
+            return torch.cat([m for column in self._columns for m in self._matrices(column)], dim=1)
+        device = next(g.device for column in self._columns for g in column if g is not None)
+        matrix = torch.empty(len(self.tasks), self.size, dtype=self.dtype, device=device)
+        start = 0
+        for column in self._columns:
+            for chunk in self._matrices(column):  # one after the other: no second copy of all rows
+                matrix[:, start : start + chunk.shape[1]] = chunk
+                start += chunk.shape[1]
+        return matrix
 
     def split(self, vector: Tensor) -> list[Tensor | None]:
         """(N,) back into the shapes of the list."""

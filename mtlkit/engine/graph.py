@@ -52,13 +52,6 @@ def _leaves(nodes: Iterable[Any]) -> dict[int, Tensor]:
     return found
 
 
-def in_backward() -> bool:
-    """Whether a backward pass is running, as when a checkpoint recomputes its forward."""
-    if torch.compiler.is_compiling():
-        return False
-    return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001  there is no public name
-
-
 def retains_graph() -> bool:
     """Whether the running backward was called with ``retain_graph=True``."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())  # noqa: SLF001  no public name

@@ -9,15 +9,15 @@ import warnings
 import weakref
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
-from zlib import crc32
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from mtlkit.config.launching import launched_processes, warn_first
-from mtlkit.engine.graph import in_backward, leaves_of, nodes_below
+from mtlkit.config.launching import warn_first
+from mtlkit.engine import replicas
+from mtlkit.engine.graph import nodes_below
 from mtlkit.engine.processes import ALONE, Processes, inside_wrapper, wrapper_waits
 from mtlkit.errors import UsageError
 
@@ -27,9 +27,6 @@ _NO_FORK = (
 )
 _COMPARED_STEPS = (10, 100)
 """Steps at which processes are compared: late enough for their weights to have diverged."""
-_COMPARED_MATRICES = 64
-_TOLERANCE = 1e-9
-_ADVICE = "wrap the model and its method in DistributedDataParallel, or let Accelerate prepare them"
 
 
 @dataclass
@@ -111,16 +108,14 @@ class Guards:
         fork.merge = merge
         if torch.compiler.is_compiling():
             return anchor
-        self._warn_if_unsynced()
+        self._steps += 1
+        if self._steps == _COMPARED_STEPS[0]:
+            replicas.warn_if_unsynced()
         self._closed = self._open[-1] if self._open else self._closed
         older = {node() for node in self._open[:-1]} - {None}
         self._open = []
-        if older and not older.isdisjoint(nodes_below(losses.values())):
-            raise UsageError(
-                "the features were forked twice before total(losses); call method(features) once "
-                "per step (put several tensors into one list or dict), or run the extra pass under "
-                "torch.no_grad()"
-            )
+        if older:
+            _refuse_two_forks(older, losses)
         # DDP finds unused heads itself, but only if some output of its forward has a gradient
         if fork.strict or (fork.wrapped and not losses and inside_wrapper() is None):
             self._refuse_missing(losses)
@@ -159,47 +154,23 @@ class Guards:
         self._unrecorded = ""
         self._check_missing(losses, processes)
 
+    def refuse_empty(self, others_wait: bool) -> NoReturn:
+        """Raise for a total without any term; ``others_wait`` if other processes have some."""
+        if others_wait:
+            raise UsageError(
+                "no task has a loss on this process, and the others wait for its gradients: call "
+                "method(features) before total(losses), through which it takes part without a loss"
+            )
+        raise UsageError(
+            "every loss is None and no features were forked: there is nothing to minimize; "
+            "call method(features) first, or skip this batch"
+        )
+
     def compare_replicas(self, node: Any, processes: Processes, owned: Sequence[Tensor]) -> None:
-        """Warn if all weight matrices below the node of a backward differ between the processes.
-
-        Every process must call this in the same backward passes. Equal weights are fine however they
-        were made equal, and so are weights of which only some differ, such as those of experts.
-        """
+        """Warn if the processes' weights differ; every process must call this in every backward."""
         self._backwards += 1
-        if self._backwards not in _COMPARED_STEPS:
-            return
-        own = {id(parameter) for parameter in owned}
-        below = [p for p in leaves_of(node) if p.dim() > 1 and id(p) not in own]
-        matrices = [p.detach() for p in below if _is_readable(p)][:_COMPARED_MATRICES]
-        message = torch.zeros(3, _COMPARED_MATRICES + 1, dtype=torch.float64)
-        message[0, 0] = crc32(repr([tuple(matrix.shape) for matrix in matrices]).encode())
-        for place, matrix in enumerate(matrices, start=1):
-            wide = matrix.abs().double() if matrix.is_complex() else matrix.double()
-            message[0, place], message[2, place] = wide.sum(), wide.abs().sum()
-        message[1] = -message[0]
-        message = message.to(matrices[0].device if matrices else processes.device)
-        dist.all_reduce(message, op=dist.ReduceOp.MAX, group=processes.group)
-        largest, smallest, size = message[0], -message[1], message[2]
-        differs = (largest - smallest > _TOLERANCE * size).tolist()
-        if matrices and not differs[0] and all(differs[1 : len(matrices) + 1]):
-            warn_first(
-                f"all weights differ between the {processes.world} processes: nothing averages their "
-                f"gradients, so each trains alone; {_ADVICE}, or set sync=False if they are meant to",
-                stacklevel=2,
-            )
-
-    def _warn_if_unsynced(self) -> None:
-        """Warn if a launcher started several processes and torch.distributed is not initialized."""
-        self._steps += 1
-        if self._steps != _COMPARED_STEPS[0] or (dist.is_available() and dist.is_initialized()):
-            return
-        started = launched_processes()
-        if started > 1:
-            warn_first(
-                f"{started} processes were started, but torch.distributed is not initialized: each "
-                f"trains alone; call torch.distributed.init_process_group and {_ADVICE}",
-                stacklevel=4,
-            )
+        if self._backwards in _COMPARED_STEPS:
+            replicas.compare(node, processes, owned)
 
     def _check_missing(self, losses: dict[int, Tensor], processes: Processes) -> None:
         if processes.alone or in_backward():
@@ -235,7 +206,7 @@ class Guards:
     # In the backward
 
     def check_arrivals(
-        self, method: Any, fork: Fork, through_total: bool, arrived: Iterable[int]
+        self, method: Any, fork: Fork, through_total: bool, arrived: Collection[int]
     ) -> None:
         """Check which tasks' gradients reached the node of ``fork``."""
         if torch.compiler.is_compiling():
@@ -243,34 +214,55 @@ class Guards:
         if torch.is_grad_enabled():
             todo = "leave method(features) out" if method.is_sum else _NO_FORK
             raise UsageError(f"create_graph=True: a merge of gradients has no derivative; {todo}")
-        arrived = set(arrived)
-        if fork.recomputed and method.is_sum:  # total raised for all others
-            return
-        if not through_total:
-            missing = self._missing(arrived)
-            if missing:
-                raise UsageError(
-                    f"a backward reached the junction without task(s) {', '.join(missing)} and not "
-                    f"through total(losses); call backward() once, on method.total(losses); {_NO_FORK}"
-                )
-            if method.weighs_losses:
-                raise UsageError(
-                    f"{method} weighs the losses of {', '.join(self._tasks)}, but backward() was called "
-                    "on losses that did not pass it; call backward() on method.total(losses)"
-                )
-            return
-        bypassed = [self._tasks[task] for task in fork.given or () if task not in arrived]
-        # without labels on any process, an anchor brings no gradient: that is fine
-        if bypassed and not arrived:
-            raise UsageError(
-                "no task's gradient reached the junction: the heads were not given what "
-                "method(features) returned"
-            )
-        if bypassed:
-            warn_first(
-                f"the gradient of task(s) {', '.join(bypassed)} did not pass the junction, so it is not "
-                "merged: give every head its own view of method(features), in task order"
-            )
+        expected: Collection[int] = (fork.given or ()) if through_total else range(len(self._tasks))
+        bypassed = [self._tasks[task] for task in expected if task not in arrived]
+        if through_total and bypassed:
+            _explain_bypassed(bypassed, arrived)
+        elif not through_total and not (fork.recomputed and method.is_sum):  # total raised for others
+            _check_without_total(method, bypassed)
+
+
+def _refuse_two_forks(older: set[Any], losses: dict[int, Tensor]) -> None:
+    """Raise if the losses depend on forks before the last one."""
+    if not older.isdisjoint(nodes_below(losses.values())):
+        raise UsageError(
+            "the features were forked twice before total(losses); call method(features) once per step "
+            "(put several tensors into one list or dict), or run the extra pass under torch.no_grad()"
+        )
+
+
+def _explain_bypassed(bypassed: Sequence[str], arrived: Collection[int]) -> None:
+    """Raise or warn, because tasks with a loss have brought no gradient to the node."""
+    if not arrived:
+        raise UsageError(
+            "no task's gradient reached the junction: the heads were not given what method(features) "
+            "returned"
+        )
+    warn_first(
+        f"the gradient of task(s) {', '.join(bypassed)} did not pass the junction, so it is not merged: "
+        "give every head its own view of method(features), in task order"
+    )
+
+
+def _check_without_total(method: Any, missing: Sequence[str]) -> None:
+    """Raise for a backward that did not start from ``total``, unless that makes no difference."""
+    if missing:
+        raise UsageError(
+            f"a backward reached the junction without task(s) {', '.join(missing)} and not through "
+            f"total(losses); call backward() once, on method.total(losses); {_NO_FORK}"
+        )
+    if method.weighs_losses:
+        raise UsageError(
+            f"{method} weighs the losses of {', '.join(method.tasks)}, but backward() was called on "
+            "losses that did not pass it; call backward() on method.total(losses)"
+        )
+
+
+def in_backward() -> bool:
+    """Whether a backward pass is running, as when a checkpoint recomputes its forward."""
+    if torch.compiler.is_compiling():
+        return False
+    return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001  there is no public name
 
 
 def check_module(method: Any) -> None:
@@ -402,10 +394,3 @@ def check_sharded(tensors: Sequence[Any], by_module: bool) -> Any:
             "the merged one; remove them, and step the optimizer after mtlkit.backward"
         )
     return mesh
-
-
-def _is_readable(parameter: Tensor) -> bool:
-    """Whether the weights can be read: FSDP frees the storage of gathered ones between uses."""
-    if type(parameter) not in (Tensor, torch.nn.Parameter):
-        return False
-    return parameter.untyped_storage().nbytes() >= parameter.numel() * parameter.element_size()

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from mtlkit.engine.graph import retains_graph
 from mtlkit.engine.guards import check_graphs
-from mtlkit.engine.merging import Hooks, merge_parameters
 from mtlkit.engine.parameters import add_up, averaged, loss_parameters, reach, rows_of_losses
 from mtlkit.engine.processes import Processes
+from mtlkit.engine.step import Hooks, merge_parameters
 
 
 def join(

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from mtlkit.engine.accumulation import Row
-from mtlkit.engine.gradients import Gradients, as_real
+from mtlkit.engine.gradients import Gradients, TensorList, as_real
 from mtlkit.engine.graph import leaves_below, needed_again
-from mtlkit.engine.guards import refuse_single_pass_graphs
+from mtlkit.engine.guards import Fork, check_indirect, check_kept, refuse_single_pass_graphs
 from mtlkit.engine.processes import Processes
+from mtlkit.engine.step import Hooks, Step, measure, merge_parameters
 from mtlkit.errors import UsageError
 
 
@@ -57,6 +58,65 @@ def rows_through_features(
                 allow_unused=True,
             )
     return rows
+
+
+def merge_below(
+    features: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    grads: Gradients,
+    step: Step,
+    losses: Tensor | None,
+    hooks: Hooks,
+    record: Fork,
+    *,
+    direct: bool,
+) -> tuple[TensorList, list[Tensor | None], TensorList]:
+    """Gradients of the features, of the learned and of the shared parameters.
+
+    Args:
+        features: that were forked.
+        parameters: the shared ones.
+        grads: gradients of the features by task.
+        step: what was measured at the features.
+        losses: (K,) losses.
+        hooks: of the method.
+        record: of the fork.
+        direct: whether the shared parameters are all that lies below the features.
+    """
+    nothing: TensorList = [None] * len(parameters)
+    rows: Mapping[int, Row] = rows_through_features(features, parameters, grads.rows)
+    groups = hooks.groups(parameters)
+    if not direct:
+        check_indirect(hooks, record.merge and not hooks.kept.batches, len(groups))
+    if not record.merge:
+        hooks.kept.add(parameters, rows, step.scale, losses)
+        return [], [None] * len(hooks.learned), nothing
+    scale = step.scale
+    if hooks.kept.batches:
+        check_kept(hooks.kept.tensors, parameters)
+        hooks.kept.add(parameters, rows, scale, losses)
+        rows, scale, losses = hooks.kept.take(parameters)
+        reached = reach(rows, hooks.tasks, len(parameters), record.processes, step.gram)
+    elif len(groups) > 1:
+        reached = reach(rows, hooks.tasks, len(parameters), record.processes, step.gram)
+    else:  # nothing to exchange
+        reached = torch.zeros(hooks.tasks, len(parameters), dtype=torch.bool)
+        reached[list(step.present)] = True
+    shared = averaged(rows, reached, parameters, range(len(parameters)), record.processes)
+    if not shared.tasks:
+        return hooks.nothing(), hooks.learn(None, ""), nothing
+    if direct:
+        merged, learned = merge_parameters(shared, hooks, scale, losses)
+        return (
+            [],
+            learned,
+            [g if g is None else g.to(p.dtype) for g, p in zip(merged, parameters, strict=True)],
+        )
+    # other parameters lie below the features too, so the features get the weighted gradient
+    step = measure(shared.gram(), shared.tasks, tasks=hooks.tasks, scale=scale, losses=losses)
+    learned = hooks.learn(step, "")
+    weights = hooks.weigh(step)
+    return grads.weighted(step.of(weights, grads.tasks)) if grads.tasks else [], learned, nothing
 
 
 def loss_parameters(

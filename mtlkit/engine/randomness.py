@@ -75,10 +75,10 @@ def _hash(counter: Tensor, start: int, count: int) -> Tensor:
     Products wrap around. Right shifts keep the sign, so two numbers share each hash, which 24 bits do
     not show.
     """
-    positions = torch.arange(start, start + count, device=counter.device)
-    x = torch.add(counter.long() * _COUNTER, positions, alpha=_FACTOR)
+    x = torch.arange(start, start + count, device=counter.device)  # changed in place: it may be long
+    x.mul_(_FACTOR).add_(counter.long() * _COUNTER)
     for _ in range(2):  # a product carries every bit to the upper half, and the shift brings it down
-        x = (x ^ (x >> 32)) * _FACTOR
+        x.bitwise_xor_(x >> 32).mul_(_FACTOR)
     return x
 
 

@@ -20,9 +20,9 @@ from mtlkit.engine.accumulation import Row
 from mtlkit.engine.gradients import Gradients
 from mtlkit.engine.graph import leaves_below
 from mtlkit.engine.guards import check_sharded
-from mtlkit.engine.merging import Hooks, merge_parameters
 from mtlkit.engine.parameters import add_up
 from mtlkit.engine.processes import Processes, processes_of
+from mtlkit.engine.step import Hooks, merge_parameters
 from mtlkit.errors import UsageError
 
 

@@ -1,13 +1,22 @@
-"""What one backward pass measured: inner products and losses, equal on every process."""
+"""One step, from the tasks' gradients to the merged one.
+
+What a backward pass has measured, inner products and losses, is equal on every process. The engine
+knows a method by its :class:`Hooks` only.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.engine.accumulation import Kept
+from mtlkit.engine.gradients import Gradients, TensorList
 from mtlkit.engine.gram import norms_of, safe_divide
+from mtlkit.engine.guards import Guards
 from mtlkit.engine.processes import ALONE, Processes
 
 
@@ -16,6 +25,11 @@ class Step:
     """Inner products and losses of the P tasks that are present in a step.
 
     They are free of loss scaling, and equal on every process.
+
+    Example:
+        >>> step = measure(torch.tensor([[4.0, 0.0], [0.0, 1.0]]), (0, 1), tasks=2)
+        >>> step.present, bool(step.finite), step.units
+        ((0, 1), True, tensor([0.2500, 0.5000], dtype=torch.float64))
     """
 
     tasks: int
@@ -83,26 +97,14 @@ def measure(
     scale = gram.new_ones(()) if scale is None else torch.where(scale == 0, 1.0, scale).to(gram)
     present = local
     if not processes.alone:
-        present, gram = _sum_over_processes(gram, local, tasks, processes)
-        if cross is not None:
-            products = embed(cross[:-1], local, present)
-            pairs = cross[-1, 0] if local else gram.new_zeros(())
-            cross = processes.sum(torch.cat([products, pairs.expand(1, len(present))]))
+        present, gram, cross = _sum_over_processes(gram, cross, local, tasks, processes)
     gram = gram / scale.square()
     if cross is not None and present:  # the Gram matrix itself where there are no two samples
         unit = (scale * processes.world).square()
         cross = torch.where(cross[-1, 0] > 0, cross[:-1] / unit, gram)
-    return Step(
-        tasks=tasks,
-        present=present,
-        gram=gram,
-        finite=gram.trace() < torch.inf,
-        scale=scale,
-        losses=None if losses is None else pick(losses, present),
-        cross_gram=cross,
-        processes=processes,
-        group=group,
-    )
+    own = losses if losses is None or len(present) == tasks else pick(losses, present)
+    finite = gram.trace() < torch.inf
+    return Step(tasks, present, gram, finite, scale, own, cross, processes, group)
 
 
 def spread(values: Tensor, present: tuple[int, ...], tasks: int, fill: float = torch.nan) -> Tensor:
@@ -133,9 +135,9 @@ def embed(matrix: Tensor, tasks: tuple[int, ...], among: tuple[int, ...]) -> Ten
 
 
 def _sum_over_processes(
-    gram: Tensor, local: tuple[int, ...], tasks: int, processes: Processes
-) -> tuple[tuple[int, ...], Tensor]:
-    """The tasks present anywhere, and the Gram matrix of the whole batch.
+    gram: Tensor, cross: Tensor | None, local: tuple[int, ...], tasks: int, processes: Processes
+) -> tuple[tuple[int, ...], Tensor, Tensor | None]:
+    """The tasks present anywhere, and the two Gram matrices of the whole batch.
 
     DDP averages gradients, so a feature's gradient of the common loss is 1/world of the local one.
     Which tasks are present is read from the device only where one is missing on this process.
@@ -150,5 +152,87 @@ def _sum_over_processes(
     present = everyone
     if local != everyone:
         present = tuple(torch.nonzero(message[tasks]).flatten().tolist())
-    gram = message[:tasks] / processes.world**2
-    return present, pick(pick(gram, present).T, present).T
+    whole = message[:tasks] / processes.world**2
+    if cross is not None:
+        products = embed(cross[:-1], local, present)
+        pairs = cross[-1, 0] if local else gram.new_zeros(())
+        cross = processes.sum(torch.cat([products, pairs.expand(1, len(present))]))
+    return present, pick(pick(whole, present).T, present).T, cross
+
+
+@dataclass
+class Hooks:
+    """What a method gives the engine, which knows nothing else of it."""
+
+    tasks: int
+    """Number of tasks, K."""
+    weigh: Callable[[Step], Tensor]
+    """(P,) weights of the gradients of a step."""
+    merge: Callable[[Tensor, Step, Sequence[Tensor]], Tensor] | None
+    """(N,) merged gradient of (P, N) gradients, for a merge that needs more than weights."""
+    learn: Callable[[Step | None, str], list[Tensor | None]]
+    """Gradients of the parameters that the merge of a group owns; called before ``weigh``."""
+    nothing: Callable[[], TensorList]
+    """Called instead of ``weigh`` in a step without any gradient."""
+    learned: list[Tensor]
+    """These parameters, of all groups."""
+    weighing: list[Tensor]
+    """Parameters of the parts that weigh losses. The total gives them their gradient; as inputs of the
+    node they belong to the forward, where DDP looks for the parameters that a step uses."""
+    groups: Callable[[Sequence[Tensor]], Mapping[str, Sequence[int]]]
+    """Places of each group's parameters in a list of parameters."""
+    forking: Any
+    """What forks the features; None if every task is given the features as they are."""
+    shared: Sequence[Tensor] | None
+    """The shared parameters; None for all below the features, or that several losses reach."""
+    over_parameters: bool
+    """Whether gradients of the shared parameters are merged, not those of the features."""
+    cross_gram: bool
+    """Whether the merge reads products of gradients from independent samples."""
+    guards: Guards
+    kept: Kept
+    handle: int
+    """Number of the compiled decision, see :mod:`mtlkit.engine.compiled`."""
+    method: Any
+    """Names itself in error messages."""
+
+
+def merge(rows: Gradients, step: Step, hooks: Hooks) -> TensorList:
+    """The merged gradient of one group of tensors."""
+    if hooks.merge is None:
+        weights = hooks.weigh(step)
+        return rows.weighted(step.of(weights, rows.tasks)) if rows.tasks else []
+    # divided in place: the (P, N) matrix is a copy, and the largest thing in memory
+    matrix = rows.matrix().div_(step.unit) if rows.tasks else step.gram.new_zeros(0, 0)
+    if rows.tasks != step.present:  # zeros for tasks that only other processes have
+        by_task = dict(zip(rows.tasks, matrix, strict=True))
+        empty = matrix.new_zeros(matrix.shape[1])
+        matrix = torch.stack([by_task.get(task, empty) for task in step.present])
+    return rows.split(hooks.merge(matrix, step, rows.reached) * step.unit)
+
+
+def merge_parameters(
+    rows: Gradients, hooks: Hooks, scale: Tensor, losses: Tensor | None
+) -> tuple[TensorList, list[Tensor | None]]:
+    """Merged gradients of shared parameters, group by group, and those of the learned parameters.
+
+    Args:
+        rows: gradients of the present tasks, averaged over the processes.
+        hooks: of the method.
+        scale: factor of the loss.
+        losses: (K,) losses.
+    """
+    merged: TensorList = [None] * len(rows.tensors)
+    learned: list[Tensor | None] = []
+    for group, columns in hooks.groups(rows.tensors).items():
+        part = rows if len(columns) == len(merged) else rows.pick(columns)
+        if not part.tasks:
+            learned += hooks.learn(None, group)
+            continue
+        step = measure(
+            part.gram(), part.tasks, tasks=hooks.tasks, scale=scale, losses=losses, group=group
+        )
+        learned += hooks.learn(step, group)
+        for column, gradient in zip(columns, merge(part, step, hooks), strict=True):
+            merged[column] = gradient
+    return merged, learned

@@ -196,18 +196,6 @@ class GradientAggregator(Stateful, ABC):
     def join(self, parts: Sequence[GradientAggregator]) -> None:
         """Called once when a method is put together, with all its parts."""
 
-    def state_of(self, step: Step) -> State:
-        """State of the step's tasks, and what else the merge asked for."""
-        extras: dict[str, Any] = {}
-        if self.needs_whole_gradients:
-            extras["rank"] = step.processes.rank
-        if self.uses_losses and step.losses is not None:
-            extras["losses"] = step.losses
-        if self.uses_cross_gram:
-            products = step.gram if step.cross_gram is None else step.cross_gram
-            extras["cross_gram"] = torch.where(step.finite, products, 0.0)
-        return self.read(step.present, **extras)
-
     def own_spec(self) -> Part:
         """Name and options of this part; options left at their defaults are not listed."""
         defaults = option_defaults(type(self))

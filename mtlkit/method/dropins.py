@@ -8,7 +8,7 @@ parts, absent tasks, processes, scaling) is that of ``method(features)`` and ``m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +21,9 @@ from mtlkit.engine.graph import nodes_below
 from mtlkit.engine.guards import check_shards_mergeable, refuse_deepspeed
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.method.groups import Groups
-from mtlkit.method.losses import align
-from mtlkit.method.method import Method
+from mtlkit.method.losses import Losses
+from mtlkit.method.method import Method, align
 
-Losses = Mapping[str, Tensor | None] | Sequence[Tensor | None]
 Edge = tuple[Any, int]
 
 
@@ -51,6 +50,14 @@ def mtl_backward(
         gradient: factor of the total, as in ``Tensor.backward``; with a ``GradScaler``, leave the losses
             as they are and give ``scaler.scale(torch.ones(()))``.
         retain_graph: keep the graph for another backward.
+
+    Example:
+        >>> import mtlkit
+        >>> method = mtlkit.create_method("imtl_g", tasks=2)
+        >>> z = torch.ones(3, requires_grad=True)
+        >>> mtl_backward([z.sum(), 3 * z.sum()], features=z, method=method)
+        >>> z.grad
+        tensor([1.5000, 1.5000, 1.5000])
     """
     _check_method(method)
     if method.forking is not None:
@@ -98,6 +105,14 @@ def backward(
         merge: False keeps the gradients of this micro-batch for a later call, as in ``method.total``.
         gradient: factor of the total, as in ``Tensor.backward``; see :func:`mtl_backward`.
         retain_graph: keep the graph for another backward.
+
+    Example:
+        >>> import mtlkit
+        >>> weight = nn.Parameter(torch.ones(2))
+        >>> method = mtlkit.create_method("mgda(wrt=parameters)", tasks=2, shared=[weight])
+        >>> backward([2 * weight[0], weight[1]], method)
+        >>> weight.grad
+        tensor([0.4000, 0.8000])
     """
     _check_method(method)
     if parameters is not None and not method.wrt_parameters:

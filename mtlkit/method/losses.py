@@ -1,4 +1,4 @@
-"""The losses of one step: in task order, averaged over the processes, weighed by the parts."""
+"""The losses of one step: averaged over the processes, and weighed by the parts."""
 
 from __future__ import annotations
 
@@ -9,54 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mtlkit.engine.graph import in_backward
+from mtlkit.engine.guards import in_backward
 from mtlkit.engine.processes import Processes, processes_of
 from mtlkit.engine.step import pick
-from mtlkit.errors import SpecError, UsageError, unknown_name
+from mtlkit.errors import UsageError, unknown_name
 from mtlkit.method.aggregator import GradientAggregator
 
 Losses = Mapping[str, Tensor | None] | Sequence[Tensor | None]
-
-
-def align(losses: Any, tasks: Sequence[str]) -> dict[int, Tensor]:
-    """The losses that are given, by the task's index; each a scalar tensor."""
-    if isinstance(losses, Mapping):
-        named = {str(key): loss for key, loss in losses.items()}
-        for key in named:
-            if key not in tasks:
-                raise unknown_name("task", key, tasks)
-        given = [named.get(name) for name in tasks]
-    elif isinstance(losses, Tensor) or not isinstance(losses, Iterable):
-        found = (
-            f"one tensor of shape {tuple(losses.shape)}"
-            if isinstance(losses, Tensor)
-            else type(losses).__name__
-        )
-        raise SpecError(
-            f"losses must be {len(tasks)} separate scalars in task order or by name "
-            f"({', '.join(tasks)}), not {found}"
-        )
-    else:
-        given = list(losses)
-        if len(given) != len(tasks):
-            raise SpecError(
-                f"{len(given)} losses for {len(tasks)} tasks ({', '.join(tasks)}); give one per task, "
-                "None for a task without labels, or a mapping by name"
-            )
-    for name, loss in zip(tasks, given, strict=True):
-        if loss is None:
-            continue
-        if not isinstance(loss, Tensor):
-            raise SpecError(
-                f"the loss of task {name!r} is {type(loss).__name__}; expected a scalar tensor, or None "
-                "for a task without labels"
-            )
-        if loss.dim() != 0:
-            raise SpecError(
-                f"the loss of task {name!r} has shape {tuple(loss.shape)}; expected a scalar: reduce "
-                "it, for example with .mean()"
-            )
-    return {task: loss for task, loss in enumerate(given) if loss is not None}
 
 
 @dataclass
@@ -124,16 +83,14 @@ def _add(total: Tensor | None, term: Tensor) -> Tensor:
     return term if total is None else total + term
 
 
-def average(
+def exchange(
     losses: Mapping[int, Tensor], tasks: int, processes: Processes, device: torch.device
 ) -> tuple[tuple[int, ...], Tensor]:
     """The tasks that have a loss on some process, and the losses' means over the processes."""
     present = tuple(losses)
     double = any(loss.dtype == torch.float64 for loss in losses.values())
-    if processes.alone:
-        dtype = torch.float64 if double else torch.float32
-        values = [loss.detach().to(dtype) for loss in losses.values()]
-        return present, torch.stack(values) if values else torch.zeros(0, device=device)
+    if processes.alone and not losses:
+        return present, torch.zeros(0, device=device)
     # losses, presence, float64: processes without losses need the same dtype
     device = next((loss.device for loss in losses.values()), device)
     message = torch.zeros(3, tasks, dtype=torch.float64, device=device)

@@ -146,7 +146,10 @@ class Stateful(nn.Module):
                     value = buffer.index_put((index[:, None], index[None, :]), value)
                 else:
                     value = buffer.index_copy(0, index, value)
-            buffer.copy_(torch.where(finite, value, buffer))
+            if per == "coordinate":  # as large as all gradients together: no third copy
+                torch.where(finite, value, buffer, out=buffer)
+            else:
+                buffer.copy_(torch.where(finite, value, buffer))
 
     def fit_coordinates(self, state: State, grads: Tensor, tensors: Sequence[Tensor] = ()) -> State:
         """The state with what it has per ``coordinate`` as (P, N), as the gradients; zeros at first.
@@ -168,7 +171,8 @@ class Stateful(nn.Module):
                     f"{held.shape[1]}{'' if same else ', of other parameters'}: the merged parameters "
                     "have to be the same in every step; pass as `shared` those that every task reaches"
                 )
-            fitted[name] = held.to(grads.dtype) if held.shape[1] else torch.zeros_like(grads)
+            zeros = grads.new_zeros(()).expand_as(grads)  # takes no memory
+            fitted[name] = held.to(grads.dtype) if held.shape[1] else zeros
         return state.replace(**fitted)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:

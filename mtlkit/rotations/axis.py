@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NoReturn
 
 import torch
 from torch import Tensor
@@ -21,6 +21,11 @@ class Axis:
         dim: an axis; ``channel`` for axis 1; ``flat`` for all axes but the first, flattened.
         side: the matrices act on the first ``side`` entries of the axis; the others are passed through.
         whole: whether the axis must be ``side`` long.
+
+    Example:
+        >>> turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
+        >>> Axis(-1, side=2).apply_one(turn, torch.tensor([[1.0, 0.0, 5.0]]))
+        tensor([[0., 1., 5.]])
     """
 
     dim: int | Literal["channel", "flat"]
@@ -87,6 +92,16 @@ class Axis:
         """Raise if the features have no such axis or are too short; ``name`` begins the message."""
         shape = tuple(features.shape)
         least = 2 if isinstance(self.dim, str) else 1
+        has_axis = not isinstance(self.dim, int) or -len(shape) <= self.dim < len(shape)
+        if features.is_floating_point() and len(shape) >= least and has_axis:
+            length = self.split_shape(shape)[1]
+            if length == self.side or (length > self.side and not self.whole):
+                return
+        self._explain(features, name, least)
+
+    def _explain(self, features: Tensor, name: str, least: int) -> NoReturn:
+        """Raise for features that cannot be rotated."""
+        shape = tuple(features.shape)
         if features.dim() < least or not features.is_floating_point():
             raise UsageError(
                 f"{name}(dim={self.dim}) cannot rotate a {features.dtype} tensor of shape {shape}; give "
@@ -98,14 +113,13 @@ class Axis:
                 f"{-len(shape)} to {len(shape) - 1}, 'channel' or 'flat'"
             )
         length = self.split_shape(shape)[1]
-        if length != self.side if self.whole else length < self.side:
-            advice = f"pass feature_dim={length} to create_method, or choose another dim or size"
-            if len(shape) > 3 and self.dim in (-1, len(shape) - 1):  # the last axis of maps is a width
-                advice = f"rotate the channels of maps: rotate(dim=channel) with feature_dim={shape[1]}"
-            raise UsageError(
-                f"{name} was made for {self.side} features, but the axis dim={self.dim} of features of "
-                f"shape {shape} has {length}; {advice}"
-            )
+        advice = f"pass feature_dim={length} to create_method, or choose another dim or size"
+        if len(shape) > 3 and self.dim in (-1, len(shape) - 1):  # the last axis of maps is a width
+            advice = f"rotate the channels of maps: rotate(dim=channel) with feature_dim={shape[1]}"
+        raise UsageError(
+            f"{name} was made for {self.side} features, but the axis dim={self.dim} of features of "
+            f"shape {shape} has {length}; {advice}"
+        )
 
 
 def block_diagonal(blocks: Tensor) -> Tensor:

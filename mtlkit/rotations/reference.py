@@ -21,6 +21,11 @@ class GeotorchRotations(nn.Module):
     The base point stays where it was at first, as in the authors' code of RotoGrad. The rotations of a
     forward are part of its graph: a backward hands them gradients, and autograd those of geotorch's
     parameters.
+
+    Example:
+        >>> rotations = GeotorchRotations(count=2, side=3)
+        >>> torch.allclose(rotations.matrices(), torch.eye(3), atol=1e-6)
+        True
     """
 
     def __init__(

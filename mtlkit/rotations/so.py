@@ -47,6 +47,12 @@ class Rotations(nn.Module):
         start: ``identity``, or ``random``: uniformly distributed on SO(n), each on its own.
         seed: of the random start; it is the same on every process.
         fold_every: fold once in so many updates.
+
+    Example:
+        >>> rotations = Rotations(count=2, side=3, start="random")
+        >>> first, second = rotations.matrices()
+        >>> torch.allclose(first @ first.T, torch.eye(3), atol=1e-6), torch.allclose(first, second)
+        (True, False)
     """
 
     base: Tensor

@@ -73,11 +73,13 @@ class GradDrop(GradientAggregator):
 
     def merge(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
         """Mask the (P, N) gradients by sign and add them."""
-        above, below = grads.clamp(min=0), grads.clamp(max=0)
-        positive, negative = above.sum(dim=0), below.sum(dim=0)  # (N,)
+        leaks = state.leaks.to(grads.dtype)
+        part = grads.clamp(min=0)  # (P, N); one at a time, as it is as large as all gradients
+        positive, leaked_up = part.sum(dim=0), leaks @ part  # (N,)
+        part = torch.clamp(grads, max=0, out=part)
+        negative, leaked_down = part.sum(dim=0), leaks @ part
         count = grads.shape[1]  # coordinates of this process's samples
         chance = uniform(self.seed, state.draws, count, offset=state.rank * count)
         up = chance * (positive - negative) < positive  # P > U, without a quotient of zeros
-        leaks = state.leaks.to(grads.dtype)
-        merged = torch.where(up, positive + leaks @ below, negative + leaks @ above)
+        merged = torch.where(up, positive + leaked_down, negative + leaked_up)
         return merged, state.replace(draws=state.draws + 1)

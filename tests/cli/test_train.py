@@ -153,12 +153,19 @@ def test_a_schedule_ends_where_the_run_does(tmp_path):
     assert [line["rates"]["network"] for line in lines if line["kind"] == "train"][-1] == 0
 
 
-@pytest.mark.parametrize("method", ["rotograd", "uw", "pcgrad"])  # one of each role
-def test_a_compiled_run_has_the_weights_of_an_eager_one_and_resumes(tmp_path, monkeypatch, method):
+ROLES = ("rotograd", "uw", "pcgrad", "pcgrad(wrt=parameters)")
+COMPILED = [pytest.param(method, "aot_eager") for method in ROLES]  # which compiles within a second
+COMPILED += [pytest.param(m, "inductor", marks=() if m == "uw" else pytest.mark.slow) for m in ROLES]
+
+
+@pytest.mark.parametrize(("method", "backend"), COMPILED)
+def test_a_compiled_run_has_the_weights_of_an_eager_one_and_resumes(
+    tmp_path, monkeypatch, method, backend
+):
     torch.compiler.reset()
-    # a back end that compiles within a second
-    quick = functools.partialmethod(torch.nn.Module.compile, backend="aot_eager")
-    monkeypatch.setattr(torch.nn.Module, "compile", quick)
+    if backend != "inductor":  # which is the default
+        other = functools.partialmethod(torch.nn.Module.compile, backend=backend)
+        monkeypatch.setattr(torch.nn.Module, "compile", other)
     options = ["train", "--data", "small", "--batch-size", 8, "--method", method, "--no-test"]
     assert call(*options, "--steps", 4, "-o", tmp_path / "eager") == 0
     assert call(*options, "--steps", 2, "-o", tmp_path / "compiled", "--compile", "--channels-last") == 0

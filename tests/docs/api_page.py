@@ -21,8 +21,7 @@ def documented() -> dict[str, Any]:
     """Objects by their names on the pages; modules and methods with pages of their own included."""
     own = [methods.get(name) for name in methods.names() if name not in methods.aliases()]
     found = {f"{method.__module__}.{method.__qualname__}": method for method in own}
-    text = "
-".join(page.read_text() for page in sorted(PAGES.glob("*.md")))
+    text = "\n".join(page.read_text() for page in sorted(PAGES.glob("*.md")))
     for kind, name in _DIRECTIVE.findall(text):
         if kind == "module":
             module = importlib.import_module(name)

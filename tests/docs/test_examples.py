@@ -28,7 +28,7 @@ MODULES = [
 # Public objects that have no example yet. The list must only become shorter.
 WITHOUT_EXAMPLE: set[str] = set(
     """
-    Axis GeotorchRotations Rotations RunResult Step backward mtl_backward run
+    RunResult run
     """.split()
 )
 

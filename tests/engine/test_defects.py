@@ -271,7 +271,7 @@ def test_hooks_of_a_module_run_once_per_task_with_respect_to_the_parameters():
     assert calls == {"pcgrad": 1, "pcgrad(wrt=parameters)": 3}
 
 
-@pytest.mark.parametrize("spec", ["pcgrad", "mgda", "rotograd"])
+@pytest.mark.parametrize("spec", ["pcgrad", "mgda", "rotograd", "pcgrad(wrt=parameters)"])
 def test_compiled_autograd_gives_the_gradients_of_eager_mode(spec):
     torch.manual_seed(0)
     net, x = Net(spec), torch.randn(8, 4)
