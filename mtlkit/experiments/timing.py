@@ -168,7 +168,7 @@ def make_stepper(model: nn.Module, tasks: Sequence[Task], optimizer: Any) -> Cal
     auxiliary: Any = getattr(model, "auxiliary_loss", None)
 
     def step(batch: Batch) -> None:
-        inputs, targets, labels = batch
+        inputs, targets, labels, _ = batch
         predictions = model(inputs)
         losses = {
             t.name: t.measure(predictions[t.name], targets[t.name], labels[t.name])[0] for t in tasks

@@ -30,10 +30,9 @@ MODULES = [
 WITHOUT_EXAMPLE: set[str] = set(
     """
     Axis Band Estimates Finding GeotorchRotations Interval LoadedModel Measurement Preprocessing
-    Ranking Rotations Rule RunResult Split Spread Step Summary TTest TaskStatistics
+    Ranking Rotations Rule Split Spread Step Summary TTest TaskStatistics
     Tuning Verdict backward check_architecture check_method judge
     label_overlap mtl_backward overlap_advice predict read_preprocessing register_preprocessing
-    run
     """.split()
 )
 
