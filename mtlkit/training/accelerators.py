@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +130,6 @@ class LabelCounts:
 
     The numbers are known on the host and exchanged there, without waiting for a device.
 
-    Attributes:
-        unlabeled: names of the tasks that no batch had a label of so far.
-
     Args:
         tasks: names of the tasks.
         accelerator: whose processes share every batch.
@@ -140,7 +137,7 @@ class LabelCounts:
     """
 
     def __init__(self, tasks: Sequence[str], accelerator: Any, stop: threading.Event) -> None:
-        self.unlabeled = list(tasks)
+        self._unlabeled = list(tasks)
         self._tasks = tuple(tasks)
         self.processes = int(accelerator.num_processes)
         self._stop = stop
@@ -181,10 +178,21 @@ class LabelCounts:
             self._stop_agreed, apart = stops > 0, together == 0
             pairs = zip(own, counts, strict=True)
             factors = [mine * self.processes / max(count, 1.0) for mine, count in pairs]
-        if self.unlabeled:
+        if self._unlabeled:
             found = {name for name, count in zip(self._tasks, counts, strict=True) if count}
-            self.unlabeled = [name for name in self.unlabeled if name not in found]
+            self._unlabeled = [name for name in self._unlabeled if name not in found]
         return counts, factors, apart
+
+    def describe_unlabeled(self, targets: Collection[str]) -> str:
+        """Say once which tasks no batch had a label of; ``targets`` are the names of what it had."""
+        names, self._unlabeled = self._unlabeled, []
+        if not (names and targets):
+            return ""
+        return (
+            f"no batch so far has a label of {' or '.join(map(repr, names))}, so nothing is learned "
+            "for it: all its targets are missing (None, NaN or negative), or have another name; the "
+            f"targets are named {', '.join(sorted(targets))}"
+        )
 
 
 class Interrupted(KeyboardInterrupt):

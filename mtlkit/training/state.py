@@ -19,6 +19,35 @@ from mtlkit.training.step import LossModule
 
 
 @dataclass
+class FitResult:
+    """How training ended; :meth:`mtlkit.Trainer.fit` returns it.
+
+    Attributes:
+        step: optimizer steps taken, those of a resumed run included.
+        epoch: complete epochs.
+        validation: metrics of the last validation, by task; empty without one.
+        best_step: step of the best validation; None without one.
+        best_checkpoint: file with the weights to use; None for a run without an output folder.
+        stopped_early: whether ``early_stopping_patience`` ended it.
+        still_improving: whether the last of several validations was the best, so that more steps might
+            give a better network.
+
+    >>> from mtlkit.training import FitResult
+    >>> fit = FitResult(90, 3, {}, best_step=90, best_checkpoint=None, stopped_early=False)
+    >>> fit.step, fit.still_improving
+    (90, False)
+    """
+
+    step: int
+    epoch: int
+    validation: dict[str, dict[str, float]]
+    best_step: int | None
+    best_checkpoint: Path | None
+    stopped_early: bool
+    still_improving: bool = False
+
+
+@dataclass
 class Position:
     """Where a run is; part of every checkpoint."""
 
@@ -73,43 +102,22 @@ class Position:
         self.done = self.gave_up(patience)
         return False
 
-    @property
-    def still_improving(self) -> bool:
-        """Whether the last of several validations was the best."""
-        return self.validations > 1 and self.best_step == self.validated
+    def result(self, best_checkpoint: Path | None) -> FitResult:
+        """Return how training ended."""
+        return FitResult(
+            step=self.step,
+            epoch=self.epoch,
+            validation=self.metrics,
+            best_step=self.best_step,
+            best_checkpoint=best_checkpoint,
+            stopped_early=self.done,
+            # whether the last of several validations was the best
+            still_improving=self.validations > 1 and self.best_step == self.validated,
+        )
 
     def gave_up(self, patience: int | None) -> bool:
         """Whether this many validations brought no progress; False for None."""
         return patience is not None and self.without_progress >= patience
-
-
-@dataclass
-class FitResult:
-    """How training ended; :meth:`mtlkit.Trainer.fit` returns it.
-
-    Attributes:
-        step: optimizer steps taken, those of a resumed run included.
-        epoch: complete epochs.
-        validation: metrics of the last validation, by task; empty without one.
-        best_step: step of the best validation; None without one.
-        best_checkpoint: file with the weights to use; None for a run without an output folder.
-        stopped_early: whether ``early_stopping_patience`` ended it.
-        still_improving: whether the last of several validations was the best, so that more steps might
-            give a better network.
-
-    >>> from mtlkit.training import FitResult
-    >>> fit = FitResult(90, 3, {}, best_step=90, best_checkpoint=None, stopped_early=False)
-    >>> fit.step, fit.still_improving
-    (90, False)
-    """
-
-    step: int
-    epoch: int
-    validation: dict[str, dict[str, float]]
-    best_step: int | None
-    best_checkpoint: Path | None
-    stopped_early: bool
-    still_improving: bool = False
 
 
 class Saver:
@@ -122,7 +130,6 @@ class Saver:
         optimizer: as Accelerate prepared it.
         schedulers: of the learning rate.
         seed: of the order of the samples.
-        accelerator: of the run.
     """
 
     def __init__(
@@ -133,13 +140,12 @@ class Saver:
         optimizer: Any,
         schedulers: Sequence[Any],
         seed: int,
-        accelerator: Any,
     ) -> None:
         self.checkpoints = None if output is None else Checkpoints(output / "checkpoints", keep)
         self.module, self.model = module, module.model
         self.optimizer, self.schedulers = optimizer, schedulers
-        self.accelerator = accelerator
-        self.sharded = is_sharded(accelerator)
+        self.accelerator = module.accelerator
+        self.sharded = is_sharded(self.accelerator)
         self.identity = {
             "tasks": [task.name for task in module.tasks],
             "method": str(module.method),

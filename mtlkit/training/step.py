@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -23,10 +23,12 @@ from mtlkit.method.method import Method
 from mtlkit.tasks import LabelCount, Task, task_names
 from mtlkit.training.accelerators import LabelCounts
 from mtlkit.training.loaders import Batch
-from mtlkit.training.own_samples import Rows, count, select
+from mtlkit.training.own_samples import OwnSamples, PerTask, Rows, count, select
 from mtlkit.training.readings import BatchReading, Readings, RunningStatistics, gradients_of
 
 Outcome = Literal["accumulated", "unlabeled", "updated", "skipped", "overflowed"]
+
+_nothing = contextlib.nullcontext()
 
 
 class TrainStep:
@@ -40,9 +42,10 @@ class TrainStep:
         prepared: a :class:`LossModule` as Accelerate prepared it.
         optimizer: as Accelerate prepared it.
         accelerator: of the run.
-        on_nonfinite: ``"raise"`` or ``"skip"``.
-        max_grad_norm: largest norm of the gradient; None for any.
         stop: set where this process was asked to stop.
+        on_nonfinite: see :class:`mtlkit.Trainer`, as for the rest.
+        max_grad_norm: largest norm of the gradient; None for any.
+        forward_per_task: whether each task has a forward pass of its own.
     """
 
     def __init__(
@@ -50,11 +53,16 @@ class TrainStep:
         prepared: nn.Module,
         optimizer: Any,
         accelerator: Any,
+        stop: threading.Event,
         *,
         on_nonfinite: Literal["raise", "skip"],
         max_grad_norm: float | None,
-        stop: threading.Event,
+        forward_per_task: PerTask,
     ) -> None:
+        check_choice("on_nonfinite", on_nonfinite, ("raise", "skip"))
+        check_choice("forward_per_task", forward_per_task, ("auto", "always", "never"))
+        if max_grad_norm is not None and not max_grad_norm > 0:
+            raise SpecError(f"max_grad_norm must be above 0, not {max_grad_norm}")
         module: LossModule = accelerator.unwrap_model(prepared)
         self.prepared, self.optimizer, self.accelerator = prepared, optimizer, accelerator
         self.method = module.method
@@ -74,6 +82,11 @@ class TrainStep:
         self._module = module
         self._second_pass = any(part.second_pass for part in module.method.parts)
         self._merges_shards = module.gives_losses = self._needs_passes_by_task()
+        self.own_samples = None
+        if not self._merges_shards:
+            self.own_samples = OwnSamples.wanted(
+                forward_per_task, module.model, self.method, module.tasks
+            )
 
     def _needs_passes_by_task(self) -> bool:
         """Whether FSDP2 has sharded parameters whose gradients are merged."""
@@ -83,13 +96,7 @@ class TrainStep:
         return True
 
     def take(self, batch: Batch, step: int, number: int) -> Outcome:
-        """Train on a batch.
-
-        Args:
-            batch: on the device.
-            step: number of the optimizer step that the batch belongs to.
-            number: of the batch in its epoch, from 0.
-        """
+        """Train on a batch, the ``number``-th of its epoch from 0, within this optimizer step."""
         own_counts = [float(batch.labels[name].number) for name in self.tasks]
         counts, factors, apart = self.counts.add_up(own_counts, batch.rows is not None)
         # the gradient of one task alone is merged where the features fork
@@ -98,7 +105,7 @@ class TrainStep:
             return "unlabeled"  # there is nothing to learn from this batch
         if self.readings.skips and number % self.batches_per_step == 0:
             self._statistics.keep()
-        with self._accumulation():
+        with self.accelerator.accumulate(self.prepared) if self._accumulates else _nothing:
             total, losses = self.prepared(*batch._replace(rows=rows), factors)
             if self._merges_shards:
                 total = self._backward_by_task(total, counts)
@@ -121,12 +128,6 @@ class TrainStep:
                 outcome = "skipped"
             self._inner.zero_grad()
         return outcome
-
-    def _accumulation(self) -> contextlib.AbstractContextManager[Any]:
-        if not self._accumulates:
-            return contextlib.nullcontext()
-        context: contextlib.AbstractContextManager[Any] = self.accelerator.accumulate(self.prepared)
-        return context
 
     def _backward(self, total: Tensor) -> None:
         if self._direct:
@@ -309,7 +310,7 @@ class LossModule(nn.Module):
     def _full_precision(self) -> contextlib.AbstractContextManager[Any]:
         """Compute losses in float32, also where the network runs in half precision."""
         if not self.half_precision:
-            return contextlib.nullcontext()
+            return _nothing
         return torch.autocast(self.accelerator.device.type, enabled=False)
 
     def _check_step(self, losses: Sequence[Tensor | None]) -> None:
@@ -408,20 +409,17 @@ def check_optimizer(optimizer: Optimizer, model: nn.Module) -> None:
             "the optimizer holds no parameter of the model, so nothing would be trained; create it with "
             "mtlkit.param_groups(model, lr=...)"
         )
-    owned = [p for p in _method_parameters(model) if p.requires_grad]
+    method = getattr(model, "method", None)
+    found = method.parameters() if isinstance(method, nn.Module) else ()
+    owned = [p for p in found if p.requires_grad]
     left_out = sum(id(parameter) not in held for parameter in owned)
     if left_out:
         warn_first(
             f"the optimizer holds {len(owned) - left_out} of the {len(owned)} parameters of the method "
-            f"{getattr(model, 'method', '')}, so the others (rotations, weights) stay as they are; "
+            f"{method}, so the others (rotations, weights) stay as they are; "
             "create it with mtlkit.param_groups(model, lr=...)",
             stacklevel=3,
         )
-
-
-def _method_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
-    method = getattr(model, "method", None)
-    return method.parameters() if isinstance(method, nn.Module) else iter(())
 
 
 def check_best_by(best_by: str, tasks: Sequence[Task]) -> str:

@@ -25,7 +25,7 @@ from mtlkit.training.checkpoints import write_rng
 from mtlkit.training.evaluation import evaluate, percent_behind, score
 from mtlkit.training.loaders import Batches, prepare_loader
 from mtlkit.training.optimizers import Schedulers, describe_groups
-from mtlkit.training.own_samples import OwnSamples, PerTask
+from mtlkit.training.own_samples import PerTask
 from mtlkit.training.run_log import Monitor, Progress, RunLog
 from mtlkit.training.state import FitResult, Position, Saver
 from mtlkit.training.step import (
@@ -39,8 +39,7 @@ from mtlkit.training.step import (
     check_tasks,
 )
 
-_MOST_UNREAD = 1000
-"""Most batches whose losses stay on the device, for runs that rarely log."""
+_MOST_UNREAD = 1000  # batches whose losses stay on the device, in runs that rarely log
 
 
 class Trainer:
@@ -61,10 +60,9 @@ class Trainer:
         gradient_accumulation_steps: batches per optimizer step.
         max_grad_norm: largest norm of the gradient.
         forward_per_task: whether each task has a forward pass of its own, over the samples that it has
-            labels of. Only methods that merge with ``wrt=parameters`` do that; it makes their step up to
-            K times as fast. ``"auto"`` does it for batches in which no sample has labels of two tasks,
-            and leaves networks with BatchNorm alone, which would see the tasks' samples apart;
-            ``"always"`` and ``"never"``.
+            labels of; a step of methods with ``wrt=parameters`` takes up to K times less, others ignore
+            it. ``"auto"``: for batches in which no sample has labels of two tasks, and networks without
+            BatchNorm, which would see the tasks apart; ``"always"``; ``"never"``.
         on_nonfinite: what to do about a loss or gradient that is not finite. ``"raise"`` stops with
             the names of task and step; it notices in the next step that logs, and before anything is
             validated or saved. ``"skip"`` skips the step, for which every step waits for the device.
@@ -75,9 +73,8 @@ class Trainer:
             first validation in their main metrics; ``"loss"``, the sum of the tasks' losses; or
             ``"task/metric"``.
         early_stopping_patience: number of validations without improvement after which training stops.
-        single_task: metrics of the tasks' single-task models on the validation set, ``{"depth": {"mae":
-            0.61}, ...}``. After every validation, methods that favor tasks behind these (``pivrg``) are
-            given by how many percent each task is.
+        single_task: metrics of single-task models on the validation set, ``{"depth": {"mae": 0.6}}``:
+            methods that favor tasks behind these (``pivrg``) are told how far after every validation.
         logging_steps: steps between lines of the log.
         monitor_steps: steps between samples of the method's statistics; 0 turns it off.
         log_with: Accelerate's trackers, such as ``("tensorboard",)``.
@@ -126,8 +123,6 @@ class Trainer:
         seed: int = 0,
         progress: bool | None = None,
     ) -> None:
-        check_choice("on_nonfinite", on_nonfinite, ("raise", "skip"))
-        check_choice("forward_per_task", forward_per_task, ("auto", "always", "never"))
         check_choice("mixed_precision", mixed_precision, ("no", "bf16", "fp16"))
         numbers = {
             "gradient_accumulation_steps": gradient_accumulation_steps,
@@ -138,8 +133,6 @@ class Trainer:
             "logging_steps": logging_steps,
         }
         check_at_least(1, numbers)
-        if max_grad_norm is not None and not max_grad_norm > 0:
-            raise SpecError(f"max_grad_norm must be above 0, not {max_grad_norm}")
         self.tasks = check_tasks(tasks)
         self.output = None if output is None else Path(output)
         self.accelerator = accelerator or make_accelerator(
@@ -147,8 +140,6 @@ class Trainer:
         )
         adapt_accelerator(self.accelerator, gradient_accumulation_steps)
         self._schedulers = Schedulers(scheduler, scheduler_every)
-        self.max_grad_norm = max_grad_norm
-        self.on_nonfinite = on_nonfinite
         self.eval_steps = eval_steps
         self.save_steps = save_steps
         self.best_by = check_best_by(best_by, self.tasks)
@@ -157,7 +148,6 @@ class Trainer:
         self.logging_steps = logging_steps
         self.seed = seed
         self.show_progress = progress
-
         check_optimizer(optimizer, model)
         self.model = model
         module = LossModule(model, self.tasks, self.accelerator)
@@ -166,16 +156,10 @@ class Trainer:
         self._module: LossModule = self.accelerator.unwrap_model(self._prepared)
         self.monitor = Monitor(self.method, monitor_steps) if monitor_steps else None
         self._saver = Saver(
-            self.output,
-            save_total_limit,
-            self._module,
-            self.optimizer,
-            self._schedulers.all,
-            seed,
-            self.accelerator,
+            self.output, save_total_limit, self._module, self.optimizer, self._schedulers.all, seed
         )
-        own_trackers = accelerator is None and bool(log_with)
-        self._log = RunLog(self.output, self.accelerator, start_trackers=own_trackers)
+        start_trackers = accelerator is None and bool(log_with)
+        self._log = RunLog(self.output, self.accelerator, start_trackers=start_trackers)
         self._position = Position()
         self._saved_rng: dict[str, Any] | None = None
         self._stop = threading.Event()
@@ -183,13 +167,11 @@ class Trainer:
             self._prepared,
             self.optimizer,
             self.accelerator,
+            self._stop,
             on_nonfinite=on_nonfinite,
             max_grad_norm=max_grad_norm,
-            stop=self._stop,
+            forward_per_task=forward_per_task,
         )
-        self._own_samples = None
-        if not is_sharded(self.accelerator):
-            self._own_samples = OwnSamples.wanted(forward_per_task, model, self.method, self.tasks)
         self._readings, self._counts = self._step.readings, self._step.counts
 
     @property
@@ -229,17 +211,9 @@ class Trainer:
         if epochs is None and steps is None:
             raise SpecError("give fit() epochs or steps")
         check_at_least(0, {"epochs": epochs, "steps": steps})
-        batches = prepare_loader(
-            train,
-            self.tasks,
-            self.accelerator,
-            self.seed,
-            training=True,
-            own_samples=self._own_samples,
-        )
-        validating = None
-        if validation is not None:
-            validating = prepare_loader(validation, self.tasks, self.accelerator, self.seed)
+        run = (self.tasks, self.accelerator, self.seed)
+        batches = prepare_loader(train, *run, training=True, own_samples=self._step.own_samples)
+        validating = None if validation is None else prepare_loader(validation, *run)
         resumed = self._resume(resume)
         self._log.open(
             self.tasks,
@@ -255,7 +229,8 @@ class Trainer:
         # all accelerators of a process share this setting
         self.accelerator.gradient_accumulation_steps = self._step.batches_per_step
         self._counts.start()
-        self._tell_epoch(batches)
+        with suppress(TypeError):  # a stream has no length
+            self.method.set_epoch_length(max(1, len(batches)))
         here = self._position
         shown = Progress.wanted(self.show_progress) if self.accelerator.is_main_process else ""
         progress = Progress(shown, here.end(batches, self._step.batches_per_step, epochs, steps))
@@ -269,15 +244,7 @@ class Trainer:
                 self._finish(batches, validating)
         finally:
             self._log.close()
-        return FitResult(
-            step=self.step,
-            epoch=self.epoch,
-            validation=here.metrics,
-            best_step=here.best_step,
-            best_checkpoint=self._saver.best,
-            stopped_early=here.done,
-            still_improving=here.still_improving,
-        )
+        return here.result(self._saver.best)
 
     def evaluate(self, loader: Any) -> dict[str, dict[str, float]]:
         """Return loss and metrics of every task over all samples of ``loader``; NaN without labels."""
@@ -319,7 +286,7 @@ class Trainer:
                 here.step += 1
                 if outcome == "updated":
                     self._schedulers.after("step")
-                elif outcome == "skipped":
+                if outcome == "skipped":
                     self._log.write("skipped", here.step, reason=self._step.reason)
                 self._after_step(progress)
                 last = steps is not None and here.step >= steps
@@ -410,14 +377,9 @@ class Trainer:
 
     def _warn_of_unlabeled(self, batches: Batches) -> None:
         """Warn, at the end of the first epoch, of tasks without any label so far."""
-        names, self._counts.unlabeled = self._counts.unlabeled, []
-        if names and batches.target_names:
-            self._log.note(
-                f"no batch so far has a label of {' or '.join(map(repr, names))}, so nothing is learned "
-                "for it: all its targets are missing (None, NaN or negative), or have another name; the "
-                f"targets are named {', '.join(sorted(batches.target_names))}",
-                self.step,
-            )
+        note = self._counts.describe_unlabeled(batches.target_names)
+        if note:
+            self._log.note(note, self.step)
 
     def _save(self, *, best: bool | None = None) -> Path | None:
         """Write a checkpoint; every process must call this."""
@@ -435,7 +397,3 @@ class Trainer:
         if self._saved_rng is None:
             self._log.note(f"{origin}: random generators are not restored here", self.step)
         return True
-
-    def _tell_epoch(self, batches: Batches) -> None:
-        with suppress(TypeError):  # a stream has no length
-            self.method.set_epoch_length(max(1, len(batches)))
