@@ -38,11 +38,11 @@ class Kept:
             losses: (K,) its losses, NaN for absent tasks.
         """
         self.batches += 1
-        self._tensors |= {id(tensor): tensor for tensor in tensors}
         for task, row in rows.items():
             kept = self._rows.setdefault(task, {})
             for tensor, gradient in zip(tensors, row, strict=True):
                 if gradient is not None:
+                    self._tensors[id(tensor)] = tensor
                     known = kept.get(id(tensor))
                     kept[id(tensor)] = gradient if known is None else known + gradient
         self._scale = scale if self._scale is None else self._scale + scale

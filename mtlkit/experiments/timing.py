@@ -201,7 +201,7 @@ def _stepper(
     auxiliary: Any = getattr(model, "auxiliary_loss", None)
 
     def step(number: int) -> None:
-        inputs, targets, labels = own[number % len(own)]
+        inputs, targets, labels, _ = own[number % len(own)]
         predictions = model(inputs)
         losses = {
             t.name: t.measure(predictions[t.name], targets[t.name], labels[t.name])[0] for t in tasks

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,35 +97,27 @@ def end_trackers(
 
 def adapt_accelerator(accelerator: Any, gradient_accumulation_steps: int) -> None:
     """Check an accelerator, the Trainer's or a user's, and set what the Trainer relies on."""
-    _check_processes(accelerator)
-    _find_unused_parameters(accelerator)
-    if gradient_accumulation_steps != 1:
-        accelerator.gradient_accumulation_steps = gradient_accumulation_steps
+    from accelerate.utils import DistributedDataParallelKwargs
 
-
-def _check_processes(accelerator: Any) -> None:
-    """Refuse processes that Accelerate did not join, and warn where it ignores FSDP."""
     started = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     if started > accelerator.num_processes:
         raise UsageError(
             f"{started} processes were started, but Accelerate sees {accelerator.num_processes}: each "
             "would train alone and write over the others' files; on CPU, set ACCELERATE_USE_CPU=true"
         )
+    kind = accelerator.distributed_type.name
     asked = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() in ("1", "true", "yes")
     if asked and not is_sharded(accelerator):
         warn_first(
-            f"FSDP was asked for, but Accelerate leaves it out on {accelerator.device.type} "
-            f"({accelerator.distributed_type.name}): every process holds the whole network",
-            stacklevel=4,
+            f"FSDP was asked for, but Accelerate leaves it out on {accelerator.device.type} ({kind}): "
+            "every process holds the whole network",
+            stacklevel=3,
         )
-
-
-def _find_unused_parameters(accelerator: Any) -> None:
-    """Let DDP accept heads without a gradient, since a process may have no labels for a task."""
-    from accelerate.utils import DistributedDataParallelKwargs
-
-    if accelerator.distributed_type.name.startswith("MULTI_") and accelerator.ddp_handler is None:
+    if kind.startswith("MULTI_") and accelerator.ddp_handler is None:
+        # DDP must accept heads without a gradient, since a process may have no labels for a task
         accelerator.ddp_handler = DistributedDataParallelKwargs(find_unused_parameters=True)
+    if gradient_accumulation_steps != 1:
+        accelerator.gradient_accumulation_steps = gradient_accumulation_steps
 
 
 def is_sharded(accelerator: Any) -> bool:
@@ -133,31 +125,10 @@ def is_sharded(accelerator: Any) -> bool:
     return bool(accelerator.distributed_type.name == "FSDP")
 
 
-def gather(thing: Any, accelerator: Any) -> list[Any]:
-    """Return the objects of all processes, in the order of their ranks."""
-    if accelerator.num_processes == 1:
-        return [thing]
-    gathered: list[Any] = [None] * accelerator.num_processes
-    dist.all_gather_object(gathered, thing)
-    return gathered
-
-
-def broadcast(thing: Any, accelerator: Any) -> Any:
-    """Return the object of the first process."""
-    if accelerator.num_processes == 1:
-        return thing
-    holder = [thing]
-    dist.broadcast_object_list(holder, src=0)
-    return holder[0]
-
-
 class LabelCounts:
     """Adds up the labels of a batch over the processes.
 
     The numbers are known on the host and exchanged there, without waiting for a device.
-
-    Attributes:
-        unlabeled: names of the tasks that no batch had a label of so far.
 
     Args:
         tasks: names of the tasks.
@@ -166,7 +137,7 @@ class LabelCounts:
     """
 
     def __init__(self, tasks: Sequence[str], accelerator: Any, stop: threading.Event) -> None:
-        self.unlabeled = list(tasks)
+        self._unlabeled = list(tasks)
         self._tasks = tuple(tasks)
         self.processes = int(accelerator.num_processes)
         self._stop = stop
@@ -185,24 +156,43 @@ class LabelCounts:
         """Forget an earlier request to stop."""
         self._stop_agreed = False
 
-    def add_up(self, own: Sequence[float]) -> tuple[Sequence[float], list[float] | None]:
+    def add_up(
+        self, own: Sequence[float], apart: bool
+    ) -> tuple[Sequence[float], list[float] | None, bool]:
         """Return the numbers of labels on all processes, and factors for the losses of this process.
 
         With these factors, the mean of the losses over the processes is the mean over all labels. One
         process has no factors.
+
+        Args:
+            own: numbers of labels on this process.
+            apart: whether this process can give every task a forward pass of its own; returned is, last,
+                whether all can.
         """
         counts, factors = own, None
         if self.processes > 1:
-            message = torch.tensor([*own, float(self._stop.is_set())], dtype=torch.float64)
+            flags = [float(self._stop.is_set()), float(not apart)]
+            message = torch.tensor([*own, *flags], dtype=torch.float64)
             dist.all_reduce(message, group=self._group)
-            *counts, stops = message.tolist()
-            self._stop_agreed = stops > 0
+            *counts, stops, together = message.tolist()
+            self._stop_agreed, apart = stops > 0, together == 0
             pairs = zip(own, counts, strict=True)
             factors = [mine * self.processes / max(count, 1.0) for mine, count in pairs]
-        if self.unlabeled:
+        if self._unlabeled:
             found = {name for name, count in zip(self._tasks, counts, strict=True) if count}
-            self.unlabeled = [name for name in self.unlabeled if name not in found]
-        return counts, factors
+            self._unlabeled = [name for name in self._unlabeled if name not in found]
+        return counts, factors, apart
+
+    def describe_unlabeled(self, targets: Collection[str]) -> str:
+        """Say once which tasks no batch had a label of; ``targets`` are the names of what it had."""
+        names, self._unlabeled = self._unlabeled, []
+        if not (names and targets):
+            return ""
+        return (
+            f"no batch so far has a label of {' or '.join(map(repr, names))}, so nothing is learned "
+            "for it: all its targets are missing (None, NaN or negative), or have another name; the "
+            f"targets are named {', '.join(sorted(targets))}"
+        )
 
 
 class Interrupted(KeyboardInterrupt):

@@ -171,6 +171,14 @@ class TrainingSettings(Settings):
     compile: bool = setting(
         False, "Compile the network with `torch.compile`; the first steps take long.", panel=SPEED
     )
+    forward_per_task: Literal["auto", "always", "never"] = setting(
+        "auto",
+        "One forward pass per task, for methods with `wrt=parameters`: `auto` where no sample of a "
+        "batch has labels of two tasks and the network has no BatchNorm, which would see the tasks "
+        "apart; `always` or `never`.",
+        panel=SPEED,
+        per_method=True,
+    )
     workers: int = setting(0, "Processes that read data.", panel=SPEED, ge=0)
 
     eval_steps: int | None = setting(
@@ -181,6 +189,12 @@ class TrainingSettings(Settings):
     )
     early_stopping_patience: int | None = setting(
         None, "Validations without progress that end the run.", panel=LOG, ge=1
+    )
+    single_task: dict[str, dict[str, float]] | None = setting(
+        None,
+        "Metrics of single-task models on the validation set, `{depth: {mae: 0.61}}`, for methods that "
+        "favor tasks behind them (`pivrg`).",
+        panel=LOG,
     )
     logging_steps: int = setting(50, "Steps between lines of the log.", panel=LOG, ge=1)
     monitor_steps: int = setting(

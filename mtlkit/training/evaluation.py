@@ -34,7 +34,7 @@ def evaluate(network: nn.Module, tasks: Sequence[Task], batches: Batches, accele
     was_training = network.training
     network.eval()
     try:
-        for inputs, targets, labels in batches:
+        for inputs, targets, labels, _ in batches:
             predictions = network(inputs)
             for index, task in enumerate(tasks):
                 prediction = prediction_of(predictions, task.name)
@@ -101,6 +101,28 @@ def score(metrics: Metrics, tasks: Sequence[Task], by: str, first: dict[str, flo
         if own:
             gains.append(sum(own) / len(own))
     return sum(gains) / len(gains) if gains else -math.inf
+
+
+def percent_behind(
+    metrics: Metrics, tasks: Sequence[Task], single_task: Mapping[str, Mapping[str, float]]
+) -> dict[str, float]:
+    """Return by how many percent each task is worse than its single-task model, negative if better.
+
+    Args:
+        metrics: of a validation.
+        tasks: the tasks.
+        single_task: metrics of the single-task models, by task; a mean is taken over those given.
+    """
+    behind = {}
+    for task in tasks:
+        losses = []
+        for metric, alone in single_task.get(task.name, {}).items():
+            now = metrics[task.name][metric]
+            if alone and math.isfinite(now):
+                worse = alone - now if task.higher_is_better.get(metric, False) else now - alone
+                losses.append(100 * worse / abs(alone))
+        behind[task.name] = sum(losses) / len(losses) if losses else 0.0
+    return behind
 
 
 def _log_ratio(now: float, first: dict[str, float], key: str) -> float:

@@ -49,6 +49,15 @@ class RunResult:
         test: metrics of the best checkpoint on the test set, by task; None without a test.
         folder: where the run is.
         model: the network with the weights of the best checkpoint, in evaluation mode.
+
+    >>> import torch
+    >>> from mtlkit.training import FitResult
+    >>> from mtlkit.training.experiment import RunResult
+    >>> last = {"left": {"loss": 0.3, "accuracy": 0.9}}
+    >>> fit = FitResult(90, 3, last, best_step=90, best_checkpoint=None, stopped_early=False)
+    >>> result = RunResult(fit, test=None, folder=Path("runs/x"), model=torch.nn.Identity())
+    >>> result.metrics["left"]["accuracy"]
+    0.9
     """
 
     fit: FitResult
@@ -160,6 +169,15 @@ def run(
         dataset: the data set, where it is loaded already.
         change: given the fresh network and the tasks, returns those to train.
         stop_at: end after this step, as if interrupted: schedules are those of the whole run.
+
+    >>> import tempfile
+    >>> from mtlkit.training.config import TrainConfig
+    >>> from mtlkit.training.experiment import run
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     settings = {"data": "multidigits(train=64, val=16, test=16)", "epochs": 1}
+    ...     result = run(TrainConfig.make({**settings, "output": folder}), progress=False)
+    >>> result.fit.step, result.test["left"]["accuracy"] <= 1
+    (1, True)
     """
     from mtlkit.training.record import describe_run, write_record
 
@@ -251,8 +269,9 @@ def build_trainer(
         dataset = load_data(config)
     whole = dataset
     model, tasks, dataset = build_model(config, dataset=dataset, change=change)
+    names = [task.name for task in tasks]
     if hasattr(dataset, "only"):
-        dataset = dataset.only([task.name for task in tasks])
+        dataset = dataset.only(names)
     optimizer = make_optimizer(config, model)
     splits = ("train", "val", *(("test",) if config.test else ()))
     loaders = {"test": None, **{name: _loader(dataset, name, config) for name in splits}}
@@ -268,12 +287,14 @@ def build_trainer(
         mixed_precision=config.mixed_precision,
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         max_grad_norm=config.max_grad_norm,
+        forward_per_task=config.forward_per_task,
         on_nonfinite=config.on_nonfinite,
         eval_steps=length.eval_steps,
         save_steps=config.save_steps,
         save_total_limit=config.save_total_limit,
         best_by=config.best_by,
         early_stopping_patience=length.patience,
+        single_task={name: row for name, row in (config.single_task or {}).items() if name in names},
         logging_steps=config.logging_steps,
         monitor_steps=config.monitor_steps,
         log_with=config.log_with,

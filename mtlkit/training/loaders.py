@@ -17,7 +17,12 @@ import torch
 from accelerate.data_loader import DataLoaderDispatcher, DataLoaderShard, DataLoaderStateMixin
 from accelerate.data_loader import prepare_data_loader as place
 from accelerate.state import GradientState
-from accelerate.utils import recursively_apply, send_to_device
+from accelerate.utils import (
+    broadcast_object_list,
+    gather_object,
+    recursively_apply,
+    send_to_device,
+)
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, default_collate
 
@@ -27,7 +32,7 @@ from mtlkit.data.mixture import in_turn, mix
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.tasks import LabelCount, Task
 from mtlkit.tasks.overlap import LabelOverlap, join_overlaps, overlap_advice
-from mtlkit.training.accelerators import broadcast, gather
+from mtlkit.training.own_samples import OwnSamples, Rows
 
 _SEED_STRIDE = 1_000_003
 
@@ -97,6 +102,8 @@ class Batch(NamedTuple):
     inputs: Any
     targets: dict[str, Tensor | None]
     labels: dict[str, LabelCount]
+    rows: Rows | None = None
+    """The samples of each task, if it may have a forward pass of its own."""
 
 
 class Batches:
@@ -111,15 +118,23 @@ class Batches:
         tasks: whose labels are counted.
         accelerator: says which device.
         training: whether to look for tasks that are labeled on different samples.
+        own_samples: finds the samples of each task; None where they are not needed.
     """
 
     def __init__(
-        self, source: Any, tasks: Sequence[Task], accelerator: Any, *, training: bool = False
+        self,
+        source: Any,
+        tasks: Sequence[Task],
+        accelerator: Any,
+        *,
+        training: bool = False,
+        own_samples: OwnSamples | None = None,
     ) -> None:
         self.source = source
         self.tasks = tasks
         self.accelerator = accelerator
         self._overlap = LabelOverlap(tasks) if training else None
+        self._own_samples = own_samples
         self.target_names: set[str] = set()
         """Names of the targets that batches have had so far."""
 
@@ -130,7 +145,7 @@ class Batches:
         """
         if self._overlap is None or not self._overlap.is_due():
             return None
-        return overlap_advice(method, join_overlaps(gather(self._overlap.seen, self.accelerator)))
+        return overlap_advice(method, join_overlaps(gather_object([self._overlap.seen])))
 
     def __len__(self) -> int:
         return len(self.source)
@@ -171,7 +186,9 @@ class Batches:
                 self.target_names.update(map(str, targets))
                 if self._overlap is not None:
                     self._overlap.observe(inputs, own, labels)
-                found = Batch(inputs, own, labels)
+                split = self._own_samples
+                rows = None if split is None else split.find(inputs, own, labels)
+                found = Batch(inputs, own, labels, rows)
                 if device.type != "cpu":
                     # a copy to CUDA need not be awaited, since the stream keeps the order
                     found = send_to_device(found, device, non_blocking=device.type == "cuda")
@@ -225,7 +242,13 @@ def _check_targets(tasks: Sequence[Task], targets: Mapping[str, Tensor | None]) 
 
 
 def prepare_loader(
-    loader: Any, tasks: Sequence[Task], accelerator: Any, seed: int, *, training: bool = False
+    loader: Any,
+    tasks: Sequence[Task],
+    accelerator: Any,
+    seed: int,
+    *,
+    training: bool = False,
+    own_samples: OwnSamples | None = None,
 ) -> Batches:
     """Return the batches of a loader for this process: its share of each, on its device.
 
@@ -235,7 +258,8 @@ def prepare_loader(
         return loader
     if isinstance(loader, Mapping):
         loader = mix(loader, seed=seed) if training else in_turn(loader)
-    return Batches(_source(loader, tasks, accelerator, seed), tasks, accelerator, training=training)
+    source = _source(loader, tasks, accelerator, seed)
+    return Batches(source, tasks, accelerator, training=training, own_samples=own_samples)
 
 
 def _source(loader: Any, tasks: Sequence[Task], accelerator: Any, seed: int) -> Any:
@@ -263,18 +287,8 @@ def _source(loader: Any, tasks: Sequence[Task], accelerator: Any, seed: int) -> 
         world=1 if split_already else accelerator.num_processes,
         seed=seed,
     )
-    options = {
-        name: getattr(loader, name)
-        for name in (
-            "num_workers",
-            "pin_memory",
-            "timeout",
-            "worker_init_fn",
-            "multiprocessing_context",
-            "prefetch_factor",
-            "persistent_workers",
-        )
-    }
+    kept = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
+    options = {name: getattr(loader, name) for name in (*kept, "prefetch_factor", "persistent_workers")}
     own = DataLoader(
         loader.dataset,
         batch_sampler=batches,
@@ -348,7 +362,7 @@ class Stream(DataLoaderStateMixin):  # type: ignore[misc]
                     message = (None, None)
                 except Exception as error:  # of the user's data set
                     message, failure = (None, repr(error)), error
-            batch, problem = broadcast(message, self.accelerator)
+            batch, problem = broadcast_object_list([message])[0]
             if failure is not None:
                 raise failure
             if problem is not None:
@@ -362,11 +376,7 @@ class Stream(DataLoaderStateMixin):  # type: ignore[misc]
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         sizes: list[int] = []
         recursively_apply(lambda tensor: sizes.append(len(tensor)), batch)
-        if any(size > 0 and _is_empty(_share(size, rank, world)) for size in sizes):
+        if any(size > 0 and not range(size)[_share(size, rank, world)] for size in sizes):
             self.padded.add(number)
             return recursively_apply(lambda tensor: tensor[:1], batch)
         return recursively_apply(lambda tensor: tensor[_share(len(tensor), rank, world)], batch)
-
-
-def _is_empty(part: slice) -> bool:
-    return bool(part.start == part.stop)

@@ -9,8 +9,7 @@ weights, which are never saved. ``"skip"`` must know before the optimizer's step
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -25,35 +24,23 @@ _MOST_SKIPS = 50
 _STATISTICS = ("running_mean", "running_var")
 
 
-@dataclass(frozen=True)
-class BatchReading:
-    """Losses and gradient norms of one batch, on the host.
-
-    Attributes:
-        step: optimizer step that the batch belongs to, from 1.
-        batch: number of the batch in its epoch, from 1.
-        total: what backward was called on, summed over the processes.
-        losses: of each task over the labels of all processes; None for a task without labels.
-        counts: numbers of these labels.
-        norms: of each task's gradient; or one norm, that of the whole gradient; or none.
-    """
+class BatchReading(NamedTuple):
+    """Losses and gradients of one batch, on the device."""
 
     step: int
+    """Optimizer step that the batch belongs to, from 1."""
     batch: int
-    total: float
-    losses: list[float | None]
-    counts: Sequence[float]
-    norms: list[float]
-
-
-class _Record(NamedTuple):
-    step: int
-    batch: int
+    """Number of the batch in its epoch, from 1."""
     total: Tensor
+    """What backward was called on, of this process."""
     losses: Sequence[Tensor | None]
+    """Of each task over the labels of this process; None for a task without labels."""
     own_counts: Sequence[float]
+    """Numbers of labels on this process."""
     counts: Sequence[float]
+    """Numbers of labels on all processes."""
     gradients: Stats | Tensor | None
+    """The method's statistics, or the norm of the whole gradient; None where it is not looked at."""
 
 
 class Readings:
@@ -62,93 +49,110 @@ class Readings:
     Args:
         tasks: names of the tasks.
         accelerator: whose processes share every batch.
-        policy: what to do about values that are not finite.
+        on_nonfinite: ``"raise"`` or ``"skip"``.
     """
 
-    def __init__(self, tasks: Sequence[str], accelerator: Any, policy: NonFinitePolicy) -> None:
-        self.tasks = len(tasks)
+    def __init__(
+        self, tasks: Sequence[str], accelerator: Any, on_nonfinite: Literal["raise", "skip"]
+    ) -> None:
+        self.tasks = tasks
         self.device = accelerator.device
         self.processes = int(accelerator.num_processes)
-        self.policy = policy
+        self.skips = on_nonfinite == "skip"
+        self.checks_gradients = accelerator.scaler is None  # a scaler skips such steps
         self.losses, self.epoch_losses = LossMeans(tasks), LossMeans(tasks)
-        self._records: list[_Record] = []
+        self._unread: list[BatchReading] = []
+        self._skips = 0
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._unread)
 
-    def add(
-        self,
-        step: int,
-        batch: int,
-        total: Tensor,
-        losses: Sequence[Tensor | None],
-        own_counts: Sequence[float],
-        counts: Sequence[float],
-        gradients: Stats | Tensor | None,
-    ) -> None:
-        """Keep the losses and norms of a batch.
-
-        Args:
-            step: see :class:`BatchReading`, as for ``batch`` and ``total``.
-            batch: its number.
-            total: of this process.
-            losses: of each task, over the labels of this process.
-            own_counts: numbers of labels on this process.
-            counts: numbers of labels on all processes.
-            gradients: the method's statistics, or the norm of the whole gradient.
-        """
-        record = _Record(step, batch, total.detach(), losses, own_counts, counts, gradients)
-        self._records.append(record)
+    def add(self, reading: BatchReading) -> None:
+        """Keep the losses and norms of a batch."""
+        self._unread.append(reading)
 
     def read(self) -> str | None:
         """Read the batches since the last call, and say what was not finite; None if nothing was.
 
         This waits for the device; every process must call it at the same step.
-        """
-        readings = self._collect()
-        self.losses.add(readings)
-        self.epoch_losses.add(readings)
-        return self.policy.check(readings)
 
-    def _collect(self) -> list[BatchReading]:
-        records, self._records = self._records, []
-        if not records:
-            return []
+        Raises:
+            NonFiniteError: for a value that is not finite, unless such steps are skipped; after many
+                skipped steps in a row in any case.
+        """
+        unread, self._unread = self._unread, []
+        if not unread:
+            return None
+        reason = None
+        for reading, (total, *values) in zip(unread, self._to_host(unread), strict=True):
+            sums, norms = values[: len(self.tasks)], values[len(self.tasks) :]
+            pairs = zip(sums, reading.counts, strict=True)
+            losses = [total / count if count else None for total, count in pairs]
+            self.losses.add(losses, reading.counts)
+            self.epoch_losses.add(losses, reading.counts)
+            if reason is None:
+                reason = self._describe(reading, total, losses, norms)
+                if reason is not None:
+                    self._react(reason, reading)
+        if reason is None:
+            self._skips = 0
+        return reason
+
+    def _to_host(self, readings: Sequence[BatchReading]) -> list[list[float]]:
+        """Return the total, K sums of losses and K norms of every batch, over all processes."""
         dtype = torch.float32 if self.device.type == "mps" else torch.float64
         zero = torch.zeros((), dtype=dtype, device=self.device)
-        cells = [
-            zero if value is None else value
-            for record in records
-            for value in (record.total, *record.losses)
-        ]
-        rows = len(records)
-        # (rows, 1 + K): the total, then the losses
-        values = torch.stack(cells).reshape(rows, -1).to(dtype)
-        factors = [[1.0, *record.own_counts] for record in records]
+        cells = [zero if x is None else x for r in readings for x in (r.total, *r.losses)]
+        factors = [[1.0, *reading.own_counts] for reading in readings]
+        values = torch.stack(cells).reshape(len(readings), -1).to(dtype)
         values = values * torch.tensor(factors, dtype=dtype, device=self.device)
-        norms = torch.stack([self._norms(record, zero) for record in records])  # (rows, K)
+        norms = torch.stack([_norms(r.gradients, zero).expand(len(self.tasks)) for r in readings])
         table = torch.cat([values, norms], dim=1)
         if self.processes > 1:
             dist.all_reduce(table)
-        return [self._reading(*pair) for pair in zip(records, table.tolist(), strict=True)]
+        rows: list[list[float]] = table.tolist()
+        return rows
 
-    def _norms(self, record: _Record, zero: Tensor) -> Tensor:
-        gradients = record.gradients
-        if gradients is None:
-            return zero.expand(self.tasks)
-        norms = gradients if isinstance(gradients, Tensor) else gradients.norms
-        return norms.to(zero).expand(self.tasks)
+    def _react(self, reason: str, reading: BatchReading) -> None:
+        where = f"{reason} at step {reading.step}, batch {reading.batch} of the epoch"
+        if not self.skips:
+            raise NonFiniteError(
+                f"{where}; lower the learning rate, clip the gradient (max_grad_norm), look at the "
+                "data, or skip such steps with on_nonfinite='skip'"
+            )
+        self._skips += 1
+        if self._skips >= _MOST_SKIPS:
+            raise NonFiniteError(
+                f"{where}; {self._skips} steps in a row were skipped, so training stops"
+            )
 
-    def _reading(self, record: _Record, row: Sequence[float]) -> BatchReading:
-        sums, norms = row[1 : 1 + self.tasks], list(row[1 + self.tasks :])
-        losses = [
-            total / count if count else None for total, count in zip(sums, record.counts, strict=True)
-        ]
-        if record.gradients is None:
-            norms = []
-        elif isinstance(record.gradients, Tensor):
-            norms = norms[:1]
-        return BatchReading(record.step, record.batch, row[0], losses, record.counts, norms)
+    def _describe(
+        self, reading: BatchReading, total: float, losses: list[float | None], norms: list[float]
+    ) -> str | None:
+        """Say what of a batch is not finite."""
+        names = self._not_finite(losses)
+        if names:
+            return f"the loss of {names} is not finite"
+        if not math.isfinite(total):
+            return "the weighted sum of the losses is not finite, though every loss is"
+        if not self.checks_gradients or all(map(math.isfinite, norms)):
+            return None
+        if isinstance(reading.gradients, Tensor):
+            return "the gradient is not finite"
+        # the norm of a task without labels is NaN
+        pairs = zip(norms, reading.counts, strict=True)
+        names = self._not_finite([norm if count else None for norm, count in pairs])
+        return f"the gradient of {names} is not finite" if names else None
+
+    def _not_finite(self, values: Sequence[float | None]) -> str:
+        pairs = zip(self.tasks, values, strict=True)
+        return ", ".join(repr(name) for name, x in pairs if x is not None and not math.isfinite(x))
+
+
+def _norms(gradients: Stats | Tensor | None, zero: Tensor) -> Tensor:
+    if gradients is None:
+        return zero
+    return (gradients if isinstance(gradients, Tensor) else gradients.norms).to(zero)
 
 
 class LossMeans:
@@ -164,93 +168,18 @@ class LossMeans:
         self._sums = [0.0] * len(self.names)
         self._counts = [0.0] * len(self.names)
 
-    def add(self, readings: Iterable[BatchReading]) -> None:
-        """Include these batches."""
-        for reading in readings:
-            self.batches += 1
-            for index, (loss, count) in enumerate(zip(reading.losses, reading.counts, strict=True)):
-                if loss is not None and math.isfinite(loss):  # others stop the run, or are skipped
-                    self._sums[index] += loss * count
-                    self._counts[index] += count
+    def add(self, losses: Sequence[float | None], counts: Sequence[float]) -> None:
+        """Include a batch."""
+        self.batches += 1
+        for index, (loss, count) in enumerate(zip(losses, counts, strict=True)):
+            if loss is not None and math.isfinite(loss):  # others stop the run, or are skipped
+                self._sums[index] += loss * count
+                self._counts[index] += count
 
     def means(self) -> dict[str, float]:
         """Return the means by task name, without tasks that had no label."""
         triples = zip(self.names, self._sums, self._counts, strict=True)
         return {name: total / count for name, total, count in triples if count}
-
-
-class NonFinitePolicy:
-    """Checks losses and norms of batches, and stops the run or skips a step.
-
-    Args:
-        action: ``"raise"`` or ``"skip"``.
-        tasks: names of the tasks.
-        gradients: whether to look at the gradients too; not where a GradScaler skips such steps.
-    """
-
-    def __init__(
-        self, action: Literal["raise", "skip"], tasks: Sequence[str], *, gradients: bool
-    ) -> None:
-        self.action = action
-        self.tasks = tasks
-        self.gradients = gradients
-        self._skips = 0
-
-    @property
-    def skips(self) -> bool:
-        """Whether the answer is needed before every optimizer step."""
-        return self.action == "skip"
-
-    def check(self, readings: Iterable[BatchReading]) -> str | None:
-        """Describe what was not finite first; None if everything was finite.
-
-        Raises:
-            NonFiniteError: if the policy is to stop, or after many skipped steps in a row.
-        """
-        readings = list(readings)
-        if not readings:
-            return None
-        for reading in readings:
-            reason = self._describe(reading)
-            if reason is None:
-                continue
-            where = f"{reason} at step {reading.step}, batch {reading.batch} of the epoch"
-            if self.action == "raise":
-                raise NonFiniteError(
-                    f"{where}; lower the learning rate, clip the gradient (max_grad_norm), look at the "
-                    "data, or skip such steps with on_nonfinite='skip'"
-                )
-            self._skips += 1
-            if self._skips >= _MOST_SKIPS:
-                raise NonFiniteError(
-                    f"{where}; {self._skips} steps in a row were skipped, so training stops"
-                )
-            return reason
-        self._skips = 0
-        return None
-
-    def _describe(self, reading: BatchReading) -> str | None:
-        losses = self._names(reading.losses)
-        if losses:
-            return f"the loss of {losses} is not finite"
-        if not math.isfinite(reading.total):
-            return "the weighted sum of the losses is not finite, though every loss is"
-        if not self.gradients or all(map(math.isfinite, reading.norms)):
-            return None
-        if len(reading.norms) < len(self.tasks):
-            return "the gradient is not finite"
-        # the norm of a task without labels is NaN
-        norms = [
-            norm if count else None for norm, count in zip(reading.norms, reading.counts, strict=True)
-        ]
-        named = self._names(norms)
-        return f"the gradient of {named} is not finite" if named else None
-
-    def _names(self, values: Sequence[float | None]) -> str:
-        pairs = zip(self.tasks, values, strict=True)
-        return ", ".join(
-            repr(name) for name, value in pairs if value is not None and not math.isfinite(value)
-        )
 
 
 class RunningStatistics:

@@ -9,13 +9,42 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from accelerate.utils import broadcast_object_list, gather_object
 
 from mtlkit.errors import UsageError
-from mtlkit.training.accelerators import broadcast, gather, is_sharded
+from mtlkit.training.accelerators import is_sharded
 from mtlkit.training.checkpoints import CheckpointError, Checkpoints, load_checkpoint, read_rng
 from mtlkit.training.readings import check_parameters
 from mtlkit.training.step import LossModule
+
+
+@dataclass
+class FitResult:
+    """How training ended; :meth:`mtlkit.Trainer.fit` returns it.
+
+    Attributes:
+        step: optimizer steps taken, those of a resumed run included.
+        epoch: complete epochs.
+        validation: metrics of the last validation, by task; empty without one.
+        best_step: step of the best validation; None without one.
+        best_checkpoint: file with the weights to use; None for a run without an output folder.
+        stopped_early: whether ``early_stopping_patience`` ended it.
+        still_improving: whether the last of several validations was the best, so that more steps might
+            give a better network.
+
+    >>> from mtlkit.training import FitResult
+    >>> fit = FitResult(90, 3, {}, best_step=90, best_checkpoint=None, stopped_early=False)
+    >>> fit.step, fit.still_improving
+    (90, False)
+    """
+
+    step: int
+    epoch: int
+    validation: dict[str, dict[str, float]]
+    best_step: int | None
+    best_checkpoint: Path | None
+    stopped_early: bool
+    still_improving: bool = False
 
 
 @dataclass
@@ -73,167 +102,55 @@ class Position:
         self.done = self.gave_up(patience)
         return False
 
-    @property
-    def still_improving(self) -> bool:
-        """Whether the last of several validations was the best."""
-        return self.validations > 1 and self.best_step == self.validated
+    def result(self, best_checkpoint: Path | None) -> FitResult:
+        """Return how training ended."""
+        return FitResult(
+            step=self.step,
+            epoch=self.epoch,
+            validation=self.metrics,
+            best_step=self.best_step,
+            best_checkpoint=best_checkpoint,
+            stopped_early=self.done,
+            # whether the last of several validations was the best
+            still_improving=self.validations > 1 and self.best_step == self.validated,
+        )
 
     def gave_up(self, patience: int | None) -> bool:
         """Whether this many validations brought no progress; False for None."""
         return patience is not None and self.without_progress >= patience
 
 
-@dataclass
-class FitResult:
-    """How training ended; :meth:`mtlkit.Trainer.fit` returns it.
-
-    Attributes:
-        step: optimizer steps taken, those of a resumed run included.
-        epoch: complete epochs.
-        validation: metrics of the last validation, by task; empty without one.
-        best_step: step of the best validation; None without one.
-        best_checkpoint: file with the weights to use; None for a run without an output folder.
-        stopped_early: whether ``early_stopping_patience`` ended it.
-        still_improving: whether the last of several validations was the best, so that more steps might
-            give a better network.
-
-    >>> from mtlkit.training import FitResult
-    >>> fit = FitResult(90, 3, {}, best_step=90, best_checkpoint=None, stopped_early=False)
-    >>> fit.step, fit.still_improving
-    (90, False)
-    """
-
-    step: int
-    epoch: int
-    validation: dict[str, dict[str, float]]
-    best_step: int | None
-    best_checkpoint: Path | None
-    stopped_early: bool
-    still_improving: bool = False
-
-
-class RunState:
-    """The parts of a run that training changes.
+class Saver:
+    """Writes what training changes to the checkpoints of one run, and restores it.
 
     Args:
+        output: folder of the run; None saves nothing.
+        keep: how many of the last checkpoints stay, besides the best.
         module: model, method and losses.
         optimizer: as Accelerate prepared it.
         schedulers: of the learning rate.
         seed: of the order of the samples.
-        accelerator: of the run.
     """
 
     def __init__(
         self,
+        output: Path | None,
+        keep: int,
         module: LossModule,
         optimizer: Any,
         schedulers: Sequence[Any],
         seed: int,
-        accelerator: Any,
     ) -> None:
-        self.module = module
-        self.optimizer = optimizer
-        self.schedulers = schedulers
-        self.accelerator = accelerator
+        self.checkpoints = None if output is None else Checkpoints(output / "checkpoints", keep)
+        self.module, self.model = module, module.model
+        self.optimizer, self.schedulers = optimizer, schedulers
+        self.accelerator = module.accelerator
+        self.sharded = is_sharded(self.accelerator)
         self.identity = {
             "tasks": [task.name for task in module.tasks],
             "method": str(module.method),
             "seed": seed,
         }
-
-    def read(self, position: Position) -> dict[str, Any]:
-        """Return the state as plain values; every process must call this."""
-        scaler = self.accelerator.scaler
-        return {
-            "position": asdict(position),
-            **self.identity,
-            "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
-            "scaler": None if scaler is None else scaler.state_dict(),
-            "losses": self.module.losses.state_dict(),
-            "rng": gather(read_rng(), self.accelerator),
-            **read_weights(self.module.model, self.optimizer, self.accelerator),
-        }
-
-    def write(self, state: Mapping[str, Any], path: str) -> Position:
-        """Restore the state that was loaded from ``path``, and return the position.
-
-        Raises:
-            CheckpointError: for the state of another run.
-        """
-        for what, now in self.identity.items():
-            if state[what] != now:
-                raise CheckpointError(
-                    f"{path} is of a run with {what} {state[what]!r}, this one has {now!r}; "
-                    "resume with the same settings, or start a new run in another folder"
-                )
-        try:
-            write_weights(self.module.model, state, self.accelerator)
-            write_optimizer(self.module.model, self.optimizer, state, self.accelerator)
-            self.module.losses.load_state_dict(state["losses"])
-            for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
-                scheduler.load_state_dict(saved)
-            if self.accelerator.scaler is not None and state["scaler"] is not None:
-                self.accelerator.scaler.load_state_dict(state["scaler"])
-        except (RuntimeError, ValueError, KeyError) as error:
-            raise CheckpointError(
-                f"{path} does not fit this model or optimizer: {error}; build them as in the run that "
-                "wrote it"
-            ) from None
-        return Position(**state["position"])
-
-
-def read_weights(model: nn.Module, optimizer: Any, accelerator: Any) -> dict[str, Any]:
-    """Return unsharded weights and optimizer state; every process must call this."""
-    if not is_sharded(accelerator):
-        return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "sharded": False}
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
-
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights, moments = get_state_dict(model, optimizer.optimizer, options=options)
-    return {"model": dict(weights), "optimizer": moments, "sharded": True}
-
-
-def write_weights(model: nn.Module, state: Mapping[str, Any], accelerator: Any) -> None:
-    """Give the model its weights."""
-    if not is_sharded(accelerator):
-        model.load_state_dict(state["model"])
-        return
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-
-    options = StateDictOptions(full_state_dict=True)
-    set_model_state_dict(model, dict(state["model"]), options=options)
-
-
-def write_optimizer(
-    model: nn.Module, optimizer: Any, state: Mapping[str, Any], accelerator: Any
-) -> None:
-    """Give the optimizer its state; the run must be sharded if the one that saved it was."""
-    if bool(state["sharded"]) != is_sharded(accelerator):
-        raise ValueError(
-            "the optimizer's state was saved with FSDP" if state["sharded"] else "without FSDP"
-        )
-    if not state["sharded"]:
-        optimizer.load_state_dict(state["optimizer"])
-        return
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
-
-    options = StateDictOptions(full_state_dict=True)
-    set_optimizer_state_dict(model, optimizer.optimizer, state["optimizer"], options=options)
-
-
-class Saver:
-    """Writes and reads the checkpoints of one run.
-
-    Args:
-        output: folder of the run; None saves nothing.
-        keep: how many of the last checkpoints stay, besides the best.
-        state: what a checkpoint holds.
-    """
-
-    def __init__(self, output: Path | None, keep: int, state: RunState) -> None:
-        self.checkpoints = None if output is None else Checkpoints(output / "checkpoints", keep)
-        self.state = state
-        self.accelerator = state.accelerator
 
     @property
     def best(self) -> Path | None:
@@ -250,8 +167,17 @@ class Saver:
         """Write a checkpoint; every process must call this. ``best`` overrides the validations."""
         if self.checkpoints is None:
             return None
-        check_parameters(self.state.module, here.step)
-        state = self.state.read(here)
+        check_parameters(self.module, here.step)
+        scaler = self.accelerator.scaler
+        state = {
+            "position": asdict(here),
+            **self.identity,
+            "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
+            "scaler": None if scaler is None else scaler.state_dict(),
+            "losses": self.module.losses.state_dict(),
+            "rng": gather_object([read_rng()]),
+            **self._read_weights(),
+        }
         path = None
         if self.accelerator.is_main_process:
             is_best = here.best_step == here.step if best is None else best
@@ -263,28 +189,104 @@ class Saver:
         """Give the model the weights of the best checkpoint; False where there is none."""
         if self.best is None:
             return False
-        write_weights(self.state.module.model, load_checkpoint(self.best), self.accelerator)
+        self._write_weights(load_checkpoint(self.best))
         return True
 
     def resume(
         self, resume: str | os.PathLike[str] | None, step: int
     ) -> tuple[Position, dict[str, Any] | None, str] | None:
         """Restore a checkpoint: its position, this process's random state, and where it is from."""
-        path = find_checkpoint(resume, self.checkpoints, step, self.accelerator)
+        path = self._find(resume, step)
         if path is None:
             return None
         state = load_checkpoint(path)
         ranks, rank = state["rng"], self.accelerator.process_index
         origin = f"{path} was written by {len(ranks)} processes"
-        position = self.state.write(state, path)
+        self._restore(state, path)
+        position = Position(**state["position"])
         if self.checkpoints is not None and resume != "auto":
             known = True
             if self.accelerator.is_main_process:
                 self.checkpoints.set_aside(position.step)
                 known = self.checkpoints.adopt_best(Path(path), position.best_step)
-            if not broadcast(known, self.accelerator):
+            if not broadcast_object_list([known])[0]:
                 position.best = position.best_step = None
         return position, ranks[rank] if rank < len(ranks) else None, origin
+
+    def _find(self, resume: str | os.PathLike[str] | None, step: int) -> str | None:
+        """Return the checkpoint to start from; None for none."""
+        if resume is None:
+            if self.checkpoints is not None and step == 0:
+                refuse_old_run(self.checkpoints)
+            return None
+        if str(resume) != "auto":
+            return str(resume)
+        if self.checkpoints is None:
+            raise UsageError("resume='auto' needs an output folder: pass output=... to Trainer")
+        path = None
+        if self.accelerator.is_main_process:
+            self.checkpoints.clean()
+            found = self.checkpoints.latest()
+            path = None if found is None else str(found[0])
+        newest: str | None = broadcast_object_list([path])[0]
+        return newest
+
+    def _restore(self, state: Mapping[str, Any], path: str) -> None:
+        """Restore the state that was loaded from ``path``; refuse that of another run."""
+        for what, now in self.identity.items():
+            if state[what] != now:
+                raise CheckpointError(
+                    f"{path} is of a run with {what} {state[what]!r}, this one has {now!r}; "
+                    "resume with the same settings, or start a new run in another folder"
+                )
+        try:
+            self._write_weights(state)
+            self._write_optimizer(state)
+            self.module.losses.load_state_dict(state["losses"])
+            for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
+                scheduler.load_state_dict(saved)
+            if self.accelerator.scaler is not None and state["scaler"] is not None:
+                self.accelerator.scaler.load_state_dict(state["scaler"])
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise CheckpointError(
+                f"{path} does not fit this model or optimizer: {error}; build them as in the run that "
+                "wrote it"
+            ) from None
+
+    def _read_weights(self) -> dict[str, Any]:
+        """Return unsharded weights and optimizer state; every process must call this."""
+        if not self.sharded:
+            moments = self.optimizer.state_dict()
+            return {"model": self.model.state_dict(), "optimizer": moments, "sharded": False}
+        from torch.distributed.checkpoint import state_dict as sharding
+
+        options = sharding.StateDictOptions(full_state_dict=True, cpu_offload=True)
+        weights, moments = sharding.get_state_dict(self.model, self.optimizer.optimizer, options=options)
+        return {"model": dict(weights), "optimizer": moments, "sharded": True}
+
+    def _write_weights(self, state: Mapping[str, Any]) -> None:
+        if not self.sharded:
+            self.model.load_state_dict(state["model"])
+            return
+        from torch.distributed.checkpoint import state_dict as sharding
+
+        options = sharding.StateDictOptions(full_state_dict=True)
+        sharding.set_model_state_dict(self.model, dict(state["model"]), options=options)
+
+    def _write_optimizer(self, state: Mapping[str, Any]) -> None:
+        """Give the optimizer its state; the run must be sharded if the one that saved it was."""
+        if bool(state["sharded"]) != self.sharded:
+            kind = "with" if state["sharded"] else "without"
+            raise ValueError(f"the optimizer's state was saved {kind} FSDP")
+        if not self.sharded:
+            self.optimizer.load_state_dict(state["optimizer"])
+            return
+        from torch.distributed.checkpoint import state_dict as sharding
+
+        options = sharding.StateDictOptions(full_state_dict=True)
+        sharding.set_optimizer_state_dict(
+            self.model, self.optimizer.optimizer, state["optimizer"], options=options
+        )
 
 
 def refuse_old_run(checkpoints: Checkpoints) -> None:
@@ -295,28 +297,3 @@ def refuse_old_run(checkpoints: Checkpoints) -> None:
             f"{checkpoints.directory.parent} holds a run already ({old[-1].name}); resume it with "
             "resume='auto' (--resume auto), or choose another output folder"
         )
-
-
-def find_checkpoint(
-    resume: str | os.PathLike[str] | None, checkpoints: Checkpoints | None, step: int, accelerator: Any
-) -> str | None:
-    """Return the checkpoint to start from; None for none.
-
-    Raises:
-        UsageError: where a new run would write into the folder of another one.
-    """
-    if resume is None:
-        if checkpoints is not None and step == 0:
-            refuse_old_run(checkpoints)
-        return None
-    if str(resume) != "auto":
-        return str(resume)
-    if checkpoints is None:
-        raise UsageError("resume='auto' needs an output folder: pass output=... to Trainer")
-    path = None
-    if accelerator.is_main_process:
-        checkpoints.clean()
-        found = checkpoints.latest()
-        path = None if found is None else str(found[0])
-    newest: str | None = broadcast(path, accelerator)
-    return newest

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -23,9 +23,12 @@ from mtlkit.method.method import Method
 from mtlkit.tasks import LabelCount, Task, task_names
 from mtlkit.training.accelerators import LabelCounts
 from mtlkit.training.loaders import Batch
-from mtlkit.training.readings import NonFinitePolicy, Readings, RunningStatistics, gradients_of
+from mtlkit.training.own_samples import OwnSamples, PerTask, Rows, count, select
+from mtlkit.training.readings import BatchReading, Readings, RunningStatistics, gradients_of
 
 Outcome = Literal["accumulated", "unlabeled", "updated", "skipped", "overflowed"]
+
+_nothing = contextlib.nullcontext()
 
 
 class TrainStep:
@@ -39,9 +42,10 @@ class TrainStep:
         prepared: a :class:`LossModule` as Accelerate prepared it.
         optimizer: as Accelerate prepared it.
         accelerator: of the run.
-        on_nonfinite: ``"raise"`` or ``"skip"``.
-        max_grad_norm: largest norm of the gradient; None for any.
         stop: set where this process was asked to stop.
+        on_nonfinite: see :class:`mtlkit.Trainer`, as for the rest.
+        max_grad_norm: largest norm of the gradient; None for any.
+        forward_per_task: whether each task has a forward pass of its own.
     """
 
     def __init__(
@@ -49,11 +53,16 @@ class TrainStep:
         prepared: nn.Module,
         optimizer: Any,
         accelerator: Any,
+        stop: threading.Event,
         *,
         on_nonfinite: Literal["raise", "skip"],
         max_grad_norm: float | None,
-        stop: threading.Event,
+        forward_per_task: PerTask,
     ) -> None:
+        check_choice("on_nonfinite", on_nonfinite, ("raise", "skip"))
+        check_choice("forward_per_task", forward_per_task, ("auto", "always", "never"))
+        if max_grad_norm is not None and not max_grad_norm > 0:
+            raise SpecError(f"max_grad_norm must be above 0, not {max_grad_norm}")
         module: LossModule = accelerator.unwrap_model(prepared)
         self.prepared, self.optimizer, self.accelerator = prepared, optimizer, accelerator
         self.method = module.method
@@ -63,8 +72,7 @@ class TrainStep:
         """Why the last step was skipped."""
         self.tasks = [task.name for task in module.tasks]
         self.counts = LabelCounts(self.tasks, accelerator, stop)
-        self._policy = NonFinitePolicy(on_nonfinite, self.tasks, gradients=accelerator.scaler is None)
-        self.readings = Readings(self.tasks, accelerator, self._policy)
+        self.readings = Readings(self.tasks, accelerator, on_nonfinite)
         self._statistics = RunningStatistics(module.model, self.method)
         kind = accelerator.distributed_type.name
         self._direct = accelerator.scaler is None and (kind == "NO" or kind.startswith("MULTI_"))
@@ -74,6 +82,11 @@ class TrainStep:
         self._module = module
         self._second_pass = any(part.second_pass for part in module.method.parts)
         self._merges_shards = module.gives_losses = self._needs_passes_by_task()
+        self.own_samples = None
+        if not self._merges_shards:
+            self.own_samples = OwnSamples.wanted(
+                forward_per_task, module.model, self.method, module.tasks
+            )
 
     def _needs_passes_by_task(self) -> bool:
         """Whether FSDP2 has sharded parameters whose gradients are merged."""
@@ -83,30 +96,29 @@ class TrainStep:
         return True
 
     def take(self, batch: Batch, step: int, number: int) -> Outcome:
-        """Train on a batch.
-
-        Args:
-            batch: on the device.
-            step: number of the optimizer step that the batch belongs to.
-            number: of the batch in its epoch, from 0.
-        """
+        """Train on a batch, the ``number``-th of its epoch from 0, within this optimizer step."""
         own_counts = [float(batch.labels[name].number) for name in self.tasks]
-        counts, factors = self.counts.add_up(own_counts)
+        counts, factors, apart = self.counts.add_up(own_counts, batch.rows is not None)
+        # the gradient of one task alone is merged where the features fork
+        rows = batch.rows if apart and sum(map(bool, counts)) > 1 else None
         if self.batches_per_step == 1 and not any(counts):
             return "unlabeled"  # there is nothing to learn from this batch
-        if self._policy.skips and number % self.batches_per_step == 0:
+        if self.readings.skips and number % self.batches_per_step == 0:
             self._statistics.keep()
-        with self._accumulation():
-            total, losses = self.prepared(*batch, factors)
+        with self.accelerator.accumulate(self.prepared) if self._accumulates else _nothing:
+            total, losses = self.prepared(*batch._replace(rows=rows), factors)
             if self._merges_shards:
                 total = self._backward_by_task(total, counts)
             else:
                 self._backward(total)
-            gradients = gradients_of(self.method, self._parameters) if self._policy.gradients else None
-            self.readings.add(step, number + 1, total, losses, own_counts, counts, gradients)
+            checks = self.readings.checks_gradients
+            gradients = gradients_of(self.method, self._parameters) if checks else None
+            self.readings.add(
+                BatchReading(step, number + 1, total.detach(), losses, own_counts, counts, gradients)
+            )
             if self._accumulates and not self.accelerator.sync_gradients:
                 return "accumulated"
-            self.reason = self.readings.read() if self._policy.skips else None
+            self.reason = self.readings.read() if self.readings.skips else None
             if self.reason is None:
                 outcome = self._update(number % self.batches_per_step + 1)
                 if self._second_pass and outcome == "updated":
@@ -116,12 +128,6 @@ class TrainStep:
                 outcome = "skipped"
             self._inner.zero_grad()
         return outcome
-
-    def _accumulation(self) -> contextlib.AbstractContextManager[Any]:
-        if not self._accumulates:
-            return contextlib.nullcontext()
-        context: contextlib.AbstractContextManager[Any] = self.accelerator.accumulate(self.prepared)
-        return context
 
     def _backward(self, total: Tensor) -> None:
         if self._direct:
@@ -206,6 +212,7 @@ class LossModule(nn.Module):
         inputs: Any,
         targets: Mapping[str, Tensor | None] | None = None,
         labels: Mapping[str, LabelCount] | None = None,
+        rows: Rows | None = None,
         factors: Sequence[float] | None = None,
     ) -> Any:
         """Return the predictions; with targets, the total and the tasks' losses.
@@ -214,13 +221,18 @@ class LossModule(nn.Module):
             inputs: of the model.
             targets: by task name.
             labels: of the targets, by task name.
+            rows: samples of each task, for one forward pass per task; None for one pass.
             factors: for each task's loss in the total, so that on several processes the mean over the
                 processes is the mean over all labels; None for one process.
         """
-        predictions = self.model(inputs)
         if targets is None or labels is None:
-            return predictions
-        losses = self.measure(predictions, targets, labels)
+            return self.model(inputs)
+        predictions = None
+        if rows is None:
+            predictions = self.model(inputs)
+            losses, auxiliary = self.measure(predictions, targets, labels), self._take_auxiliary()
+        else:
+            losses, auxiliary = self._measure_apart(inputs, targets, labels, rows)
         with self._full_precision():
             if not self._checked:
                 self._check_step(losses)
@@ -229,13 +241,12 @@ class LossModule(nn.Module):
                 pairs = zip(self.tasks, scaled(losses, factors), strict=True)
                 # heads of tasks without labels take part with zero: FSDP waits for them elsewhere
                 own = [0.0 * predictions[t.name].sum() if loss is None else loss for t, loss in pairs]
-                return [*own, None if self._auxiliary is None else self._auxiliary()], reported
+                return [*own, auxiliary], reported
             if self.own_method is not None and all(loss is None for loss in losses):
                 # a batch without labels adds nothing to the gradients that are accumulated
                 total = torch.stack([predictions[t.name].sum() * 0.0 for t in self.tasks]).sum()
             else:
                 total = self._total(scaled(losses, factors), alone=factors is None)
-            auxiliary = None if self._auxiliary is None else self._auxiliary()
             if auxiliary is not None:
                 total = total + auxiliary
         return total, reported
@@ -252,6 +263,41 @@ class LossModule(nn.Module):
                 for task in self.tasks
             ]
 
+    def _measure_apart(
+        self,
+        inputs: Any,
+        targets: Mapping[str, Tensor | None],
+        labels: Mapping[str, LabelCount],
+        rows: Rows,
+    ) -> tuple[list[Tensor | None], Tensor | None]:
+        """Return losses and auxiliary loss, by one forward pass for the samples of each task."""
+        losses: list[Tensor | None] = []
+        auxiliary = None
+        size = sum(map(count, rows.values()))
+        training = self.method.training
+        for task in self.tasks:
+            own, target = rows.get(task.name), targets.get(task.name)
+            if own is None or target is None:
+                losses.append(None)
+                continue
+            self.method.training = False  # the features are not forked: the losses are merged
+            try:
+                predictions = self.model(select(inputs, own))
+            finally:
+                self.method.training = training
+            labeled = LabelCount(labels[task.name].number)
+            with self._full_precision():
+                prediction = prediction_of(predictions, task.name)
+                losses.append(task.measure(prediction, target[own], labeled)[0])
+            term = self._take_auxiliary()
+            if term is not None:  # a mean over samples
+                term = term * (count(own) / size)
+                auxiliary = term if auxiliary is None else auxiliary + term
+        return losses, auxiliary
+
+    def _take_auxiliary(self) -> Tensor | None:
+        return None if self._auxiliary is None else self._auxiliary()
+
     def _total(self, losses: Sequence[Tensor | None], *, alone: bool) -> Tensor:
         present = [loss for loss in losses if loss is not None]
         if self.own_method is not None and alone and present:
@@ -264,7 +310,7 @@ class LossModule(nn.Module):
     def _full_precision(self) -> contextlib.AbstractContextManager[Any]:
         """Compute losses in float32, also where the network runs in half precision."""
         if not self.half_precision:
-            return contextlib.nullcontext()
+            return _nothing
         return torch.autocast(self.accelerator.device.type, enabled=False)
 
     def _check_step(self, losses: Sequence[Tensor | None]) -> None:
@@ -363,20 +409,17 @@ def check_optimizer(optimizer: Optimizer, model: nn.Module) -> None:
             "the optimizer holds no parameter of the model, so nothing would be trained; create it with "
             "mtlkit.param_groups(model, lr=...)"
         )
-    owned = [p for p in _method_parameters(model) if p.requires_grad]
+    method = getattr(model, "method", None)
+    found = method.parameters() if isinstance(method, nn.Module) else ()
+    owned = [p for p in found if p.requires_grad]
     left_out = sum(id(parameter) not in held for parameter in owned)
     if left_out:
         warn_first(
             f"the optimizer holds {len(owned) - left_out} of the {len(owned)} parameters of the method "
-            f"{getattr(model, 'method', '')}, so the others (rotations, weights) stay as they are; "
+            f"{method}, so the others (rotations, weights) stay as they are; "
             "create it with mtlkit.param_groups(model, lr=...)",
             stacklevel=3,
         )
-
-
-def _method_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
-    method = getattr(model, "method", None)
-    return method.parameters() if isinstance(method, nn.Module) else iter(())
 
 
 def check_best_by(best_by: str, tasks: Sequence[Task]) -> str:
@@ -386,3 +429,15 @@ def check_best_by(best_by: str, tasks: Sequence[Task]) -> str:
         known += [f"{task.name}/{metric}" for metric in (*task.higher_is_better, "loss")]
     check_choice("best_by", best_by, known)
     return best_by
+
+
+def check_single_task(
+    single_task: Mapping[str, Mapping[str, float]], tasks: Sequence[Task]
+) -> Mapping[str, Mapping[str, float]]:
+    """Return the metrics of single-task models, which must be those of the tasks."""
+    known = {task.name: (*task.higher_is_better, "loss") for task in tasks}
+    for name, metrics in single_task.items():
+        check_choice("single_task", name, list(known))
+        for metric in metrics:
+            check_choice(f"single_task of {name}", metric, known[name])
+    return single_task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -22,11 +22,12 @@ from mtlkit.training.accelerators import (
     make_accelerator,
 )
 from mtlkit.training.checkpoints import write_rng
-from mtlkit.training.evaluation import evaluate, score
+from mtlkit.training.evaluation import evaluate, percent_behind, score
 from mtlkit.training.loaders import Batches, prepare_loader
 from mtlkit.training.optimizers import Schedulers, describe_groups
+from mtlkit.training.own_samples import PerTask
 from mtlkit.training.run_log import Monitor, Progress, RunLog
-from mtlkit.training.state import FitResult, Position, RunState, Saver
+from mtlkit.training.state import FitResult, Position, Saver
 from mtlkit.training.step import (
     LossModule,
     TrainStep,
@@ -34,11 +35,11 @@ from mtlkit.training.step import (
     check_best_by,
     check_choice,
     check_optimizer,
+    check_single_task,
     check_tasks,
 )
 
-_MOST_UNREAD = 1000
-"""Most batches whose losses stay on the device, for runs that rarely log."""
+_MOST_UNREAD = 1000  # batches whose losses stay on the device, in runs that rarely log
 
 
 class Trainer:
@@ -58,6 +59,10 @@ class Trainer:
         mixed_precision: ``"no"``, ``"bf16"`` or ``"fp16"``.
         gradient_accumulation_steps: batches per optimizer step.
         max_grad_norm: largest norm of the gradient.
+        forward_per_task: whether each task has a forward pass of its own, over the samples that it has
+            labels of; a step of methods with ``wrt=parameters`` takes up to K times less, others ignore
+            it. ``"auto"``: for batches in which no sample has labels of two tasks, and networks without
+            BatchNorm, which would see the tasks apart; ``"always"``; ``"never"``.
         on_nonfinite: what to do about a loss or gradient that is not finite. ``"raise"`` stops with
             the names of task and step; it notices in the next step that logs, and before anything is
             validated or saved. ``"skip"`` skips the step, for which every step waits for the device.
@@ -68,6 +73,8 @@ class Trainer:
             first validation in their main metrics; ``"loss"``, the sum of the tasks' losses; or
             ``"task/metric"``.
         early_stopping_patience: number of validations without improvement after which training stops.
+        single_task: metrics of single-task models on the validation set, ``{"depth": {"mae": 0.6}}``:
+            methods that favor tasks behind these (``pivrg``) are told how far after every validation.
         logging_steps: steps between lines of the log.
         monitor_steps: steps between samples of the method's statistics; 0 turns it off.
         log_with: Accelerate's trackers, such as ``("tensorboard",)``.
@@ -102,19 +109,20 @@ class Trainer:
         mixed_precision: Literal["no", "bf16", "fp16"] = "no",
         gradient_accumulation_steps: int = 1,
         max_grad_norm: float | None = None,
+        forward_per_task: PerTask = "auto",
         on_nonfinite: Literal["raise", "skip"] = "raise",
         eval_steps: int | None = None,
         save_steps: int | None = None,
         save_total_limit: int = 2,
         best_by: str = "improvement",
         early_stopping_patience: int | None = None,
+        single_task: Mapping[str, Mapping[str, float]] | None = None,
         logging_steps: int = 50,
         monitor_steps: int = 10,
         log_with: Sequence[str] = (),
         seed: int = 0,
         progress: bool | None = None,
     ) -> None:
-        check_choice("on_nonfinite", on_nonfinite, ("raise", "skip"))
         check_choice("mixed_precision", mixed_precision, ("no", "bf16", "fp16"))
         numbers = {
             "gradient_accumulation_steps": gradient_accumulation_steps,
@@ -125,8 +133,6 @@ class Trainer:
             "logging_steps": logging_steps,
         }
         check_at_least(1, numbers)
-        if max_grad_norm is not None and not max_grad_norm > 0:
-            raise SpecError(f"max_grad_norm must be above 0, not {max_grad_norm}")
         self.tasks = check_tasks(tasks)
         self.output = None if output is None else Path(output)
         self.accelerator = accelerator or make_accelerator(
@@ -134,16 +140,14 @@ class Trainer:
         )
         adapt_accelerator(self.accelerator, gradient_accumulation_steps)
         self._schedulers = Schedulers(scheduler, scheduler_every)
-        self.max_grad_norm = max_grad_norm
-        self.on_nonfinite = on_nonfinite
         self.eval_steps = eval_steps
         self.save_steps = save_steps
         self.best_by = check_best_by(best_by, self.tasks)
         self.early_stopping_patience = early_stopping_patience
+        self.single_task = check_single_task(single_task or {}, self.tasks)
         self.logging_steps = logging_steps
         self.seed = seed
         self.show_progress = progress
-
         check_optimizer(optimizer, model)
         self.model = model
         module = LossModule(model, self.tasks, self.accelerator)
@@ -151,10 +155,11 @@ class Trainer:
         self._prepared, self.optimizer = self.accelerator.prepare(module, optimizer)
         self._module: LossModule = self.accelerator.unwrap_model(self._prepared)
         self.monitor = Monitor(self.method, monitor_steps) if monitor_steps else None
-        state = RunState(self._module, self.optimizer, self._schedulers.all, seed, self.accelerator)
-        self._saver = Saver(self.output, save_total_limit, state)
-        own_trackers = accelerator is None and bool(log_with)
-        self._log = RunLog(self.output, self.accelerator, start_trackers=own_trackers)
+        self._saver = Saver(
+            self.output, save_total_limit, self._module, self.optimizer, self._schedulers.all, seed
+        )
+        start_trackers = accelerator is None and bool(log_with)
+        self._log = RunLog(self.output, self.accelerator, start_trackers=start_trackers)
         self._position = Position()
         self._saved_rng: dict[str, Any] | None = None
         self._stop = threading.Event()
@@ -162,9 +167,10 @@ class Trainer:
             self._prepared,
             self.optimizer,
             self.accelerator,
+            self._stop,
             on_nonfinite=on_nonfinite,
             max_grad_norm=max_grad_norm,
-            stop=self._stop,
+            forward_per_task=forward_per_task,
         )
         self._readings, self._counts = self._step.readings, self._step.counts
 
@@ -205,10 +211,9 @@ class Trainer:
         if epochs is None and steps is None:
             raise SpecError("give fit() epochs or steps")
         check_at_least(0, {"epochs": epochs, "steps": steps})
-        batches = prepare_loader(train, self.tasks, self.accelerator, self.seed, training=True)
-        validating = None
-        if validation is not None:
-            validating = prepare_loader(validation, self.tasks, self.accelerator, self.seed)
+        run = (self.tasks, self.accelerator, self.seed)
+        batches = prepare_loader(train, *run, training=True, own_samples=self._step.own_samples)
+        validating = None if validation is None else prepare_loader(validation, *run)
         resumed = self._resume(resume)
         self._log.open(
             self.tasks,
@@ -224,7 +229,8 @@ class Trainer:
         # all accelerators of a process share this setting
         self.accelerator.gradient_accumulation_steps = self._step.batches_per_step
         self._counts.start()
-        self._tell_epoch(batches)
+        with suppress(TypeError):  # a stream has no length
+            self.method.set_epoch_length(max(1, len(batches)))
         here = self._position
         shown = Progress.wanted(self.show_progress) if self.accelerator.is_main_process else ""
         progress = Progress(shown, here.end(batches, self._step.batches_per_step, epochs, steps))
@@ -238,15 +244,7 @@ class Trainer:
                 self._finish(batches, validating)
         finally:
             self._log.close()
-        return FitResult(
-            step=self.step,
-            epoch=self.epoch,
-            validation=here.metrics,
-            best_step=here.best_step,
-            best_checkpoint=self._saver.best,
-            stopped_early=here.done,
-            still_improving=here.still_improving,
-        )
+        return here.result(self._saver.best)
 
     def evaluate(self, loader: Any) -> dict[str, dict[str, float]]:
         """Return loss and metrics of every task over all samples of ``loader``; NaN without labels."""
@@ -288,7 +286,7 @@ class Trainer:
                 here.step += 1
                 if outcome == "updated":
                     self._schedulers.after("step")
-                elif outcome == "skipped":
+                if outcome == "skipped":
                     self._log.write("skipped", here.step, reason=self._step.reason)
                 self._after_step(progress)
                 last = steps is not None and here.step >= steps
@@ -358,6 +356,11 @@ class Trainer:
         reached = score(metrics, self.tasks, self.best_by, here.first)
         is_best = here.judge(reached, self.early_stopping_patience)
         self._schedulers.after_validation(reached)
+        if self.single_task:
+            behind = percent_behind(metrics, self.tasks, self.single_task)
+            for part in self.method.modules():
+                if hasattr(part, "set_scores"):
+                    part.set_scores(behind)
         self._log.validation(here.step, here.epoch, reached, is_best, metrics)
 
     def _finish(self, batches: Batches, validating: Batches | None) -> None:
@@ -374,14 +377,9 @@ class Trainer:
 
     def _warn_of_unlabeled(self, batches: Batches) -> None:
         """Warn, at the end of the first epoch, of tasks without any label so far."""
-        names, self._counts.unlabeled = self._counts.unlabeled, []
-        if names and batches.target_names:
-            self._log.note(
-                f"no batch so far has a label of {' or '.join(map(repr, names))}, so nothing is learned "
-                "for it: all its targets are missing (None, NaN or negative), or have another name; the "
-                f"targets are named {', '.join(sorted(batches.target_names))}",
-                self.step,
-            )
+        note = self._counts.describe_unlabeled(batches.target_names)
+        if note:
+            self._log.note(note, self.step)
 
     def _save(self, *, best: bool | None = None) -> Path | None:
         """Write a checkpoint; every process must call this."""
@@ -399,7 +397,3 @@ class Trainer:
         if self._saved_rng is None:
             self._log.note(f"{origin}: random generators are not restored here", self.step)
         return True
-
-    def _tell_epoch(self, batches: Batches) -> None:
-        with suppress(TypeError):  # a stream has no length
-            self.method.set_epoch_length(max(1, len(batches)))

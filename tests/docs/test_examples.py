@@ -28,7 +28,7 @@ MODULES = [
 # Public objects that have no example yet. The list must only become shorter.
 WITHOUT_EXAMPLE: set[str] = set(
     """
-    RunResult run
+    
     """.split()
 )
 

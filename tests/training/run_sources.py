@@ -19,7 +19,9 @@ from tests.training.small_problem import SmallData, flat, make_trainer
 CASES = {
     "all": {"mixing": "temperature(2)", "batches": "all"},
     "one": {"mixing": "uniform", "batches": "one"},
+    "few": {"mixing": "temperature(4)", "batches": "all"},  # one process lacks a task in every batch
 }
+FEW = {"sizes": (50, 2), "batch": (3, 1)}
 
 
 class OneTask(SmallData):
@@ -43,14 +45,22 @@ def loaders(sizes=(50, 18), batch=(7, 5), shuffle=True) -> dict[str, DataLoader]
 
 def train(case: str, output: Path | None = None, pause: float = 0.0, **fit):
     """The trained parameters, the inputs of all steps on this process, and the figures of a test."""
-    trainer = make_trainer("pcgrad(wrt=parameters)", dropout=0.0, output=output, save_steps=3, seed=5)
+    trainer = make_trainer(
+        "pcgrad(wrt=parameters)",
+        dropout=0.0,
+        output=output,
+        save_steps=3,
+        seed=5,
+        gradient_accumulation_steps=2 if case == "few" else 1,
+    )
     seen = []
     hook = trainer.model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
     if pause:
         trainer.model.register_forward_hook(lambda *_: time.sleep(pause))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trainer.fit(mix(loaders(), **CASES[case], seed=5), **{"epochs": 3, **fit})
+        own = loaders(**FEW) if case == "few" else loaders()
+        trainer.fit(mix(own, **CASES[case], seed=5), **{"epochs": 3, **fit})
     hook.remove()
     figures = trainer.evaluate(loaders((11, 6), (4, 4), shuffle=False))
     return {"parameters": flat(trainer.model), "seen": seen, "figures": figures, "step": trainer.step}
