@@ -113,6 +113,7 @@ class TaskCollator:
         self.pad_token_id = pad_token_id
 
     def __call__(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the batch."""
         tasks = torch.tensor([int(sample[TASK_IDS]) for sample in samples])
         plain = [{key: value for key, value in s.items() if key != TASK_IDS} for s in samples]
         batch = self._pad(plain) if self.collator is None else self.collator(plain)

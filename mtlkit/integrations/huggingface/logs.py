@@ -19,7 +19,8 @@ class MultiTaskCallback(TrainerCallback):  # type: ignore[misc]
     To the entries of the Trainer's log it adds the means over the steps since the last one:
     ``<task>_loss``, ``<task>_grad_norm``, ``<task>_weight``, ``conflict`` (the fraction of the pairs of
     tasks whose gradients have a negative cosine) and ``lowest_cosine`` (of the pair of tasks that are
-    most opposed). The statistics are those that the merge has computed anyway. A method that only weighs the losses has no gradients of tasks.
+    most opposed). The statistics are those that the merge has computed anyway. A method that only weighs
+    the losses has no gradients of tasks, and logs losses and weights.
 
     :class:`MultiTaskTrainer` has this callback. For another Trainer, whose model calls
     ``method.total(losses)`` itself, attach it:

@@ -43,10 +43,10 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
     the cross-entropy of the next token; or :meth:`compute_losses`, overridden.
 
     With data sets by task a task's loss is the mean over its own labels (tokens) in all processes and
-    micro-batches of an optimizer step. A method with ``wrt=parameters`` gets one forward pass per task, so that
-    no sample is passed twice; one that only weighs the losses gets one for all. Gradients of parameters are
-    merged once per optimizer step. Those of frozen parameters do not exist: with adapters of PEFT, the adapters
-    are what is merged.
+    micro-batches of an optimizer step. A method with ``wrt=parameters`` gets one forward pass per task,
+    so that no sample is passed twice; one that only weighs the losses gets one for all. Gradients of
+    parameters are merged once per optimizer step. Frozen parameters have none: with adapters of PEFT,
+    the adapters are what is merged.
 
     The method's own parameters learn at half the rate. Its state is saved in every checkpoint, and a run
     that is resumed goes on exactly. Evaluations report ``eval_<task>_loss``; training reports what
@@ -155,8 +155,8 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
             outputs = model(**inputs)
             if not isinstance(outputs, Mapping) or "losses" not in outputs:
                 raise UsageError(
-                    f"{type(self.model).__name__} returned no 'losses' by task; let its output have them, "
-                    "give the data sets by task, or override compute_losses"
+                    f"{type(self.model).__name__} returned no 'losses' by task; let its output have "
+                    "them, give the data sets by task, or override compute_losses"
                 )
             losses = outputs["losses"]
         return (losses, outputs) if return_outputs else losses
@@ -189,9 +189,7 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
         return shifts and not getattr(config, "is_encoder_decoder", False)
 
     def _own_losses(self, model: nn.Module, inputs: dict[str, Any]) -> dict[str, Tensor]:
-        """The losses of a batch, so that their sum over micro-batches and mean over processes is the loss
-        of the optimizer step, times the number of micro-batches.
-        """
+        """The losses of a batch; their means over processes and micro-batches are those of the step."""
         found = self.compute_losses(model, inputs)
         for name in found:
             if name not in self.method.tasks:
@@ -291,7 +289,7 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
         elif not own <= held:
             warn_first(
                 f"the optimizer lacks parameters of the method {self.method}, so they stay as they are; "
-                "create it with mtlkit.param_groups([model, method], lr=...), or let the Trainer create it"
+                "create it with mtlkit.param_groups([model, method], lr=...)"
             )
         return optimizer
 
@@ -396,7 +394,7 @@ class _Bookkeeping(TrainerCallback):  # type: ignore[misc]
         self.trainer = trainer
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Give the sampler its epoch, also where Accelerate's wrappers hide it, and length to the method."""
+        """Give the sampler its epoch, also where Accelerate's wrappers hide it."""
         loader = kwargs.get("train_dataloader")
         self.trainer.method.set_epoch_length(max(1, len(loader)))
         sampler: Any = loader
