@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers.distributed import DistributedConfig
 
 import mtlkit
+from mtlkit.engine.sharded import is_sharded
 from tests.integrations.small_models import (
     TASKS,
     TwoHeads,
@@ -113,8 +115,10 @@ def _sharded_trainer(rank: int, world: int, folder: str) -> dict[str, torch.Tens
     model = causal_model()
     if world > 1:
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
-        model = _shard(model, world)
-        model.is_distributed_loading_by_transformers = True  # as from_pretrained(distributed_config=...)
+        model.save_pretrained(f"{folder}/{rank}")
+        sharded = DistributedConfig(fsdp_size=world)
+        model = type(model).from_pretrained(f"{folder}/{rank}", distributed_config=sharded)
+        assert is_sharded(model)
     trainer = make_trainer(
         model,
         folder,

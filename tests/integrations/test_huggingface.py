@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,12 @@ def by_hand(model, batches):
         sums = sums.index_add(0, batch["task_ids"], losses.sum(dim=1))
         counts.index_add_(0, batch["task_ids"], (labels != -100).sum(dim=1).float())
     return sums / counts
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 # Logs
@@ -374,8 +381,9 @@ def test_a_checkpoint_without_a_method_is_taken_with_a_warning(tmp_path):
 
 
 def test_two_processes_of_accelerate_launch_end_where_one_does(tmp_path):
-    launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1"]
-    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    launch += ["--main_process_port", str(free_port())]
     ended = subprocess.run(
         [sys.executable, *launch, "-m", "tests.integrations.run_huggingface", str(tmp_path)],
         env=environment(),

@@ -84,7 +84,7 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
         given = self.train_dataset if self.train_dataset is not None else self.eval_dataset
         by_task = list(given) if isinstance(given, Mapping) else None
         self.method = self._find_method(method, tasks or by_task)
-        if by_task is not None and set(by_task) <= set(self.method.tasks):
+        if isinstance(self.train_dataset, Mapping) or set(by_task or [""]) <= set(self.method.tasks):
             self._take_datasets_by_task()
         self._share_parameters()
         self.can_return_loss = True  # an evaluation has losses also where no label is called `labels`
@@ -110,15 +110,24 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
         return method.to(self.args.device)
 
     def _take_datasets_by_task(self) -> None:
-        names = self.method.tasks
         if isinstance(self.train_dataset, Mapping):
-            self.train_dataset = TaskDataset(self.train_dataset, names)
+            self.train_dataset = TaskDataset(self.train_dataset, self.method.tasks)
         if isinstance(self.eval_dataset, Mapping):
-            self.eval_dataset = {k: TaskDataset({k: v}, names) for k, v in self.eval_dataset.items()}
+            self.eval_dataset = self._by_task(self.eval_dataset)
         if not isinstance(self.data_collator, TaskCollator):
             name = getattr(self.data_collator, "__name__", "")
             default = name == "default_data_collator"  # which cannot pad
             self.data_collator = TaskCollator(None if default else self.data_collator)
+
+    def _by_task(self, datasets: Mapping[str, Any]) -> dict[str, Any]:
+        """Data sets for evaluation; those with the name of a task get its number."""
+        tasks = self.method.tasks
+        return {
+            name: TaskDataset({name: dataset}, tasks)
+            if name in tasks and not isinstance(dataset, TaskDataset)
+            else dataset
+            for name, dataset in datasets.items()
+        }
 
     def _share_parameters(self) -> None:
         """Name the parameters to merge: all that are trained, in the same order on every process."""
@@ -314,11 +323,7 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate every task; ``eval_dataset`` may be a mapping from tasks to data sets."""
         if isinstance(eval_dataset, Mapping) and isinstance(self.data_collator, TaskCollator):
-            names = self.method.tasks
-            eval_dataset = {
-                k: v if isinstance(v, TaskDataset) else TaskDataset({k: v}, names)
-                for k, v in eval_dataset.items()
-            }
+            eval_dataset = self._by_task(eval_dataset)
         metrics: dict[str, float] = super().evaluate(eval_dataset, *args, **kwargs)
         return metrics
 
