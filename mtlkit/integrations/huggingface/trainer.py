@@ -80,6 +80,11 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
             raise UsageError(
                 "several GPUs need a process each: start with torchrun or accelerate launch"
             )
+        if self.model_init is not None:
+            raise SpecError(
+                "model_init makes the model anew in train(), and the method knows its parameters: pass "
+                "the model itself, and for a search create a MultiTaskTrainer per trial"
+            )
         self.mixing = mixing
         given = self.train_dataset if self.train_dataset is not None else self.eval_dataset
         by_task = list(given) if isinstance(given, Mapping) else None
@@ -280,8 +285,9 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
         model.train()
         losses = self._own_losses(model, self._prepare_inputs(inputs))
         factor = torch.tensor(1 / self._micro_batches, device=self.args.device)
-        merge = bool(self.accelerator.sync_gradients)
-        backward(losses, self.method, model, merge=merge, gradient=factor)
+        scaler, merge = self.accelerator.scaler, bool(self.accelerator.sync_gradients)
+        scaled = factor if scaler is None else scaler.scale(factor)
+        backward(losses, self.method, model, merge=merge, gradient=scaled)
         return torch.stack([loss.detach() for loss in losses.values()]).sum() * factor
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
