@@ -2,19 +2,16 @@
 
 Usage: PYTHONPATH=.venv/examples python -m benchmarks.language [--rounds N] [--json FILE]
 
-The plain row is ``transformers.Trainer`` on the same samples as one data set. Times are ratios of one
-interleaved run. Memory is what a step adds to the process at its peak, read on Linux in a process of
-its own.
+The plain row is ``transformers.Trainer`` on the same samples as one data set. Times are ratios of the
+CPU time of one thread in an interleaved run. Memory is what the tensors of a step take at their peak.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
+import itertools
 import json
 import logging
-import multiprocessing
-import re
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -24,8 +21,9 @@ from typing import Any
 import peft
 import torch
 import transformers
+from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.speed.timing import interleave, ratio
+from benchmarks.speed.timing import interleave, ratio, set_threads, use_cpu_time
 from mtlkit.integrations.huggingface import MultiTaskTrainer
 
 TASKS = ("news", "code", "mail", "forum")
@@ -97,31 +95,14 @@ def make_step(spec: str, lora: bool = False, **options: Any) -> Callable[[], Non
     return step
 
 
-def peak_of(spec: str, options: dict[str, Any]) -> float:
-    """Megabytes that a step adds to the process at its peak; the optimizer's state is there before."""
-    context = multiprocessing.get_context("fork")
-    reader, writer = context.Pipe(duplex=False)
-    process = context.Process(target=_measure_peak, args=(spec, options, writer))
-    process.start()
-    found: float = reader.recv()
-    process.join()
-    return found
-
-
-def _measure_peak(spec: str, options: dict[str, Any], writer: Any) -> None:
-    step = make_step(spec, **options)
+def peak_of(step: Callable[[], None]) -> float:
+    """Megabytes that tensors of a step take at their peak, beside weights and the optimizer's state."""
     step()
-    gc.collect()
-    before = _kilobytes("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # forget the highest mark
-    step()
-    writer.send((_kilobytes("VmHWM") - before) / 1024)
-
-
-def _kilobytes(name: str) -> int:
-    found = re.search(rf"{name}:\s+(\d+)", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1])
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        step()
+    events = [e for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns())
+    return max(itertools.accumulate(event.nbytes() for event in events)) / 2**20
 
 
 def main() -> None:
@@ -131,11 +112,13 @@ def main() -> None:
     given = parser.parse_args()
     warnings.filterwarnings("ignore", category=FutureWarning)
     logging.disable(logging.WARNING)
-    torch.set_num_threads(1)
+    use_cpu_time()
+    set_threads(1)
     rows = []
     for setting, options in SETTINGS.items():
-        peaks = {spec: peak_of(spec, options) for spec in METHODS}
-        seconds = interleave({spec: make_step(spec, **options) for spec in METHODS}, given.rounds)
+        steps = {spec: make_step(spec, **options) for spec in METHODS}
+        peaks = {spec: peak_of(step) for spec, step in steps.items()}
+        seconds = interleave(steps, given.rounds, warmup=1)
         for spec in METHODS:
             time, memory = ratio(seconds, spec, PLAIN), peaks[spec] / peaks[PLAIN]
             milliseconds = 1000 * min(seconds[spec])

@@ -115,10 +115,11 @@ def _sharded_trainer(rank: int, world: int, folder: str) -> dict[str, torch.Tens
     model = causal_model()
     if world > 1:
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
-        model.save_pretrained(f"{folder}/{rank}")
         sharded = DistributedConfig(fsdp_size=world)
-        model = type(model).from_pretrained(f"{folder}/{rank}", distributed_config=sharded)
+        model = type(model).from_pretrained(f"{folder}/start", distributed_config=sharded)
         assert is_sharded(model)
+    else:
+        model.save_pretrained(f"{folder}/start")
     trainer = make_trainer(
         model,
         folder,

@@ -61,11 +61,16 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
         kwargs: options of ``transformers.Trainer``. ``train_dataset`` and ``eval_dataset`` may be
             mappings from tasks to data sets.
 
+    >>> from mtlkit.integrations.huggingface import MultiTaskTrainer
     >>> trainer = MultiTaskTrainer(
     ...     model, arguments, method="upgrad(wrt=parameters)", train_dataset={"code": code, "news": news}
     ... )  # doctest: +SKIP
     >>> trainer.train()  # doctest: +SKIP
     """
+
+    train_dataset: Any
+    eval_dataset: Any
+    data_collator: Any
 
     def __init__(
         self,
@@ -179,7 +184,7 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
         """Losses and output of a batch whose rows belong to one task each."""
         rows, counts = label_counts(inputs, len(self.method.tasks), shifted=self._is_causal)
         numbers = inputs.pop(TASK_IDS)
-        if rows is None:
+        if rows is None or counts is None:
             raise UsageError("a batch has task ids but no labels; override compute_losses")
         labeled = counts.tolist()
         present = {task: k for k, task in enumerate(self.method.tasks) if labeled[k]}
@@ -406,7 +411,7 @@ class _Bookkeeping(TrainerCallback):  # type: ignore[misc]
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Give the sampler its epoch, also where Accelerate's wrappers hide it."""
-        loader = kwargs.get("train_dataloader")
+        loader = kwargs["train_dataloader"]
         self.trainer.method.set_epoch_length(max(1, len(loader)))
         sampler: Any = loader
         while sampler is not None and not isinstance(sampler, TaskSampler):
