@@ -42,7 +42,8 @@ $(LIBMTL)/.installed: $(STAMP)
 
 test: $(STAMP) $(EXAMPLES)/.installed $(LIBMTL)/.installed  ## Run all tests but the slow ones, on two cores
 	MTLKIT_LIBMTL=$(abspath $(LIBMTL)) $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST)
-	PYTHONPATH=$(EXAMPLES) $(BIN)/python -m pytest -q tests/docs/test_code_blocks.py -k huggingface
+	PYTHONPATH=$(EXAMPLES) $(BIN)/python -m pytest -q tests/integrations/test_huggingface.py \
+		tests/docs/test_code_blocks.py tests/docs/test_examples.py -k 'huggingface or lora or public'
 
 test-slow: $(STAMP)  ## Run the slow tests
 	$(BIN)/python -m pytest -m slow --timeout 3600

@@ -41,7 +41,7 @@ def outputs_folder(build: Path, package: Path) -> Path:
 
 
 def examples_folder(root: Path) -> str | None:
-    """Where the packages of `mtlkit[examples]` are: in the folder that `make test` fills, or "" if installed."""
+    """Where the packages of `mtlkit[huggingface]` are: in the folder that `make test` fills, or "" if installed."""
     if all(importlib.util.find_spec(name) for name in _EXAMPLES):
         return ""
     folder = root / ".venv" / "examples"

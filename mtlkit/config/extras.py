@@ -25,6 +25,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "tune": ("optuna",),
     "export": ("onnx", "onnxscript"),
     "geotorch": ("geotorch",),
+    "huggingface": ("transformers", "peft"),
 }
 """Modules that each extra of pyproject.toml brings."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_MODULES = ("libmtl", "lightning")
+_MODULES = ("huggingface", "libmtl", "lightning")
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import pkgutil
@@ -12,6 +13,7 @@ from typing import Any
 
 import mtlkit
 from mtlkit.config.registry import methods
+from mtlkit.errors import MissingExtraError
 
 PAGES = Path(__file__).parents[2] / "docs" / "api"
 _DIRECTIVE = re.compile(r"^\.\. (?:auto|py:)(\w+):: (\S+)", re.MULTILINE)
@@ -27,7 +29,8 @@ def documented() -> dict[str, Any]:
             module = importlib.import_module(name)
             found |= {f"{name}.{key}": value for key, value in _members(module).items()}
         elif kind != "method":
-            found[name] = _resolve(name)
+            with contextlib.suppress(MissingExtraError):  # of packages that `dev` does not hold
+                found[name] = _resolve(name)
     return found
 
 

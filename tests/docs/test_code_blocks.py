@@ -17,7 +17,11 @@ PAGES = [
     *(p for p in sorted((ROOT / "docs").rglob("*.md")) if not {"_build", "methods"} & set(p.parts)),
 ]
 # packages that `dev` does not hold; `make test` puts them into folders of their own
-NEEDED = {"docs/examples/huggingface.md": "peft", "docs/examples/libmtl.md": "LibMTL"}
+NEEDED = {
+    "docs/examples/huggingface.md": "transformers",
+    "docs/examples/lora.md": "peft",
+    "docs/examples/libmtl.md": "LibMTL",
+}
 
 
 def is_run_here(page: Path) -> bool:
