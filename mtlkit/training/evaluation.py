@@ -104,19 +104,19 @@ def score(metrics: Metrics, tasks: Sequence[Task], by: str, first: dict[str, flo
 
 
 def percent_behind(
-    metrics: Metrics, tasks: Sequence[Task], single_task: Mapping[str, Mapping[str, float]]
+    metrics: Metrics, tasks: Sequence[Task], single_task_metrics: Mapping[str, Mapping[str, float]]
 ) -> dict[str, float]:
     """Return by how many percent each task is worse than its single-task model, negative if better.
 
     Args:
         metrics: of a validation.
         tasks: the tasks.
-        single_task: metrics of the single-task models, by task; a mean is taken over those given.
+        single_task_metrics: metrics of the single-task models, by task; a mean is taken over those given.
     """
     behind = {}
     for task in tasks:
         losses = []
-        for metric, alone in single_task.get(task.name, {}).items():
+        for metric, alone in single_task_metrics.get(task.name, {}).items():
             now = metrics[task.name][metric]
             if alone and math.isfinite(now):
                 worse = alone - now if task.higher_is_better.get(metric, False) else now - alone

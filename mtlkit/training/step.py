@@ -431,13 +431,13 @@ def check_best_by(best_by: str, tasks: Sequence[Task]) -> str:
     return best_by
 
 
-def check_single_task(
-    single_task: Mapping[str, Mapping[str, float]], tasks: Sequence[Task]
+def check_single_task_metrics(
+    single_task_metrics: Mapping[str, Mapping[str, float]], tasks: Sequence[Task]
 ) -> Mapping[str, Mapping[str, float]]:
     """Return the metrics of single-task models, which must be those of the tasks."""
     known = {task.name: (*task.higher_is_better, "loss") for task in tasks}
-    for name, metrics in single_task.items():
-        check_choice("single_task", name, list(known))
+    for name, metrics in single_task_metrics.items():
+        check_choice("single_task_metrics", name, list(known))
         for metric in metrics:
-            check_choice(f"single_task of {name}", metric, known[name])
-    return single_task
+            check_choice(f"single_task_metrics of {name}", metric, known[name])
+    return single_task_metrics

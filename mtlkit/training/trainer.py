@@ -35,7 +35,7 @@ from mtlkit.training.step import (
     check_best_by,
     check_choice,
     check_optimizer,
-    check_single_task,
+    check_single_task_metrics,
     check_tasks,
 )
 
@@ -73,7 +73,7 @@ class Trainer:
             first validation in their main metrics; ``"loss"``, the sum of the tasks' losses; or
             ``"task/metric"``.
         early_stopping_patience: number of validations without improvement after which training stops.
-        single_task: metrics of single-task models on the validation set, ``{"depth": {"mae": 0.6}}``:
+        single_task_metrics: metrics of single-task models on the validation set, ``{"depth": {"mae": 0.6}}``:
             methods that favor tasks behind these (``pivrg``) are told how far after every validation.
         logging_steps: steps between lines of the log.
         monitor_steps: steps between samples of the method's statistics; 0 turns it off.
@@ -116,7 +116,7 @@ class Trainer:
         save_total_limit: int = 2,
         best_by: str = "improvement",
         early_stopping_patience: int | None = None,
-        single_task: Mapping[str, Mapping[str, float]] | None = None,
+        single_task_metrics: Mapping[str, Mapping[str, float]] | None = None,
         logging_steps: int = 50,
         monitor_steps: int = 10,
         log_with: Sequence[str] = (),
@@ -144,7 +144,7 @@ class Trainer:
         self.save_steps = save_steps
         self.best_by = check_best_by(best_by, self.tasks)
         self.early_stopping_patience = early_stopping_patience
-        self.single_task = check_single_task(single_task or {}, self.tasks)
+        self.single_task_metrics = check_single_task_metrics(single_task_metrics or {}, self.tasks)
         self.logging_steps = logging_steps
         self.seed = seed
         self.show_progress = progress
@@ -356,8 +356,8 @@ class Trainer:
         reached = score(metrics, self.tasks, self.best_by, here.first)
         is_best = here.judge(reached, self.early_stopping_patience)
         self._schedulers.after_validation(reached)
-        if self.single_task:
-            behind = percent_behind(metrics, self.tasks, self.single_task)
+        if self.single_task_metrics:
+            behind = percent_behind(metrics, self.tasks, self.single_task_metrics)
             for part in self.method.modules():
                 if hasattr(part, "set_scores"):
                     part.set_scores(behind)
