@@ -126,7 +126,8 @@ def read_preprocessing(text: str) -> Preprocessing:
 
     Example:
         >>> import mtlkit, pandas
-        >>> rows = pandas.DataFrame({"age": [20, 30, 40] * 12, "old": ["no", "yes"] * 18})
+        >>> rows = pandas.DataFrame({"age": [20, 30, 40, 50] * 9})
+        >>> rows["old"] = ["no", "no", "yes", "no", "yes", "yes"] * 6
         >>> data = mtlkit.load_dataset("table(targets={old: binary})", file=rows)
         >>> read_preprocessing(data.preprocessing.to_json()).columns
         ['age']

@@ -260,7 +260,7 @@ def test_a_config_string_describes_the_same_data(files):
     [
         ({"of": {}}, "one source at least"),
         ({"of": {"a": "multidigits"}, "mixing": "often"}, "mixing"),
-        ({"of": {"a": "multidigits"}, "batches": "some"}, "'one' source or of 'all'"),
+        ({"of": {"a": "multidigits"}, "batches": "some"}, "'one', 'all'"),
         ({"of": {"a": "multidigits", "b": "multidigits"}}, "need different names"),
         ({"of": {"a": "multidigits", "b": "cifar10"}}, "one shape.*batches=one"),
     ],

@@ -134,7 +134,7 @@ def test_a_comma_of_two_meanings_is_decided_by_the_file_or_the_option():
     assert values_of(told_by_another, [{"amount": "1,100", "other": "1,5"}]) == pytest.approx(
         1.1, abs=1e-4
     )
-    with pytest.raises(SpecError, match="decimal must be"):
+    with pytest.raises(SpecError, match="decimal of table must be"):
         load_csv(frame_with(amount=words), "decimal=';'")
 
 

@@ -22,12 +22,12 @@ from mtlkit.data.images.files import (
     SUFFIXES,
     check_files,
     check_packages,
-    find_files,
+    find_image,
+    find_images,
     known_names,
     list_images,
     read_image,
 )
-from mtlkit.data.images.files import find_file as find_image
 from mtlkit.data.images.maps import MAP_SUFFIXES, MapTarget, find_map_target
 from mtlkit.data.images.networks import complete_for_images, default_network
 from mtlkit.data.images.preprocessing import Preprocessing
@@ -206,7 +206,7 @@ class Images(RowData):
     ) -> tuple[list[Path], dict[MapTarget, list[Path | None]]]:
         """Return the files of the images, and of the maps that belong to them."""
         names = known_names(rows[self._file])
-        images = find_files(names, places)
+        images = find_images(names, places)
         maps: dict[MapTarget, list[Path | None]] = {}
         for target in self._maps:
             if target in self._columns:
@@ -215,7 +215,7 @@ class Images(RowData):
                     for cell in rows[self._columns[target]]
                 ]
                 known = [cell for cell in cells if cell is not None]
-                found = find_files(known, places, MAP_SUFFIXES, f"maps of {target.task!r}")
+                found = find_images(known, places, MAP_SUFFIXES, f"maps of {target.task!r}")
                 maps[target] = [None if cell is None else found[cell] for cell in cells]
                 continue
             folder = self._folders[target]

@@ -67,7 +67,7 @@ def known_names(column: Any) -> list[str]:
     return [str(name) for name in column]
 
 
-def find_file(name: str, places: Sequence[Path], suffixes: tuple[str, ...] = SUFFIXES) -> Path | None:
+def find_image(name: str, places: Sequence[Path], suffixes: tuple[str, ...] = SUFFIXES) -> Path | None:
     """Return the file of this name, with its ending or without, in one of the folders; else None."""
     for place in places:
         path = place / name
@@ -80,19 +80,19 @@ def find_file(name: str, places: Sequence[Path], suffixes: tuple[str, ...] = SUF
     return None
 
 
-def find_files(
+def find_images(
     names: Iterable[str],
     places: Sequence[Path],
     suffixes: tuple[str, ...] = SUFFIXES,
     what: str = "images",
 ) -> dict[str, Path]:
-    """Return the files of these names; see :func:`find_file`.
+    """Return the files of these names; see :func:`find_image`.
 
     Raises:
         DataError: that names some of those that are not there.
     """
     wanted = list(dict.fromkeys(names))
-    found = {name: path for name in wanted if (path := find_file(name, places, suffixes)) is not None}
+    found = {name: path for name in wanted if (path := find_image(name, places, suffixes)) is not None}
     absent = [name for name in wanted if name not in found]
     if absent:
         shown = ", ".join(map(repr, absent[:3])) + (" ..." if len(absent) > 3 else "")

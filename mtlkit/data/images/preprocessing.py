@@ -14,7 +14,7 @@ from mtlkit.data import preprocessing
 from mtlkit.data.files import DataError
 from mtlkit.data.images.files import (
     SUFFIXES,
-    find_files,
+    find_images,
     image_size,
     known_names,
     list_images,
@@ -63,7 +63,7 @@ class Preprocessing(preprocessing.Preprocessing):
                     f"columns are: {', '.join(map(str, rows.columns))}"
                 )
             names = known_names(rows[self.file])
-            found = find_files(names, [source.parent, Path()])
+            found = find_images(names, [source.parent, Path()])
             files = [found[name] for name in names]
         else:
             raise DataError(f"there is no file or folder {source}")
@@ -86,7 +86,7 @@ class Preprocessing(preprocessing.Preprocessing):
                 f"given are: {', '.join(map(str, frame.columns))}"
             )
         names = known_names(frame[column])
-        files = find_files(names, [Path()])
+        files = find_images(names, [Path()])
         read = (read_image(files[name], self.sizing.channels) for name in names)
         return torch.stack([self.sizing(image, {})[0] for image in read])
 
