@@ -190,7 +190,7 @@ class TrainingSettings(Settings):
     early_stopping_patience: int | None = setting(
         None, "Validations without progress that end the run.", panel=LOG, ge=1
     )
-    single_task: dict[str, dict[str, float]] | None = setting(
+    single_task_metrics: dict[str, dict[str, float]] | None = setting(
         None,
         "Metrics of single-task models on the validation set, `{depth: {mae: 0.61}}`, for methods that "
         "favor tasks behind them (`pivrg`).",

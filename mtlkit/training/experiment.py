@@ -290,7 +290,9 @@ def build_trainer(
         save_total_limit=config.save_total_limit,
         best_by=config.best_by,
         early_stopping_patience=length.patience,
-        single_task={name: row for name, row in (config.single_task or {}).items() if name in names},
+        single_task_metrics={
+            name: row for name, row in (config.single_task_metrics or {}).items() if name in names
+        },
         logging_steps=config.logging_steps,
         monitor_steps=config.monitor_steps,
         log_with=config.log_with,

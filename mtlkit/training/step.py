@@ -230,7 +230,7 @@ class LossModule(nn.Module):
         """
         if targets is None or labels is None:
             return self.model(inputs)
-        predictions = None
+        predictions: Any = None
         if rows is None:
             predictions = self.model(inputs)
             losses, auxiliary = self.measure(predictions, targets, labels), self._take_auxiliary()
@@ -446,7 +446,7 @@ def check_single_task(
     """Return the metrics of single-task models, which must be those of the tasks."""
     known = {task.name: (*task.higher_is_better, "loss") for task in tasks}
     for name, metrics in single_task.items():
-        check_choice("single_task", name, list(known))
+        check_choice("single_task_metrics", name, list(known))
         for metric in metrics:
-            check_choice(f"single_task of {name}", metric, known[name])
+            check_choice(f"single_task_metrics of {name}", metric, known[name])
     return single_task

@@ -146,13 +146,13 @@ def test_early_stop_ends_a_run_that_no_longer_improves():
 
 def test_pivrg_is_given_how_far_each_task_is_behind_its_single_task_model():
     alone = {"label": {"accuracy": 0.8}, "value": {"mse": 0.5, "mae": 0.4}}
-    trainer = make_trainer("pivrg", single_task=alone)
+    trainer = make_trainer("pivrg", single_task_metrics=alone)
     found = trainer.fit(make_loader(), make_loader(seed=1), epochs=1).validation
     label = 100 * (0.8 - found["label"]["accuracy"]) / 0.8
     value = 100 * ((found["value"]["mse"] - 0.5) / 0.5 + (found["value"]["mae"] - 0.4) / 0.4) / 2
     assert trainer.method.parts[-1].scores.tolist() == pytest.approx([label, value])
     with pytest.raises(UnknownNameError, match="mea"):
-        make_trainer("pivrg", single_task={"value": {"mea": 0.4}})
+        make_trainer("pivrg", single_task_metrics={"value": {"mea": 0.4}})
 
 
 def test_validation_does_not_change_training():
