@@ -9,6 +9,7 @@ from torch import Tensor
 
 # Rows are processed in chunks that stay in the cache, so that stacking them costs no memory traffic.
 _CHUNK = 2**16
+_CPU_CHUNK = 2**14
 # Length of a row in one product of a batch of them.
 _PIECE = 2**12
 
@@ -63,8 +64,14 @@ class Gradients:
     def gram(self) -> Tensor:
         """(P, P) inner products, accumulated in ``dtype``; of complex numbers their real parts."""
         gram: Tensor | None = None
+        buffer: Tensor | None = None
+        example = next((g for column in self._columns for g in column if g is not None), None)
+        if example is not None and example.is_cpu and not torch.compiler.is_compiling():
+            # fresh memory for every chunk takes longer than the products: 3.2 plain steps become 2.6
+            # with 16 tasks that have a forward pass each, an MLP of six layers
+            buffer = torch.empty(len(self.tasks) * _CPU_CHUNK, dtype=self.dtype)
         for column in self._columns:
-            for matrix in self._matrices(column):
+            for matrix in self._matrices(column, buffer):
                 product = _products(matrix)
                 gram = product if gram is None else gram + product
         return torch.zeros(0, 0, dtype=self.dtype) if gram is None else gram
@@ -138,14 +145,25 @@ class Gradients:
             for g, own in zip(merged, originals, strict=True)
         ]
 
-    def _matrices(self, column: Column) -> Iterator[Tensor]:
-        """The (P, n) matrix of one tensor, in chunks of columns; nothing if no task reaches it."""
+    def _matrices(self, column: Column, buffer: Tensor | None = None) -> Iterator[Tensor]:
+        """The (P, n) matrix of one tensor, in chunks of columns; nothing if no task reaches it.
+
+        Every chunk is written to ``buffer``, if it is given, over the one before.
+        """
         example = _example(column)
         if example is not None:
             zero = example.new_zeros(()).expand_as(example)  # takes no memory
-            flat = [torch.split((zero if g is None else g).reshape(-1), _CHUNK) for g in column]
+            fits = buffer is not None and all(
+                g is None or (g.dtype == buffer.dtype and g.is_cpu) for g in column
+            )
+            size = _CPU_CHUNK if fits else _CHUNK
+            flat = [torch.split((zero if g is None else g).reshape(-1), size) for g in column]
             for chunk in zip(*flat, strict=True):
-                yield torch.stack(chunk).to(self.dtype)
+                if buffer is None or not fits:
+                    yield torch.stack(chunk).to(self.dtype)
+                else:
+                    shape = len(chunk), chunk[0].numel()
+                    yield torch.stack(chunk, out=buffer[: shape[0] * shape[1]].view(shape))
 
 
 def _products(matrix: Tensor) -> Tensor:

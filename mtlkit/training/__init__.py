@@ -1,6 +1,8 @@
 """Trainer, checkpoints, monitor and logs; each is imported when it is first used."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mtlkit.config.extras import lazy_names
 
 if TYPE_CHECKING:
     from mtlkit.config.logs import Log, read_log
@@ -34,27 +36,21 @@ __all__ = [
 ]
 
 # Accelerate takes long to import; optimizer groups do without it
-_MODULES = {
-    "mtlkit.config.logs": ("Log", "read_log"),
-    "mtlkit.data.collate": ("collate",),
-    "mtlkit.training.accelerators": ("Interrupted",),
-    "mtlkit.training.checkpoints": (
-        "CheckpointError",
-        "Checkpoints",
-        "load_checkpoint",
-        "save_checkpoint",
-    ),
-    "mtlkit.training.optimizers": ("param_groups", "rotation_schedule"),
-    "mtlkit.training.run_log": ("Monitor",),
-    "mtlkit.training.state": ("FitResult",),
-    "mtlkit.training.trainer": ("Trainer",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    import importlib
-
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(module), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "CheckpointError": "mtlkit.training.checkpoints",
+        "Checkpoints": "mtlkit.training.checkpoints",
+        "FitResult": "mtlkit.training.state",
+        "Interrupted": "mtlkit.training.accelerators",
+        "Log": "mtlkit.config.logs",
+        "Monitor": "mtlkit.training.run_log",
+        "Trainer": "mtlkit.training.trainer",
+        "collate": "mtlkit.data.collate",
+        "load_checkpoint": "mtlkit.training.checkpoints",
+        "param_groups": "mtlkit.training.optimizers",
+        "read_log": "mtlkit.config.logs",
+        "rotation_schedule": "mtlkit.training.optimizers",
+        "save_checkpoint": "mtlkit.training.checkpoints",
+    },
+)

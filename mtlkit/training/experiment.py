@@ -90,11 +90,7 @@ def plan_length(config: TrainConfig, dataset: Any, batches: int) -> Length:
 
     Without epochs and steps, a run has ten epochs. Where these are fewer steps than
     ``dataset.minimum_steps``, it has so many steps and ends after ten validations without progress.
-
-    Args:
-        config: the settings.
-        dataset: to train on.
-        batches: of an epoch.
+    ``batches`` is the number of batches in an epoch.
     """
     patience = config.early_stopping_patience
     if config.epochs is not None or config.steps is not None:

@@ -193,10 +193,7 @@ def build_optimizer(
 ) -> Optimizer:
     """Create an optimizer of torch by name, such as ``"sgd(momentum=0.9)"``, of these groups.
 
-    Args:
-        spec: name in lower case, and options as torch names them.
-        groups: as :func:`mtlkit.param_groups` makes them.
-        method_spec: the optimizer of the method's own group, where it is another one.
+    ``method_spec`` is that of the method's own group, where it is another one.
     """
     own = [group for group in groups if group.get("name") == METHOD_GROUP]
     if method_spec is not None:
@@ -282,13 +279,8 @@ def make_schedule(
     within 400 steps. ``step(every=100, factor=0.5)`` halves the rate every 100 steps, with
     ``epochs=100`` instead every 100 epochs. With ``on=network`` the method's own rate is unchanged.
 
-    Args:
-        spec: the string.
-        optimizer: whose rates change.
-        steps: of the whole run.
-        epoch_steps: of an epoch.
-        rotation_decay: factor of the method's own rate at every step, besides the schedule. It is part
-            of this scheduler because PyTorch's ``LambdaLR`` overwrites what others did to a rate.
+    ``rotation_decay`` is a factor of the method's own rate at every step, besides the schedule. It is
+    part of this scheduler because PyTorch's ``LambdaLR`` overwrites what others did to a rate.
     """
     name, options = _read_spec("schedule", spec, _SCHEDULES.get)
     reach = options.pop("on", "all")

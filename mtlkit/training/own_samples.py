@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
+import torch
 from accelerate.utils import recursively_apply
 from torch import Tensor, nn
 
@@ -79,7 +80,7 @@ class OwnSamples:
                     "per sample, or lists or mappings of such tensors; use 'auto' or 'never'"
                 )
             return None
-        if not self.strict and len(masks) > 1 and int(sum(masks.values()).max()) > 1:
+        if not self.strict and masks and int(torch.stack([*masks.values()]).sum(dim=0).max()) > 1:
             return None
         return {name: _places(mask) for name, mask in masks.items()}
 

@@ -49,13 +49,7 @@ class RunLog:
         self._file: Log | None = None
 
     def open(self, tasks: Sequence[Task], until: int | None, **facts: Any) -> None:
-        """Open the file.
-
-        Args:
-            tasks: of the run.
-            until: last step that a resumed run keeps; None starts an empty log.
-            facts: for the first line.
-        """
+        """Open the file, up to the step that a resumed run keeps; None starts an empty log."""
         if self.output is None or not self.accelerator.is_main_process:
             return
         if self.start_trackers and not self.accelerator.trackers:

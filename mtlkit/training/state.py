@@ -129,7 +129,7 @@ class Saver:
         module: model, method and losses.
         optimizer: as Accelerate prepared it.
         schedulers: of the learning rate.
-        seed: of the order of the samples.
+        seed: of the run; a checkpoint of another one is refused.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -111,7 +111,9 @@ class TrainStep:
                 total = self._backward_by_task(total, counts)
             else:
                 self._backward(total)
-            checks = self.readings.checks_gradients
+            # gradients of parameters are known when they have been merged
+            merged = not self.method.wrt_parameters or self.accelerator.sync_gradients
+            checks = self.readings.checks_gradients and merged
             gradients = gradients_of(self.method, self._parameters) if checks else None
             self.readings.add(
                 BatchReading(step, number + 1, total.detach(), losses, own_counts, counts, gradients)
@@ -178,8 +180,9 @@ class TrainStep:
         once in them.
         """
         self._statistics.keep()
-        with self.accelerator.autocast():
-            losses = self._module.measure(self._module.model(batch.inputs), batch.targets, batch.labels)
+        with self.accelerator.autocast(), self._module.unforked():
+            predictions = self._module.model(batch.inputs)
+        losses = self._module.measure(predictions, batch.targets, batch.labels)
         self._statistics.restore()
         self.method.update(dict(zip(self.tasks, scaled(losses, factors), strict=True)))
 
@@ -227,7 +230,7 @@ class LossModule(nn.Module):
         """
         if targets is None or labels is None:
             return self.model(inputs)
-        predictions = None
+        predictions: Any = None
         if rows is None:
             predictions = self.model(inputs)
             losses, auxiliary = self.measure(predictions, targets, labels), self._take_auxiliary()
@@ -274,17 +277,13 @@ class LossModule(nn.Module):
         losses: list[Tensor | None] = []
         auxiliary = None
         size = sum(map(count, rows.values()))
-        training = self.method.training
         for task in self.tasks:
             own, target = rows.get(task.name), targets.get(task.name)
             if own is None or target is None:
                 losses.append(None)
                 continue
-            self.method.training = False  # the features are not forked: the losses are merged
-            try:
+            with self.unforked():
                 predictions = self.model(select(inputs, own))
-            finally:
-                self.method.training = training
             labeled = LabelCount(labels[task.name].number)
             with self._full_precision():
                 prediction = prediction_of(predictions, task.name)
@@ -294,6 +293,16 @@ class LossModule(nn.Module):
                 term = term * (count(own) / size)
                 auxiliary = term if auxiliary is None else auxiliary + term
         return losses, auxiliary
+
+    @contextlib.contextmanager
+    def unforked(self) -> Iterator[None]:
+        """Let the model compute predictions whose gradients are not merged where the features fork."""
+        training = self.method.training
+        self.method.training = False
+        try:
+            yield
+        finally:
+            self.method.training = training
 
     def _take_auxiliary(self) -> Tensor | None:
         return None if self._auxiliary is None else self._auxiliary()
@@ -431,13 +440,13 @@ def check_best_by(best_by: str, tasks: Sequence[Task]) -> str:
     return best_by
 
 
-def check_single_task_metrics(
-    single_task_metrics: Mapping[str, Mapping[str, float]], tasks: Sequence[Task]
+def check_single_task(
+    single_task: Mapping[str, Mapping[str, float]], tasks: Sequence[Task]
 ) -> Mapping[str, Mapping[str, float]]:
     """Return the metrics of single-task models, which must be those of the tasks."""
     known = {task.name: (*task.higher_is_better, "loss") for task in tasks}
-    for name, metrics in single_task_metrics.items():
+    for name, metrics in single_task.items():
         check_choice("single_task_metrics", name, list(known))
         for metric in metrics:
             check_choice(f"single_task_metrics of {name}", metric, known[name])
-    return single_task_metrics
+    return single_task

@@ -35,7 +35,7 @@ from mtlkit.training.step import (
     check_best_by,
     check_choice,
     check_optimizer,
-    check_single_task_metrics,
+    check_single_task,
     check_tasks,
 )
 
@@ -73,8 +73,8 @@ class Trainer:
             first validation in their main metrics; ``"loss"``, the sum of the tasks' losses; or
             ``"task/metric"``.
         early_stopping_patience: number of validations without improvement after which training stops.
-        single_task_metrics: metrics of single-task models on the validation set, ``{"depth": {"mae": 0.6}}``:
-            methods that favor tasks behind these (``pivrg``) are told how far after every validation.
+        single_task_metrics: validation metrics of single-task models, ``{"depth": {"mae": 0.6}}``:
+            methods that favor tasks behind these (``pivrg``) learn how far after every validation.
         logging_steps: steps between lines of the log.
         monitor_steps: steps between samples of the method's statistics; 0 turns it off.
         log_with: Accelerate's trackers, such as ``("tensorboard",)``.
@@ -144,7 +144,7 @@ class Trainer:
         self.save_steps = save_steps
         self.best_by = check_best_by(best_by, self.tasks)
         self.early_stopping_patience = early_stopping_patience
-        self.single_task_metrics = check_single_task_metrics(single_task_metrics or {}, self.tasks)
+        self.single_task_metrics = check_single_task(single_task_metrics or {}, self.tasks)
         self.logging_steps = logging_steps
         self.seed = seed
         self.show_progress = progress
@@ -358,9 +358,9 @@ class Trainer:
         self._schedulers.after_validation(reached)
         if self.single_task_metrics:
             behind = percent_behind(metrics, self.tasks, self.single_task_metrics)
-            for part in self.method.modules():
-                if hasattr(part, "set_scores"):
-                    part.set_scores(behind)
+            scored: Any = [part for part in self.method.modules() if hasattr(part, "set_scores")]
+            for part in scored:
+                part.set_scores(behind)
         self._log.validation(here.step, here.epoch, reached, is_best, metrics)
 
     def _finish(self, batches: Batches, validating: Batches | None) -> None:

@@ -29,8 +29,8 @@ class PIVRG(GradientAggregator):
     with the Gram matrix :math:`\mathbf{G}` and the scores s: by how many percent a task is worse than
     its single-task model, :math:`\Delta m_k` of the field, negative if it is better. T limits the
     quotient of any two :math:`w_k` to b. The Trainer sets the scores after every validation if it is
-    given the single-task metrics (``Trainer(..., single_task_metrics={"depth": {"mae": 0.61}})``); a loop of
-    your own calls ``method.parts[-1].set_scores(...)``. They are saved with the method. Before the first
+    given ``single_task_metrics={"depth": {"mae": 0.61}, ...}``; a loop of your own calls
+    ``method.parts[-1].set_scores(...)``. They are saved with the method. Before the first
     call all :math:`w_k` are 1 and the method is ``fairgrad``, as it is with equal scores. The unique
     solution is found by Newton's method on a convex problem. A task whose gradient is zero gets weight
     zero; at a Pareto stationary point the merged gradient is zero.

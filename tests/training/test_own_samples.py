@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader
 
 import mtlkit
 from mtlkit.data import mix
-from mtlkit.errors import UsageError
+from mtlkit.errors import SpecError, UsageError
 from tests.training.run_sources import loaders
 from tests.training.small_problem import TASKS, SmallNet, flat, make_loader
 
@@ -213,5 +213,5 @@ def test_an_auxiliary_loss_is_averaged_over_the_passes():
 
 
 def test_an_unknown_mode_is_refused():
-    with pytest.raises(mtlkit.SpecError, match="always"):
+    with pytest.raises(SpecError, match="always"):
         train("allways")
