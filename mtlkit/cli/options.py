@@ -60,7 +60,7 @@ def command_of(model: type[Settings]) -> type[TyperCommand]:
 
     class Command(TyperCommand):
         def format_help(self, ctx: Any, formatter: Any) -> None:
-            rich_utils.STYLE_OPTIONS_TABLE_PADDING = (0, 1, 0, 0)
+            rich_utils.STYLE_OPTIONS_TABLE_PADDING = (0, 1, 0, 0)  # type: ignore[assignment]
             for param in self.params:
                 field = model.model_fields.get(str(param.name))
                 if field is not None and field.default:
