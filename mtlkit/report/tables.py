@@ -215,11 +215,11 @@ def to_markdown(table: Table) -> str:
         return text.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*")
 
     heads = ["method", *(escape(_head(column)) for column in table.columns), "runs"]
-    rows = [heads, [":--", *["--:"] * (len(heads) - 1)]]
+    lines = [f"| {' | '.join(heads)} |", f"|:--|{'--:|' * (len(heads) - 1)}"]
     for row in table.rows:
         failed = f" ({row.failed} failed)" if row.failed else ""
-        rows.append([*_texts(row, table, escape, "**{}**"), f"{row.done}{failed}"])
-    lines = [f"| {' | '.join(row)} |" for row in rows]
+        texts = [*_texts(row, table, escape, "**{}**"), f"{row.done}{failed}"]
+        lines.append(f"| {' | '.join(texts)} |")
     verdict = f"{escape(table.verdict.text)}\n\n" if table.verdict.text else ""
     return verdict + "\n".join(lines) + f"\n\n{describe_marks(table)}\n"
 
