@@ -280,6 +280,7 @@ def run_compiled_autograd(total: torch.Tensor) -> None:
         total.backward()
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")  # where it breaks the graph
 @pytest.mark.parametrize("spec", ["pcgrad", "mgda", "rotograd", "pcgrad(wrt=parameters)"])
 def test_compiled_autograd_gives_the_gradients_of_eager_mode(spec):
     torch.manual_seed(0)
