@@ -25,6 +25,7 @@ from torch.fx import Proxy
 from mtlkit.engine import compiled
 from mtlkit.engine.gradients import Gradients, TensorList
 from mtlkit.engine.guards import Fork, check_features
+from mtlkit.engine.parameter_guards import refuse_compiled_autograd
 from mtlkit.engine.parameters import merge_below, parameters_below
 from mtlkit.engine.processes import Processes
 from mtlkit.engine.step import Hooks, measure, merge, pick, spread
@@ -102,11 +103,10 @@ class _FeatureNode(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, report: Tensor | None, *flat: Tensor | None) -> Any:
-        # compiled autograd cannot trace the backward passes that take the rows of the parameters
-        untraced = ctx.layout.shared and torch.compiler.is_compiling()
-        merge_arrived = _merge_untraced if untraced else _merge_arrived
+        if ctx.layout.shared:
+            refuse_compiled_autograd(ctx)
         with torch.autocast(ctx.device.type, enabled=False):
-            features, owned, shared = merge_arrived(ctx, report, flat)
+            features, owned, shared = _merge_arrived(ctx, report, flat)
         owned = [*owned, *[None] * len(ctx.hooks.weighing)]
         return None, None, None, *features, *[None] * ctx.layout.held, *owned, *shared
 
@@ -151,10 +151,6 @@ def _merge_arrived(
         learned, shared = hooks.learn(step, "") if hooks.learned else [], []
         merged = merge(grads, step, hooks) if step.present else hooks.nothing()
     return _cast(merged or [None] * layout.features, ctx.dtypes), [*owned, *learned], shared
-
-
-# torch.compiler.disable would import the compiler, which takes seconds, for everybody
-_merge_untraced: Any = torch._disable_dynamo(_merge_arrived)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def _arrived(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mtlkit.engine.graph import retains_graph
-from mtlkit.engine.guards import check_graphs
+from mtlkit.engine.parameter_guards import check_graphs
 from mtlkit.engine.parameters import add_up, averaged, loss_parameters, reach, rows_of_losses
 from mtlkit.engine.processes import Processes
 from mtlkit.engine.step import Hooks, merge_parameters

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from mtlkit.engine.accumulation import Row
 from mtlkit.engine.gradients import Gradients, TensorList, as_real
 from mtlkit.engine.graph import leaves_below, needed_again
-from mtlkit.engine.guards import Fork, check_indirect, check_kept, refuse_single_pass_graphs
+from mtlkit.engine.guards import Fork
+from mtlkit.engine.parameter_guards import check_indirect, check_kept, refuse_single_pass_graphs
 from mtlkit.engine.processes import Processes
 from mtlkit.engine.step import Hooks, Step, measure, merge_parameters
 from mtlkit.errors import UsageError

@@ -23,6 +23,8 @@ from mtlkit.config.yaml_files import parse_yaml
 
 
 class Net(nn.Module):
+    forks = True
+
     def __init__(self, spec: str) -> None:
         super().__init__()
         self.backbone = nn.Linear(4, 6)
@@ -30,7 +32,8 @@ class Net(nn.Module):
         self.method = mtlkit.create_method(spec, 2, feature_dim=6)
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
-        views = self.method(self.backbone(x).tanh())
+        z = self.backbone(x).tanh()
+        views = self.method(z) if self.forks else [z, z]
         return [head(view) for head, view in zip(self.heads, views, strict=True)]
 
     def total(self, x: torch.Tensor) -> torch.Tensor:
@@ -271,16 +274,30 @@ def test_hooks_of_a_module_run_once_per_task_with_respect_to_the_parameters():
     assert calls == {"pcgrad": 1, "pcgrad(wrt=parameters)": 3}
 
 
+def run_compiled_autograd(total: torch.Tensor) -> None:
+    torch.compiler.reset()
+    with _enable(lambda graph: torch.compile(graph, backend="eager")):
+        total.backward()
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")  # where it breaks the graph
 @pytest.mark.parametrize("spec", ["pcgrad", "mgda", "rotograd", "pcgrad(wrt=parameters)"])
 def test_compiled_autograd_gives_the_gradients_of_eager_mode(spec):
     torch.manual_seed(0)
     net, x = Net(spec), torch.randn(8, 4)
+    if "parameters" in spec:
+        net.forks = False
+        net.method.set_shared(net.backbone)
     plain = copy.deepcopy(net)
-    torch.compiler.reset()
-    with _enable(lambda graph: torch.compile(graph, backend="eager")):
-        net.total(x).backward()
+    run_compiled_autograd(net.total(x))
     plain.total(x).backward()
     torch.testing.assert_close(net.backbone.weight.grad, plain.backbone.weight.grad)
+
+
+def test_compiled_autograd_of_a_fork_with_respect_to_the_parameters_is_refused():
+    net = Net("pcgrad(wrt=parameters)")
+    with pytest.raises(mtlkit.errors.UsageError, match="compiled autograd"):
+        run_compiled_autograd(net.total(torch.randn(8, 4)))
 
 
 # Config strings and files
