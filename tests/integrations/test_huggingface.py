@@ -215,6 +215,16 @@ def test_only_the_adapters_are_merged_and_trained(tmp_path):
     assert all(not torch.equal(p, before[n]) for n, p in weights_of(model).items())
 
 
+def test_every_adapter_may_have_a_merge_of_its_own(tmp_path):
+    model = causal_model(lora=True)
+    spec = "upgrad(wrt=parameters, groups=layer)"
+    trainer = make_trainer(model, tmp_path, spec, train_dataset=datasets(), max_steps=1)
+    trainer.train()
+    assert len(trainer.method.stats.groups) == len(
+        weights_of(model)
+    )  # 2 matrices of 2 adapters in 2 layers
+
+
 def test_activation_checkpointing_changes_no_bit(tmp_path):
     found = []
     for checkpointing in (False, True):
@@ -430,6 +440,11 @@ def test_a_causal_model_that_fsdp_has_sharded_ends_where_one_process_does(tmp_pa
 def test_a_mistake_is_answered_with_what_to_do(tmp_path, model, options, said):
     with pytest.raises(MtlkitError, match=said):
         make_trainer(model(), tmp_path, **options)
+
+
+def test_a_model_that_is_made_anew_is_refused(tmp_path):
+    with pytest.raises(MtlkitError, match="model_init"):
+        MultiTaskTrainer(args=arguments(tmp_path), model_init=TwoHeads, method="sum", tasks=TASKS)
 
 
 def test_losses_that_are_missing_or_of_unknown_tasks_are_refused(tmp_path):
