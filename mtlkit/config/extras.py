@@ -27,6 +27,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "tune": ("optuna",),
     "export": ("onnx", "onnxscript"),
     "geotorch": ("geotorch",),
+    "graphs": ("torch_geometric",),
+    "qm9": ("qm9pack",),
 }
 """Modules that each extra of pyproject.toml brings."""
 

@@ -168,7 +168,8 @@ class CompareConfig(MethodsConfig):
     primary: str | None = setting(
         None,
         "The endpoint that decides, set before the runs: `mean` (default), `median` or `minimum` over "
-        "tasks of the log-ratio to single-task networks, or a task; `/` and a metric may follow.",
+        "tasks of the log-ratio to single-task networks, or a task; `/` and a metric may follow; or "
+        "`delta_m`, the field's.",
         panel=COMPARISON,
     )
     single_task_row: dict[str, float] | None = setting(

@@ -222,7 +222,7 @@ def difference_charts(table: Table, *, tasks: bool = False) -> Charts:
         summary = column.kind in ("gain", "summary")
         if summary == tasks:
             continue
-        unit = "points of log-ratio" if column.kind == "gain" else column.title
+        unit = f"points of {column.title}" if column.kind == "gain" else column.title
         label = f"better by, {unit}" if summary else f"{column.title}: better by"
         title = f"Mean over tasks, against {table.reference}" if summary else column.group
         charts.append(row_chart(rows, title, label, marker=0.0))
