@@ -21,10 +21,10 @@ _BONDS = (1, 2, 3, 4)
 class MessagePassing(Architecture):
     """The network of QM9: edge-conditioned messages, a gated recurrent unit, Set2Set, linear heads.
 
-    The graph is complete: every atom hears of every other one. Its message is multiplied by a matrix that
-    a small network makes from their distance and the kind of their bond. Inputs are those of the data set
-    ``qm9``; what its package lacks of PyG's features (aromatic, hybridization, number of hydrogens, kinds
-    of bonds) is zero.
+    The graph is complete: every atom hears of every other one. Its message is multiplied by a matrix
+    that a small network makes from their distance and the kind of their bond. Inputs are those of the
+    data set ``qm9``; what its package lacks of PyG's features (aromatic, hybridization, number of
+    hydrogens, kinds of bonds) is zero.
 
     It computes what PyG's ``NNConv`` and ``Set2Set`` compute, without a matrix for every pair of atoms:
     these matrices are sums of ``hidden`` fixed ones, which multiply the atoms first.
@@ -74,9 +74,7 @@ class MessagePassing(Architecture):
         """Factors of the fixed matrices in the mean message of an atom, (B, 29, 29 (hidden + 1))."""
         apart = ~torch.eye(present.shape[1], dtype=torch.bool, device=present.device)
         heard = present[:, :, None] & present[:, None, :] & apart
-        distance = (
-            (positions[:, :, None] - positions[:, None, :]).square().sum(dim=-1, keepdim=True).sqrt()
-        )
+        distance = (positions[:, :, None] - positions[:, None, :]).norm(dim=-1, keepdim=True)
         kind = bonds[..., None] == bonds.new_tensor(_BONDS)
         factors = self.pairs(torch.cat([kind, distance], dim=-1)).relu()
         factors = functional.pad(factors, (0, 1), value=1.0)  # for the bias

@@ -60,7 +60,7 @@ ATOM_ENERGIES = {
     "h": (-0.497912, -37.844411, -54.581501, -75.062219, -99.716370),
     "g": (-0.510927, -37.861317, -54.598897, -75.079532, -99.733544),
 }
-"""Energies of free atoms in hartree, in the order of :data:`ELEMENTS`, as QM9 was published with them."""
+"""Energies of free atoms in hartree that QM9 was published with, in the order of :data:`ELEMENTS`."""
 
 
 @register_dataset("qm9")
@@ -191,10 +191,10 @@ def _parse(folder: Path) -> tuple[NDArray[np.float32], Floats]:
         columns, "QM9, parsed once", total=len(table), console=Console(stderr=True), transient=True
     )
     for molecule, (elements, positions) in zip(molecules, bar, strict=True):
-        numbers = [ELEMENTS[symbol] for symbol in elements.strip("[]").replace("'", "").split(",")]
+        atoms = [ELEMENTS[symbol] for symbol in elements.strip("[]").replace("'", "").split(",")]
         flat = np.array(positions.replace("[", "").replace("]", "").split(","), dtype=np.float32)
-        molecule[: len(numbers), 0] = numbers
-        molecule[: len(numbers), 1:] = flat.reshape(-1, 3)
+        molecule[: len(atoms), 0] = atoms
+        molecule[: len(atoms), 1:] = flat.reshape(-1, 3)
     counts = np.stack(
         [(molecules[..., 0] == number).sum(axis=1) for number in ELEMENTS.values()], axis=1
     )
