@@ -104,3 +104,159 @@ class Set2Set(nn.Module):
             found = fit.softmax(dim=1)[:, None] @ atoms
             asked = torch.cat([state[0], found[:, 0]], dim=1)
         return asked
+
+
+_WIDTHS = (64, 128, 256, 512, 512)
+_DEPTHS = (2, 2, 3, 3, 3)
+
+
+def _layers(inputs: int, outputs: int, count: int = 1) -> nn.Sequential:
+    """So many convolutions, each normalized and rectified."""
+    made: list[nn.Module] = []
+    for index in range(count):
+        made += [
+            nn.Conv2d(inputs if index == 0 else outputs, outputs, 3, padding=1),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(inplace=True),
+        ]
+    return nn.Sequential(*made)
+
+
+def _mask(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 1),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(outputs, outputs, 1),
+        nn.BatchNorm2d(outputs),
+        nn.Sigmoid(),
+    )
+
+
+@register_architecture("segnet_mtan")
+class SegNetMtan(Architecture):
+    """SegNet with MTAN's attention, the network of NYUv2 and Cityscapes.
+
+    At each of the ten levels a task multiplies the shared features by a mask, made from what the level
+    reads and from what the task took before. The convolutions that carry a task's features from level to
+    level are the same for all tasks; so the tasks share more than features, and gradients are merged in
+    the parameters (``wrt=parameters``). As in the field's code, all but the heads counts as shared.
+
+    Args:
+        width: factor of all widths, to make a smaller net.
+    """
+
+    paper = "Liu, Johns and Davison, End-to-End Multi-Task Learning with Attention, CVPR 2019"
+    year = 2019
+    forks = False
+
+    def __init__(self, tasks: Any, *, width: float = 1.0, method: Any = "sum") -> None:
+        super().__init__(tasks)
+        widths = [max(1, round(size * width)) for size in _WIDTHS]
+        above, below = [3, *widths[:-1]], [widths[0], *widths[:-1]]  # of a level's input and output
+        further = [*widths[1:], widths[-1]]
+        self.enter = nn.ModuleList(map(_layers, above, widths))
+        self.encoder = nn.ModuleList(
+            _layers(size, size, depth - 1) for size, depth in zip(widths, _DEPTHS, strict=True)
+        )
+        self.leave = nn.ModuleList(map(_layers, widths, below))
+        self.decoder = nn.ModuleList(
+            _layers(size, size, depth - 1) for size, depth in zip(below, _DEPTHS, strict=True)
+        )
+        self.carry_down = nn.ModuleList(map(_layers, widths, further))
+        self.carry_up = nn.ModuleList(map(_layers, widths, below))
+        read = [widths[0], *(2 * size for size in widths[1:])]
+        self.encoder_masks = self.by_task(
+            {task: nn.ModuleList(map(_mask, read, widths)) for task in self.tasks}
+        )
+        joined = [size + out for size, out in zip(widths, below, strict=True)]
+        self.decoder_masks = self.by_task(
+            {task: nn.ModuleList(map(_mask, joined, below)) for task in self.tasks}
+        )
+        first = widths[0]
+        self.heads = self.by_task(
+            {
+                task: nn.Sequential(nn.Conv2d(first, first, 3, padding=1), nn.Conv2d(first, size, 1))
+                for task, size in self.outputs.items()
+            }
+        )
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.xavier_normal_(module.weight)
+                nn.init.zeros_(module.bias)
+        self.set_method(method)
+
+    def encode(self, inputs: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """What every level reads and what it makes, the encoder's five levels and the decoder's."""
+        levels, pooled, x = [], [], inputs
+        for enter, block in zip(self.enter, self.encoder, strict=True):
+            read = enter(x)
+            made = block(read)
+            levels.append((read, made))
+            x, places = functional.max_pool2d(made, 2, return_indices=True)
+            pooled.append((places, made.shape[-2:]))
+        for level in reversed(range(len(pooled))):
+            places, size = pooled[level]
+            read = functional.max_unpool2d(x, places, [2, 2], output_size=size)
+            x = self.decoder[level](self.leave[level](read))
+            levels.append((read, x))
+        return levels
+
+    def predict(self, task: str, shared: list[tuple[Tensor, Tensor]], inputs: Any) -> Any:
+        """The head's output on what the task takes from all levels."""
+        down: Any = self.of_task(self.encoder_masks, task)
+        up: Any = self.of_task(self.decoder_masks, task)
+        taken: Tensor | None = None
+        for level, (read, made) in enumerate(shared[: len(down)]):
+            mask = down[level](read if taken is None else torch.cat([read, taken], dim=1))
+            taken = functional.max_pool2d(self.carry_down[level](mask * made), 2)
+        for level, (read, made) in zip(reversed(range(len(up))), shared[len(down) :], strict=True):
+            taken = functional.interpolate(
+                taken, size=read.shape[-2:], mode="bilinear", align_corners=True
+            )
+            mask = up[level](torch.cat([read, self.carry_up[level](taken)], dim=1))
+            taken = mask * made
+        return self.head(task)(taken)
+
+
+@register_architecture("celeba_net")
+class CelebaNet(Architecture):
+    """The network of CelebA: seven convolutions, two linear layers, and a linear head per attribute.
+
+    Args:
+        width: factor of all widths, to make a smaller net.
+    """
+
+    paper = "Liu et al., FAMO: Fast Adaptive Multitask Optimization, NeurIPS 2023"
+    year = 2023
+
+    def __init__(self, tasks: Any, *, width: float = 1.0, method: Any = "sum") -> None:
+        super().__init__(tasks)
+        layers: list[nn.Module] = []
+        channels = 3
+        for item in (64, "pool", 128, 128, "pool", 256, 256, "pool", 512, 512):
+            if isinstance(item, str):
+                layers.append(nn.MaxPool2d(2))
+                continue
+            size = max(1, round(item * width))
+            layers += [nn.Conv2d(channels, size, 3, padding=1, bias=False), nn.BatchNorm2d(size)]
+            layers.append(nn.ReLU(inplace=True))
+            channels = size
+        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        for _ in range(2):
+            layers += [nn.Linear(channels, channels, bias=False), nn.BatchNorm1d(channels)]
+            layers.append(nn.ReLU(inplace=True))
+        self.backbone = nn.Sequential(*layers)
+        self.heads = self.by_task(
+            {task: nn.Linear(channels, size) for task, size in self.outputs.items()}
+        )
+        self.features = self.vector_features(channels)
+        self.set_method(method)
+
+    def encode(self, inputs: Tensor) -> Any:
+        """Features (B, 512) at full width."""
+        return self.backbone(inputs)
+
+    def predict(self, task: str, shared: Tensor, inputs: Any) -> Any:
+        """The head's output."""
+        return self.head(task)(shared)

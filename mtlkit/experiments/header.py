@@ -69,6 +69,10 @@ def write_header(config: CompareConfig, folder: Path, tasks: list[TaskRecord], t
         described["primary"] = config.primary
     if config.single_task_row is not None:
         described["single_task_row"] = dict(config.single_task_row)
+    if config.protocol == "field":
+        described["protocol"] = config.protocol
+    if config.published is not None:
+        described["published"] = config.published
     _check_settings(folder, before, plain_values(described))
     Comparison(
         title=config.title or f"{config.data}: {len(config.entries)} methods",

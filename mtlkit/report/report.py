@@ -32,6 +32,7 @@ from mtlkit.report.page import (
     StatusList,
     render_page,
 )
+from mtlkit.report.published import published_section
 from mtlkit.report.rankings import rank_section
 from mtlkit.report.results import Comparison
 from mtlkit.report.statistics import confidence_band
@@ -74,6 +75,7 @@ def render_report(comparison: Comparison, folder: Path | None = None) -> str:
     sections = [
         Section("results", "Results", result_blocks(comparison, table)),
         _differences(table),
+        published_section(comparison, table),
         front_section(comparison),
         rank_section(comparison),
         _costs(comparison, table),

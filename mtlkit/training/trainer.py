@@ -22,12 +22,13 @@ from mtlkit.training.accelerators import (
     make_accelerator,
 )
 from mtlkit.training.checkpoints import write_rng
-from mtlkit.training.evaluation import evaluate, score
+from mtlkit.training.evaluation import evaluate, mean_metrics, score
 from mtlkit.training.loaders import Batches, prepare_loader
 from mtlkit.training.optimizers import Schedulers, describe_groups
 from mtlkit.training.run_log import Monitor, Progress, RunLog
 from mtlkit.training.state import FitResult, Position, RunState, Saver
 from mtlkit.training.step import (
+    BestBy,
     LossModule,
     TrainStep,
     check_at_least,
@@ -58,6 +59,7 @@ class Trainer:
         mixed_precision: ``"no"``, ``"bf16"`` or ``"fp16"``.
         gradient_accumulation_steps: batches per optimizer step.
         max_grad_norm: largest norm of the gradient.
+        clip: whose gradient that limits: ``"all"`` parameters, or those ``"shared"`` by the tasks.
         on_nonfinite: what to do about a loss or gradient that is not finite. ``"raise"`` stops with
             the names of task and step; it notices in the next step that logs, and before anything is
             validated or saved. ``"skip"`` skips the step, for which every step waits for the device.
@@ -65,8 +67,9 @@ class Trainer:
         save_steps: steps between checkpoints; None saves with every validation or epoch.
         save_total_limit: how many of the last checkpoints stay, besides the best.
         best_by: which validation is best: ``"improvement"``, the tasks' mean relative gain over the
-            first validation in their main metrics; ``"loss"``, the sum of the tasks' losses; or
-            ``"task/metric"``.
+            first validation in their main metrics; ``"loss"``, the sum of the tasks' losses;
+            ``"task/metric"``; ``"mean/metric"`` over tasks; or ``{"task/metric": value}``, a single-task
+            row that the field's Delta m is relative to.
         early_stopping_patience: number of validations without improvement after which training stops.
         logging_steps: steps between lines of the log.
         monitor_steps: steps between samples of the method's statistics; 0 turns it off.
@@ -102,11 +105,12 @@ class Trainer:
         mixed_precision: Literal["no", "bf16", "fp16"] = "no",
         gradient_accumulation_steps: int = 1,
         max_grad_norm: float | None = None,
+        clip: Literal["all", "shared"] = "all",
         on_nonfinite: Literal["raise", "skip"] = "raise",
         eval_steps: int | None = None,
         save_steps: int | None = None,
         save_total_limit: int = 2,
-        best_by: str = "improvement",
+        best_by: BestBy = "improvement",
         early_stopping_patience: int | None = None,
         logging_steps: int = 50,
         monitor_steps: int = 10,
@@ -115,6 +119,7 @@ class Trainer:
         progress: bool | None = None,
     ) -> None:
         check_choice("on_nonfinite", on_nonfinite, ("raise", "skip"))
+        check_choice("clip", clip, ("all", "shared"))
         check_choice("mixed_precision", mixed_precision, ("no", "bf16", "fp16"))
         numbers = {
             "gradient_accumulation_steps": gradient_accumulation_steps,
@@ -165,6 +170,7 @@ class Trainer:
             on_nonfinite=on_nonfinite,
             max_grad_norm=max_grad_norm,
             stop=self._stop,
+            clip=clip,
         )
         self._readings, self._counts = self._step.readings, self._step.counts
 
@@ -254,6 +260,16 @@ class Trainer:
         # DDP's forward must be called equally often by all processes; FSDP's cannot be bypassed
         network = self._prepared if is_sharded(self.accelerator) else self._module
         return evaluate(network, self.tasks, batches, self.accelerator)
+
+    def evaluate_last(self, loader: Any, epochs: int) -> dict[str, dict[str, float]]:
+        """Return the mean of the metrics after each of the last epochs whose checkpoints are kept.
+
+        Papers on NYUv2 and Cityscapes report this mean on the test set. The model then has the weights
+        of the last epoch.
+        """
+        batches = prepare_loader(loader, self.tasks, self.accelerator, self.seed)
+        found = [self.evaluate(batches) for _ in self._saver.load_last(epochs)]
+        return mean_metrics(found)
 
     def load_best(self) -> bool:
         """Give the model the weights of the best checkpoint; False where there is none."""

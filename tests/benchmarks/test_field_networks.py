@@ -76,3 +76,35 @@ def test_the_order_of_atoms_and_the_place_of_the_molecule_do_not_matter():
 
 def test_the_network_of_qm9_obeys_the_laws_of_architectures():
     check_architecture("message_passing(width=8, hidden=4)", inputs=molecules(5, 4, 3, 2))
+
+
+def test_segnet_with_attention_has_the_size_of_the_fields_and_predicts_maps():
+    tasks = {"segmentation": 13, "depth": 1, "normals": 3}
+    net = mtlkit.create_architecture("segnet_mtan", tasks)
+    # counted in the field's code: layers of SegNetMtan for three tasks
+    assert sum(parameter.numel() for parameter in net.parameters()) == 44_222_045
+    small = mtlkit.create_architecture(
+        "segnet_mtan(width=0.0625)", tasks, method="pcgrad(wrt=parameters)"
+    )
+    found = small(torch.randn(2, 3, 40, 72))
+    assert {name: tuple(p.shape[1:]) for name, p in found.items()} == {
+        name: (size, 40, 72) for name, size in tasks.items()
+    }
+    small.method.total({name: p.square().mean() for name, p in found.items()}).backward()
+    assert all(parameter.grad is not None for parameter in small.parameters())
+    own = {id(p) for task in tasks for p in small.head(task).parameters()}
+    assert {id(p) for p in small.shared_parameters()} == {id(p) for p in small.parameters()} - own
+
+
+def test_a_method_that_forks_features_is_refused_where_tasks_share_more():
+    with pytest.raises(mtlkit.SpecError, match="wrt=parameters"):
+        mtlkit.create_architecture("segnet_mtan(width=0.0625)", ["a", "b"], method="pcgrad")
+
+
+def test_the_network_of_celeba_has_seven_convolutions_and_two_linear_layers():
+    net = mtlkit.create_architecture("celeba_net", 40)
+    kinds = [type(layer).__name__ for layer in net.backbone]
+    assert (kinds.count("Conv2d"), kinds.count("Linear"), kinds.count("BatchNorm2d")) == (7, 2, 7)
+    sizes = [layer.out_channels for layer in net.backbone if hasattr(layer, "out_channels")]
+    assert sizes == [64, 128, 128, 256, 256, 512, 512]
+    check_architecture("celeba_net(width=0.05)", inputs=torch.randn(6, 3, 16, 16))

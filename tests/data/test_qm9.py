@@ -45,23 +45,26 @@ def water(index, generator):
     )
 
 
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """A package of this name with 40 molecules, methane first, and a folder for the cache."""
-    if "qm9pack" in sys.modules:
-        monkeypatch.delitem(sys.modules, "qm9pack")
+def write_package(folder):
+    """Write a package of this name with 40 molecules, methane first."""
     random = np.random.default_rng(0)
     lines = [METHANE, *(water(index, random) for index in range(2, 41))]
-    data = tmp_path / "site/qm9pack/data"
+    data = folder / "qm9pack/data"
     data.mkdir(parents=True)
     (data.parent / "__init__.py").write_text("raise ImportError('is read, not imported')")
     for part, start in enumerate((0, 15, 30), start=1):
         text = "\n".join([HEADER, *lines[start : start + 15][: 40 - start]]) + "\n"
         (data / f"qm9_part{part}.csv").write_text(text)
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """That package where Python finds it, and a folder for the cache."""
+    write_package(tmp_path / "site")
+    monkeypatch.delitem(sys.modules, "qm9pack", raising=False)
     monkeypatch.syspath_prepend(tmp_path / "site")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("MTLKIT_DATA", raising=False)
-    return data
 
 
 SMALL = "qm9(train=20, val=8, test=6)"

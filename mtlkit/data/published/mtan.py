@@ -32,7 +32,7 @@ class MtanDataSet(DataSet):
     Args:
         data_dir: see :class:`DataSet`.
         seed: decides the validation images and the augmentations.
-        val_share: share of the training images kept for validation.
+        val_share: share of the training images kept for validation; 0 keeps none, as the field does.
         augment: scale, crop and flip the training images.
         size: (height, width) to resize to; None keeps the files' size.
         train: at most this many training images.
@@ -54,7 +54,8 @@ class MtanDataSet(DataSet):
         train: int | None = None,
     ) -> None:
         super().__init__(data_dir, seed)
-        self.check_share(val_share)
+        if val_share != 0:
+            self.check_share(val_share)
         self.check_counts(train=train)
         if size is not None and (len(size) != 2 or not all(isinstance(s, int) and s > 0 for s in size)):
             raise SpecError(f"option size of {self.name} must be (height, width), not {size!r}")
@@ -94,7 +95,9 @@ class MtanDataSet(DataSet):
         source = self._open()
         if split == "test":
             return self._scenes("val", np.arange(source.count("val")), False)
-        train, val = self.draw_validation(source.count("train"), self._val_share)
+        train, val = np.arange(source.count("train")), np.arange(0)
+        if self._val_share:
+            train, val = self.draw_validation(len(train), self._val_share)
         if split == "val":
             return self._scenes("train", val, False)
         if self._train is not None:
