@@ -264,6 +264,8 @@ class CompareConfig(MethodsConfig):
             given |= given["field"]
         if isinstance(given.get("published"), str):
             given["published"] = read_published(given["published"], source)
+            if given.get("protocol") == "field":  # the settings are kept without the file
+                given["field"] = {**given["field"], "published": given["published"]}
         if budget == "small":
             if small is None:
                 raise ConfigError(f"{source} has no key 'small' that says what a small budget changes")
