@@ -164,8 +164,8 @@ def _from_package(data_dir: str | os.PathLike[str] | None) -> tuple[Tensor, Floa
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         pass  # there is none, or it is damaged
     molecules, values = _parse(folder)
-    with replacing(cache) as temporary, open(temporary, "wb") as file:
-        np.savez(file, molecules=molecules, values=values)
+    with replacing(cache) as temporary, open(temporary, "wb") as new:
+        np.savez(new, molecules=molecules, values=values)
     return torch.from_numpy(molecules), values
 
 
