@@ -2,8 +2,8 @@
 
     python -m benchmarks.field.costs
 
-A step is one forward and backward pass of the plain sum with noise of the real shape. Its floating-point operations
-are counted exactly by torch. The estimate divides them by a rate that a GPU sustains in float32.
+A step is one forward and backward pass of the plain sum with noise of the real shape. Its floating-point
+operations are counted exactly by torch. The estimate divides them by a rate that a GPU sustains in float32.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import mtlkit
 from mtlkit.config.plugins import load_plugin
 
 GPU_RATE = 5e12
-"""Operations per second that a GPU is assumed to sustain: a quarter of the float32 peak of an NVIDIA A100."""
+"""Operations per second that a GPU is assumed to sustain: a quarter of the float32 peak of an A100."""
 DENSE = {"segmentation": 13, "depth": 1, "normals": 3}
 # network, tasks, batch, shape of a sample, training samples, epochs
 SETUPS = {
@@ -45,8 +45,8 @@ def main() -> None:
         operations, steps = counter.get_total_flops(), epochs * (samples // batch)
         hours = steps * operations / GPU_RATE / 3600
         print(
-            f"{name}: {steps:,} steps; {operations / 1e9:,.0f} GFLOP and {seconds:.2f} s of one thread each "
-            f"({operations / seconds / 1e9:.0f} GFLOP/s); about {hours:.1f} h on a GPU, an estimate"
+            f"{name}: {steps:,} steps; {operations / 1e9:,.0f} GFLOP and {seconds:.2f} s of one thread "
+            f"each ({operations / seconds / 1e9:.0f} GFLOP/s); about {hours:.1f} h on a GPU, an estimate"
         )
 
 
