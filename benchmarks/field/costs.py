@@ -3,7 +3,7 @@
     python -m benchmarks.field.costs
 
 A step is one forward and backward pass of the plain sum with noise of the real shape. Its floating-point
-operations are counted exactly by torch. The estimate divides them by a rate that a GPU sustains in float32.
+operations are counted by torch. The estimate divides them by a rate that a GPU sustains in float32.
 """
 
 from __future__ import annotations
