@@ -51,6 +51,8 @@ def compare(
     if budget == "small" and isinstance(settings.get("small"), dict):
         # flags override both the file and what it says for a small budget
         settings["small"] = {k: v for k, v in settings["small"].items() if k not in flags}
+    if isinstance(settings.get("field"), dict):
+        settings["field"] = {k: v for k, v in settings["field"].items() if k not in flags}
     chosen = CompareConfig.make({**settings, **flags}, source, budget)
     name = f"compare-{chosen.data}" if config is None else config.stem
     folder = default_folder(name) if output is None else output

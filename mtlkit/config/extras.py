@@ -26,6 +26,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "export": ("onnx", "onnxscript"),
     "geotorch": ("geotorch",),
     "huggingface": ("transformers", "peft"),
+    "graphs": ("torch_geometric",),
+    "qm9": ("qm9pack",),
 }
 """Modules that each extra of pyproject.toml brings."""
 

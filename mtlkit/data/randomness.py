@@ -67,7 +67,7 @@ def split_indices(
         scaled = [share * count / len(rest) for share in shares[:-1]]
         return [*(rest[part] for part in split_indices(len(rest), scaled, random)), test]
     order = random.permutation(count)
-    sizes = [max(1, round(share * count)) for share in shares]
+    sizes = [max(1, round(share * count)) if share else 0 for share in shares]
     if sum(sizes) >= count:
         raise SpecError(f"{count} samples are too few to hold out {sum(sizes)} of them")
     bounds = np.cumsum([count - sum(sizes), *sizes])[:-1]

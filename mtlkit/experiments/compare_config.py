@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from mtlkit.experiments.tuning.winners import Winners
 
 COMPARISON = "Comparison"
+PUBLISHED = ("method", "spec", "delta_m", "spread", "source")
+"""What is kept of a published row."""
 CONFIG = "compare.yaml"
 """File in the folder of a comparison with its settings."""
 
@@ -175,7 +177,8 @@ class CompareConfig(MethodsConfig):
     primary: str | None = setting(
         None,
         "The endpoint that decides, set before the runs: `mean` (default), `median` or `minimum` over "
-        "tasks of the log-ratio to single-task networks, or a task; `/` and a metric may follow.",
+        "tasks of the log-ratio to single-task networks, or a task; `/` and a metric may follow; or "
+        "`delta_m`, the field's.",
         panel=COMPARISON,
     )
     single_task_row: dict[str, float] | None = setting(
@@ -221,6 +224,22 @@ class CompareConfig(MethodsConfig):
     )
     timing: int = setting(20, "Timed steps per method; 0 for none.", panel=COMPARISON, ge=0)
     keep_weights: bool = setting(False, "Keep the best weights of every run.", panel=COMPARISON)
+    protocol: Literal["honest", "field"] = setting(
+        "honest",
+        "How results are taken: `honest`, as the other keys say, or `field`, as published comparisons "
+        "do, with the keys under `field`.",
+        panel=COMPARISON,
+    )
+    field: dict[str, Any] | None = setting(
+        None, "Keys that `protocol: field` changes.", panel=COMPARISON
+    )
+    published: str | dict[str, Any] | None = setting(
+        None,
+        "Rows to show beside ours: `FILE:NAME`, a data set of a YAML file such as "
+        "`benchmarks/field/published.yaml:nyuv2`.",
+        panel=COMPARISON,
+        cli=str,
+    )
     small: dict[str, Any] | None = setting(None, "Keys that `--budget small` changes.", panel=COMPARISON)
 
     @classmethod
@@ -244,6 +263,15 @@ class CompareConfig(MethodsConfig):
         if small is not None and not isinstance(small, Mapping):
             raise ConfigError(f"{source}: 'small' must hold keys and values, not {small!r}")
         cls.check_keys(small or {}, f"{source}, small")
+        if given.get("protocol") == "field":
+            if not isinstance(given.get("field"), Mapping):
+                raise ConfigError(f"{source} has no key 'field' that says what protocol: field changes")
+            cls.check_keys(given["field"], f"{source}, field")
+            given |= given["field"]
+        if isinstance(given.get("published"), str):
+            given["published"] = read_published(given["published"], source)
+            if given.get("protocol") == "field":  # the settings are kept without the file
+                given["field"] = {**given["field"], "published": given["published"]}
         if budget == "small":
             if small is None:
                 raise ConfigError(f"{source} has no key 'small' that says what a small budget changes")
@@ -288,6 +316,19 @@ class CompareConfig(MethodsConfig):
         if capacity is not None and label not in labels:
             entries.insert(1, Entry(label, "sum", capacity))
         return entries
+
+
+def read_published(place: str, source: str) -> dict[str, Any]:
+    """Return the rows of ``FILE:NAME``, with the sources that they name written out."""
+    file, _, name = place.rpartition(":")
+    content = read_yaml(file) if file else {}
+    found = content.get("data_sets", {}).get(name)
+    if found is None:
+        known = ", ".join(content.get("data_sets", {})) or "none"
+        raise ConfigError(f"{source}: published is FILE:NAME, not {place!r}; the file has {known}")
+    sources = content.get("sources", {})
+    rows = [{**row, "source": sources.get(row["source"], row["source"])} for row in found["rows"]]
+    return {"rows": [{key: row[key] for key in PUBLISHED if key in row} for row in rows]}
 
 
 def _with_winners(winners: Winners, given: Mapping[str, Any], source: str) -> dict[str, Any]:

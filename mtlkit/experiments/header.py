@@ -52,9 +52,11 @@ def write_header(config: CompareConfig, folder: Path, tasks: list[TaskRecord], t
         "threads": threads,
         "order": labels + earlier,
     }
-    for key in ("improvement_over", "primary", "single_task_row"):
+    for key in ("improvement_over", "primary", "single_task_row", "published"):
         if getattr(config, key) is not None:
             described[key] = getattr(config, key)
+    if config.protocol == "field":
+        described["protocol"] = config.protocol
     _check_settings(folder, before, plain_values(described))
     Comparison(
         title=config.title or f"{config.data}: {len(config.entries)} methods",

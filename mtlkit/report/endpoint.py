@@ -3,7 +3,8 @@
 By default it is the mean over tasks of the log-ratio to the single-task network of the same seed, or,
 without single-task networks, to the reference. ``primary`` in the settings of a comparison declares
 another one before the runs: ``mean``, ``median`` or ``minimum`` over tasks, or a task's name; behind a
-slash the metric, such as ``mean/auc`` or ``depth/rmse``.
+slash the metric, such as ``mean/auc`` or ``depth/rmse``. ``delta_m`` takes the field's Delta m, with the
+sign changed so that higher is better.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ OVER_TASKS: dict[str, Callable[[list[float]], Any]] = {
     "median": np.median,
     "minimum": np.min,
 }
+
+DELTA_M = "delta_m"
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,14 @@ class Endpoint:
         """
         statistic, _, metric = (text or "mean").partition("/")
         names = [task.name for task in tasks]
-        if statistic in OVER_TASKS:
+        if text == DELTA_M:
+            chosen = list(tasks)
+        elif statistic in OVER_TASKS:
             chosen = [task for task in tasks if over is None or task.name in over]
         else:
             chosen = [task for task in tasks if task.name == statistic]
             if not chosen:
-                raise unknown_name("primary endpoint", statistic, [*OVER_TASKS, *names])
+                raise unknown_name("primary endpoint", statistic, [*OVER_TASKS, DELTA_M, *names])
         for task in chosen:
             if metric and metric not in task.metrics:
                 known = ", ".join(task.metrics) or "none"
@@ -92,6 +97,11 @@ class Endpoint:
     def title(self) -> str:
         """The setting that declares it."""
         return f"{self.statistic}/{self.metric}" if self.metric else self.statistic
+
+    @property
+    def heading(self) -> str:
+        """The heading of its column."""
+        return "−Δm" if self.statistic == DELTA_M else f"log-ratio, {self.title}"
 
     def gain(self, metrics: Metrics, baseline: Metrics) -> float:
         """Give the gain of one run over another, in hundredths of a log-ratio; higher is better.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from mtlkit.errors import SpecError
-from mtlkit.report.endpoint import Endpoint, base_label, gains_over, has_values
+from mtlkit.report.endpoint import DELTA_M, Endpoint, base_label, gains_over, has_values
 from mtlkit.report.results import FRONT, Comparison, Run
 from mtlkit.report.statistics import delta_m, task_improvement, task_statistics
 
@@ -134,12 +134,19 @@ def _primary_column(comparison: Comparison, values: Values) -> list[Column]:
     if base is None:
         return []
     endpoint = Endpoint.of(comparison)
+    column = Column(PRIMARY, "primary endpoint", endpoint.heading, True, "gain")
+    if endpoint.statistic == DELTA_M:
+        if not _delta_m_column(comparison, values):
+            return []
+        for row in values.values():
+            row[PRIMARY] = {seed: -value for seed, value in row.get(DELTA_M, {}).items()}
+        return [column]
     for run in _finished(comparison):
         other = comparison.find(base, run.seed)
         if other is not None and other.status == "done":
             gain = endpoint.gain(run.metrics, other.metrics)
             values[run.label].setdefault(PRIMARY, {})[run.seed] = gain
-    return [Column(PRIMARY, "primary endpoint", f"log-ratio, {endpoint.title}", True, "gain")]
+    return [column]
 
 
 def _delta_m_column(comparison: Comparison, values: Values) -> list[Column]:
@@ -159,8 +166,8 @@ def _delta_m_column(comparison: Comparison, values: Values) -> list[Column]:
     for run in _finished(comparison):
         base = None if fixed else comparison.find(str(comparison.baseline), run.seed)
         baseline = {**fixed} if fixed else {} if base is None else _flat(base)
-        values[run.label].setdefault("delta_m", {})[run.seed] = delta_m(_flat(run), baseline, directions)
-    return [Column("delta_m", "field", "Δm", False, "gain")]
+        values[run.label].setdefault(DELTA_M, {})[run.seed] = delta_m(_flat(run), baseline, directions)
+    return [Column(DELTA_M, "field", "Δm", False, "gain")]
 
 
 def _flat(run: Run) -> dict[str, float]:

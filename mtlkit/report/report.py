@@ -31,6 +31,7 @@ from mtlkit.report.page import (
     StatusList,
     render_page,
 )
+from mtlkit.report.published import published_section
 from mtlkit.report.results import Comparison
 from mtlkit.report.statistics import confidence_band
 from mtlkit.report.tables import Cell as TableCell
@@ -72,6 +73,7 @@ def render_report(comparison: Comparison, folder: Path | None = None) -> str:
     sections = [
         Section("results", "Results", result_blocks(comparison, table)),
         _differences(table),
+        published_section(comparison, table),
         front_section(comparison),
         rank_section(comparison),
         cost_section(comparison, table),
@@ -201,7 +203,7 @@ def difference_charts(table: Table, *, tasks: bool = False) -> Charts:
         summary = column.kind in ("gain", "summary")
         if summary == tasks:
             continue
-        unit = "points of log-ratio" if column.kind == "gain" else column.title
+        unit = f"points of {column.title}" if column.kind == "gain" else column.title
         label = f"better by, {unit}" if summary else f"{column.title}: better by"
         title = f"Mean over tasks, against {table.reference}" if summary else column.group
         charts.append(row_chart(rows, title, label, marker=0.0))

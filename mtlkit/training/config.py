@@ -140,8 +140,9 @@ class TrainingSettings(Settings):
     schedule: Spec = setting(
         "constant",
         "Of the learning rate: `constant`, `cosine` or `linear` down to zero, `cosine(period=200)`, "
-        "`step(every=100, factor=0.5)` in steps or `step(epochs=100, factor=0.5)`; with `on=network` "
-        "the method's own rate does not change.",
+        "`step(every=100, factor=0.5)` in steps or `step(epochs=100, factor=0.5)`, "
+        "`plateau(factor=0.7, patience=5)` of the validation's score; with `on=network` the method's "
+        "own rate does not change.",
         panel=LENGTH,
         per_method=True,
     )
@@ -155,6 +156,12 @@ class TrainingSettings(Settings):
     gradient_accumulation_steps: int = setting(1, "Batches per optimizer step.", panel=LENGTH, ge=1)
     max_grad_norm: float | None = setting(
         None, "Largest norm of the gradient.", panel=LENGTH, per_method=True, gt=0
+    )
+    clip: Literal["all", "shared"] = setting(
+        "all",
+        "Whose gradient `max_grad_norm` limits: of all parameters, or of those that the tasks share.",
+        panel=LENGTH,
+        per_method=True,
     )
     on_nonfinite: Literal["raise", "skip"] = setting(
         "raise", "Stop at a step that is not finite, or skip it.", panel=LENGTH
@@ -186,6 +193,20 @@ class TrainingSettings(Settings):
     )
     save_steps: int | None = setting(
         None, "Steps between checkpoints; without it, with every validation.", panel=LOG, ge=1
+    )
+    best_by: str | dict[str, float] = setting(
+        "improvement",
+        "Which validation is best: by `improvement`, `loss`, `task/metric`, `mean/metric` over tasks, "
+        "or Delta m to a single-task row `{task/metric: value}`.",
+        panel=LOG,
+        cli=str,
+    )
+    test_last: int | None = setting(
+        None,
+        "Report the mean of the test metrics after each of the last so many epochs, as papers on NYUv2 "
+        "do; without it, the best checkpoint is tested once.",
+        panel=LOG,
+        ge=1,
     )
     early_stopping_patience: int | None = setting(
         None, "Validations without progress that end the run.", panel=LOG, ge=1
@@ -268,9 +289,6 @@ class TrainConfig(TrainingSettings):
         "sum", "How the tasks' gradients are merged; see `mtlkit methods`.", panel=DATA
     )
     save_total_limit: int = setting(2, "How many checkpoints stay, besides the best.", panel=LOG, ge=1)
-    best_by: str = setting(
-        "improvement", "Which validation is best: `improvement`, `loss` or `task/metric`.", panel=LOG
-    )
     test: bool = setting(True, "Report on the test set at the end, with the best checkpoint.", panel=LOG)
     seed: int = setting(0, "Of weights, order and augmentation.", ge=0, lt=2**32)
     output: str | None = setting(

@@ -15,7 +15,7 @@ from torch import nn
 from mtlkit.tasks import Task
 from mtlkit.training.checkpoints import read_rng, write_rng
 from mtlkit.training.loaders import Batches
-from mtlkit.training.step import prediction_of
+from mtlkit.training.step import BestBy, prediction_of
 
 Metrics = dict[str, dict[str, float]]
 _LARGEST = 14.0
@@ -68,7 +68,7 @@ def _metrics(task: Task, metrics: Mapping[str, Any], sums: Sequence[float]) -> d
     return {"loss": math.inf if math.isnan(total) else total / count, **values}
 
 
-def score(metrics: Metrics, tasks: Sequence[Task], by: str, first: dict[str, float]) -> float:
+def score(metrics: Metrics, tasks: Sequence[Task], by: BestBy, first: dict[str, float]) -> float:
     """One number for a validation, the higher the better.
 
     Args:
@@ -76,7 +76,8 @@ def score(metrics: Metrics, tasks: Sequence[Task], by: str, first: dict[str, flo
         tasks: the tasks.
         by: ``"improvement"`` (the mean over tasks of the log-ratio of their metrics to the first
             validation's, whatever the scales), ``"loss"`` (the sum of the tasks' losses, the lower the
-            better) or ``"task/metric"``.
+            better), ``"task/metric"``, ``"mean/metric"`` over tasks, or a row of single-task values by
+            ``task/metric``, to which it is minus the field's Delta m.
         first: metrics of the first validation by ``task/metric``; filled in here.
     """
     if any(math.isinf(metrics[task.name]["loss"]) for task in tasks):
@@ -85,6 +86,10 @@ def score(metrics: Metrics, tasks: Sequence[Task], by: str, first: dict[str, flo
         losses = [metrics[task.name]["loss"] for task in tasks]
         total = sum(loss for loss in losses if not math.isnan(loss))
         return -total
+    if isinstance(by, Mapping):
+        return _relative_gain(metrics, tasks, by)
+    if by.startswith("mean/") and all(task.name != "mean" for task in tasks):
+        return sum(score(metrics, tasks, f"{t.name}/{by[5:]}", first) for t in tasks) / len(tasks)
     if by != "improvement":
         name, metric = by.rsplit("/", 1)
         better = next(task for task in tasks if task.name == name).higher_is_better.get(metric, False)
@@ -111,7 +116,7 @@ def percent_behind(
     Args:
         metrics: of a validation.
         tasks: the tasks.
-        single_task_metrics: metrics of the single-task models, by task; a mean is taken over those given.
+        single_task_metrics: metrics of single-task models by task; a mean is taken over those given.
     """
     behind = {}
     for task in tasks:
@@ -123,6 +128,26 @@ def percent_behind(
                 losses.append(100 * worse / abs(alone))
         behind[task.name] = sum(losses) / len(losses) if losses else 0.0
     return behind
+
+
+def _relative_gain(metrics: Metrics, tasks: Sequence[Task], row: Mapping[str, float]) -> float:
+    """Return the mean gain over a row in percent: minus the field's Delta m."""
+    higher = {f"{task.name}/{name}": up for task in tasks for name, up in task.higher_is_better.items()}
+    gains = []
+    for key, single in row.items():
+        name, metric = key.rsplit("/", 1)
+        gain = 100 * (metrics[name][metric] - single) / abs(single)
+        gains.append(gain if higher.get(key, False) else -gain)
+    mean = sum(gains) / len(gains)
+    return mean if math.isfinite(mean) else -math.inf
+
+
+def mean_metrics(rows: Sequence[Metrics]) -> Metrics:
+    """Return the mean of every metric over several evaluations."""
+    return {
+        task: {name: sum(row[task][name] for row in rows) / len(rows) for name in values}
+        for task, values in rows[0].items()
+    }
 
 
 def _log_ratio(now: float, first: dict[str, float], key: str) -> float:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 from mtlkit.architectures.create import create_architecture
@@ -198,7 +198,10 @@ def run(
             write_record(config.folder, record, trained=facts)
         trainer.load_best()
         if config.test and loaders["test"] is not None:
-            test = trainer.evaluate(loaders["test"])
+            if config.test_last is None:
+                test = trainer.evaluate(loaders["test"])
+            else:
+                test = trainer.evaluate_last(loaders["test"], config.test_last)
             if trainer.accelerator.is_main_process:
                 write_text(config.folder / "test.json", json.dumps(test, indent=2))
     finally:
@@ -274,20 +277,25 @@ def build_trainer(
     if loaders["train"] is None:
         raise ConfigError(f"data set {config.data!r} has no samples to train on")
     length = plan_length(config, whole, len(loaders["train"]))
+    scheduler = _schedule(config, optimizer, length, len(loaders["train"]), change is not None)
+    if isinstance(scheduler, ReduceLROnPlateau) and loaders["val"] is None:
+        raise ConfigError(f"schedule {config.schedule!r} needs validation samples; the data has none")
     trainer = Trainer(
         model,
         tasks,
         optimizer,
-        scheduler=_schedule(config, optimizer, length, len(loaders["train"]), change is not None),
+        scheduler=scheduler,
         output=config.folder,
         mixed_precision=config.mixed_precision,
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         max_grad_norm=config.max_grad_norm,
         forward_per_task=config.forward_per_task,
+        clip=config.clip,
         on_nonfinite=config.on_nonfinite,
         eval_steps=length.eval_steps,
         save_steps=config.save_steps,
-        save_total_limit=config.save_total_limit,
+        # one more than are tested, for the checkpoint of an interrupted epoch
+        save_total_limit=max(config.save_total_limit, (config.test_last or 0) + 1),
         best_by=config.best_by,
         early_stopping_patience=length.patience,
         single_task_metrics={
@@ -345,7 +353,7 @@ def make_optimizer(config: TrainConfig, model: torch.nn.Module) -> Optimizer:
 
 def _schedule(
     config: TrainConfig, optimizer: Optimizer, length: Length, batches: int, lenient: bool
-) -> LambdaLR | None:
+) -> LRScheduler | None:
     epoch_steps = math.ceil(batches / config.gradient_accumulation_steps)
     steps = length.last_step(epoch_steps)
     decay = 1.0

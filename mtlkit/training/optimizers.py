@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, MultiplicativeLR, ReduceLROnPlateau
 
 from mtlkit.config.launching import warn_first
 from mtlkit.config.spec import parse_spec
@@ -38,6 +38,7 @@ _SCHEDULES = {
     "constant": (),
     "cosine": ("period", "on"),
     "linear": ("on",),
+    "plateau": ("factor", "patience", "min_lr"),
     "step": ("every", "epochs", "factor", "on"),
 }
 
@@ -272,17 +273,26 @@ class CombinedOptimizer(Optimizer):
 
 def make_schedule(
     spec: str, optimizer: Optimizer, steps: int, epoch_steps: int, rotation_decay: float = 1.0
-) -> LambdaLR | None:
+) -> LRScheduler | None:
     """Return the scheduler of a config string, for every step; None if no rate ever changes.
 
     ``cosine`` and ``linear`` go down to zero at the end; ``cosine(period=200)`` goes down and up again
     within 400 steps. ``step(every=100, factor=0.5)`` halves the rate every 100 steps, with
-    ``epochs=100`` instead every 100 epochs. With ``on=network`` the method's own rate is unchanged.
+    ``epochs=100`` instead every 100 epochs. ``plateau(factor=0.7, patience=5, min_lr=1e-5)`` multiplies
+    the rates by the factor after more than five validations without a better score. With ``on=network``
+    the method's own rate is unchanged.
 
     ``rotation_decay`` is a factor of the method's own rate at every step, besides the schedule. It is
     part of this scheduler because PyTorch's ``LambdaLR`` overwrites what others did to a rate.
     """
     name, options = _read_spec("schedule", spec, _SCHEDULES.get)
+    if name == "plateau":
+        if rotation_decay != 1:
+            raise ConfigError("schedule plateau goes without rotation_decay: it changes all rates alike")
+        try:
+            return ReduceLROnPlateau(optimizer, mode="max", threshold=0.0, **options)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"schedule {spec!r}: {error}") from None
     reach = options.pop("on", "all")
     if reach not in ("all", "network"):
         raise unknown_name("value of on", str(reach), ("all", "network"))

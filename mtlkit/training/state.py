@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -191,6 +191,17 @@ class Saver:
             return False
         self._write_weights(load_checkpoint(self.best))
         return True
+
+    def load_last(self, epochs: int) -> Iterator[int]:
+        """Give the model the weights after each of the last epochs in turn, and yield their steps."""
+        paths = [] if self.checkpoints is None else self.checkpoints.paths()
+        states = [(path, load_checkpoint(path)["position"]) for path in paths]
+        ends = [(path, position["step"]) for path, position in states if position["batch"] == 0]
+        if not ends:
+            raise UsageError("no checkpoint of a complete epoch is kept; train for an epoch at least")
+        for path, step in ends[-epochs:]:
+            self._write_weights(load_checkpoint(path))
+            yield step
 
     def resume(
         self, resume: str | os.PathLike[str] | None, step: int

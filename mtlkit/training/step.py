@@ -26,6 +26,8 @@ from mtlkit.training.loaders import Batch
 from mtlkit.training.own_samples import OwnSamples, PerTask, Rows, count, select
 from mtlkit.training.readings import BatchReading, Readings, RunningStatistics, gradients_of
 
+BestBy = str | Mapping[str, float]
+"""What says which validation is best; see :class:`~mtlkit.Trainer`."""
 Outcome = Literal["accumulated", "unlabeled", "updated", "skipped", "overflowed"]
 
 _nothing = contextlib.nullcontext()
@@ -46,6 +48,7 @@ class TrainStep:
         on_nonfinite: see :class:`mtlkit.Trainer`, as for the rest.
         max_grad_norm: largest norm of the gradient; None for any.
         forward_per_task: whether each task has a forward pass of its own.
+        clip: whose gradient ``max_grad_norm`` limits, ``"all"`` or ``"shared"``.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class TrainStep:
         on_nonfinite: Literal["raise", "skip"],
         max_grad_norm: float | None,
         forward_per_task: PerTask,
+        clip: Literal["all", "shared"] = "all",
     ) -> None:
         check_choice("on_nonfinite", on_nonfinite, ("raise", "skip"))
         check_choice("forward_per_task", forward_per_task, ("auto", "always", "never"))
@@ -79,6 +83,7 @@ class TrainStep:
         self._inner = optimizer.optimizer if self._direct else optimizer
         self._accumulates = self.batches_per_step > 1 or not self._direct
         self._parameters = list(prepared.parameters())
+        self._clipped = self._parameters if clip == "all" else shared_parameters(module.model)
         self._module = module
         self._second_pass = any(part.second_pass for part in module.method.parts)
         self._merges_shards = module.gives_losses = self._needs_passes_by_task()
@@ -166,7 +171,7 @@ class TrainStep:
                 if parameter.grad is not None:
                     parameter.grad.mul_(self.batches_per_step / batches)
         if self.max_grad_norm is not None:
-            self.accelerator.clip_grad_norm_(self._parameters, self.max_grad_norm)
+            self.accelerator.clip_grad_norm_(self._clipped, self.max_grad_norm)
         self._inner.step()
         skipped = not self._direct and self.accelerator.optimizer_step_was_skipped
         return "overflowed" if skipped else "updated"
@@ -342,6 +347,17 @@ class LossModule(nn.Module):
             )
 
 
+def shared_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of a model that all tasks share."""
+    network: Any = getattr(model, "architecture", model)
+    if not hasattr(network, "shared_parameters"):
+        raise SpecError(
+            "clip='shared' needs a model with shared_parameters(), such as an Architecture; "
+            f"{type(model).__name__} has none: set clip='all'"
+        )
+    return list(network.shared_parameters())
+
+
 def _find_method(model: nn.Module, names: Sequence[str]) -> Method | None:
     """Return the method of a model, which must be ``model.method`` and know these tasks."""
     method = getattr(model, "method", None)
@@ -431,12 +447,22 @@ def check_optimizer(optimizer: Optimizer, model: nn.Module) -> None:
         )
 
 
-def check_best_by(best_by: str, tasks: Sequence[Task]) -> str:
-    """Return ``improvement``, ``loss``, or ``task/metric`` where the task has that metric."""
-    known = ["improvement", "loss"]
-    for task in tasks:
-        known += [f"{task.name}/{metric}" for metric in (*task.higher_is_better, "loss")]
-    check_choice("best_by", best_by, known)
+def _method_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
+    method = getattr(model, "method", None)
+    return method.parameters() if isinstance(method, nn.Module) else iter(())
+
+
+def check_best_by(best_by: BestBy, tasks: Sequence[Task]) -> BestBy:
+    """Return ``best_by`` if the tasks have the metrics that it names; of a row those of these tasks."""
+    known = [f"{task.name}/{metric}" for task in tasks for metric in (*task.higher_is_better, "loss")]
+    if isinstance(best_by, Mapping):
+        row = {key: value for key, value in best_by.items() if key in known and value}
+        if not row:
+            raise SpecError(f"best_by names no metric of the tasks; their metrics: {', '.join(known)}")
+        return row
+    common = set.intersection(*(set(task.higher_is_better) for task in tasks))
+    over_tasks = [f"mean/{metric}" for metric in sorted(common)]
+    check_choice("best_by", best_by, ["improvement", "loss", *over_tasks, *known])
     return best_by
 
 

@@ -22,13 +22,14 @@ from mtlkit.training.accelerators import (
     make_accelerator,
 )
 from mtlkit.training.checkpoints import write_rng
-from mtlkit.training.evaluation import evaluate, percent_behind, score
+from mtlkit.training.evaluation import evaluate, mean_metrics, percent_behind, score
 from mtlkit.training.loaders import Batches, prepare_loader
 from mtlkit.training.optimizers import Schedulers, describe_groups
 from mtlkit.training.own_samples import PerTask
 from mtlkit.training.run_log import Monitor, Progress, RunLog
 from mtlkit.training.state import FitResult, Position, Saver
 from mtlkit.training.step import (
+    BestBy,
     LossModule,
     TrainStep,
     check_at_least,
@@ -59,6 +60,7 @@ class Trainer:
         mixed_precision: ``"no"``, ``"bf16"`` or ``"fp16"``.
         gradient_accumulation_steps: batches per optimizer step.
         max_grad_norm: largest norm of the gradient.
+        clip: whose gradient that limits: ``"all"`` parameters, or those ``"shared"`` by the tasks.
         forward_per_task: whether each task has a forward pass of its own, over the samples that it has
             labels of; a step of methods with ``wrt=parameters`` takes up to K times less, others ignore
             it. ``"auto"``: for batches in which no sample has labels of two tasks, and networks without
@@ -70,8 +72,9 @@ class Trainer:
         save_steps: steps between checkpoints; None saves with every validation or epoch.
         save_total_limit: how many of the last checkpoints stay, besides the best.
         best_by: which validation is best: ``"improvement"``, the tasks' mean relative gain over the
-            first validation in their main metrics; ``"loss"``, the sum of the tasks' losses; or
-            ``"task/metric"``.
+            first validation in their main metrics; ``"loss"``, the sum of the tasks' losses;
+            ``"task/metric"``; ``"mean/metric"`` over tasks; or ``{"task/metric": value}``, a single-task
+            row that the field's Delta m is relative to.
         early_stopping_patience: number of validations without improvement after which training stops.
         single_task_metrics: validation metrics of single-task models, ``{"depth": {"mae": 0.6}}``:
             methods that favor tasks behind these (``pivrg``) learn how far after every validation.
@@ -109,12 +112,13 @@ class Trainer:
         mixed_precision: Literal["no", "bf16", "fp16"] = "no",
         gradient_accumulation_steps: int = 1,
         max_grad_norm: float | None = None,
+        clip: Literal["all", "shared"] = "all",
         forward_per_task: PerTask = "auto",
         on_nonfinite: Literal["raise", "skip"] = "raise",
         eval_steps: int | None = None,
         save_steps: int | None = None,
         save_total_limit: int = 2,
-        best_by: str = "improvement",
+        best_by: BestBy = "improvement",
         early_stopping_patience: int | None = None,
         single_task_metrics: Mapping[str, Mapping[str, float]] | None = None,
         logging_steps: int = 50,
@@ -123,6 +127,7 @@ class Trainer:
         seed: int = 0,
         progress: bool | None = None,
     ) -> None:
+        check_choice("clip", clip, ("all", "shared"))
         check_choice("mixed_precision", mixed_precision, ("no", "bf16", "fp16"))
         numbers = {
             "gradient_accumulation_steps": gradient_accumulation_steps,
@@ -171,6 +176,7 @@ class Trainer:
             on_nonfinite=on_nonfinite,
             max_grad_norm=max_grad_norm,
             forward_per_task=forward_per_task,
+            clip=clip,
         )
         self._readings, self._counts = self._step.readings, self._step.counts
 
@@ -252,6 +258,16 @@ class Trainer:
         # DDP's forward must be called equally often by all processes; FSDP's cannot be bypassed
         network = self._prepared if is_sharded(self.accelerator) else self._module
         return evaluate(network, self.tasks, batches, self.accelerator)
+
+    def evaluate_last(self, loader: Any, epochs: int) -> dict[str, dict[str, float]]:
+        """Return the mean of the metrics after each of the last epochs whose checkpoints are kept.
+
+        Papers on NYUv2 and Cityscapes report this mean on the test set. The model then has the weights
+        of the last epoch.
+        """
+        batches = prepare_loader(loader, self.tasks, self.accelerator, self.seed)
+        found = [self.evaluate(batches) for _ in self._saver.load_last(epochs)]
+        return mean_metrics(found)
 
     def load_best(self) -> bool:
         """Give the model the weights of the best checkpoint; False where there is none."""

@@ -20,7 +20,9 @@ def recomputed(name, values):
 
 @pytest.mark.parametrize(("name", "row"), ROWS, ids=[f"{n}-{r['method']}" for n, r in ROWS])
 def test_the_metrics_of_a_published_row_give_its_delta_m_to_rounding(name, row):
-    tolerance = {"nyuv2": 0.02, "cityscapes": 0.11}[name]
+    if "values" not in row:
+        pytest.skip("its metrics are not in the file")
+    tolerance = {"nyuv2": 0.02, "cityscapes": 0.11, "celeba": 0.01}[name]
     assert recomputed(name, row["values"]) == pytest.approx(row["delta_m"], abs=tolerance)
 
 

@@ -542,6 +542,25 @@ def test_wrong_settings_are_named(changes, message):
         make(**changes)
 
 
+def test_the_fields_protocol_changes_the_keys_under_field(tmp_path):
+    file = tmp_path / "rows.yaml"
+    row = "{method: LS, spec: sum, delta_m: 5.6, source: nash}"
+    file.write_text(f"sources: {{nash: A paper}}\ndata_sets: {{digits: {{rows: [{row}]}}}}\n")
+    own = {"test_last": 10, "single_task": False, "published": f"{file}:digits"}
+    settings = {**SETTINGS, "field": own}
+    assert CompareConfig.make(settings).train["test_last"] is None
+    field = CompareConfig.make({**settings, "protocol": "field"})
+    assert (field.train["test_last"], field.single_task) == (10, False)
+    assert field.published["rows"][0]["source"] == "A paper"
+    assert CompareConfig.make(field.settings).settings == field.settings
+    with pytest.raises(ConfigError, match="has no key 'field'"):
+        CompareConfig.make({**SETTINGS, "protocol": "field"})
+    with pytest.raises(ConfigError, match="field: unknown key 'epoch'"):
+        CompareConfig.make({**SETTINGS, "protocol": "field", "field": {"epoch": 3}})
+    with pytest.raises(ConfigError, match="the file has digits"):
+        CompareConfig.make({**SETTINGS, "published": f"{file}:letters"})
+
+
 def test_the_small_budget_overrides():
     settings = {**SETTINGS, "small": {"epochs": 1, "methods": ["mgda"]}}
     assert CompareConfig.make(settings).train["epochs"] == 2

@@ -12,13 +12,18 @@ from mtlkit.data import load_dataset
 from mtlkit.experiments.compare import plan_jobs
 from mtlkit.experiments.compare_config import CompareConfig
 from mtlkit.experiments.jobs import run_job
+from tests.data.test_dense import write_mtan
 from tests.data.test_digit_pairs import write_mnist
 from tests.data.test_field import SETS, write_cityscapes, write_office
+from tests.data.test_images import write_celeba
+from tests.data.test_qm9 import write_package
 
 OTHERS = ("tuned", "winners", "published")
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "field"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "benchmarks" / "field"
 # searches and their winners are checked in tests/experiments/tuning, published rows in tests/benchmarks
 CONFIGS = sorted(path for path in FOLDER.glob("*.yaml") if path.stem.split("_")[-1] not in OTHERS)
+MOLECULES = {"architecture": "message_passing(width=8, hidden=4)", "batch_size": 8}
 TIMM = {"architecture": "hard_sharing(backbone=timm.test_resnet)", "batch_size": 9}
 # what makes each comparison tiny, and the methods that are run here; the slow test runs all
 TINY = {
@@ -28,6 +33,17 @@ TINY = {
         {"data": "cityscapes(size=[32, 64])", "architecture": "segnet(width=0.0625)", "batch_size": 4},
         ["rotograd"],
     ),
+    "nash_nyuv2": (
+        {"architecture": "segnet_mtan(width=0.0625)"},
+        ["single-task", "nash_mtl"],
+    ),
+    "nash_cityscapes": ({"architecture": "segnet_mtan(width=0.0625)"}, ["famo"]),
+    "nash_celeba": (
+        {"architecture": "celeba_net(width=0.0625)", "batch_size": 4},
+        ["fairgrad", "rotograd"],
+    ),
+    "nash_qm9": ({**MOLECULES, "data": "qm9(train=20, val=8, test=8)"}, ["imtl_g", "rotograd"]),
+    "qm9_small": ({**MOLECULES, "data": "qm9(train=20, val=8, test=8)"}, ["single-task", "si"]),
     "office31": (TIMM, ["single-task", "pcgrad"]),
     "office_home": (TIMM, []),
     "units": (
@@ -41,6 +57,15 @@ SMALL = [path for path in CONFIGS if "small" in read_yaml(path)]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(autouse=True)
+def few_molecules(folder, monkeypatch):
+    """A package qm9pack with few molecules, in the place of the installed one."""
+    if not (folder / "site").exists():
+        write_package(folder / "site")
+    monkeypatch.syspath_prepend(folder / "site")
+    monkeypatch.chdir(ROOT)  # the configs name files from there
 
 
 def write_census(folder: Path) -> None:
@@ -58,14 +83,20 @@ def write_census(folder: Path) -> None:
 
 
 def write(name: str, folder: Path) -> None:
-    if (folder / {"multifashion": "fashion_mnist", "units": "mnist"}.get(name, name)).exists():
+    name = name.removeprefix("nash_")
+    kept = {"multifashion": "fashion_mnist", "units": "mnist", "qm9": "site", "qm9_small": "site"}.get(
+        name, name
+    )
+    if (folder / kept).exists():
         return
     if name == "census":
         write_census(folder / name)
-    elif name == "multifashion":
-        write_mnist(folder / "fashion_mnist")
-    elif name == "units":
-        write_mnist(folder / "mnist")
+    elif name in ("multifashion", "units"):
+        write_mnist(folder / kept)
+    elif name == "nyuv2":
+        write_mtan(folder / name, train=10, val=2, size=(32, 64))
+    elif name == "celeba":
+        write_celeba(folder / name)
     elif name == "cityscapes":
         write_cityscapes(folder / name, train=5, val=1)
     else:
@@ -107,6 +138,27 @@ def test_a_comparison_takes_its_steps(path, folder, tmp_path):
     take_steps(path, folder, tmp_path, TINY[path.stem][1])
 
 
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("nash_*.yaml")), ids=lambda path: path.stem)
+def test_the_fields_protocol_starts_too_and_names_the_metrics_of_its_single_task_row(
+    path, folder, tmp_path
+):
+    write(path.stem, folder)
+    settings = {**settings_of(path), "data_dir": str(folder), "protocol": "field", "epochs": 2}
+    if "qm9" not in path.stem:  # its data of the field is PyG's file
+        settings["data"] = settings["field"].pop("data", settings["data"])
+    made = CompareConfig.make(settings, path.name)
+    config = made.model_copy(update={"steps": None, "eval_steps": None})
+    data = load_dataset(config.train["data"], data_dir=folder)
+    (job,) = [job for job in plan_jobs(config, tmp_path, data.task_names) if job.label == "sum"]
+    outcome = run_job(job)
+    assert outcome.error == ""
+    named = {tuple(key.rsplit("/", 1)) for key in config.single_task_row}
+    assert named <= {(task, metric) for task, row in outcome.metrics.items() for metric in row}
+    assert {task for task, _ in named} == set(data.task_names)
+    labels = {entry.label for entry in config.entries}
+    assert {"sum", "famo", "nash_mtl"} <= labels & {row["spec"] for row in config.published["rows"]}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_all_methods_of_a_comparison_take_their_steps(path, folder, tmp_path):
@@ -133,11 +185,11 @@ def test_tasks_without_a_common_sample_are_merged_in_the_parameters(path):
 
 @pytest.mark.parametrize("path", SMALL, ids=lambda path: path.stem)
 def test_the_small_budget_names_data_that_can_be_had(path, folder):
+    assert f"`{path.name}`" in (FOLDER / "README.md").read_text()
     write(path.stem, folder)
     config = CompareConfig.make(read_yaml(path), path.name, budget="small")
     assert load_dataset(config.train["data"], data_dir=folder).tasks
     assert config.train["workers"] == 0
-    assert f"`{path.name}`" in (FOLDER / "README.md").read_text()
 
 
 def test_every_comparison_names_its_primary_endpoint_before_it_runs():

@@ -8,7 +8,8 @@ import pytest
 
 from mtlkit.errors import SpecError
 from mtlkit.experiments.terminal import render_table
-from mtlkit.report.report import difference_charts
+from mtlkit.report.published import published_section
+from mtlkit.report.report import difference_charts, render_report
 from mtlkit.report.results import Comparison, Run, TaskRecord
 from mtlkit.report.tables import build_table, format_number, to_csv, to_latex, to_markdown
 from tests.report.drawn_results import draw_comparison
@@ -207,6 +208,27 @@ def test_delta_m_is_over_metrics_and_may_be_relative_to_a_fixed_row():
     made.config["single_task_row"] = {"a/accuracy": 0.41, "b/mse": 1.1}
     rows = {row.label: row for row in build_table(made).rows}
     assert rows["good_&_new"].cells["delta_m"].spread.median == pytest.approx(-(100 + 0) / 2)
+    made.config["primary"] = "delta_m"
+    table = build_table(made)
+    rows = {row.label: row for row in table.rows}
+    assert rows["good_&_new"].cells["primary"].spread.median == pytest.approx(50)
+    assert [column.title for column in table.columns if column.key == "primary"] == ["−Δm"]
     made.config["single_task_row"] = {"a/acuracy": 0.41}
     with pytest.raises(SpecError, match="a/acuracy"):
         build_table(made)
+
+
+def test_published_rows_stand_beside_ours_and_a_known_spread_decides():
+    made = small()
+    rows = [
+        {"method": "LS", "spec": "sum", "delta_m": 5.0, "spread": 2.0, "source": "a paper"},
+        {"method": "New", "spec": "good_&_new", "delta_m": 0.0, "spread": 0.1, "source": "a paper"},
+        {"method": "MGDA", "spec": "mgda", "delta_m": 1.4, "source": "a paper"},
+    ]
+    made.config["published"] = {"rows": rows}
+    section = published_section(made, build_table(made))
+    (listing, _) = section.blocks
+    found = {row[0]: (row[1], row[5]) for row in listing.rows}
+    assert found == {"LS": ("sum", "yes"), "New": ("good_&_new", "no"), "MGDA": ("", "not run")}
+    assert "a paper" in render_report(made)
+    assert "Published rows" not in render_report(small())

@@ -77,7 +77,7 @@ def test_settings_cannot_be_changed_but_copied_and_written():
 
 def test_a_comparison_shares_every_setting_of_training_but_those_it_decides():
     own = set(TrainConfig.model_fields) - set(CompareConfig.model_fields)
-    assert own == {"method", "seed", "output", "test", "best_by", "save_total_limit"}
+    assert own == {"method", "seed", "output", "test", "save_total_limit"}
     config = CompareConfig.make({"data": "x", "methods": "sum", "channels_last": True, "workers": 2})
     assert set(config.train) == set(TrainingSettings.model_fields)
     assert (config.train["channels_last"], config.train["workers"]) == (True, 2)

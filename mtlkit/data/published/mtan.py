@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from mtlkit.data.base import Count, DataError, DataSet, Share, Split, SplitName, register_dataset
+from mtlkit.config.annotations import Ge, Lt
+from mtlkit.data.base import Count, DataError, DataSet, Split, SplitName, register_dataset
 from mtlkit.data.collate import Targets
 from mtlkit.data.files import DataDir, find_first
 from mtlkit.data.readers import Array, find_npz, read_npy, read_npz
@@ -46,7 +47,7 @@ class MtanDataSet(DataSet):
     Args:
         data_dir: see :class:`DataSet`.
         seed: decides the validation images and the augmentations.
-        val_share: share of the training images kept for validation.
+        val_share: share of the training images kept for validation; 0 keeps none, as the field does.
         augment: scale the training images by 1, 1.2 or 1.5, crop and flip them.
         size: (height, width) to resize to; None keeps the files' size.
         train: at most this many training images.
@@ -63,7 +64,7 @@ class MtanDataSet(DataSet):
         data_dir: DataDir = None,
         seed: int = 0,
         *,
-        val_share: Share = 0.1,
+        val_share: Annotated[float, Ge(0), Lt(1)] = 0.1,
         augment: bool = True,
         size: Sequence[int] | None = None,
         train: Count | None = None,
