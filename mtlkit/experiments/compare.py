@@ -192,7 +192,8 @@ class Work:
     def __init__(self, config: CompareConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
         forget_data()
-        self.tasks = load_tasks(config, config.seeds[0])[1]
+        dataset, self.tasks = load_tasks(config, config.seeds[0])
+        self.title = config.title or f"{dataset.title}: {len(config.entries)} methods"
         Endpoint.parse(config.primary, self.tasks, config.improvement_over)
         self.threads = threads_of(folder / HEADER, config)
         names = [task.name for task in self.tasks]
@@ -237,7 +238,7 @@ class Work:
         config, folder, waiting = self.config, self.folder, self.waiting
         finished = [job for job in self.jobs if job.folder in self.outcomes]
         check_first_step(waiting, elsewhere=config.launcher == "submitit")
-        write_header(config, folder, self.tasks, self.threads)
+        write_header(config, folder, self.title, self.tasks, self.threads)
         self.comparison = comparison = Comparison.load(folder)
         for run in comparison.recovered:
             append_result(folder, run)

@@ -25,7 +25,9 @@ from mtlkit.report.results import HEADER, Comparison, TaskRecord, read_header
 from mtlkit.training.config import TrainingSettings
 
 
-def write_header(config: CompareConfig, folder: Path, tasks: list[TaskRecord], threads: int) -> None:
+def write_header(
+    config: CompareConfig, folder: Path, title: str, tasks: list[TaskRecord], threads: int
+) -> None:
     """Write the header and the settings.
 
     Raises:
@@ -59,7 +61,7 @@ def write_header(config: CompareConfig, folder: Path, tasks: list[TaskRecord], t
         described["protocol"] = config.protocol
     _check_settings(folder, before, plain_values(described))
     Comparison(
-        title=config.title or f"{config.data}: {len(config.entries)} methods",
+        title=title,
         tasks=tasks,
         config=described,
         versions=old.get("versions") or _versions(threads),

@@ -55,7 +55,7 @@ class AdaTask(GradientAggregator):
     )
     url = "https://arxiv.org/abs/2211.15055"
     year = 2023
-    idea = "Equal shares: no task dominates by its size"
+    idea = "Gradient balancing: no task dominates by its size"
     waived_laws = {
         "scale": "eps has the unit of the gradients, as in Adam",
         "single_task": "the gradient of a single task becomes Adam's step",

@@ -45,7 +45,7 @@ class Balancer(GradientAggregator):
     paper = "Défossez et al., High Fidelity Neural Audio Compression, TMLR 2023"
     url = "https://arxiv.org/abs/2210.13438"
     year = 2023
-    idea = "Equal shares: no task dominates by its size"
+    idea = "Gradient balancing: no task dominates by its size"
     reads_angles = False
     waived_laws = {"single_task": "the gradient of a single task gets the norm R"}
     search_space = {"norm": LogUniform(0.1, 10.0), "beta": Choice(0.9, 0.99, 0.999)}

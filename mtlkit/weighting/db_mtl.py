@@ -61,7 +61,7 @@ class DBMTL(GradientAggregator):
     )
     year = 2023
     url = "https://arxiv.org/abs/2308.12029"
-    idea = "Equal shares: no task dominates by its size"
+    idea = "Gradient balancing: no task dominates by its size"
     reads_angles = False
     uses_losses = True
     search_space = {"beta": Choice(0.1, 0.5, 0.9), "beta_sigma": Choice(0.0, 0.5)}

@@ -55,7 +55,7 @@ class GradNorm(GradientAggregator):
     )
     year = 2018
     url = "https://arxiv.org/abs/1711.02257"
-    idea = "Equal shares: no task dominates by its size"
+    idea = "Gradient balancing: no task dominates by its size"
     reads_angles = False
     uses_losses = True
     search_space = {"alpha": Uniform(0.0, 2.0), LR_RATIO: LogUniform(0.05, 2.0)}

@@ -37,7 +37,7 @@ class IMTLG(GradientAggregator):
     paper = "Liu et al., Towards Impartial Multi-task Learning, ICLR 2021"
     year = 2021
     url = "https://openreview.net/forum?id=IMPnRXEWpvr"
-    idea = "Equal shares: no task dominates by its size"
+    idea = "Gradient balancing: no task dominates by its size"
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
         """Solution of the equal-projection system, with sum one."""

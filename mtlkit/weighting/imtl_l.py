@@ -35,7 +35,7 @@ class IMTLL(GradientAggregator):
     paper = "Liu et al., Towards Impartial Multi-task Learning, ICLR 2021"
     year = 2021
     url = "https://openreview.net/forum?id=IMPnRXEWpvr"
-    idea = "Equal shares: no task dominates by its size"
+    idea = "Gradient balancing: no task dominates by its size"
 
     def __init__(self, tasks: Tasks, **common: Any) -> None:
         super().__init__(tasks, **common)

@@ -57,7 +57,7 @@ class LRAnnealing(PrimaryMerge):
     )
     url = "https://arxiv.org/abs/2001.04536"
     year = 2021
-    idea = "Equal shares: no task dominates by its size"
+    idea = "Gradient balancing: no task dominates by its size"
     reads_angles = False
     search_space = {"alpha": LogUniform(0.001, 0.9), "reference": Choice("max", "mean")}
 

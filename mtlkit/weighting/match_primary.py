@@ -54,7 +54,7 @@ class MatchPrimary(PrimaryMerge):
     )
     url = "https://arxiv.org/abs/2012.09841"
     year = 2021
-    idea = "Equal shares: no task dominates by its size"
+    idea = "Gradient balancing: no task dominates by its size"
     reads_angles = False
     search_space = {
         "strength": LogUniform(0.1, 10.0),

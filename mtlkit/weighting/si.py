@@ -32,7 +32,7 @@ class SI(Scalarization):
     paper = "Navon et al., Multi-Task Learning as a Bargaining Game, ICML 2022 (its SI baseline)"
     year = 2022
     url = "https://arxiv.org/abs/2202.01017"
-    idea = "Equal shares: no task dominates by its size"
+    idea = "Gradient balancing: no task dominates by its size"
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
         """Inverse losses; NaN for a loss without a logarithm, which does not affect the others."""

@@ -36,6 +36,7 @@ class Plan:
     Attributes:
         config: the settings.
         folder: of the search.
+        title: of its page and of its live table.
         tasks: that trials are judged by.
         entries: the methods, by label.
         spaces: what is searched for each.
@@ -45,6 +46,7 @@ class Plan:
 
     config: TuneConfig
     folder: Path
+    title: str
     tasks: list[TaskRecord]
     entries: dict[str, Entry]
     spaces: dict[str, MethodSpace]
@@ -66,7 +68,9 @@ class Plan:
         over = config.improvement_over or names
         records = [task for task in tasks if task.name in over]
         threads = threads_of(folder / HEADER, config)
-        return cls(config, folder, records, entries, spaces, config.trials_for(max(sizes)), threads)
+        title = config.title or f"Search on {dataset.title}"
+        trials = config.trials_for(max(sizes))
+        return cls(config, folder, title, records, entries, spaces, trials, threads)
 
     def write(self) -> None:
         """Note what is searched; another search in the folder is refused."""

@@ -101,8 +101,7 @@ def tune(
         ledger.close()
     made = _result(plan, ledger)
     made.winners.save(folder)
-    title = config.title or f"Search on {config.data}"
-    write_page(folder, title, made.winners, made.trials, made.spaces)
+    write_page(folder, plan.title, made.winners, made.trials, made.spaces)
     return made
 
 
@@ -116,8 +115,7 @@ class _Search:
         self._running: dict[str, Trial] = {}
         self._outcomes: dict[tuple[str, int], list[Outcome]] = {}
         self._paused: list[Job] = []
-        title = plan.config.title or f"search on {plan.config.data}"
-        self.shown = Display(title, plan.trials * len(plan.spaces), self._table, progress)
+        self.shown = Display(plan.title, plan.trials * len(plan.spaces), self._table, progress)
         self.shown.found(sum(t.state != "running" for known in self._trials().values() for t in known))
 
     def run(self) -> None:
