@@ -167,7 +167,7 @@ class Augmentation:
         own: dict[str, dict[str, Any]] = {"flip": {}, "crop": {"scale": 0.5}, "color": {"strength": 0.4}}
         if part.name not in own:
             return _torchvision(part)
-        options = own[part.name] | part.options
+        options = {**own[part.name], **part.options}
         for name in options.keys() - own[part.name].keys():
             raise unknown_name(f"option of augment={part.name}", name, own[part.name])
         if part.name == "flip":
