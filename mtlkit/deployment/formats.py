@@ -127,18 +127,26 @@ def describe_export(loaded: LoadedModel) -> Record:
 
 
 def _program(fused: nn.Module, example: Any, loaded: LoadedModel, dynamic: bool) -> Any:
-    """Export the network; the first axis of every input is dynamic, or that of the example."""
+    axes = _batch_axis(loaded.network, example, dynamic)
+    return torch.export.export(fused, (example,), dynamic_shapes=axes)
 
-    def mark(given: Any, name: str) -> Any:
-        leaves, rebuild = flatten_features(given)
-        marks: Any = [{0: torch.export.Dim(name)}] * len(leaves)
-        return rebuild(marks)
 
-    axes: Any = (mark(example, "batch"),)
-    if getattr(loaded.network, "multi_input", False):  # each task has a batch of its own
-        batches = enumerate(example.items())
-        axes = ({task: mark(inputs, f"batch_{index}") for index, (task, inputs) in batches},)
-    return torch.export.export(fused, (example,), dynamic_shapes=axes if dynamic else None)
+def _batch_axis(network: nn.Module, example: Any, dynamic: bool) -> Any:
+    """Mark the first axis of every input as dynamic; None keeps the example's size."""
+    if not dynamic:
+        return None
+
+    def mark(given: Any, axis: Any) -> Any:
+        if isinstance(given, Mapping):
+            return {key: mark(item, axis) for key, item in given.items()}
+        if isinstance(given, list | tuple):
+            return type(given)(mark(item, axis) for item in given)
+        return {0: axis}
+
+    if getattr(network, "multi_input", False):  # a batch of each task's own
+        axes = {task: torch.export.Dim(f"batch_{index}") for index, task in enumerate(example)}
+        return ({task: mark(inputs, axes[task]) for task, inputs in example.items()},)
+    return (mark(example, torch.export.Dim("batch")),)
 
 
 def _input_names(example: Any) -> list[str]:

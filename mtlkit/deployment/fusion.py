@@ -68,37 +68,46 @@ def fuse(model: nn.Module, example: Any = None, *, tolerance: float = 1e-5) -> n
         raise UsageError("fuse takes the model that holds the method, not the method")
     if example is None:
         example = getattr(model, "example_input", None)  # an architecture remembers its last input
-    inputs = None if example is None else example if isinstance(example, tuple) else (example,)
+    if example is None:
+        fused = _fused(model, None)
+        fused.warn()
+        return fused.model
+    inputs = example if isinstance(example, tuple) else (example,)
+    expected = _outputs(uncompiled_copy(model), inputs)
+
+    def agrees(fused: _Fused) -> bool:
+        return _agree(expected, _outputs(fused.model, inputs), tolerance)
+
     fused = _fused(model, inputs)
-    if inputs is not None:
-        expected = _outputs(uncompiled_copy(model), inputs)
-
-        def agrees(fused: _Fused) -> bool:
-            return _agree(expected, _outputs(fused.model, inputs), tolerance)
-
+    if not agrees(fused):
+        exact = [pair for pair in fused.folded if agrees(_fused(model, inputs, [pair]))]
+        fused = _fused(model, inputs, exact)
         if not agrees(fused):
-            exact = [pair for pair in fused.folded if agrees(_fused(model, inputs, [pair]))]
-            fused = _fused(model, inputs, exact)
-            if not agrees(fused):
-                raise UsageError(
-                    "the fused model's outputs differ from the model's on the example; fuse needs a "
-                    "forward pass that is the same each time and that gives the heads what "
-                    "method(features) returns"
-                )
-    if fused.explicit:
-        reasons = "; ".join(f"{task}: {reason}" for task, reason in fused.explicit.items())
-        text = f"fuse leaves {len(fused.explicit)} rotation(s) as explicit products ({reasons})"
-        warnings.warn(text, UserWarning, stacklevel=3)
+            raise UsageError(
+                "the fused model's outputs differ from the model's on the example; fuse needs a forward "
+                "pass that is the same each time and that gives the heads what method(features) returns"
+            )
+    fused.warn()
     return fused.model
 
 
 @dataclass
 class _Fused:
-    """A fused model, the pairs of method and task that were folded, and why others were not."""
+    """A fused model, and the pairs of method and task whose rotation was folded into the head."""
 
     model: nn.Module
     folded: list[tuple[int, int]] = field(default_factory=list)
     explicit: dict[str, str] = field(default_factory=dict)
+
+    def warn(self) -> None:
+        """Warn about the rotations that are left, with the reasons."""
+        if self.explicit:
+            reasons = "; ".join(f"{task}: {reason}" for task, reason in self.explicit.items())
+            warnings.warn(
+                f"fuse leaves {len(self.explicit)} rotation(s) as explicit products ({reasons})",
+                UserWarning,
+                stacklevel=4,
+            )
 
 
 def _fused(
@@ -112,16 +121,11 @@ def _fused(
     record = None if inputs is None else _Record(model, inputs)
     fused = _Fused(model)
     for index, (method, places) in enumerate(holders):
-        forked = None if record is None else record.inputs(method)
-        features = None if forked is None else forked[0]
+        features = None if record is None else record.features(method)
         rotations: dict[int, Tensor] = {}
         rotate: Any = method.forking
         if rotate is not None:
-            if not hasattr(rotate, "matrices"):
-                raise UsageError(
-                    f"fuse can only replace the fork of 'rotate'; {method} forks features differently"
-                )
-            rotations = dict(enumerate(method.rotations))
+            rotations = dict(enumerate(_rotations(method)))
             heads = find_heads(places, method.tasks) if record is None else record.heads(method)
             for task, name in enumerate(method.tasks):
                 reason = "folding it changes the output"
@@ -134,11 +138,20 @@ def _fused(
                     reason = layer
                 fused.explicit[name] = reason
         plain = _Fork(len(method.tasks), rotations, rotate)
-        fork = traced(plain, forked)
+        fork = traced(plain, None if features is None else (features,))
         for holder, name in places:
             setattr(holder, name, fork)
     fused.model = _without_own_classes(model, inputs, record)
     return fused
+
+
+def _rotations(method: Method) -> Tensor:
+    try:
+        return method.rotations
+    except UsageError:
+        raise UsageError(
+            f"fuse can replace the fork of 'rotate' only, and {method} forks the features differently"
+        ) from None
 
 
 def _holders(model: nn.Module) -> list[tuple[Method, list[tuple[nn.Module, str]]]]:
@@ -166,16 +179,18 @@ class _Record:
 
     def __init__(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         self._calls: list[tuple[nn.Module, tuple[Any, ...]]] = []
-        self._outputs: dict[nn.Module, Any] = {}
+        self._views: dict[nn.Module, Any] = {}
 
         def before(module: nn.Module, given: tuple[Any, ...]) -> None:
             self._calls.append((module, given))
 
-        def after(module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
-            self._outputs[module] = output
+        def after(module: nn.Module, given: tuple[Any, ...], views: Any) -> None:
+            self._views[module] = views
 
         handles = [module.register_forward_pre_hook(before) for module in model.modules()]
-        handles += [module.register_forward_hook(after) for module in model.modules()]
+        for module in model.modules():
+            if isinstance(module, Method):
+                handles.append(module.register_forward_hook(after))
         model(*inputs)
         for handle in handles:
             handle.remove()
@@ -184,10 +199,15 @@ class _Record:
         """Return the arguments of the module's first call; None if it was not called."""
         return next((given for called, given in self._calls if called is module), None)
 
+    def features(self, method: Method) -> Any:
+        """Return the features that the method forked."""
+        given = self.inputs(method)
+        return None if given is None else given[0]
+
     def heads(self, method: Method) -> dict[int, nn.Module]:
         """Return by task the only module that was given the task's view of the features."""
         heads = {}
-        for task, view in enumerate(self._outputs.get(method, ())):
+        for task, view in enumerate(self._views.get(method, ())):
             readers: list[nn.Module] = []
             for module, given in self._calls:
                 inside = any(module in reader.modules() for reader in readers)
