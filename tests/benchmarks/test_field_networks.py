@@ -10,6 +10,7 @@ from torch.nn import functional
 
 import mtlkit
 from mtlkit.config.plugins import load_plugin
+from mtlkit.errors import SpecError
 from mtlkit.testing import check_architecture
 
 networks = load_plugin(str(Path(__file__).parents[2] / "benchmarks/field/networks.py"))
@@ -97,7 +98,7 @@ def test_segnet_with_attention_has_the_size_of_the_fields_and_predicts_maps():
 
 
 def test_a_method_that_forks_features_is_refused_where_tasks_share_more():
-    with pytest.raises(mtlkit.SpecError, match="wrt=parameters"):
+    with pytest.raises(SpecError, match="wrt=parameters"):
         mtlkit.create_architecture("segnet_mtan(width=0.0625)", ["a", "b"], method="pcgrad")
 
 

@@ -138,6 +138,7 @@ def test_a_comparison_takes_its_steps(path, folder, tmp_path):
     take_steps(path, folder, tmp_path, TINY[path.stem][1])
 
 
+@pytest.mark.filterwarnings("ignore:no validation set")
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("nash_*.yaml")), ids=lambda path: path.stem)
 def test_the_fields_protocol_starts_too_and_names_the_metrics_of_its_single_task_row(
     path, folder, tmp_path
