@@ -121,7 +121,7 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter | None:
         help=escape((field.description or "").replace("`", "") + _default(field)),
         rich_help_panel=_panel(name, field),
         show_default=False,
-        metavar=None if kind is bool else _metavar(field.annotation),
+        metavar=None if kind is bool else _metavar(display(field).cli or field.annotation),
     )
     return inspect.Parameter(
         name,

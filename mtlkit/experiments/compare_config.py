@@ -229,14 +229,14 @@ class CompareConfig(MethodsConfig):
         "How results are taken: `honest`, as the other keys say, or `field`, as published comparisons "
         "do, with the keys under `field`.",
         panel=COMPARISON,
+        cli=str,
     )
     field: dict[str, Any] | None = setting(
         None, "Keys that `protocol: field` changes.", panel=COMPARISON
     )
     published: str | dict[str, Any] | None = setting(
         None,
-        "Rows to show beside ours: `FILE:NAME`, a data set of a YAML file such as "
-        "`benchmarks/field/published.yaml:nyuv2`.",
+        "Rows to show beside ours: `FILE:NAME`, a data set in a YAML file of published rows.",
         panel=COMPARISON,
         cli=str,
     )

@@ -254,7 +254,12 @@ def _noting_start(job: Job) -> Any:
         def note(module: nn.Module, inputs: tuple[Any, ...]) -> None:
             handle.remove()
             if not path.exists():  # a resumed run starts with another batch
-                write_json(path, {"weights": weights, "batch": batch_checksum(inputs)})
+                # a forward pass per task sees a part of the batch only
+                size = job.config().batch_size
+                whole = any(len(leaf) == size for leaf in _leaves(inputs[0]))
+                write_json(
+                    path, {"weights": weights, "batch": batch_checksum(inputs) if whole else None}
+                )
 
         handle = changed.register_forward_pre_hook(note)
         return changed, chosen
@@ -275,11 +280,14 @@ def weights_checksum(model: nn.Module) -> int:
 
 def batch_checksum(batch: Sequence[Any]) -> int:
     """Return the checksum of the inputs of a batch."""
-    inputs = batch[0]
     value = 0
-    for leaf in inputs.values() if isinstance(inputs, Mapping) else [inputs]:
+    for leaf in _leaves(batch[0]):
         value = _checksum(leaf, value)
     return value
+
+
+def _leaves(inputs: Any) -> list[Tensor]:
+    return list(inputs.values()) if isinstance(inputs, Mapping) else [inputs]
 
 
 def _checksum(tensor: Tensor, value: int) -> int:

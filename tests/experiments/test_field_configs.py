@@ -51,7 +51,8 @@ TINY = {
         ["rotograd"],
     ),
 }
-SMALL = [path for path in CONFIGS if "small" in read_yaml(path)]
+# the molecules of QM9 are in a package, of which a part is written here
+SMALL = [path for path in CONFIGS if "small" in read_yaml(path) and "qm9" not in path.stem]
 
 
 @pytest.fixture(scope="module")
