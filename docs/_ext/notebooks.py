@@ -22,7 +22,18 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
 FOLDER = "notebooks"
+REPOSITORY = "https://github.com/mtlkit/mtlkit"
+# where .github/publish_site.sh puts the notebooks, as Colab opens them
+_COLAB = "https://colab.research.google.com/github/mtlkit/mtlkit/blob/gh-pages/latest"
 _EXAMPLES = ("transformers", "peft")
+# what a page imports beside `mtlkit[bench]`
+_EXTRAS = {
+    "examples/huggingface": "bench,huggingface",
+    "examples/lora": "bench,huggingface",
+    "deploy": "bench,export",
+}
+_PACKAGES = {"examples/lightning": "lightning", "deploy": "onnxruntime"}
+_CLONED = ("examples/dense",)  # read files of the repository
 _ROLE = re.compile(r"\{[\w:]+\}`~?([^`]*)`")
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:)([^)]*)\)")
 
@@ -62,11 +73,15 @@ def prepare_kernels(root: Path) -> None:
 
 
 def add_link(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """Put the link to the notebook below the title."""
+    """Put the links to the notebook below the title."""
     if not _executed(app, page).exists() or doctree is None:
         return
     target = f"{'../' * page.count('/')}{FOLDER}/{page}.ipynb"
-    link = f'<p class="notebook-download"><a href="{target}" download>Download as a notebook</a></p>'
+    links = (
+        f'<a href="{_COLAB}/{FOLDER}/{page}.ipynb">Open in Colab</a> · '
+        f'<a href="{target}" download>Download as a notebook</a>'
+    )
+    link = f'<p class="notebook-download">{links}</p>'
     context["body"] = context["body"].replace("</h1>", f"</h1>\n{link}", 1)
 
 
@@ -86,10 +101,24 @@ def write_notebooks(app: Sphinx, failure: Exception | None) -> None:
                 cell.source = plain_markdown(cell.source)
             elif cell.cell_type == "code":  # progress and warnings are of this machine
                 cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
-        notebook.cells = cells
+        notebook.cells = [*install_cells(page), *cells]
         path = Path(app.outdir, FOLDER, f"{page}.ipynb")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(notebook, indent=1))
+
+
+def install_cells(page: str) -> list[Any]:
+    """The badge of Colab, and a cell that installs what the page imports."""
+    badge = f"[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({_COLAB}/{FOLDER}/{page}.ipynb)"
+    if page in _CLONED:
+        code = f'!git clone -q {REPOSITORY}\n%cd mtlkit\n%pip install -q ".[bench]"'
+    else:
+        extras = _EXTRAS.get(page, "bench")
+        code = (
+            f'%pip install -q "mtlkit[{extras}] @ git+{REPOSITORY}" {_PACKAGES.get(page, "")}'.rstrip()
+        )
+    code = f"# there is no release yet; skip this cell if mtlkit is installed\n{code}"
+    return [nbformat.v4.new_markdown_cell(badge), nbformat.v4.new_code_cell(code)]
 
 
 def plain_markdown(text: str) -> str:

@@ -1,4 +1,4 @@
-// A click on the head of a column sorts its table; a second one the other way round.
+// A click on the head of a column sorts a table of methods; a second one the other way round.
 document.addEventListener("DOMContentLoaded", () => {
   const value = (row, column) => {
     const text = row.cells[column].textContent.trim();
@@ -9,21 +9,21 @@ document.addEventListener("DOMContentLoaded", () => {
     if (a === "" || b === "") return (a === "") - (b === "");
     return typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? -1 : 1;
   };
-  document.querySelectorAll("article table thead th").forEach((head) => {
-    head.style.cursor = "pointer";
-    head.tabIndex = 0;
-    head.title = "sort";
-    const sort = () => {
+  document.querySelectorAll("table.methods thead th").forEach((head) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "sort";
+    button.append(...head.childNodes);
+    head.append(button);
+    head.setAttribute("aria-sort", "none");
+    button.addEventListener("click", () => {
+      const direction = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+      head.closest("tr").querySelectorAll("th").forEach((other) => other.setAttribute("aria-sort", "none"));
+      head.setAttribute("aria-sort", direction === 1 ? "ascending" : "descending");
       const body = head.closest("table").tBodies[0];
-      const column = head.cellIndex;
-      const direction = head.dataset.direction === "1" ? -1 : 1;
-      head.closest("tr").querySelectorAll("th").forEach((other) => delete other.dataset.direction);
-      head.dataset.direction = String(direction);
       [...body.rows]
-        .sort((a, b) => direction * compare(value(a, column), value(b, column)))
+        .sort((a, b) => direction * compare(value(a, head.cellIndex), value(b, head.cellIndex)))
         .forEach((row) => body.appendChild(row));
-    };
-    head.addEventListener("click", sort);
-    head.addEventListener("keydown", (event) => event.key === "Enter" && sort());
+    });
   });
 });
