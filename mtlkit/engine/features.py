@@ -114,7 +114,7 @@ class _FeatureNode(torch.autograd.Function):
 
 
 # autograd's error for an in-place change of a view has this name, and nothing else of ours
-_FeatureNode._backward_cls.__name__ = f"{IN_PLACE}. It"  # type: ignore[attr-defined]  # noqa: SLF001
+_FeatureNode._backward_cls.__name__ = f"{IN_PLACE}. It"  # noqa: SLF001
 
 Grads = Sequence[Tensor | None]
 

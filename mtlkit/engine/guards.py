@@ -208,8 +208,8 @@ class Guards:
                 "labels in this batch give None",
                 stacklevel=3,
             )
-        patience = _STEPS_TO_SEE_A_TASK * len(self._tasks)
-        if step == patience and self._untrained and method.processes.alone:
+        some = 0 < len(self._untrained) < len(self._tasks)
+        if some and step == _STEPS_TO_SEE_A_TASK * len(self._tasks) and method.processes.alone:
             warn_first(
                 f"task(s) {self._names(self._untrained)} had no loss with a gradient in {step} steps: "
                 "are all their labels missing, or their losses detached? Nothing is learned for them. "
@@ -235,7 +235,7 @@ class Guards:
                     "only to evaluate"
                 )
 
-        total.register_hook(warn)
+        total.register_hook(warn)  # type: ignore[no-untyped-call]
 
     def _check_missing(self, losses: dict[int, Tensor], processes: Processes) -> None:
         if processes.alone or in_backward():

@@ -116,8 +116,8 @@ class Axis:
         advice = f"pass feature_dim={length} to create_method, or choose another dim or size"
         if len(shape) > 3 and self.dim in (-1, len(shape) - 1):  # the last axis of maps is a width
             advice = (
-                "to rotate the channels of maps, pass dim=channel to the method, as in "
-                f"rotograd(dim=channel), and feature_dim={shape[1]} to create_method"
+                "rotate the channels of maps: rotograd(dim=channel) or rotate(dim=channel) "
+                f"with feature_dim={shape[1]}"
             )
         raise UsageError(
             f"{name} was made for {self.side} features, but the axis dim={self.dim} of features of "
