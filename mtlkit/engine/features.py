@@ -24,7 +24,7 @@ from torch.fx import Proxy
 
 from mtlkit.engine import compiled
 from mtlkit.engine.gradients import Gradients, TensorList
-from mtlkit.engine.guards import Fork, check_features
+from mtlkit.engine.guards import IN_PLACE, Fork, check_features
 from mtlkit.engine.parameter_guards import refuse_compiled_autograd
 from mtlkit.engine.parameters import merge_below, parameters_below
 from mtlkit.engine.processes import Processes
@@ -45,6 +45,8 @@ def fork(features: Any, hooks: Hooks, record: Fork) -> tuple[list[Any], Tensor |
     # parameters that a fork applies to the features need the node, also below a frozen backbone
     inputs = leaves if forking is None else [*leaves, *owned]
     if not any(tensor.requires_grad for tensor in inputs):
+        if forking is None and not torch.compiler.is_compiling():
+            record.frozen = [(leaf, leaf._version) for leaf in leaves if not leaf.is_inference()]  # noqa: SLF001
         return fork_unrecorded(features, forking, hooks.tasks), None
     shared, direct = parameters_below(leaves, hooks.shared) if hooks.over_parameters else ([], False)
     frozen = tuple(not leaf.requires_grad for leaf in leaves)
@@ -110,6 +112,9 @@ class _FeatureNode(torch.autograd.Function):
         owned = [*owned, *[None] * len(ctx.hooks.weighing)]
         return None, None, None, *features, *[None] * ctx.layout.held, *owned, *shared
 
+
+# autograd's error for an in-place change of a view has this name, and nothing else of ours
+_FeatureNode._backward_cls.__name__ = f"{IN_PLACE}. It"  # noqa: SLF001
 
 Grads = Sequence[Tensor | None]
 

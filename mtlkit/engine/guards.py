@@ -1,7 +1,8 @@
 """Everything that only raises or warns: calls that do not form a training step, and what to do.
 
 A method calls its :class:`Guards` at the edges of a step. Nothing here changes a gradient. What only
-``wrt=parameters`` can do wrong is in :mod:`mtlkit.engine.parameter_guards`.
+``wrt=parameters`` can do wrong is in :mod:`mtlkit.engine.parameter_guards`, and the check of optimizers
+in :mod:`mtlkit.engine.optimizer_guard`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 from mtlkit.config.launching import warn_first
 from mtlkit.engine import replicas
 from mtlkit.engine.graph import nodes_below
+from mtlkit.engine.optimizer_guard import OptimizerGuard
 from mtlkit.engine.processes import ALONE, Processes, inside_wrapper, wrapper_waits
 from mtlkit.errors import UsageError
 
@@ -28,6 +30,12 @@ _NO_FORK = (
 )
 _COMPARED_STEPS = (10, 100)
 """Steps at which processes are compared: late enough for their weights to have diverged."""
+_STEPS_TO_SEE_A_TASK = 20
+"""Steps per task until a task without any loss is warned of: tasks may take turns, or be rare."""
+IN_PLACE = (
+    "method(features), whose memory all tasks share: the first layer of a head must not work in place, "
+    "so write nn.ReLU() for nn.ReLU(inplace=True)"
+)
 
 
 @dataclass
@@ -46,6 +54,8 @@ class Fork:
     """Whether DDP waits for the gradient of every parameter, labels or not."""
     recomputed: bool = False
     """Whether a checkpoint made it while computing the forward again."""
+    frozen: Sequence[tuple[Tensor, int]] = ()
+    """Features that need no gradient and are given to every task as they are, and their versions."""
 
 
 class Guards:
@@ -61,6 +71,9 @@ class Guards:
         self._recomputed: Tensor | None = None
         self._steps = 0
         self._backwards = 0
+        self._told_of_evaluation = False
+        self._untrained = set(range(len(tasks)))  # tasks that have had no loss with a gradient
+        self.optimizer = OptimizerGuard()
 
     # At the edges of a step
 
@@ -109,6 +122,8 @@ class Guards:
         fork.merge = merge
         if torch.compiler.is_compiling():
             return anchor
+        if any(leaf._version != version for leaf, version in fork.frozen):  # noqa: SLF001
+            raise UsageError(f"a head changed, in place, its view of {IN_PLACE}")
         self._steps += 1
         if self._steps == _COMPARED_STEPS[0]:
             replicas.warn_if_unsynced()
@@ -172,6 +187,55 @@ class Guards:
         self._backwards += 1
         if self._backwards in _COMPARED_STEPS:
             replicas.compare(node, processes, owned)
+
+    # What would train nothing
+
+    def before_total(self, method: Any, losses: dict[int, Tensor]) -> None:
+        """Warn of losses without a gradient in the first step, and of tasks that never have one."""
+        if torch.compiler.is_compiling() or in_backward():
+            return
+        self.optimizer.before_step(method, losses)
+        if not self._untrained:
+            return
+        self._untrained.difference_update(k for k, loss in losses.items() if loss.requires_grad)
+        step = self._steps + 1
+        detached = self._untrained & losses.keys()
+        # without a fork a total of detached losses has no backward, which torch says
+        if step == 1 and detached and (self._anchor is not None or len(detached) < len(losses)):
+            warn_first(
+                f"the loss of task(s) {self._names(detached)} has no gradient, so it trains nothing: is "
+                "it, or the prediction, detached or computed under torch.no_grad()? For a task without "
+                "labels in this batch give None",
+                stacklevel=3,
+            )
+        some = 0 < len(self._untrained) < len(self._tasks)
+        if some and step == _STEPS_TO_SEE_A_TASK * len(self._tasks) and method.processes.alone:
+            warn_first(
+                f"task(s) {self._names(self._untrained)} had no loss with a gradient in {step} steps: "
+                "are all their labels missing, or their losses detached? Nothing is learned for them. "
+                "Leave out tasks without labels",
+                stacklevel=3,
+            )
+
+    def _names(self, tasks: Collection[int]) -> str:
+        return ", ".join(self._tasks[task] for task in sorted(tasks))
+
+    def after_evaluation(self, method: Any, total: Tensor) -> None:
+        """Warn, once, if a total that was made in evaluation mode is differentiated."""
+        remembers = not method.is_sum or next(method.buffers(), None) is not None
+        if torch.compiler.is_compiling() or not (total.requires_grad and remembers):
+            return
+
+        def warn(_: Tensor) -> None:
+            if not self._told_of_evaluation:
+                self._told_of_evaluation = True
+                warn_first(
+                    f"the method is in evaluation mode, in which {method} adds the tasks' gradients and "
+                    "remembers nothing; call method.train() before a training step, and method.eval() "
+                    "only to evaluate"
+                )
+
+        total.register_hook(warn)  # type: ignore[no-untyped-call]
 
     def _check_missing(self, losses: dict[int, Tensor], processes: Processes) -> None:
         if processes.alone or in_backward():

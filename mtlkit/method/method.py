@@ -85,7 +85,10 @@ class Method(Composition):
                 "each micro-batch apart: create the method with wrt=parameters, or leave merge out"
             )
         recording = self.training and torch.is_grad_enabled()
-        anchor = self._guards.anchor_of(given, merge) if recording else None
+        anchor: Tensor | None = None
+        if recording:
+            self._guards.before_total(self, given)
+            anchor = self._guards.anchor_of(given, merge)
         if anchor is None:
             return self._total_without_fork(given, merge, recording)
         weighed, values, extra = self._weigh_losses(given, self._loss_processes, commit=merge)
@@ -113,7 +116,10 @@ class Method(Composition):
             terms.append(extra)
         if not terms:
             self._guards.refuse_empty(recording and not self.processes.alone)
-        return sum(terms[1:], terms[0])
+        total = sum(terms[1:], terms[0])
+        if not self.training:
+            self._guards.after_evaluation(self, total)
+        return total
 
     @torch.no_grad()
     def update(self, losses: Losses) -> None:

@@ -115,7 +115,10 @@ class Axis:
         length = self.split_shape(shape)[1]
         advice = f"pass feature_dim={length} to create_method, or choose another dim or size"
         if len(shape) > 3 and self.dim in (-1, len(shape) - 1):  # the last axis of maps is a width
-            advice = f"rotate the channels of maps: rotate(dim=channel) with feature_dim={shape[1]}"
+            advice = (
+                "rotate the channels of maps: rotograd(dim=channel) or rotate(dim=channel) "
+                f"with feature_dim={shape[1]}"
+            )
         raise UsageError(
             f"{name} was made for {self.side} features, but the axis dim={self.dim} of features of "
             f"shape {shape} has {length}; {advice}"

@@ -15,8 +15,6 @@ from mtlkit.rotations.fold import fold_, folded
 from mtlkit.rotations.manifold import correct_drift_, orthogonalize, projected, starting_rotations
 
 _FOLDS_BETWEEN_CHECKS = 16
-_PATIENCE = 100
-"""Folds without an update before a warning; gradient accumulation makes several per update."""
 
 
 class Rotations(nn.Module):
@@ -124,8 +122,6 @@ class Rotations(nn.Module):
         fold_(self.base, self.applied, packed, self.degree)
         self.folds += 1
         self.waiting = 0
-        if self.folds == _PATIENCE and not (self._written() or packed.any()):
-            self._warn_of_idleness()
 
     def current(self) -> Tensor:
         """(K, b, n, n) rotations of the last :meth:`fold`: those that a backward needs."""
@@ -175,17 +171,6 @@ class Rotations(nn.Module):
             )
         elif self.base.dtype == torch.float32:
             self.degree = degree_for(unpack(move, self.side))
-
-    def _warn_of_idleness(self) -> None:
-        """Warn, once, that the rotations get gradients and no optimizer has ever updated them."""
-        if self.lie[0].requires_grad:
-            warnings.warn(
-                f"the rotations have not moved in {_PATIENCE} steps, because no optimizer updates them; "
-                "create the optimizer with mtlkit.param_groups(model, lr=...), or pass it "
-                "method.parameters() together with the network's",
-                UserWarning,
-                stacklevel=9,  # the line that calls method(features)
-            )
 
     def _evaluated(self) -> Tensor:
         """(K, b, n, n) rotations that the next fold would give, on the manifold."""

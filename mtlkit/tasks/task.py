@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mtlkit.config.registry import option_names
 from mtlkit.config.spec import Part, SpecLike, parse_call
-from mtlkit.errors import SpecError, unknown_name
+from mtlkit.errors import SpecError, UsageError, unknown_name
 from mtlkit.tasks.labels import (
     NO_LABEL,
     LabelCount,
@@ -127,12 +127,22 @@ class Task:
         """Count the labels of a batch. This reads the target: do it before the target goes to a GPU."""
         if target is None:
             return LabelCount(0)
+        self._refuse_one_hot(target)
         if all_known(self.labels, target):
             return LabelCount(len(target) if self.labels is None else target.numel())
         mask = labeled_rows(target) if self.labels is None else self.labels(target)
         count = int(mask.sum())
         some = mask.dim() == 1 and 0 < count < len(mask)
         return LabelCount(count, mask.nonzero().flatten() if some else None)
+
+    def _refuse_one_hot(self, target: Tensor) -> None:
+        axes = {"classification": 2, "segmentation": 4}.get(self.kind)
+        if target.dim() == axes and target.shape[1] > 1:
+            axis = -1 if target.shape[-1] == self.outputs != target.shape[1] else 1
+            raise UsageError(
+                f"the target of task {self.name!r} has shape {tuple(target.shape)}, as one-hot vectors "
+                f"have; class indices are expected: use labels.argmax({axis})"
+            )
 
     def measure(
         self, prediction: Tensor, target: Tensor | None, labels: LabelCount | None = None

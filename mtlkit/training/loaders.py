@@ -176,8 +176,6 @@ class Batches:
             for number, batch in enumerate(source, start=first):
                 inputs, targets = unpack(batch, self.tasks)
                 own = {task.name: targets.get(task.name) for task in self.tasks}
-                if number == first:
-                    _check_targets(self.tasks, own)
                 padded = self._is_padded(number)
                 labels = {
                     task.name: LabelCount(0) if padded else task.count_labels(own[task.name])
@@ -226,19 +224,6 @@ def unpack(batch: Any, tasks: Sequence[Task]) -> tuple[Any, Mapping[str, Tensor 
 def _as_tensor(target: Any) -> Tensor | None:
     """Stack a target that a user's own loader gives as a list of numbers and None."""
     return stack_targets(target) if isinstance(target, list) else target
-
-
-def _check_targets(tasks: Sequence[Task], targets: Mapping[str, Tensor | None]) -> None:
-    """Raise for one-hot targets of a task that takes class numbers."""
-    for task in tasks:
-        target = targets.get(task.name)
-        if target is None or task.kind not in ("classification", "segmentation"):
-            continue
-        if target.dim() == (2 if task.kind == "classification" else 4) and target.shape[1] > 1:
-            raise UsageError(
-                f"the target of task {task.name!r} has shape {tuple(target.shape)}, as one-hot vectors "
-                "have; give the numbers of the classes, target.argmax(dim=1)"
-            )
 
 
 def prepare_loader(

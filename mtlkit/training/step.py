@@ -332,11 +332,6 @@ class LossModule(nn.Module):
         if not (self.training and torch.is_grad_enabled()):
             return
         self._checked = True
-        if not self.method.training:
-            warn_first(
-                "the method is in evaluation mode, so the tasks' gradients are added and not merged; "
-                "call train() on it, also where the model's own train() leaves it out"
-            )
         pairs = zip(self.tasks, losses, strict=True)
         detached = [t.name for t, loss in pairs if loss is not None and not loss.requires_grad]
         if detached:
@@ -363,7 +358,8 @@ def _find_method(model: nn.Module, names: Sequence[str]) -> Method | None:
     method = getattr(model, "method", None)
     if method is None:
         for path, module in model.named_modules():
-            same = isinstance(module, Method) and set(module.tasks) == set(names)
+            numbers = tuple(map(str, range(len(names))))  # those of create_method(..., tasks=2)
+            same = isinstance(module, Method) and set(module.tasks) in (set(names), set(numbers))
             if same and len(names) > 1:
                 raise SpecError(
                     f"the model has its method under the name {path!r}, where the Trainer does not look "
@@ -435,8 +431,10 @@ def check_optimizer(optimizer: Optimizer, model: nn.Module) -> None:
             "mtlkit.param_groups(model, lr=...)"
         )
     method = getattr(model, "method", None)
-    found = method.parameters() if isinstance(method, nn.Module) else ()
-    owned = [p for p in found if p.requires_grad]
+    if not isinstance(method, Method):
+        return
+    method._guards.optimizer.done = True  # noqa: SLF001  it would make the same check in the first step
+    owned = [p for p in method.parameters() if p.requires_grad]
     left_out = sum(id(parameter) not in held for parameter in owned)
     if left_out:
         warn_first(
@@ -445,11 +443,6 @@ def check_optimizer(optimizer: Optimizer, model: nn.Module) -> None:
             "create it with mtlkit.param_groups(model, lr=...)",
             stacklevel=3,
         )
-
-
-def _method_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
-    method = getattr(model, "method", None)
-    return method.parameters() if isinstance(method, nn.Module) else iter(())
 
 
 def check_best_by(best_by: BestBy, tasks: Sequence[Task]) -> BestBy:

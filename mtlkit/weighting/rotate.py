@@ -191,7 +191,10 @@ class Rotate(GradientAggregator):
 def _checked_size(size: int | None, feature_dim: int | None, blocks: int) -> int:
     side = size if size is not None else feature_dim
     if side is None:
-        raise SpecError("rotate needs a size: create_method(..., feature_dim=...) or rotate(size=...)")
+        raise SpecError(
+            "rotate needs a size: create_method(..., feature_dim=...) or rotate(size=...); for maps "
+            "(B, C, H, W), the channels: create_method('rotograd(dim=channel)', ..., feature_dim=C)"
+        )
     if side < 1 or (feature_dim is not None and side > feature_dim):
         raise SpecError(f"size of rotate must be between 1 and feature_dim={feature_dim}, not {side}")
     if blocks < 1 or side % blocks:
