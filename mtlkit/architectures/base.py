@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from mtlkit.architectures.features import Features
+from mtlkit.architectures.preference import Preference, fold_preference
 from mtlkit.architectures.saving import Pretrained
 from mtlkit.config import methods
 from mtlkit.config.names import task_names
 from mtlkit.config.registry import check_options
-from mtlkit.config.spec import Part, format_spec
+from mtlkit.config.spec import Part, format_spec, parse_spec
 from mtlkit.engine.features import flatten_features
 from mtlkit.errors import SpecError, UsageError, unknown_name
 from mtlkit.method.create import create_method
@@ -138,6 +139,7 @@ class Architecture(Pretrained, nn.Module, ABC):
         self.outputs = task_outputs(tasks, outputs)
         self.tasks = tuple(self.outputs)
         self.multi_input = multi_input
+        self.preferences: Preference | None = None
         self._keys = _module_keys(self.tasks)
         self._auxiliary: Tensor | None = None
         self._records_auxiliary = False
@@ -269,6 +271,59 @@ class Architecture(Pretrained, nn.Module, ABC):
         """
         term, self._auxiliary = self._auxiliary, None
         return term
+
+    @property
+    def preference(self) -> dict[str, float] | None:
+        """How much each task counts, of sum one; None for a network made without ``preference``."""
+        if self.preferences is None:
+            return None
+        return dict(zip(self.tasks, self.preferences.current.tolist(), strict=True))
+
+    def set_preference(self, preference: Mapping[str, float]) -> None:
+        """Choose how much each task counts, for a network made with ``preference``.
+
+        Args:
+            preference: numbers of zero or more by task; they are divided by their sum. A task that is
+                not named counts nothing.
+
+        >>> import mtlkit
+        >>> net = mtlkit.create_architecture(
+        ...     "hard_sharing(backbone=mlp(16, inputs=4))", ("seg", "depth"), preference="lora(rank=4)"
+        ... )
+        >>> net.set_preference({"seg": 3, "depth": 1})
+        >>> net.preference
+        {'seg': 0.75, 'depth': 0.25}
+        """
+        self._needed_preferences().set(preference)
+
+    def draw_preference(self) -> Tensor:
+        """Draw a preference for a training batch and return the factors of the losses, K times it (K,).
+
+        The :class:`~mtlkit.Trainer` does this; in a loop of your own, call it before the forward pass
+        and multiply the losses by the result.
+        """
+        return len(self.tasks) * self._needed_preferences().draw()
+
+    def fold_preference(self) -> None:
+        """Make this an ordinary network, with the weights at the preference chosen last."""
+        preferences = self._needed_preferences()
+        training = preferences.training
+        preferences.eval()
+        fold_preference(self)
+        preferences.train(training)
+        self.preferences = None
+        (part,) = parse_spec(self.spec or "none")
+        options = {name: value for name, value in part.options.items() if name != "preference"}
+        self.spec = format_spec([Part(part.name, options, part.arguments)]) if self.spec else ""
+        self.set_method(self.method)
+
+    def _needed_preferences(self) -> Preference:
+        if self.preferences is None:
+            raise UsageError(
+                "this network was made without preferences; make and train it with "
+                "create_architecture(..., preference='lora(rank=4)')"
+            )
+        return self.preferences
 
     @property
     def example_input(self) -> Tensor | None:

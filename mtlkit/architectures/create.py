@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
+from mtlkit.architectures.preference import add_preference
 from mtlkit.config.registry import architectures, option_defaults
 from mtlkit.config.spec import Part, SpecLike, format_spec
 from mtlkit.errors import SpecError
@@ -14,7 +15,12 @@ _NEEDED = ("method", "shared_parameters", "task_parameters")
 
 
 def create_architecture(
-    spec: SpecLike, tasks: Tasks, *, method: MethodLike = "sum", **overrides: Any
+    spec: SpecLike,
+    tasks: Tasks,
+    *,
+    method: MethodLike = "sum",
+    preference: str | None = None,
+    **overrides: Any,
 ) -> Architecture:
     """Make an architecture from its config string.
 
@@ -24,6 +30,9 @@ def create_architecture(
         tasks: number of tasks, their names, ``{name: number of outputs}``, or objects with ``name`` and
             ``outputs``.
         method: how the tasks' gradients are merged: a config string, or a method.
+        preference: ``lora(rank=4)`` or ``full``: the shared weights depend on how much each task counts,
+            which is chosen after training by :meth:`~mtlkit.Architecture.set_preference`. Also an option
+            of the string. None for ordinary weights.
         overrides: options that replace those of the string; modules can be given here.
 
     Raises:
@@ -46,6 +55,10 @@ def create_architecture(
             f"an architecture is one part, not {len(parts)}: {format_spec(parts)!r}; parts joined by "
             "'+' are for methods"
         )
+    options = dict(parts[0].options)
+    preference = options.pop("preference", None) if preference is None else preference
+    options.pop("preference", None)
+    parts = [Part(parts[0].name, options, parts[0].arguments)]
     (part,) = architectures.override(parts, overrides, of=parts[0].name)
     factory = architectures.check(part)
     for option, default in option_defaults(factory).items():
@@ -61,4 +74,9 @@ def create_architecture(
             f"nn.Module with {', '.join(_NEEDED)}"
         )
     built.spec = str(Part(part.name, part.options))
+    if preference is not None:
+        if not isinstance(built, Architecture):
+            raise SpecError(f"preference needs an Architecture; {part.name!r} is {type(built).__name__}")
+        add_preference(built, preference)
+        built.spec = str(Part(part.name, {**part.options, "preference": preference}))
     return built

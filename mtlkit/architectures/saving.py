@@ -12,6 +12,7 @@ from typing import Any
 
 from mtlkit._version import __version__
 from mtlkit.architectures.capacity import add_capacity
+from mtlkit.architectures.preference import add_preference
 from mtlkit.config.files import replacing, write_text
 from mtlkit.config.registry import architectures, option_defaults
 from mtlkit.config.spec import Part, format_spec, parse_call, parse_spec
@@ -88,8 +89,10 @@ def rebuild(description: Mapping[str, Any]) -> Any:
     spec = format_spec([Part(part.name, _kept(part.options), part.arguments) for part in given])
     try:
         (part,) = architectures.expand(spec)
-        factory = architectures.check(part)
-        network = factory(description["tasks"], method=description["method"], **part.options)
+        options = dict(part.options)
+        preference = options.pop("preference", None)
+        factory = architectures.check(Part(part.name, options, part.arguments))
+        network = factory(description["tasks"], method=description["method"], **options)
     except (TypeError, ValueError) as error:
         if isinstance(error, MtlkitError):
             raise
@@ -97,6 +100,8 @@ def rebuild(description: Mapping[str, Any]) -> Any:
     network.spec = description["architecture"]
     if description.get("extra_capacity") is not None:
         add_capacity(network, description["extra_capacity"])
+    if preference is not None:
+        add_preference(network, preference)
     return network
 
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "doctor": "Show versions, devices and extras; say what is missing.",
     "evaluate": "Evaluate the network of a run on a labeled file.",
     "export": "Write a trained network as one file: pt2, ONNX or safetensors.",
+    "front": "Evaluate one network at many preferences between its tasks, and draw the front.",
     "methods": "List all methods, or show the page of one.",
     "predict": "Predict on new samples with the network of a run.",
     "report": "Write a self-contained HTML report of results, and their tables.",

@@ -9,7 +9,7 @@ import typer
 
 from mtlkit.cli import app
 from mtlkit.cli.notes import warnings_as_notes
-from mtlkit.cli.options import Plugins, RunFolder
+from mtlkit.cli.options import Plugins, RunFolder, numbers_by_task
 from mtlkit.errors import SpecError
 
 
@@ -27,6 +27,13 @@ def export(
     batch: Annotated[
         str, typer.Option(help="Samples at a time: dynamic, or a number that is fixed.")
     ] = "dynamic",
+    preference: Annotated[
+        str | None,
+        typer.Option(
+            help="For a network trained with --preference: how much each task counts, such as "
+            "seg=2,depth=1; default: all alike.",
+        ),
+    ] = None,
     plugin: Plugins = None,
 ) -> None:
     """Write a trained network as one file, its rotations folded into the heads.
@@ -35,10 +42,17 @@ def export(
     """
     if batch != "dynamic" and not batch.isdecimal():
         raise SpecError(f"--batch is dynamic or a number of samples, not {batch!r}")
+    chosen = None if preference is None else numbers_by_task(preference, "--preference")
     from mtlkit.deployment.exporting import export as write
 
     with warnings_as_notes():
-        made = write(run, output, format=format, batch="dynamic" if batch == "dynamic" else int(batch))
+        made = write(
+            run,
+            output,
+            format=format,
+            batch="dynamic" if batch == "dynamic" else int(batch),
+            preference=chosen,
+        )
     for note in made.notes:
         typer.echo(f"note: {note}", err=True)
     size = made.path.stat().st_size / 1e6

@@ -16,6 +16,7 @@ from typer import rich_utils
 from typer.core import TyperCommand
 
 from mtlkit.config.settings import Settings, choices, display
+from mtlkit.errors import SpecError
 
 
 def _load(plugins: list[str] | None) -> list[str]:
@@ -49,6 +50,19 @@ BatchSize = Annotated[
     int | None, typer.Option(min=1, help="Samples per pass; default by the kind of input.")
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
+
+
+def numbers_by_task(text: str, option: str) -> dict[str, float]:
+    """Read ``seg=2,depth=1``.
+
+    >>> numbers_by_task("seg=2, depth=1", "--preference")
+    {'seg': 2.0, 'depth': 1.0}
+    """
+    try:
+        pairs = [item.rsplit("=", 1) for item in text.split(",")]
+        return {name.strip(): float(value) for name, value in pairs}
+    except ValueError:
+        raise SpecError(f"{option} is a number by task, such as seg=2,depth=1, not {text!r}") from None
 
 
 def command_of(model: type[Settings]) -> type[TyperCommand]:

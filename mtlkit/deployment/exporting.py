@@ -10,7 +10,7 @@ import copy
 import math
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -53,6 +53,7 @@ def export(
     *,
     format: str | None = None,
     batch: int | Literal["dynamic"] = "dynamic",
+    preference: Mapping[str, float] | None = None,
     trust_plugins: bool = False,
 ) -> Exported:
     """Write the network of a run as one file, rotations folded into the heads.
@@ -67,6 +68,8 @@ def export(
         output: the file; by default ``model.<format>`` in the run's folder.
         format: ``pt2``, ``onnx`` or ``safetensors``; None takes it from the name of ``output``.
         batch: batch size that the file accepts: any, or this one.
+        preference: how much each task counts, for a network that was trained with preferences; the file
+            holds the weights at this one. None for the network's own.
         trust_plugins: as for :func:`mtlkit.load`.
 
     Raises:
@@ -86,6 +89,7 @@ def export(
         loaded = copy.deepcopy(run).cpu().eval()
     else:
         loaded = load(run, trust_plugins=trust_plugins)
+    loaded.fix_preference(preference)
     size = 3 if batch == "dynamic" else batch
     example = loaded.example(size)
     if example is None:

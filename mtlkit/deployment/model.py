@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from mtlkit.architectures.saving import resolve
 from mtlkit.data.base import DataError
 from mtlkit.data.table.reading import Frame, import_pandas
 from mtlkit.engine.features import flatten_features
-from mtlkit.errors import MtlkitError
+from mtlkit.errors import MtlkitError, UsageError
 from mtlkit.tasks import Task
 from mtlkit.training.record import Record, draw_inputs
 
@@ -46,6 +47,25 @@ class LoadedModel(nn.Module):
         """Return predictions by task name."""
         predictions: dict[str, Tensor] = self.network(inputs)
         return predictions
+
+    def fix_preference(self, preference: Mapping[str, float] | None) -> None:
+        """Make a network with preferences an ordinary one, with its weights at this preference.
+
+        Args:
+            preference: how much each task counts; None for the preference that the network has. Another
+                network accepts only None, and is unchanged.
+        """
+        network: Any = self.network
+        if preference is not None:
+            if getattr(network, "preferences", None) is None:
+                raise UsageError(
+                    f"preference={dict(preference)}: the network was trained without preferences, so "
+                    "there is nothing to choose; leave it out"
+                )
+            network.set_preference(preference)
+        if getattr(network, "preferences", None) is not None:
+            network.fold_preference()
+            self.record = {**self.record, "architecture": resolve(network.spec)}
 
     def predict(self, rows: Any, batch_size: int | None = None) -> Any:
         """Return a DataFrame of predictions for raw samples: class names, and values in their unit.

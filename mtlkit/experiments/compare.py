@@ -352,7 +352,8 @@ class Work:
         for job in self.jobs:
             outcome = self.outcomes[job.folder]
             if not outcome.error:
-                network = (job.seed, job.train.get("architecture"), job.train.get("batch_size"))
+                keys = ("architecture", "preference", "batch_size")
+                network = (job.seed, *(job.train.get(key) for key in keys))
                 groups.setdefault(network, {})[job.name] = outcome
         for (seed, *_), outcomes in groups.items():
             for what in ("data", "weights", "batch"):

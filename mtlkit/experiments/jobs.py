@@ -236,6 +236,8 @@ def network_change(job: Job) -> Any:
             add_capacity(model, job.extra_capacity)
         if job.task is None:
             return model, tasks
+        if getattr(model, "preferences", None) is not None:
+            model.fold_preference()  # type: ignore[operator]
         alone = SingleTask(model, job.task, named=True)
         return alone, [task for task in tasks if task.name == job.task]
 

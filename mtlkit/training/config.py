@@ -91,6 +91,13 @@ class TrainingSettings(Settings):
         panel=DATA,
         per_method=True,
     )
+    preference: Spec | None = setting(
+        None,
+        "`lora(rank=4)` or `full`: train one network for all trade-offs between the tasks, and choose "
+        "among them later, see `mtlkit front`.",
+        panel=DATA,
+        per_method=True,
+    )
     plugins: Names = setting(
         [],
         "Your own Python files or modules, which register data sets, methods, networks or tasks.",

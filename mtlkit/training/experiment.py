@@ -333,7 +333,8 @@ def build_model(
         raise ConfigError(f"data set {config.data!r} has no network of its own; set 'architecture'")
     seed_rng(config.seed)
     method: Any = methods.with_seed(config.method, config.seed)
-    model: torch.nn.Module = create_architecture(architecture, tasks, method=method)
+    extra = {} if config.preference is None else {"preference": config.preference}
+    model: torch.nn.Module = create_architecture(architecture, tasks, method=method, **extra)
     if change is not None:
         model, tasks = change(model, tasks)
     if config.channels_last:

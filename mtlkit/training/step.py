@@ -206,6 +206,7 @@ class LossModule(nn.Module):
         self.own_method = create_method("sum", task_names(tasks)) if method is None else None
         self._auxiliary: Callable[[], Tensor | None] | None = getattr(model, "auxiliary_loss", None)
         self._checked = False
+        self._has_preferences = getattr(model, "preferences", None) is not None
         self.gives_losses = False
         """Whether the forward returns the losses instead of the total, for a sharded model."""
 
@@ -235,6 +236,8 @@ class LossModule(nn.Module):
         """
         if targets is None or labels is None:
             return self.model(inputs)
+        # before the forward pass, whose weights depend on it
+        weights = self.model.draw_preference() if self.training and self._has_preferences else None  # type: ignore[operator]
         predictions: Any = None
         if rows is None:
             predictions = self.model(inputs)
@@ -245,6 +248,7 @@ class LossModule(nn.Module):
             if not self._checked:
                 self._check_step(losses)
             reported = [None if loss is None else loss.detach() for loss in losses]
+            losses = scaled(losses, weights)
             if self.gives_losses and self.training:
                 pairs = zip(self.tasks, scaled(losses, factors), strict=True)
                 # heads of tasks without labels take part with zero: FSDP waits for them elsewhere
@@ -375,7 +379,9 @@ def _find_method(model: nn.Module, names: Sequence[str]) -> Method | None:
     return method
 
 
-def scaled(losses: Sequence[Tensor | None], factors: Sequence[float] | None) -> list[Tensor | None]:
+def scaled(
+    losses: Sequence[Tensor | None], factors: Sequence[float] | Tensor | None
+) -> list[Tensor | None]:
     """Return the losses times their factors; as they are where there are none."""
     if factors is None:
         return list(losses)
