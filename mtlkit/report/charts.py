@@ -274,8 +274,8 @@ def plain(text: str) -> str:
 def shorten(text: str, length: int = 26) -> str:
     """Return a label that leaves room for the chart: long ones keep their start and end.
 
-    >>> shorten("normalize(burn_in=20)+rotate+imtl_g")
-    'normalize(bur…otate+imtl_g'
+    >>> shorten("normalize(burn_in=20)+uw+imtl_g")
+    'normalize(bur…0)+uw+imtl_g'
     """
     half = length // 2
     return plain(text if len(text) <= length else f"{text[:half]}…{text[half + 1 - length :]}")
