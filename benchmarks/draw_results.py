@@ -219,12 +219,12 @@ def _page(folder: Path, target: Path) -> str:
     text = re.sub(r"\]\((\w+\.png)\)", rf"]({folder.name}_\1){{.light .chart}}", text)
     text = re.sub(r"\]\(\.\./(\w+)/README\.md\)", r"](\1.md)", text)
     text = text.replace("[`table.md`](table.md)", "the table below")
-    # files beside the README are in the repository, not on the site
-    text = re.sub(r"\]\((table\.\w+)\)", rf"]({REPOSITORY}/{folder.name}/\1)", text)
     table = folder / "table.md"
     if table.exists():
         values = re.sub("^##", "###", _well_broken(table.read_text()), flags=re.MULTILINE)
         text += f"\n\n## All values\n\n{values}"
+    # files beside the README are in the repository, not on the site
+    text = re.sub(r"\]\((table\.\w+)\)", rf"]({REPOSITORY}/{folder.name}/\1)", text)
     return f"{text}\n"
 
 
