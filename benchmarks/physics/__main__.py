@@ -84,7 +84,7 @@ def main() -> None:
             f"seed {seed}: " + ", ".join(f"{spec} {errors[spec][-1]:.1%}" for spec in SPECS), flush=True
         )
     lines = [
-        "| | median error | errors from to | solved | p against the sum | time, sum = 1 |",
+        "| | median error | range | solved | p against the sum | time, sum = 1 |",
         "|---|--:|---|--:|--:|--:|",
     ]
     logs = {spec: np.log(values) for spec, values in errors.items()}

@@ -248,7 +248,7 @@ def _index(facts: dict[str, catalog.MethodFacts]) -> str:
         lines += [*(_row(method) for method in known), "```", ""]
     lines += ["## Left out on purpose", "", "| method | reason |", "|---|---|"]
     lines += [f"| `{name}` | {reason} |" for name, reason in catalog.OMITTED.items()]
-    names = "\n".join(facts)
+    names = "\n".join(f"{name} <{name}>" for name in facts)  # the side bar has no room for titles
     return "\n".join([*lines, "", f"```{{toctree}}\n:hidden:\n\n{names}\n```", ""])
 
 
