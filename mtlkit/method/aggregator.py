@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
@@ -59,6 +60,7 @@ class GradientAggregator(Stateful, ABC):
         tensor([0.5000, 0.5000])
     """
 
+    __signature__: ClassVar[inspect.Signature]
     name: ClassVar[str]
     """Name in the registry."""
     paper: ClassVar[str] = ""
@@ -105,6 +107,9 @@ class GradientAggregator(Stateful, ABC):
         common = {"wrt", "groups", "sync"}
         merges = "merge" in cls.roles
         cls.hidden_options = cls.hidden_options - common if merges else cls.hidden_options | common
+        # help() and the docs show what __init__ takes, not __new__
+        _, *parameters = inspect.signature(cls.__init__).parameters.values()
+        cls.__signature__ = inspect.Signature(parameters)
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Check the options, so that a class refuses what its config string does."""
