@@ -24,7 +24,7 @@ class OptimizerGuard:
         self.done = False
         """Whether the check was made or is awaited; a Trainer makes it itself."""
         self._method: Any = None
-        self._network: set[int] = set()  # ids of the network's parameters
+        self._network: list[weakref.ref[Tensor]] = []  # the network's parameters
 
     def before_step(self, method: Any, losses: Mapping[int, Tensor]) -> None:
         """Await the optimizer of the first step, if the method owns parameters."""
@@ -34,14 +34,16 @@ class OptimizerGuard:
         owned = _trained(method)
         if owned:
             self._method = weakref.ref(method)
-            self._network = {id(leaf) for leaf in leaves_below(losses.values())} - owned
+            below = leaves_below(losses.values())
+            self._network = [weakref.ref(leaf) for leaf in below if id(leaf) not in owned]
             _awaiting.add(self)
             _watch_optimizers()
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Warn if this optimizer trains the network, and none trains the method."""
         held = _held_by(optimizer)
-        if self._network.isdisjoint(held):
+        alive = {id(leaf) for each in self._network if (leaf := each()) is not None}
+        if alive.isdisjoint(held):
             return
         _awaiting.discard(self)
         method = self._method()

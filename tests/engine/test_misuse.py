@@ -159,3 +159,17 @@ def test_accumulated_and_skipped_steps_cause_no_warning():
                 loop.method.total(loop.losses())
             if step % 2:
                 everything.step()
+
+
+def test_the_optimizer_of_another_network_is_none_of_a_methods_business():
+    waiting = []
+    for _ in range(20):  # their networks are gone, and others may lie where they lay in memory
+        loop = Loop("rotograd")
+        loop.steps(1)
+        waiting.append(loop.method)
+        del loop
+        other = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1), nn.Linear(1, 3))
+        other(torch.randn(2, 4)).sum().backward()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            torch.optim.SGD(other.parameters(), lr=0.1).step()
