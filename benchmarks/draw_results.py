@@ -2,8 +2,9 @@
 
 Usage: python -m benchmarks.draw_results [--pages FOLDER]
 
-A folder of results holds ``results.jsonl`` and ``comparison.json`` of a comparison, or ``shares.json``
-of the toys, and a README: the paper's claim, what was run, what was found, the verdict.
+A folder of results holds ``results.jsonl`` and ``comparison.json`` of a comparison, ``shares.json`` of
+the toys, ``tables.csv.gz`` of the five tables, or ``runs.jsonl`` of the front of one training, and a
+README: the paper's claim, what was run, what was found, the verdict.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.front.volumes import redraw as redraw_front
 from benchmarks.overview import (
     beside_fronts,
     comparable,
@@ -25,8 +27,9 @@ from benchmarks.overview import (
     overview,
 )
 from benchmarks.paper.toy.plots import shares_figure
+from benchmarks.tables import draw as tables
 from mtlkit.config.files import write_text
-from mtlkit.report.figures import PRIMARY
+from mtlkit.report.metric_table import PRIMARY
 from mtlkit.report.results import Comparison
 from mtlkit.report.tables import Table, build_table, to_markdown
 
@@ -34,19 +37,22 @@ RESULTS = Path(__file__).parent / "results"
 REPOSITORY = "https://github.com/mtlkit/mtlkit/blob/main/benchmarks/results"
 SITE = "https://mtlkit.github.io/mtlkit/latest/"
 OVERVIEW = """\
-Hundredths of the log-ratio to single-task networks, mean over all tasks and seeds, and the place among
-the methods by the mean of the tasks' ranks; equal ranks share their places. In brackets after a data
-set: the numbers of tasks and seeds. Budgets and networks differ, so that columns are not comparable with
-one another, and most differences within a column are not significant: see each section. The mean place
-is over the data sets that a method was run on, 0 for always first, 1 for always last. Left out are
-comparisons of fewer than four of these methods: {left_out}. On cifar10 the area under the ROC curve
-counts, as some single-task networks have an F1 of zero, and all but the sum have R_k."""
+Each cell has the log-ratio to single-task networks in hundredths, as the mean over all tasks and
+seeds, and in brackets the rank among the methods by the mean of the tasks' ranks; ties share a rank.
+The brackets after a data set are the numbers of tasks and seeds. Budgets and networks differ, so
+columns cannot be compared with each other, and most differences within a column are not significant:
+see the page of each data set. The mean place is over the data sets that a method was run on: 0 means
+always first, 1 always last. Comparisons of fewer than four of these methods are left out: {left_out}.
+On cifar10 the area under the ROC curve counts, because some single-task networks have an F1 of zero,
+and all methods but the sum have R_k."""
 FRONTS = """\
-Beside the front of weighted sums: constant weights of the losses, drawn evenly from the simplex and
-trained like the methods. In brackets after a data set: the numbers of weightings and of seeds that they
-were trained on. A cell says how many weightings are at least as good as the method on every task, and
-how many are nowhere better, by means over these seeds. Where the first number is 0, the method lies on
-or beyond the front; a single seed says little about a method that is close to it."""
+The second table compares the methods with weighted sums: constant loss weights, drawn uniformly from
+the simplex and trained like the methods. The brackets after a data set are the numbers of weightings
+and of seeds. A cell says how many weightings are at least as good as the method on every task, and how
+many are not better on any task, by means over these seeds. If the first number is 0, the method lies
+on or beyond the front; one seed says little about a method that is close to it."""
+REPEATED = {"units_ten", "fold_every"}
+"""Comparisons on the data of another one, which count once in the tables over all data sets."""
 COSINE_PANELS = {
     "cifar10": {
         "methods, with R_k": (
@@ -75,6 +81,12 @@ def redraw(folder: Path) -> None:
     if (folder / "shares.json").exists():
         shares = json.loads((folder / "shares.json").read_text())
         shares_figure(shares).savefig(folder / "shares.png", dpi=110)
+        return
+    if (folder / "tables.csv.gz").exists():
+        tables.redraw(folder)
+        return
+    if (folder / "runs.jsonl").exists():
+        redraw_front(folder)
         return
     if not (folder / "comparison.json").exists():
         return
@@ -180,7 +192,7 @@ def write_overview() -> None:
     found = {
         folder.name: comparable(folder.name, Comparison.load(folder))
         for folder in folders()
-        if (folder / "comparison.json").exists()
+        if (folder / "comparison.json").exists() and folder.name not in REPEATED
     }
     text = OVERVIEW.format(left_out=", ".join(left_out(found)) or "none")
     tables = f"{text}\n\n{overview(found)}\n{FRONTS}\n\n{beside_fronts(found)}"

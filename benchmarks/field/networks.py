@@ -56,22 +56,24 @@ class MessagePassing(Architecture):
 
     def encode(self, inputs: Tensor) -> Tensor:
         """Features (B, width) of molecules (B, 29, 4 or 38)."""
-        molecules = functional.pad(inputs, (0, 38 - inputs.shape[-1]))
+        largest = int((inputs[..., 0] > 0).sum(dim=1).max())  # atoms; the places behind them are empty
+        molecules = functional.pad(inputs, (0, 38 - inputs.shape[-1]))[:, :largest]
         numbers, positions, rest, bonds = molecules.split([1, 3, 5, 29], dim=-1)
-        present = numbers[..., 0] > 0  # (B, 29)
+        bonds = bonds[..., :largest]
+        present = numbers[..., 0] > 0  # (B, A)
         edges = self.weigh_pairs(present, positions, bonds)
         elements = numbers == numbers.new_tensor(_ELEMENTS)
-        atoms = self.embed(torch.cat([elements, numbers, rest], dim=-1)).relu()  # (B, 29, width)
+        atoms = self.embed(torch.cat([elements, numbers, rest], dim=-1)).relu()  # (B, A, width)
         matrices = torch.cat([self.matrices.weight, self.matrices.bias[:, None]], dim=1)
         matrices = matrices.view(self.width, self.width, -1).transpose(1, 2).flatten(1)
         for _ in range(self.rounds):
-            sent = (atoms @ matrices).view(len(atoms), -1, self.width)  # (B, 29 (hidden + 1), width)
+            sent = (atoms @ matrices).view(len(atoms), -1, self.width)  # (B, A (hidden + 1), width)
             messages = (edges @ sent + self.keep(atoms)).relu()
             atoms = self.update(messages.flatten(0, 1), atoms.flatten(0, 1)).view_as(messages)
         return self.join(self.pool(atoms, present)).relu()
 
     def weigh_pairs(self, present: Tensor, positions: Tensor, bonds: Tensor) -> Tensor:
-        """Factors of the fixed matrices in the mean message of an atom, (B, 29, 29 (hidden + 1))."""
+        """Factors of the fixed matrices in the mean message of an atom, (B, A, A (hidden + 1))."""
         apart = ~torch.eye(present.shape[1], dtype=torch.bool, device=present.device)
         heard = present[:, :, None] & present[:, None, :] & apart
         distance = (positions[:, :, None] - positions[:, None, :]).norm(dim=-1, keepdim=True)
@@ -95,7 +97,7 @@ class Set2Set(nn.Module):
         self.cell = nn.LSTMCell(2 * width, width)
 
     def forward(self, atoms: Tensor, present: Tensor) -> Tensor:
-        """Return (B, 2 width) for atoms (B, 29, width)."""
+        """Return (B, 2 width) for atoms (B, A, width)."""
         asked = atoms.new_zeros(len(atoms), 2 * atoms.shape[-1])
         state = None
         for _ in range(self.steps):

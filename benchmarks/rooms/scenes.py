@@ -19,7 +19,7 @@ from room_furniture import furnish
 from room_rendering import Floats, render
 from torch import Tensor
 
-from mtlkit.data.base import DataSet, SplitName, TensorSplit, register_dataset
+from mtlkit.data.base import Count, DataSet, SplitName, TensorSplit, register_dataset
 from mtlkit.data.collate import Targets
 from mtlkit.data.published.mtan import dense_tasks
 from mtlkit.data.randomness import generator
@@ -50,9 +50,9 @@ class Scenes(DataSet):
         seed: int = 0,
         *,
         size: int | Sequence[int] = 64,
-        train: int = 400,
-        val: int = 100,
-        test: int = 200,
+        train: Count = 400,
+        val: Count = 100,
+        test: Count = 200,
         augment: bool = True,
         noise: float = 0.02,
     ) -> None:
@@ -63,7 +63,6 @@ class Scenes(DataSet):
                 f"option size of {self.name} must be a number of pixels from 8, or (height, width), "
                 f"not {size!r}"
             )
-        self.check_counts(train=train, val=val, test=test)
         if not 0 <= noise < 1:
             raise SpecError(f"option noise of {self.name} must be from 0 to below 1, not {noise}")
         self._counts = {"train": train, "val": val, "test": test}

@@ -5,7 +5,7 @@ say how large the batch is; a step takes some 50 to 200 ms, so that what is meas
 microseconds that any layer of Python costs. One thread is used: two of them wait for each other wherever
 another process takes a core, and that is all that one would see.
 
-The figure with a limit is 1 + (difference of the steps without the layers' work) / (step by hand), see
+The value with a limit is 1 + (difference of the steps without the layers' work) / (step by hand), see
 :mod:`benchmarks.speed.stand_ins`: it repeats to a few tenths of a per cent. The plain quotient of whole
 steps is shown besides, and says that nothing is left out. In so few rounds it is good to some per cent;
 ``--seconds 200`` gives every architecture some hundred rounds, and the quotient to about one per cent.

@@ -22,7 +22,7 @@ _clock = time.perf_counter
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: what was measured, the figure, and what it must not exceed."""
+    """One line of a table: what was measured, the value, and what it must not exceed."""
 
     group: str
     name: str
@@ -46,7 +46,7 @@ def interleave(
 ) -> dict[str, list[float]]:
     """Seconds of every candidate in every round; candidates take turns, in alternating order.
 
-    With ``repeats``, a turn is that many calls and the figure their mean: for calls so short that a
+    With ``repeats``, a turn is that many calls and the value their mean: for calls so short that a
     single one would measure how the others have emptied the caches. As in ``timeit``, Python's
     collector of garbage waits meanwhile: what it takes depends on what the others left behind.
     """
@@ -76,7 +76,7 @@ def ratio(seconds: Mapping[str, list[float]], name: str, base: str) -> float:
 
 
 def chart_command(draw: Callable[[list[Row], Path], None], table: str) -> None:
-    """The command that draws the documentation's chart of a table from its stored figures."""
+    """The command that draws the documentation's chart of a table from its stored values."""
     parser = argparse.ArgumentParser(description="draw the chart of the documentation")
     parser.add_argument("measured", type=Path, help=f"what `benchmarks.speed {table} --json` wrote")
     parser.add_argument("chart", type=Path, help="the SVG file")

@@ -90,7 +90,7 @@ def _panel(axes: Any, title: str, gradients: Tensor, turned: Tensor, merged: Ten
         axes.annotate(f"$g_{index + 1}$", gradient.tolist(), color=_COLORS[index], fontsize=10)
     _arrow(axes, _shortened(gradients.sum(dim=0)), _TEXT, width=1.2, linestyle="dashed")
     _arrow(axes, shown, _MERGED, width=2.4)
-    note = "" if length <= _LONGEST else f", drawn shorter: {length:.1f}"
+    note = "" if length <= _LONGEST else f", length {length:.1f}, drawn shorter"
     axes.set_title(title, color=_TEXT, fontsize=9)
     axes.set_xlabel(
         f"red: merged{note}" if length > 1e-6 else "merged: zero",

@@ -31,41 +31,54 @@ _WHEN = {
         "The task with the large gradients matters most: it gets worse in exchange.",
     ),
     "Remove conflicts": (
-        "Task gradients have negative cosines, step after step.",
+        "Task gradients have negative cosines in step after step.",
         "Gradients are nearly orthogonal: the result is the plain sum, or close to it.",
     ),
     "A common descent direction": (
         "No task may get worse in a step, or gains should be spread fairly.",
-        "One task hardly moves: it can slow all others down. There is a problem of K x K to solve in every step.",
+        "One task hardly improves: it can slow down all others. Every step has a K x K problem to solve.",
     ),
     "A chosen point": (
         "You know how much each task should count.",
         "You have no preference: try gradient balancing.",
     ),
     "Weigh losses": (
-        "Only the losses are at hand, or a step must cost nothing more.",
-        "Gradients conflict in direction: weights of losses cannot see that.",
+        "You have only the losses, or a step must not cost more.",
+        "Gradients point in conflicting directions: loss weights cannot see that.",
     ),
     "Robust": (
         "Some tasks have broken or noisy gradients.",
-        "All tasks matter: an outlier is left out on purpose.",
+        "All tasks matter: these methods leave out outliers on purpose.",
     ),
     "Homogenize": (
         "Gradients differ in size and in direction, and the features fork in one place.",
-        "There is no fork, or the network is so small that the rotations are most of the step.",
+        "The model has no fork, or is so small that the rotations take most of the step.",
     ),
 }
 
 # In the drawings, where the caption must say more.
 _STATEFUL = " The gradients are constant, and the method has taken 60 steps{learning}."
 _LEARNING = ", with Adam at 0.03 for its parameters"
-_ROTATED = " Pale arrows are the gradients before the rotations turn them back."
+_ROTATED = " Pale arrows: the gradients before they are rotated back."
 
 # In the index, an alias of several parts has a line of its own: their sentences together would be too long.
 _TOGETHER = {
-    "imtl": "Bring all losses to one size, and let all tasks count alike.",
+    "imtl": "Scale all losses to the same size, and give every task the same influence.",
     "rotate_only": "Rotate the features for every task, and add the gradients.",
-    "rotograd": "Turn the task gradients toward each other, and give them one norm.",
+    "rotograd": "Rotate the task gradients toward each other, and give them the same norm.",
+}
+
+
+# What a class cannot be called.
+_HYPHENS = {
+    "aligned_mtl": "Aligned-MTL",
+    "cr_mogm": "CR-MOGM",
+    "db_mtl": "DB-MTL",
+    "imtl_g": "IMTL-G",
+    "imtl_l": "IMTL-L",
+    "ldc": "LDC-MTL",
+    "nash_mtl": "Nash-MTL",
+    "uw_so": "UW-SO",
 }
 
 
@@ -91,7 +104,12 @@ def _page(name: str, folder: Path) -> str:
         draw(name, picture)
     parts = [f"# {title(facts)}"]
     if picture.exists():
-        parts += ["", f"![What {name} makes of conflicting gradients]({name}.svg)", "", _caption(name)]
+        parts += [
+            "",
+            f"![The merged gradient of {name} for two and for three conflicting task gradients]({name}.svg)",
+            "",
+            _caption(name),
+        ]
     return "\n".join(
         [*parts, description(facts), _parts(name), _usage(name), _advice(facts), _laws(name)]
     )
@@ -99,20 +117,24 @@ def _page(name: str, folder: Path) -> str:
 
 def title(facts: catalog.MethodFacts) -> str:
     """The paper's spelling and title, who wrote it and when; the name alone for an alias or a baseline."""
-    if facts.stands_for or not (facts.factory and facts.paper):
+    authors, _, rest = re.sub(r" \(.*\)$", "", facts.paper.partition("; ")[0]).partition(", ")
+    paper = re.sub(r", arXiv [\d.]+$", "", rest.rpartition(", ")[0] or rest)
+    if facts.stands_for or not facts.factory:
+        spelling = paper.partition(":")[0]
+        is_named_so = spelling.lower() == facts.name  # as RotoGrad's is
+    else:
+        spelling = _HYPHENS.get(facts.name, facts.factory.rpartition(".")[2])
+        is_named_so = bool(paper)
+    if not is_named_so:
         return facts.name
-    authors, _, rest = facts.paper.partition(", ")
-    spelling = facts.factory.rpartition(".")[2]
-    paper = rest.rpartition(", ")[0] or rest
-    paper = paper.removeprefix(f"{spelling}: ")
-    return f"{spelling}: {paper} ({authors} {facts.year})"
+    return f"{spelling}: {paper.removeprefix(f'{spelling}: ')} ({authors} {facts.year})"
 
 
 def _caption(name: str) -> str:
     method = mtlkit.create_method(name, tasks=2, feature_dim=2)
     text = (
         "The gradients of two tasks (left) and of three, one of them large (right). "
-        f"Red: what `{name}` makes of them. Dashed: the plain sum."
+        f"Red: the merged gradient of `{name}`. Dashed: the plain sum."
     )
     if method.state_dict():
         text += _STATEFUL.format(learning=_LEARNING if list(method.parameters()) else "")
@@ -127,7 +149,7 @@ def _advice(facts: catalog.MethodFacts) -> str:
     lines = ["## When to use it", ""]
     for start, (when, when_not) in _WHEN.items():
         if idea.startswith(start):
-            lines += [f"- **Try it if:** {when}", f"- **Rather not if:** {when_not}"]
+            lines += [f"- **Try it if:** {when}", f"- **Avoid it if:** {when_not}"]
     if facts.name in (costs := _costs()):
         lines += [
             f"- **Cost:** {costs[facts.name]:.2f} times a plain step of [ResNet18 with ten tasks](../speed.md)."
@@ -141,7 +163,7 @@ def _advice(facts: catalog.MethodFacts) -> str:
     if found := evidence().get(facts.name):
         lines += [
             "",
-            "What [our own runs](../results/index.md) found, in points of the mean over tasks:",
+            "What [our own runs](../results/index.md) found: difference in the mean over tasks, in points, with its corrected interval:",
             "",
         ]
         lines += [*HEAD, *found]
@@ -203,8 +225,8 @@ def _parts(name: str) -> str:
 def _laws(name: str) -> str:
     method = mtlkit.create_method(name, tasks=3, feature_dim=4)
     waived = {law: reason for part in method.parts for law, reason in part.waived_laws.items()}
-    kept = f"The tests check {len(LAWS) - len(waived)} of the {len(LAWS)} [laws of a step](../design.md#what-a-step-promises) on it"
-    lines = ["## Laws", "", f"{kept}{', all but these:' if waived else '.'}", ""]
+    kept = f"The tests check {len(LAWS) - len(waived)} of the {len(LAWS)} [laws of a step](../design.md#what-a-step-promises)"
+    lines = ["## Laws", "", f"{kept}{'. These do not apply:' if waived else '.'}", ""]
     lines += [f"- {LAWS[law].splitlines()[0].rstrip('.')}: {reason}." for law, reason in waived.items()]
     return "\n".join([*lines, ""])
 
@@ -229,10 +251,10 @@ def _index(facts: dict[str, catalog.MethodFacts]) -> str:
     lines = [
         "# All methods",
         "",
-        "Grouped by idea. Click on the head of a column to sort. Not sure which one to take? See [Choose a method](../choose.md).",
+        "Grouped by idea. Click a column's heading to sort by it. Not sure which one to use? See [Choose a method](../choose.md).",
         "",
         "*Role*: a method weighs the losses, forks the features or merges the gradients. *Year* links to the paper. *Waits*: how often a "
-        "step waits for the GPU. [Speed](../speed.md) has the time of a step.",
+        "step waits for the GPU. [Speed](../speed.md) has the step times.",
         "",
     ]
     for idea, known in group_by_idea(facts.values()).items():

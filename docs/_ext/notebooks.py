@@ -67,7 +67,8 @@ def prepare_kernels(root: Path) -> None:
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     os.environ["MATPLOTLIBRC"] = str(Path(__file__).parent / "matplotlibrc")
     os.environ["MTLKIT_EXAMPLES"] = examples_folder(root) or ""
-    os.environ.update(COLUMNS="96", NO_COLOR="1")
+    # IPython sets FORCE_COLOR, which would bring progress bars and bold letters into the outputs
+    os.environ.update(COLUMNS="96", NO_COLOR="1", TTY_COMPATIBLE="0")
     # small networks: more threads only wait for each other
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 

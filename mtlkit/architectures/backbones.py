@@ -3,7 +3,7 @@
 ``timm.resnet18(pretrained=True, in_chans=1)`` is ``timm.create_model("resnet18", ...)`` without its
 classifier; options are timm's own. ``features_only=True`` gives the list of maps of all stages,
 ``global_pool=""`` the last map or the tokens, and the default the pooled vector. Maps are channels
-first, whatever the model.
+first for every model.
 """
 
 import os
@@ -26,7 +26,7 @@ _BACKBONES: dict[str, Callable[..., nn.Module]] = {}
 
 
 def register_backbone(name: str) -> Callable[[T], T]:
-    """Make a factory known as ``backbone=name(...)``; its keyword-only arguments are the options.
+    """Register a factory as ``backbone=name(...)``; its keyword-only arguments are the options.
 
     The module declares its number of features in an attribute ``num_features``, and has
     ``feature_kind = "map"`` if it returns maps.
@@ -46,7 +46,7 @@ def build_backbone(
     input_size: int | Sequence[int] | None = None,
     **forced: Any,
 ) -> tuple[nn.Module, Features | None]:
-    """Build a backbone from its spec, or take a module; also return the kind and size of its features.
+    """Build a backbone from its spec, or use a module; also return the kind and size of its features.
 
     Args:
         backbone: for example ``"timm.resnet18(in_chans=1)"``, or a module.
@@ -84,7 +84,7 @@ def _build_own(part: Part, input_size: Any) -> nn.Module:
     try:
         return factory(*part.arguments, **options)
     except TypeError as error:
-        raise SpecError(f"backbone {part} cannot be made: {error}") from None
+        raise SpecError(f"backbone {part} cannot be built: {error}") from None
 
 
 @register_backbone("mlp")
@@ -101,9 +101,7 @@ def _mlp(
     if inputs is None and input_size is not None:
         inputs = input_size if isinstance(input_size, int) else input_size[0]
     if inputs is None or not sizes:
-        raise SpecError(
-            "backbone mlp needs the size of its input and of its layers: mlp(64, 32, inputs=10)"
-        )
+        raise SpecError("backbone mlp needs the sizes of its input and layers: mlp(64, 32, inputs=10)")
     return make_mlp([inputs, *sizes], norm=norm, dropout=dropout, last=activate_last)
 
 
@@ -132,8 +130,8 @@ def _build_timm(part: Part, forced: Mapping[str, Any]) -> tuple[nn.Module, Featu
         raise SpecError("name the timm model: 'timm.resnet18', or timm(name='hf-hub:...')")
     if ":" not in name and not timm.is_model(name):
         error = unknown_name("timm model", name, timm.list_models())
-        near = str(error).partition(" known: ")[0]  # more than a thousand names would bury the hint
-        raise UnknownNameError(f"{near} timm.list_models() lists all of them")
+        near = str(error).partition(" known: ")[0]  # there are more than a thousand names
+        raise UnknownNameError(f"{near} timm.list_models() lists all models")
     options |= forced
     if not options.get("features_only"):
         options.setdefault("num_classes", 0)
@@ -143,7 +141,7 @@ def _build_timm(part: Part, forced: Mapping[str, Any]) -> tuple[nn.Module, Featu
     if found.kind == "map" and found.shape is not None and found.dim != expected == found.shape[-1]:
         model = ChannelsFirst(model)
         found = measure_timm(model, options)
-    # the other axes of a map depend on the size of the image that was tried
+    # the other axes of a map depend on the size of the image
     return model, found if found.kind == "vector" else replace(found, shape=None)
 
 
@@ -168,17 +166,17 @@ def _create_timm(timm: Any, name: str, options: dict[str, Any]) -> nn.Module:
         model: nn.Module = timm.create_model(name, **options)
     except TypeError as error:
         raise SpecError(f"timm.{name} does not take these options: {error}") from None
-    except Exception as error:  # downloads fail in as many ways as there are libraries
+    except Exception as error:  # downloads raise many kinds of errors
         if not pretrained:
-            raise SpecError(f"timm.{name} cannot be made with these options: {error}") from error
+            raise SpecError(f"timm.{name} cannot be built with these options: {error}") from error
         raise weights_error(f"timm.{name}", path, error) from error
     if path:
         held = timm.models.load_state_dict(os.fspath(path))
         own = model.state_dict()
         if not any(key in own for key in held):
             raise SpecError(
-                f"the checkpoint {str(path)!r} holds none of the weights of timm.{name}; its first keys "
-                f"are {list(held)[:3]}, the model's {list(own)[:3]}"
+                f"the checkpoint {str(path)!r} has no weights of timm.{name}; its first keys are "
+                f"{list(held)[:3]}, the model's {list(own)[:3]}"
             )
     return model
 
@@ -189,8 +187,8 @@ def weights_error(model: str, path: Any, error: Exception) -> MtlkitError:
     if path:
         return SpecError(f"the weights of {model} could not be read from {str(path)!r} ({reason})")
     return MtlkitError(
-        f"the pretrained weights of {model} could not be downloaded ({reason}); is there a network? "
-        "Give a file with checkpoint_path=..., or pretrained=False for random weights"
+        f"the pretrained weights of {model} could not be downloaded ({reason}); check the network "
+        "connection, pass a file as checkpoint_path=..., or pretrained=False for random weights"
     )
 
 
@@ -202,7 +200,7 @@ def measure_timm(model: nn.Module, options: Mapping[str, Any]) -> Features:
     given = options.get("img_size")
     if given is not None:
         default = (given, given) if isinstance(given, int) else tuple(given)
-    # a small image is enough for models that take images of any size
+    # a small image is faster, for models that accept any size
     if given is None and not config.get("fixed_input_size"):
         try:
             return measure(model, (channels, 64, 64))

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from mtlkit.architectures.features import Features
-from mtlkit.architectures.preference import Preference, fold_preference
+from mtlkit.architectures.preference import Preference, WithPreference
 from mtlkit.architectures.saving import Pretrained
 from mtlkit.config import methods
 from mtlkit.config.names import task_names
 from mtlkit.config.registry import check_options
-from mtlkit.config.spec import Part, format_spec, parse_spec
+from mtlkit.config.spec import Part, format_spec
 from mtlkit.engine.features import flatten_features
 from mtlkit.errors import SpecError, UsageError, unknown_name
 from mtlkit.method.create import create_method
@@ -35,10 +35,11 @@ def task_outputs(
     """
     names = task_names(tasks)
     if isinstance(tasks, Mapping):
-        own = [_own_outputs(size) for size in tasks.values()]
+        own = list(map(_own_outputs, tasks.values()))
+    elif isinstance(tasks, int):
+        own = [None] * tasks
     else:  # a name says nothing about a size
-        items: Iterable[Any] = names if isinstance(tasks, int) else tasks
-        own = [None if isinstance(item, str) else _own_outputs(item) for item in items]
+        own = [None if isinstance(item, str) else _own_outputs(item) for item in tasks]
     if outputs is None or isinstance(outputs, int):
         others = dict.fromkeys(names, 1 if outputs is None else outputs)
     elif isinstance(outputs, Mapping):
@@ -61,12 +62,13 @@ def _own_outputs(item: Any) -> Any:
     return item if isinstance(item, int | float | str) else getattr(item, "outputs", None)
 
 
-class Architecture(Pretrained, nn.Module, ABC):
+class Architecture(WithPreference, Pretrained, nn.Module, ABC):
     """A network with a shared part and one part per task, to be trained by any method.
 
     A subclass has two hooks: :meth:`encode` computes the shared features, and :meth:`predict` computes
-    one task's prediction from its view of them. Between the two, :meth:`forward` calls the method once.
-    Keyword-only arguments of ``__init__`` are the options of the config string.
+    one task's prediction from its view of them, by default with the task's head. Between the two,
+    :meth:`forward` calls the method once. Keyword-only arguments of ``__init__`` are the options of the
+    config string.
 
     ``save_pretrained(folder)`` and ``push_to_hub(name)`` save a network that
     :func:`~mtlkit.create_architecture` made, weights and method included;
@@ -90,8 +92,6 @@ class Architecture(Pretrained, nn.Module, ABC):
     ...         self.set_method(method)
     ...     def encode(self, inputs):
     ...         return self.encoder(inputs).relu()
-    ...     def predict(self, task, shared, inputs):
-    ...         return self.head(task)(shared)
     >>> net = TwoLayers({"kind": 3, "size": 1}, method="rotograd")
     >>> net(torch.randn(5, 4))["kind"].shape
     torch.Size([5, 3])
@@ -105,7 +105,7 @@ class Architecture(Pretrained, nn.Module, ABC):
     """Authors, title and venue."""
     year: ClassVar[int | None] = None
     fork_hint: ClassVar[str] = ""
-    """For an architecture that forks only with some option: what to write."""
+    """What to write, for an architecture that forks only with some option."""
     waived_laws: ClassVar[Mapping[str, str]] = {}
     """Laws of :func:`mtlkit.testing.check_architecture` that do not apply, with the reason."""
 
@@ -118,12 +118,12 @@ class Architecture(Pretrained, nn.Module, ABC):
     heads: nn.ModuleDict
     """The last module of every task, made by :meth:`by_task`."""
     spec: str = ""
-    """The config string that it was made from."""
+    """The config string that the network was made from."""
     extra_capacity: Mapping[str, Any] | None = None
     """Options of :func:`~mtlkit.architectures.capacity.add_capacity`, if it was called."""
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Check the options, so that a class refuses what its config string does."""
+        """Check the options, so that a class rejects what its config string rejects."""
         check_options(cls, options)
         made: Self = super().__new__(cls, *args, **options)
         return made
@@ -145,21 +145,17 @@ class Architecture(Pretrained, nn.Module, ABC):
         self._records_auxiliary = False
         self._seen: tuple[torch.Size, torch.dtype] | None = None
 
-    # What a subclass overrides
-
     @abstractmethod
     def encode(self, inputs: Any) -> Any:
         """Return the shared features: a tensor, or a nested list, tuple or dict, batch first."""
 
-    @abstractmethod
     def predict(self, task: str, shared: Any, inputs: Any) -> Any:
         """Return the prediction of one task from its view of the shared features."""
+        return self.head(task)(shared)
 
     def task_modules(self, task: str) -> Iterable[nn.Module | nn.Parameter]:
         """Return the modules and parameters that :meth:`predict` uses for ``task`` only."""
         return [self.head(task)]
-
-    # What a subclass calls
 
     def by_task(self, modules: Mapping[str, nn.Module]) -> nn.ModuleDict:
         """Return modules by task, under names that PyTorch accepts; :meth:`of_task` finds them."""
@@ -193,17 +189,26 @@ class Architecture(Pretrained, nn.Module, ABC):
             SpecError: if the method needs shared features and this network has none.
         """
         dim = None if self.features is None else self.features.dim
-        if not isinstance(method, Method):
+        if isinstance(method, Method):
+            parts, needs_fork = method.spec, method.needs_fork
+        else:
             parts = methods.expand(method)
-            if not self.forks and any(map(_needs_fork, parts)):
-                raise SpecError(self._no_fork_message(parts))
-            if self.features is not None and self.features.kind == "map":
-                parts = [_by_channel(part) for part in parts]
+            needs_fork = any(map(_needs_fork, parts))
+        if not self.forks and needs_fork:
+            hint = f"; or {self.fork_hint}" if self.fork_hint else ""
+            raise SpecError(
+                f"method {format_spec(parts)!r} works at features that all tasks share, and {self.name} "
+                f"has none; write {format_spec(_without_fork(parts))!r}{hint}"
+            )
+        if not isinstance(method, Method):
+            if self.features is not None and self.features.kind == "map":  # rotate the channels
+                parts = [
+                    Part(p.name, {"dim": "channel", **p.options}) if p.name == "rotate" else p
+                    for p in parts
+                ]
             if self.features is not None and any(part.options.get("dim") == "flat" for part in parts):
                 dim = self.features.flat_size
             method = list[Any](parts)
-        elif not self.forks and method.needs_fork:
-            raise SpecError(self._no_fork_message(method.spec))
         self.method = create_method(method, self.tasks, feature_dim=dim)
         merging = self.method.merging
         if merging is not None and merging.groups != "all":
@@ -211,13 +216,11 @@ class Architecture(Pretrained, nn.Module, ABC):
             named = [(name, p) for name, p in self.named_parameters() if id(p) in shared]
             self.method.set_shared(Groups.of_names(named, merging.groups).by_name)
 
-    # What a user calls
-
     def forward(self, inputs: Any) -> dict[str, Any]:
         """Return predictions by task name."""
         if isinstance(inputs, Tensor) and not torch.compiler.is_compiling():
             self._seen = (inputs.shape[1:], inputs.dtype)
-        self._begin(records_auxiliary=self.training and torch.is_grad_enabled())
+        self._auxiliary, self._records_auxiliary = None, self.training and torch.is_grad_enabled()
         if self.multi_input:
             return self._forward_each(inputs)
         views = self._fork(self.encode(inputs))
@@ -226,9 +229,9 @@ class Architecture(Pretrained, nn.Module, ABC):
         }
 
     def forward_only(self, task: str, inputs: Any) -> Any:
-        """Return the prediction of one task; gradients pass the fork as they pass any layer."""
+        """Return the prediction of one task; gradients pass through the fork as through any layer."""
         self.check_task(task)
-        self._begin(records_auxiliary=False)
+        self._auxiliary, self._records_auxiliary = None, False
         training = self.method.training
         self.method.training = False
         try:
@@ -273,66 +276,13 @@ class Architecture(Pretrained, nn.Module, ABC):
         return term
 
     @property
-    def preference(self) -> dict[str, float] | None:
-        """How much each task counts, of sum one; None for a network made without ``preference``."""
-        if self.preferences is None:
-            return None
-        return dict(zip(self.tasks, self.preferences.current.tolist(), strict=True))
-
-    def set_preference(self, preference: Mapping[str, float]) -> None:
-        """Choose how much each task counts, for a network made with ``preference``.
-
-        Args:
-            preference: numbers of zero or more by task; they are divided by their sum. A task that is
-                not named counts nothing.
-
-        >>> import mtlkit
-        >>> net = mtlkit.create_architecture(
-        ...     "hard_sharing(backbone=mlp(16, inputs=4))", ("seg", "depth"), preference="lora(rank=4)"
-        ... )
-        >>> net.set_preference({"seg": 3, "depth": 1})
-        >>> net.preference
-        {'seg': 0.75, 'depth': 0.25}
-        """
-        self._needed_preferences().set(preference)
-
-    def draw_preference(self) -> Tensor:
-        """Draw a preference for a training batch and return the factors of the losses, K times it (K,).
-
-        The :class:`~mtlkit.Trainer` does this; in a loop of your own, call it before the forward pass
-        and multiply the losses by the result.
-        """
-        return len(self.tasks) * self._needed_preferences().draw()
-
-    def fold_preference(self) -> None:
-        """Make this an ordinary network, with the weights at the preference chosen last."""
-        preferences = self._needed_preferences()
-        training = preferences.training
-        preferences.eval()
-        fold_preference(self)
-        preferences.train(training)
-        self.preferences = None
-        (part,) = parse_spec(self.spec or "none")
-        options = {name: value for name, value in part.options.items() if name != "preference"}
-        self.spec = format_spec([Part(part.name, options, part.arguments)]) if self.spec else ""
-        self.set_method(self.method)
-
-    def _needed_preferences(self) -> Preference:
-        if self.preferences is None:
-            raise UsageError(
-                "this network was made without preferences; make and train it with "
-                "create_architecture(..., preference='lora(rank=4)')"
-            )
-        return self.preferences
-
-    @property
     def example_input(self) -> Tensor | None:
-        """Two samples of noise in the shape of the last input; None before the first forward."""
+        """Two random samples in the shape of the last input; None before the first forward pass."""
         if self._seen is None:
             return None
         shape, dtype = self._seen
         device = next((p.device for p in self.parameters()), None)
-        if not dtype.is_floating_point:  # ids; 0 is one of any
+        if not dtype.is_floating_point:  # ids, of which 0 is always valid
             return torch.zeros(2, *shape, dtype=dtype, device=device)
         drawn = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
         return drawn.to(device, dtype)
@@ -340,12 +290,6 @@ class Architecture(Pretrained, nn.Module, ABC):
     def __getstate__(self) -> dict[str, Any]:
         """Leave the auxiliary loss out of copies: it belongs to the graph of one forward pass."""
         return {**self.__dict__, "_auxiliary": None}
-
-    # How a pass is made
-
-    def _begin(self, *, records_auxiliary: bool) -> None:
-        self._records_auxiliary = records_auxiliary
-        self._auxiliary = None
 
     def _fork(self, shared: Any) -> Sequence[Any]:
         return self.method(shared) if self.forks else [shared] * len(self.tasks)
@@ -369,13 +313,6 @@ class Architecture(Pretrained, nn.Module, ABC):
             predictions[task] = self.predict(task, view, inputs[task])
             start += size
         return predictions
-
-    def _no_fork_message(self, parts: Sequence[Part]) -> str:
-        hint = f"; or {self.fork_hint}" if self.fork_hint else ""
-        return (
-            f"method {format_spec(parts)!r} works at features that all tasks share, and {self.name} has "
-            f"none; write {format_spec(_without_fork(parts))!r}{hint}"
-        )
 
 
 class SingleTask(nn.Module):
@@ -405,23 +342,17 @@ class SingleTask(nn.Module):
         return {self.task: prediction} if self.named else prediction
 
 
-def _by_channel(part: Part) -> Part:
-    """Rotate the channels of maps, unless the options of ``rotate`` name another axis."""
-    return Part("rotate", {"dim": "channel", **part.options}) if part.name == "rotate" else part
-
-
-def _roles(part: Part) -> frozenset[str]:
-    roles: frozenset[str] = getattr(methods.get(part.name), "roles", frozenset())
-    return roles
+def _has_role(part: Part, role: str) -> bool:
+    return role in getattr(methods.get(part.name), "roles", ())
 
 
 def _merges(part: Part) -> bool:
-    """Return whether the part merges gradients in another way than by their sum."""
-    return "merge" in _roles(part) and not getattr(methods.get(part.name), "is_plain_sum", False)
+    """Return whether the part merges gradients other than by their sum."""
+    return _has_role(part, "merge") and not getattr(methods.get(part.name), "is_plain_sum", False)
 
 
 def _needs_fork(part: Part) -> bool:
-    return "fork" in _roles(part) or (_merges(part) and part.options.get("wrt") != "parameters")
+    return _has_role(part, "fork") or (_merges(part) and part.options.get("wrt") != "parameters")
 
 
 def _without_fork(parts: Iterable[Part]) -> list[Part]:
@@ -429,7 +360,7 @@ def _without_fork(parts: Iterable[Part]) -> list[Part]:
     kept = [
         Part(part.name, {**part.options, "wrt": "parameters"}) if _merges(part) else part
         for part in parts
-        if "fork" not in _roles(part)
+        if not _has_role(part, "fork")
     ]
     return kept or [Part("sum", {})]
 
@@ -458,8 +389,8 @@ def _concatenate(batches: list[Any], tasks: list[str]) -> Any:
             for task, (found, _) in zip(tasks, flattened, strict=True)
         }
         raise UsageError(
-            "with multi_input the shared part sees the batches of all tasks as one, so their samples "
-            f"must have one shape; given: {shapes} ({error})"
+            "with multi_input the batches of all tasks are joined for the shared part, so their samples "
+            f"must have the same shape; given: {shapes} ({error})"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Rotations as ordinary parameters: the paper's baselines "with R_k", with RotoGrad's capacity."""
+"""Matrices before the heads: the paper's baselines "with R_k", which have the capacity of RotoGrad."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -15,11 +15,11 @@ _OPTIONS = ("size", "dim")
 class TaskMatrix(nn.Module):
     """A square matrix before a task's head, initially the identity.
 
-    It is as large as RotoGrad's rotation of that task, but learns from the task's loss like all other
-    parameters of the head, and is not kept orthogonal.
+    It is as large as RotoGrad's rotation of that task, but is an ordinary parameter of the head: it
+    learns from the task's loss and need not be orthogonal.
 
     Args:
-        size: number of rows; features beyond it pass unchanged.
+        size: number of rows; the features after these are unchanged.
         dim: axis of the features: -1, ``channel`` or ``flat``, as for ``rotate``.
     """
 
@@ -45,9 +45,7 @@ def add_capacity(model: Any, options: Mapping[str, Any]) -> None:
             raise unknown_name("option of extra_capacity", str(option), _OPTIONS)
     heads = getattr(model, "heads", None)
     if not isinstance(heads, nn.ModuleDict) or model.features is None:
-        raise SpecError(
-            f"extra_capacity needs heads that read shared features of known size; {model.name} has none"
-        )
+        raise SpecError(f"extra_capacity needs heads on features of known size; {model.name} has none")
     dim = options.get("dim", "channel" if model.features.kind == "map" else -1)
     whole = model.features.flat_size if dim == "flat" else model.features.dim
     size = options.get("size", whole)

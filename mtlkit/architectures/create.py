@@ -1,4 +1,4 @@
-"""Make an architecture from its config string."""
+"""Create an architecture from its config string."""
 
 import inspect
 from typing import Any
@@ -22,7 +22,7 @@ def create_architecture(
     preference: str | None = None,
     **overrides: Any,
 ) -> Architecture:
-    """Make an architecture from its config string.
+    """Create an architecture from its config string.
 
     Args:
         spec: for example ``"hard_sharing(backbone=timm.resnet18, heads=mlp(50))"``, or the same as a
@@ -31,13 +31,13 @@ def create_architecture(
             ``outputs``.
         method: how the tasks' gradients are merged: a config string, or a method.
         preference: ``lora(rank=4)`` or ``full``: the shared weights depend on how much each task counts,
-            which is chosen after training by :meth:`~mtlkit.Architecture.set_preference`. Also an option
-            of the string. None for ordinary weights.
-        overrides: options that replace those of the string; modules can be given here.
+            which :meth:`~mtlkit.Architecture.set_preference` sets after training. Also an option of
+            the string. None for ordinary weights.
+        overrides: options that replace those of the string; they may be modules.
 
     Raises:
-        SpecError: for a string that cannot be read, an unknown name or option, or a method that needs
-            shared features if the architecture has none.
+        SpecError: for an invalid string, an unknown name or option, or a method that needs shared
+            features if the architecture has none.
 
     >>> import torch, mtlkit
     >>> net = mtlkit.create_architecture(
@@ -63,9 +63,7 @@ def create_architecture(
     factory = architectures.check(part)
     for option, default in option_defaults(factory).items():
         if default is inspect.Parameter.empty and option not in part.options:
-            raise SpecError(
-                f"architecture {part.name} needs the option {option!r}: {part.name}({option}=...)"
-            )
+            raise SpecError(f"architecture {part.name} needs an option: {part.name}({option}=...)")
     built: Architecture = factory(tasks, method=method, **part.options)
     lacking = [name for name in _NEEDED if not hasattr(built, name)]
     if not isinstance(built, nn.Module) or lacking:

@@ -13,7 +13,7 @@ from mtlkit.config import Gt, Le, register_architecture
 
 
 class _Stitch(nn.Module):
-    """Input of one task's next stage: a linear combination of the features of all networks."""
+    """The input of one task's next stage: a linear combination of the features of all networks."""
 
     def __init__(self, tasks: int, own: int, same: float) -> None:
         super().__init__()
@@ -33,20 +33,19 @@ class _Stitch(nn.Module):
 class CrossStitch(Architecture):
     r"""A network per task; after every stage each reads a learned mixture of the features of all.
 
-    :math:`x_k \leftarrow \sum_j \alpha_{kj} x_j`, with :math:`\alpha_{kk}` starting at ``same`` and the
-    others sharing the rest.
+    :math:`x_k \leftarrow \sum_j \alpha_{kj} x_j`; :math:`\alpha_{kk}` is initially ``same``, and the
+    others are equal, of sum ``1 - same``.
 
-    Every task has a network of its own, so there are no shared features at which gradients could be
-    merged. Methods merge the gradients of the parameters instead (``wrt=parameters``), or
-    ``fork=streams`` forks the features of all K networks before the last unit, of which each task takes
-    its own mixture. All weights but those of this last unit and of the heads serve all tasks, and count
-    as shared.
+    Every task has its own network, so there are no shared features at which gradients could be merged.
+    Methods merge the gradients of the parameters instead (``wrt=parameters``), or ``fork=streams`` forks
+    the features of all K networks before the last cross-stitch unit, which mixes them for each task. All
+    weights except those of this last unit and of the heads count as shared.
 
     Args:
         backbone: ``timm.<model>(...)``, ``mlp(64, 32, inputs=10)``, or an ``nn.Sequential`` of stages.
         heads: ``linear``, ``mlp(50)``, ``conv(64)``, a module, a factory, or a mapping from task to
             these.
-        same: first weight of a task's own network in its mixture.
+        same: initial weight of a task's own network in its mixture.
         fork: ``none``, or ``streams``.
         input_size: shape of one sample, if the backbone does not declare its features.
     """
@@ -83,7 +82,7 @@ class CrossStitch(Architecture):
         self.set_method(method)
 
     def encode(self, inputs: Any) -> Any:
-        """Features of the K networks before the last unit."""
+        """Return the features of the K networks before the last unit."""
         streams = [inputs] * len(self.tasks)
         nets = list(self.nets.values())
         depth = len(self.stitches)
@@ -97,12 +96,12 @@ class CrossStitch(Architecture):
         return join_streams(streams) if self.forks else streams
 
     def predict(self, task: str, shared: Any, inputs: Any) -> Any:
-        """The head's output on the task's last mixture."""
+        """Return the head's output on the task's last mixture."""
         streams = split_streams(shared, len(self.tasks), self._kind) if self.forks else shared
         mixed = self.stitches[-1][self.tasks.index(task)](streams)  # type: ignore[index]
         return self.head(task)(mixed)
 
     def task_modules(self, task: str) -> list[nn.Module]:
-        """The task's row of the last unit, and the head."""
+        """Return the task's row of the last unit, and the head."""
         row = self.stitches[-1][self.tasks.index(task)]  # type: ignore[index]
         return [row, self.head(task)]

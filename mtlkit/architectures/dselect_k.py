@@ -20,9 +20,9 @@ class DSelectGate(nn.Module):
     .. math:: S(t) = -\tfrac{2}{\gamma^3} t^3 + \tfrac{3}{2\gamma} t + \tfrac12
         \quad (|t| \le \gamma/2), \qquad 0 \text{ below}, 1 \text{ above}
 
-    makes bits of them; selector i gives expert j the product of its bits, or of one minus the bit, along
-    j's binary code. The selectors' results are averaged with softmax weights. The entropy of a selector
-    is zero when its bits are binary; :meth:`penalty` is minimized along with the loss.
+    maps them to [0, 1]. Selector i weighs expert j by the product of its bits, or of one minus the bit,
+    along the binary code of j. The results of the selectors are averaged with softmax weights. The
+    entropy of a selector is zero when its bits are binary; :meth:`penalty` is minimized with the loss.
     """
 
     codes: Tensor
@@ -44,7 +44,7 @@ class DSelectGate(nn.Module):
             nn.init.uniform_(self.selectors.weight, -gamma / 100, gamma / 100)
 
     def forward(self, x: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Weights (n,) or (B, n), and the selectors' results (k, n) or (B, k, n)."""
+        """Return weights (n,) or (B, n), and the results of the selectors (k, n) or (B, k, n)."""
         if self.selectors is None or self.mixture is None:
             z, alpha = self.z, self.alpha
         else:
@@ -61,12 +61,12 @@ class DSelectGate(nn.Module):
         return -2 / gamma**3 * inside**3 + 3 / (2 * gamma) * inside + 0.5
 
     def penalty(self, selected: Tensor) -> Tensor:
-        """What is minimized along with the loss, to drive the selectors to binary values."""
-        # the slope of the entropy is infinite at zero, which would make the gradient NaN
+        """Return the term that drives the selectors to binary values, minimized with the loss."""
+        # the derivative of the entropy is infinite at zero, which would make the gradient NaN
         floor = torch.finfo(selected.dtype).tiny
         penalty: Tensor = torch.special.entr(selected.clamp_min(floor)).sum(dim=(-2, -1))
         if self.experts < 2**self.bits:
-            # codes of experts that do not exist: keep the selectors' mass on those that do
+            # some codes belong to no expert: keep the selectors on those that do
             penalty = penalty + selected.sum(dim=-1).clamp_min(1e-6).reciprocal().sum(dim=-1)
         return penalty.mean()
 
@@ -84,11 +84,6 @@ class DSelectK(MixtureOfExperts):
         gate: ``static``, one selection per task; or ``input``, one for every sample.
         gamma: width of the smooth step.
         entropy: weight of the entropy term.
-        expert: ``mlp(64)``, ``mlp(64, 32)``, or a backbone such as ``timm.resnet18``, which reads the
-            inputs.
-        backbone: shared network below the experts; without it they read the inputs.
-        heads: ``linear``, ``mlp(50)``, a module, a factory, or a mapping from task to these.
-        input_size: shape of one sample, needed without a backbone.
     """
 
     paper = "Hazimeh et al., DSelect-k: Differentiable Selection in the Mixture of Experts, NeurIPS 2021"
@@ -119,13 +114,13 @@ class DSelectK(MixtureOfExperts):
         self.set_method(method)
 
     def encode(self, inputs: Any) -> tuple[Tensor | None, Tensor]:
-        """Features of the backbone, if the gates read them, and the experts' outputs (B, n, d)."""
+        """Return the backbone's features, if the gates read them, and the outputs (B, n, d)."""
         below = self.bottom(inputs)
         outputs = run_experts(self.experts, inputs if below is None else below)
         return (below if self.gate_kind == "input" else None), outputs
 
     def predict(self, task: str, shared: tuple[Tensor | None, Tensor], inputs: Any) -> Any:
-        """The head's output on the task's selection; its entropy becomes an auxiliary loss."""
+        """Return the head's output on the task's selection; its entropy is an auxiliary loss."""
         below, outputs = shared
         given = None
         if self.gate_kind == "input":
@@ -135,7 +130,3 @@ class DSelectK(MixtureOfExperts):
         if self.training:
             self.add_auxiliary(self.entropy * gate.penalty(selected))
         return self.head(task)(mix(weights, outputs))
-
-    def task_modules(self, task: str) -> list[nn.Module]:
-        """Gate and head."""
-        return [self.of_task(self.gates, task), self.head(task)]

@@ -1,4 +1,4 @@
-"""Common parts of mixtures of experts: backbone, experts, mixing."""
+"""The common parts of mixtures of experts."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from mtlkit.errors import SpecError
 
 
 class Expert(nn.Module):
-    """A network that gives one vector per sample."""
+    """A network that returns one vector per sample."""
 
     def __init__(self, net: nn.Module, flattens: bool) -> None:
         super().__init__()
@@ -23,15 +23,22 @@ class Expert(nn.Module):
         self.flattens = flattens
 
     def forward(self, x: Any) -> Tensor:
-        """(B, d)."""
+        """Return vectors (B, d)."""
         return as_vector(self.net(x.flatten(1) if self.flattens else x))
 
 
 class MixtureOfExperts(Architecture):
-    """Base of architectures whose tasks mix the outputs of experts, each by gates of its own.
+    """Base of architectures whose tasks mix the outputs of experts, each by its own gates.
 
-    Experts and gates read the features of ``backbone``, or the inputs if there is no backbone.
+    Args:
+        expert: ``mlp(64)``, ``mlp(64, 32)``, or a backbone such as ``timm.resnet18``, which reads the
+            inputs.
+        backbone: shared network below experts and gates; without it they read the inputs.
+        heads: ``linear``, ``mlp(50)``, a module, a factory, or a mapping from task to these.
+        input_size: shape of one sample, needed without a backbone.
     """
+
+    gates: nn.ModuleDict
 
     def __init__(
         self,
@@ -60,22 +67,22 @@ class MixtureOfExperts(Architecture):
         self._input_size = input_size
         self._heads_spec = heads
 
+    def task_modules(self, task: str) -> list[nn.Module]:
+        """Return the task's gate and head."""
+        return [self.of_task(self.gates, task), self.head(task)]
+
     def make_experts(self, count: int, inputs: int | None = None) -> nn.ModuleList:
-        """New experts; ``inputs`` is the size of the vectors they read, if not the network's input."""
-        experts = [self._make_expert(inputs) for _ in range(count)]
-        for _, size in experts:
-            self.expert_dim = size
-        return nn.ModuleList(expert for expert, _ in experts)
+        """Make experts; ``inputs`` is the size of the vectors they read, if not the network's input."""
+        return nn.ModuleList(self._make_expert(inputs) for _ in range(count))
 
     def make_heads(self) -> None:
-        """Heads on the mixtures of the experts made last."""
+        """Make heads on the mixtures of the experts made last."""
         heads = build_heads(self._heads_spec, self.expert_dim, self.outputs, default="linear")
         self.heads = self.by_task(heads)
 
-    def _make_expert(self, inputs: int | None) -> tuple[Expert, int]:
-        """A new expert and the number of its outputs."""
+    def _make_expert(self, inputs: int | None) -> Expert:
+        """Make an expert and set ``expert_dim``, the number of its outputs."""
         spec = self._expert_spec
-        reads_vectors = inputs is not None or self.backbone is not None
         if isinstance(spec, nn.Module):
             raise SpecError("expert must be a spec such as mlp(64) or timm.resnet18, not a module")
         part = parse_call(spec)
@@ -88,34 +95,35 @@ class MixtureOfExperts(Architecture):
                     "options norm and dropout"
                 )
             layers = make_mlp([inputs or self.input_dim, *sizes], last=True, **options)
-            return Expert(layers, flattens=True), sizes[-1]
-        if reads_vectors:
+            self.expert_dim = sizes[-1]
+            return Expert(layers, flattens=True)
+        if inputs is not None or self.backbone is not None:
             raise SpecError(
                 f"expert {part.name} reads images, but here experts read vectors of features; use "
                 "expert=mlp(...), or leave out the backbone"
             )
         net, found = build_backbone(spec, input_size=self._input_size)
-        return Expert(net, flattens=False), vector_size(found, self.name)
+        self.expert_dim = vector_size(found, self.name)
+        return Expert(net, flattens=False)
 
     def bottom(self, inputs: Any) -> Tensor | None:
-        """(B, d) features of the backbone; None without a backbone."""
+        """Return the features (B, d) of the backbone; None without a backbone."""
         return None if self.backbone is None else as_vector(self.backbone(inputs))
 
 
 def run_experts(experts: Any, x: Any) -> Tensor:
-    """(B, n, d) outputs of n experts."""
+    """Return the outputs (B, n, d) of n experts."""
     return torch.stack([expert(x) for expert in experts], dim=1)
 
 
 def mix(weights: Tensor, outputs: Tensor) -> Tensor:
-    """(B, d) from weights (B, n) or (n,) and expert outputs (B, n, d)."""
-    if weights.dim() == 1:
-        return torch.einsum("n,bnd->bd", weights.to(outputs.dtype), outputs)
-    return torch.einsum("bn,bnd->bd", weights.to(outputs.dtype), outputs)
+    """Return (B, d) from weights (B, n) or (n,) and expert outputs (B, n, d)."""
+    subscripts = "n,bnd->bd" if weights.dim() == 1 else "bn,bnd->bd"
+    return torch.einsum(subscripts, weights.to(outputs.dtype), outputs)
 
 
 def mix_all(weights: Tensor, groups: Sequence[Tensor]) -> Tensor:
-    """(B, d) from weights (B, n) of n experts in several groups (B, n_i, d), which are not copied."""
+    """Return (B, d) from weights (B, n) of n experts in several groups (B, n_i, d), without a copy."""
     pieces = torch.split(weights, [group.shape[1] for group in groups], dim=1)
     first, *others = (mix(w, g) for w, g in zip(pieces, groups, strict=True))
     return sum(others, first)

@@ -13,7 +13,7 @@ from mtlkit.errors import SpecError
 
 Kind = Literal["vector", "tokens", "map"]
 
-# modules that leave the size of the feature axis as it is
+# modules that do not change the size of the feature axis
 _KEEPS_SIZE = (
     nn.ReLU,
     nn.LeakyReLU,
@@ -46,11 +46,6 @@ class Features:
     """Size of the feature axis of every tensor, if there are several."""
     shape: tuple[int, ...] | None = None
     """Shape of one sample, if known."""
-
-    @property
-    def pyramid(self) -> bool:
-        """Whether there are several tensors."""
-        return bool(self.channels)
 
     @property
     def flat_size(self) -> int | None:
@@ -92,7 +87,7 @@ def _kind_of(leaf: Tensor) -> tuple[Kind, int]:
 
 @torch.no_grad()
 def measure(module: nn.Module, input_size: int | Sequence[int]) -> Features:
-    """Find the features of ``module`` for inputs of this size (without the batch) by one pass."""
+    """Find the features of ``module`` by a forward pass on inputs of this size (without the batch)."""
     size = (input_size,) if isinstance(input_size, int) else tuple(input_size)
     parameter = next(module.parameters(), None)
     like: dict[str, Any] = {}

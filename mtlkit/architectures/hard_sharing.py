@@ -13,7 +13,7 @@ from mtlkit.config import register_architecture
 class HardSharing(Architecture):
     """One backbone that all tasks share, and a head per task on its features.
 
-    Inputs are passed to the backbone as they are: a tensor, a dict or a tuple.
+    Inputs of any type are passed to the backbone unchanged: a tensor, a dict or a tuple.
 
     Args:
         backbone: ``timm.<model>(...)``, ``mlp(64, inputs=10)``, a net of the paper (``lenet``,
@@ -21,7 +21,7 @@ class HardSharing(Architecture):
         heads: ``linear``, ``mlp(50)``, ``conv(64)``, ``identity``, a module, a factory, or a mapping
             from task to these (see :mod:`mtlkit.architectures.heads`).
         features: number of features, for a backbone module that does not declare it.
-        input_size: shape of one sample; the number of features is then found by one pass.
+        input_size: shape of one sample, to find the number of features by a forward pass.
 
     >>> import mtlkit
     >>> mtlkit.create_architecture(
@@ -60,7 +60,3 @@ class HardSharing(Architecture):
     def encode(self, inputs: Any) -> Any:
         """Return the backbone's features."""
         return self.backbone(inputs)
-
-    def predict(self, task: str, shared: Any, inputs: Any) -> Any:
-        """Return the head's output."""
-        return self.head(task)(shared)

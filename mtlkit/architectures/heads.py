@@ -10,15 +10,15 @@ spec                                   what it makes
 =====================================  ==============================================================
 
 ``output=sigmoid|softmax|log_softmax|softplus|relu|tanh|unit`` is applied last, and
-``pool=avg|max|first|none`` sets how tokens and maps become a vector before ``linear`` and ``mlp``. In
-Python a head may also be a module, of which every task gets a copy, or a factory that is called with
-the number of features and of outputs, such as ``nn.Linear``. A mapping gives each task its own head.
+``pool=avg|max|first|none`` turns tokens and maps into a vector before ``linear`` and ``mlp``. In Python
+a head may also be a module, which is copied for every task, or a factory that is called with the number
+of features and of outputs, such as ``nn.Linear``. A mapping from task to head sets them one by one.
 """
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -43,7 +43,7 @@ _OUTPUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Head(nn.Module):
-    """Pooling, then ``layers``, then an output function; of a pyramid it takes the last level.
+    """Pooling, then ``layers``, then an output function; it reads the last level of a pyramid.
 
     ``layers[0]`` is the layer that reads the features.
     """
@@ -52,8 +52,8 @@ class Head(nn.Module):
         super().__init__()
         if output not in _OUTPUTS:
             raise unknown_name("output of a head", str(output), _OUTPUTS)
-        if pool not in ("avg", "max", "first", "none"):
-            raise unknown_name("pool of a head", str(pool), ("avg", "max", "first", "none"))
+        if pool not in get_args(Pool):
+            raise unknown_name("pool of a head", str(pool), get_args(Pool))
         self.layers = layers
         self.pool = pool
         self.output = output
@@ -73,7 +73,7 @@ class Head(nn.Module):
 
 
 def pooled(x: Tensor, how: str) -> Tensor:
-    """Return (B, d) from tokens (B, T, d) or maps (B, d, H, W); vectors stay as they are."""
+    """Return (B, d) from tokens (B, T, d) or maps (B, d, H, W); vectors are unchanged."""
     if how == "none" or x.dim() == 2:
         return x
     if how == "first":
@@ -170,7 +170,7 @@ def build_heads(
                 raise unknown_name("task in heads", str(task), outputs)
         missing = [task for task in outputs if task not in heads]
         if missing and default is None:
-            raise SpecError(f"heads has none for task(s) {', '.join(missing)}; give each task its head")
+            raise SpecError(f"heads lacks task(s) {', '.join(missing)}; give one for each task")
         return {t: _build(heads.get(t, default), features, n, copies=False) for t, n in outputs.items()}
     is_list = isinstance(heads, Sequence | nn.ModuleList) and not isinstance(heads, str)
     if is_list:

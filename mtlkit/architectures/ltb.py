@@ -14,7 +14,7 @@ from mtlkit.engine.randomness import uniform
 
 
 class _Choice(nn.Module):
-    """The choice of one node, or one task, between ``parents`` nodes to read."""
+    """The choice of one node, or one task, among ``parents`` nodes to read."""
 
     logits: Tensor
 
@@ -26,13 +26,13 @@ class _Choice(nn.Module):
             self.logits = nn.Parameter(torch.zeros(parents))
 
     def parent(self) -> int:
-        """The node that is chosen once training is over."""
+        """Return the node that is read in evaluation."""
         return int(self.logits.argmax())
 
     def forward(
         self, outputs: Sequence[Tensor], noise: Tensor, temperature: Tensor, warm: Tensor
     ) -> Tensor:
-        """Outputs of the parents, mixed by a draw of the Gumbel-softmax distribution."""
+        """Return the outputs of the parents, mixed by a draw of the Gumbel-softmax distribution."""
         drawn = ((self.logits.log_softmax(dim=0) + noise) / temperature).softmax(dim=0)
         weights = torch.where(warm, 1 / len(outputs), drawn)
         mixed = weights[0].to(outputs[0].dtype) * outputs[0]
@@ -45,26 +45,26 @@ class _Choice(nn.Module):
 class LearningToBranch(Architecture):
     """A tree of stages over which each task learns its path.
 
-    Every stage of the backbone but the first has several candidate nodes. In training a node reads a
-    mixture of all nodes one stage before, drawn from a Gumbel-softmax distribution over its parents
-    whose temperature falls with every step; in evaluation it reads its most probable parent alone, and
-    nodes on no task's path are not computed. Draws are equal on all processes, and their counter is
-    saved with the network.
+    Every stage of the backbone except the first has several candidate nodes. In training a node reads a
+    mixture of all nodes of the previous stage, drawn from a Gumbel-softmax distribution over its parents
+    whose temperature falls with every step. In evaluation it reads only its most probable parent, and
+    nodes on no task's path are not computed. All processes draw the same, and the counter of the draws
+    is saved with the network.
 
-    Where the tasks branch off is learned, so there are no shared features at which gradients could be
+    Where the tasks branch is learned, so there are no shared features at which gradients could be
     merged. Methods merge the gradients of the parameters instead (``wrt=parameters``), or ``fork=nodes``
-    forks the outputs of all nodes of the last stage, of which each task takes its own draw. All nodes
+    forks the outputs of all nodes of the last stage, and each task reads its own draw of them. All nodes
     and their choices count as shared; a task's last choice and head are its own.
 
     Args:
         backbone: ``timm.<model>(...)``, ``mlp(64, 32, inputs=10)``, or an ``nn.Sequential`` of stages.
         heads: ``linear``, ``mlp(50)``, ``conv(64)``, a module, a factory, or a mapping from task to
             these.
-        nodes: candidates at every stage but the first; as many as tasks unless given.
+        nodes: candidates at every stage except the first; None for one per task.
         temperature: temperature of the first step.
         decay: factor of the temperature per step.
         lowest: lower bound of the temperature.
-        warmup: steps in which every node reads the mean of its parents.
+        warmup: number of first steps in which every node reads the mean of its parents.
         fork: ``none``, or ``nodes``.
         seed: seed of the draws.
         input_size: shape of one sample, if the backbone does not declare its features.
@@ -117,7 +117,7 @@ class LearningToBranch(Architecture):
         self.set_method(method)
 
     def encode(self, inputs: Any) -> Any:
-        """Outputs of the last stage's nodes; in evaluation None for those on no path."""
+        """Return the outputs of the last stage's nodes; in evaluation None for those on no path."""
         if not self.training:
             return self._encode_tree(inputs)
         self.steps.add_(1)
@@ -131,7 +131,7 @@ class LearningToBranch(Architecture):
         return join_streams(outputs) if self.forks else outputs
 
     def predict(self, task: str, shared: Any, inputs: Any) -> Any:
-        """The head's output on the node that the task reads, or on a draw of them in training."""
+        """Return the head's output on the node that the task reads, or on a draw in training."""
         outputs = split_streams(shared, self._last, self._kind) if self.forks else shared
         choice = self._choice(task)
         if self.training:
@@ -141,11 +141,11 @@ class LearningToBranch(Architecture):
         return self.head(task)(read)
 
     def task_modules(self, task: str) -> list[nn.Module]:
-        """The task's choice among the last nodes, and the head."""
+        """Return the task's choice among the last nodes, and the head."""
         return [self._choice(task), self.head(task)]
 
     def branches(self) -> dict[str, tuple[int, ...]]:
-        """The path of every task: the node that it uses at each stage."""
+        """Return the path of every task: the node that it uses at each stage."""
         paths = {}
         for task in self.tasks:
             node = self._choice(task).parent()
@@ -176,7 +176,7 @@ class LearningToBranch(Architecture):
         return choice
 
     def _draw(self, choice: Any, outputs: Sequence[Tensor], level: int, index: int) -> Tensor:
-        """What the ``index``-th node of a level reads: a draw of the outputs one level below."""
+        """Return what the ``index``-th node of a level reads: a draw of the outputs one level below."""
         parents = len(outputs)
         if parents == 1:
             return outputs[0]

@@ -71,10 +71,10 @@ class _Attention(nn.Module):
 class Mtan(Architecture):
     """Multi-task attention network on the feature pyramid of any timm model.
 
-    Every task selects from the shared map of each level by a soft mask, which it computes from that map
-    and from what it selected one level before. The levels are those of timm's ``features_only``; the
-    original reads two maps within each block of its SegNet or ResNet; here a level's output plays both
-    roles. The whole pyramid is forked, and its gradients are merged jointly.
+    Every task selects from the shared map of each level by a soft mask, computed from that map and from
+    what it selected one level before. The levels are those of timm's ``features_only``. The paper reads
+    two maps within each block of its SegNet or ResNet; here both are the output of the level. The whole
+    pyramid is forked, and its gradients are merged jointly.
 
     Args:
         backbone: ``timm.<model>(...)``, or a module that returns a list of maps, finest first.
@@ -104,7 +104,7 @@ class Mtan(Architecture):
         self.backbone, self.features = build_backbone(
             backbone, input_size=input_size, features_only=True
         )
-        if self.features is None or self.features.kind != "map" or not self.features.pyramid:
+        if self.features is None or self.features.kind != "map" or not self.features.channels:
             raise SpecError(
                 "mtan needs a backbone that returns a list of maps: timm.<model>, or a module together "
                 "with input_size=(C, H, W)"
@@ -117,13 +117,13 @@ class Mtan(Architecture):
         self.set_method(method)
 
     def encode(self, inputs: Any) -> list[Tensor]:
-        """The pyramid, finest level first."""
+        """Return the pyramid, finest level first."""
         return list(self.backbone(inputs))
 
     def predict(self, task: str, shared: list[Tensor], inputs: Any) -> Any:
-        """The head's output on what the task selects."""
+        """Return the head's output on what the task selects."""
         return self.head(task)(self.of_task(self.attention, task)(shared))
 
     def task_modules(self, task: str) -> list[nn.Module]:
-        """Attention and head."""
+        """Return attention and head."""
         return [self.of_task(self.attention, task), self.head(task)]

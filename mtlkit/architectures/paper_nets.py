@@ -1,21 +1,22 @@
 """The networks of the RotoGrad paper's experiments (appendix C.1), layer by layer.
 
-``Conv-F-C`` there is a convolution of size F with C channels; sizes only fit without padding (a 32 x 64
-image of SVHN leaves the third 5 x 5 convolution as 1 x 9), so there is none here. The paper lists no
+``Conv-F-C`` is a convolution of size F with C channels. There is no padding, because the sizes fit only
+without it (a 32 x 64 image of SVHN leaves the third 5 x 5 convolution as 1 x 9). The paper lists no
 activations in the CelebA net; ``activation=relu`` adds them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import nn
 
 from mtlkit.architectures.backbones import build_backbone, register_backbone
-from mtlkit.architectures.base import Architecture, MethodLike, Tasks
+from mtlkit.architectures.base import Tasks, task_outputs
 from mtlkit.architectures.features import measure
-from mtlkit.architectures.heads import Head, build_heads
+from mtlkit.architectures.hard_sharing import HardSharing
+from mtlkit.architectures.heads import Head
 from mtlkit.config import register_architecture
-from mtlkit.errors import SpecError
+from mtlkit.errors import SpecError, unknown_name
 
 
 def _pixels(layers: nn.Module, input_size: Sequence[int]) -> int:
@@ -91,33 +92,24 @@ def resnet18_flat(*, input_size: Sequence[int] = (3, 32, 32), width: float = 1.0
     return nn.Sequential(resnet, nn.Flatten(), nn.BatchNorm1d(size))
 
 
-class _PaperNet(Architecture):
+class _PaperNet(HardSharing):
     """A backbone of the paper with the paper's heads."""
 
     paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"
     year = 2022
+    hidden_options = frozenset({"backbone", "heads", "features"})
 
-    def _build(self, backbone: Any, heads: Mapping[str, Any], method: MethodLike) -> None:
-        size = backbone[-1].num_features  # of the batch normalization that ends every backbone
-        self.backbone, self.features = backbone, self.vector_features(size)
-        self.heads = self.by_task(build_heads(heads, size, self.outputs))
-        self.set_method(method)
-
-    def encode(self, inputs: Tensor) -> Any:
-        """Return the backbone's features."""
-        return self.backbone(inputs)
-
-    def predict(self, task: str, shared: Tensor, inputs: Tensor) -> Any:
-        """Return the head's output."""
-        return self.head(task)(shared)
+    def __init__(self, tasks: Tasks, backbone: Any, heads: Any, **common: Any) -> None:
+        size = backbone[-1].num_features  # every backbone ends with a batch normalization
+        super().__init__(tasks, backbone=backbone, heads=heads, features=size, **common)
 
 
 @register_architecture("paper_mnist")
 class MnistNet(_PaperNet):
     """The paper's net for multi-MNIST: reduced LeNet, and a head by the kind of task.
 
-    A task of several outputs is a classification, ``Dense-50, ReLU, Dense-10, LogSoftmax``; of one
-    output a regression, ``Dense-50, ReLU, Dense-1``; or, if it is named in ``binary``,
+    A task with several outputs is a classification, ``Dense-50, ReLU, Dense-10, LogSoftmax``. One with a
+    single output is a regression, ``Dense-50, ReLU, Dense-1``, or, if ``binary`` names it,
     ``Dense-1, Sigmoid``.
 
     Args:
@@ -135,32 +127,26 @@ class MnistNet(_PaperNet):
         input_size: Sequence[int] = (1, 28, 28),
         binary: Sequence[str] = (),
         logits: bool = False,
-        method: MethodLike = "sum",
         **common: Any,
     ) -> None:
-        super().__init__(tasks, **common)
+        outputs = task_outputs(tasks, common.get("outputs"))
         for task in binary:
-            self.check_task(task)
+            if task not in outputs:
+                raise unknown_name("task in binary", task, outputs)
         heads = {}
-        for task, size in self.outputs.items():
+        for task, size in outputs.items():
             if task in binary:
                 heads[task] = "linear" if logits else "linear(output=sigmoid)"
             elif size > 1:
                 heads[task] = "mlp(50)" if logits else "mlp(50, output=log_softmax)"
             else:
                 heads[task] = "mlp(50)"
-        self._build(self.make_backbone(input_size=input_size), heads, method)
+        super().__init__(tasks, self.make_backbone(input_size=input_size), heads, **common)
 
 
 @register_architecture("paper_svhn")
 class SvhnNet(MnistNet):
-    """The paper's net for multi-SVHN: as for MNIST, with a third convolution.
-
-    Args:
-        input_size: shape of an image.
-        binary: names of the tasks that are a binary classification.
-        logits: leave out LogSoftmax and Sigmoid, for losses that take logits.
-    """
+    """The paper's net for multi-SVHN: as for MNIST, with a third convolution."""
 
     make_backbone = staticmethod(lenet_svhn)
 
@@ -188,13 +174,10 @@ class CifarNet(_PaperNet):
         input_size: Sequence[int] = (3, 32, 32),
         width: float = 1.0,
         logits: bool = False,
-        method: MethodLike = "sum",
         **common: Any,
     ) -> None:
-        super().__init__(tasks, **common)
         backbone = resnet18_flat(input_size=input_size, width=width)
-        heads = dict.fromkeys(self.tasks, "linear" if logits else "linear(output=sigmoid)")
-        self._build(backbone, heads, method)
+        super().__init__(tasks, backbone, "linear" if logits else "linear(output=sigmoid)", **common)
 
 
 @register_architecture("paper_celeba")
@@ -216,10 +199,8 @@ class CelebaNet(_PaperNet):
         activation: Literal["none", "relu"] = "none",
         width: float = 1.0,
         logits: bool = False,
-        method: MethodLike = "sum",
         **common: Any,
     ) -> None:
-        super().__init__(tasks, **common)
         backbone = celeba_conv(input_size=input_size, activation=activation, width=width)
         hidden, output = max(1, round(128 * width)), "none" if logits else "sigmoid"
 
@@ -227,4 +208,4 @@ class CelebaNet(_PaperNet):
             layers = nn.Linear(features, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, outputs)
             return Head(nn.Sequential(*layers), output=output)
 
-        self._build(backbone, dict.fromkeys(self.tasks, head), method)
+        super().__init__(tasks, backbone, head, **common)

@@ -14,10 +14,9 @@ from mtlkit.config import Ge, register_architecture
 class Ple(MixtureOfExperts):
     r"""Levels of shared and task-specific experts, which separate step by step.
 
-    On every level task :math:`k` mixes its own experts and the shared ones by its gate, and a shared
-    gate mixes the experts of all tasks and the shared ones for the next level's shared experts (the last
-    level has no shared gate). So the experts of a task on a lower level serve all tasks, and are trained
-    by all.
+    On every level the gate of task :math:`k` mixes its own experts and the shared ones. A shared gate
+    mixes all experts for the shared experts of the next level (the last level has no shared gate). So
+    the experts of a task on a lower level serve all tasks, and are trained by all.
 
     The fork is at the outputs of the last level's shared experts and the mixtures that enter this level;
     a task reads the former, and its own of the latter. With one level this is CGC.
@@ -27,9 +26,6 @@ class Ple(MixtureOfExperts):
         shared_experts: number of shared experts on every level.
         task_experts: number of experts that every task has on every level.
         expert: ``mlp(64)`` or ``mlp(64, 32)``.
-        backbone: shared network below the first level; without it, experts read the inputs.
-        heads: ``linear``, ``mlp(50)``, a module, a factory, or a mapping from task to these.
-        input_size: shape of one sample, needed without a backbone.
     """
 
     paper = "Tang et al., Progressive Layered Extraction (PLE), RecSys 2020"
@@ -70,7 +66,7 @@ class Ple(MixtureOfExperts):
         self.set_method(method)
 
     def encode(self, inputs: Any) -> tuple[Any, Tensor]:
-        """What enters the last level, and the outputs (B, n, d) of its shared experts."""
+        """Return what enters the last level, and the outputs (B, n, d) of its shared experts."""
         below = self.bottom(inputs)
         start = inputs if below is None else below
         shared: Any = start
@@ -90,7 +86,7 @@ class Ple(MixtureOfExperts):
         return (below if self.levels == 1 else tuple(own.values())), outputs
 
     def predict(self, task: str, shared: tuple[Any, Tensor], inputs: Any) -> Any:
-        """The head's output on the task's mixture of the last level."""
+        """Return the head's output on the task's mixture of the last level."""
         entering, common = shared
         if self.levels == 1:
             own = inputs if entering is None else entering
@@ -100,7 +96,7 @@ class Ple(MixtureOfExperts):
         return self.head(task)(self._mixture(self.levels - 1, task, own, special, common))
 
     def task_modules(self, task: str) -> list[nn.Module]:
-        """Experts and gate of the last level, and the head."""
+        """Return experts and gate of the last level, and the head."""
         experts = self._own(self.task_experts, -1, task)
         return [experts, self._own(self.task_gates, -1, task), self.head(task)]
 
@@ -114,7 +110,7 @@ class Ple(MixtureOfExperts):
 
 @register_architecture("cgc")
 class Cgc(Ple):
-    """Shared experts and experts of each task; a task mixes its own and the shared ones by its gate.
+    """Shared experts and experts of each task; the gate of a task mixes its own and the shared ones.
 
     One level of PLE. The fork is at the outputs of the shared experts and the features of the backbone,
     which the tasks' own experts and gates read.
@@ -124,9 +120,6 @@ class Cgc(Ple):
         task_experts: number of experts that every task has.
         expert: ``mlp(64)``, ``mlp(64, 32)``, or a backbone such as ``timm.resnet18``, which reads the
             inputs.
-        backbone: shared network below experts and gates; without it they read the inputs.
-        heads: ``linear``, ``mlp(50)``, a module, a factory, or a mapping from task to these.
-        input_size: shape of one sample, needed without a backbone.
     """
 
     hidden_options = frozenset({"levels"})

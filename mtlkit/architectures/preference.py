@@ -1,8 +1,8 @@
 r"""Weights that depend on a preference: one training learns a whole front of trade-offs.
 
 Every shared weight is :math:`\theta(\lambda) = \theta_0 + \sum_k \lambda_k \Delta_k`, where
-:math:`\lambda` says how much each task counts. Training draws :math:`\lambda` for every batch, uniformly
-from all preferences of sum one, and weighs the losses by it; afterward it is chosen.
+:math:`\lambda` is how much each task counts. Training draws :math:`\lambda` for every batch, uniformly
+from all preferences of sum one, and weighs the losses by it; after training the user chooses it.
 
 Full :math:`\Delta_k` are Pareto Manifold Learning (Dimitriadis, Frossard and Fleuret, ICML 2023), and
 those of low rank are Pareto Low-Rank Adapters (the same authors, ICLR 2025). Differences: the first
@@ -20,9 +20,9 @@ from torch.nn.utils import parametrize
 
 from mtlkit.config import Ge
 from mtlkit.config.registry import check_names, check_options
-from mtlkit.config.spec import SpecLike, parse_call
+from mtlkit.config.spec import Part, SpecLike, parse_call
 from mtlkit.engine.randomness import uniform
-from mtlkit.errors import SpecError, unknown_name
+from mtlkit.errors import SpecError, UsageError, unknown_name
 
 _LAYERS = (nn.Linear, nn.modules.conv._ConvNd)  # noqa: SLF001
 
@@ -30,8 +30,8 @@ _LAYERS = (nn.Linear, nn.modules.conv._ConvNd)  # noqa: SLF001
 class Preference(nn.Module):
     """How much each task counts: the chosen preference in eval mode, the last draw in training.
 
-    The draws are hashes of a counter, which is saved: all processes draw the same, and a resumed
-    training goes on with the next draw.
+    The draws are hashes of a counter, which is saved. So all processes draw the same, and a resumed
+    run continues with the next draw.
     """
 
     chosen: Tensor
@@ -52,7 +52,7 @@ class Preference(nn.Module):
         return self.drawn if self.training else self.chosen
 
     def set(self, preference: Mapping[str, float]) -> None:
-        """Choose a preference; a task that is not named counts nothing."""
+        """Choose a preference; a task that is not named gets 0."""
         for task in preference:
             if task not in self.tasks:
                 raise unknown_name("task in the preference", str(task), self.tasks)
@@ -60,7 +60,7 @@ class Preference(nn.Module):
         total = sum(values)
         if not all(value >= 0 for value in values) or not 0 < total < math.inf:
             raise SpecError(
-                "a preference has a number of zero or more for every task, and one above zero, not "
+                "a preference is a number of 0 or more per task, at least one of them above 0, not "
                 f"{dict(preference)}; for example {dict.fromkeys(self.tasks, 1)}"
             )
         # new tensors: a graph that waits for its backward pass keeps the old ones
@@ -76,36 +76,42 @@ class Preference(nn.Module):
 
 
 class _Delta(nn.Module):
-    """Adds what a preference adds to a weight; the sum's terms are zero at first."""
+    """What a preference adds to a weight; zero at first."""
 
     def __init__(self, preference: Preference) -> None:
         super().__init__()
-        self._preference = (
-            preference,
-        )  # in a tuple, since it is the network's submodule, not this one's
+        self._source = (preference,)  # a tuple, because it is the network's submodule
+
+    @property
+    def source(self) -> Preference:
+        """What the weight depends on."""
+        return self._source[0]
 
     @property
     def preference(self) -> Tensor:
-        return self._preference[0].current
+        """The preference (K,) of the next forward pass."""
+        return self.source.current
 
 
 class FullDelta(_Delta):
-    """A difference of full size per task."""
+    """A difference of full size per task, one row each.
+
+    Rows, since a tensor with an axis more than a kernel has no ``channels_last`` format.
+    """
 
     def __init__(self, preference: Preference, weight: Tensor) -> None:
         super().__init__(preference)
-        self.delta = nn.Parameter(weight.new_zeros(len(preference.tasks), *weight.shape))
+        self.delta = nn.Parameter(weight.new_zeros(len(preference.tasks), weight.numel()))
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return the weight at the preference."""
-        added: Tensor = torch.tensordot(self.preference.to(self.delta), self.delta, 1)
-        return weight + added
+        return weight + (self.preference.to(self.delta) @ self.delta).view_as(weight)
 
 
 class LowRankDelta(_Delta):
     """A difference of low rank per task: the product of two narrow matrices, one zero at first.
 
-    A convolution's kernel is taken as a matrix with a row per output channel.
+    The kernel of a convolution is a matrix with a row per output channel.
     """
 
     def __init__(
@@ -152,11 +158,11 @@ def add_preference(network: Any, spec: SpecLike) -> None:
     found = [layer for layer in layers if id(layer.weight) in shared]
     if not found:
         raise SpecError(
-            f"{network.name} shares no linear or convolutional layer, which a preference needs"
+            f"a preference needs shared linear or convolutional layers; {network.name} has none"
         )
     weights = [layer.weight for layer in found]
     if len({id(weight) for weight in weights}) < len(weights):
-        raise SpecError(f"two layers of {network.name} have one weight in common; leave out preference")
+        raise SpecError(f"two layers of {network.name} share a weight; leave out preference")
     preference = Preference(network.tasks)
     for layer in found:
         bias = layer.bias
@@ -168,6 +174,12 @@ def add_preference(network: Any, spec: SpecLike) -> None:
     network.set_method(network.method)  # groups of shared parameters include the new ones
 
 
+def preference_of(network: nn.Module) -> Preference | None:
+    """Return the preference that the weights of a network, or of a copy of it, depend on."""
+    deltas = (module for module in network.modules() if isinstance(module, _Delta))
+    return next((delta.source for delta in deltas), None)
+
+
 def fold_preference(network: nn.Module) -> None:
     """Give the layers ordinary weights: those at the preference that is chosen."""
     for module in list(network.modules()):
@@ -175,3 +187,66 @@ def fold_preference(network: nn.Module) -> None:
             for name, steps in list(module.parametrizations.items()):  # type: ignore[union-attr, operator]
                 if any(isinstance(step, _Delta) for step in steps):
                     parametrize.remove_parametrizations(module, name, leave_parametrized=True)
+
+
+class WithPreference:
+    """The methods of an :class:`~mtlkit.Architecture` whose shared weights depend on a preference."""
+
+    tasks: tuple[str, ...]
+    spec: str
+    preferences: Preference | None
+
+    @property
+    def preference(self) -> dict[str, float] | None:
+        """How much each task counts, of sum one; None for a network made without ``preference``."""
+        if self.preferences is None:
+            return None
+        return dict(zip(self.tasks, self.preferences.current.tolist(), strict=True))
+
+    def set_preference(self, preference: Mapping[str, float]) -> None:
+        """Choose how much each task counts, for a network made with ``preference``.
+
+        Args:
+            preference: numbers of zero or more by task; they are divided by their sum. A task that is
+                not named counts nothing.
+
+        >>> import mtlkit
+        >>> net = mtlkit.create_architecture(
+        ...     "hard_sharing(backbone=mlp(16, inputs=4))", ("seg", "depth"), preference="lora(rank=4)"
+        ... )
+        >>> net.set_preference({"seg": 3, "depth": 1})
+        >>> net.preference
+        {'seg': 0.75, 'depth': 0.25}
+        """
+        self._needed_preferences().set(preference)
+
+    def draw_preference(self) -> Tensor:
+        """Draw a preference for a training batch and return the factors of the losses, K times it (K,).
+
+        The :class:`~mtlkit.Trainer` does this; in a loop of your own, call it before the forward pass
+        and multiply the losses by the result.
+        """
+        return len(self.tasks) * self._needed_preferences().draw()
+
+    def fold_preference(self) -> None:
+        """Make this an ordinary network, with the weights at the preference chosen last."""
+        preferences = self._needed_preferences()
+        training = preferences.training
+        preferences.eval()
+        network: Any = self
+        fold_preference(network)
+        preferences.train(training)
+        self.preferences = None
+        if self.spec:
+            part = parse_call(self.spec)
+            options = {name: value for name, value in part.options.items() if name != "preference"}
+            self.spec = str(Part(part.name, options, part.arguments))
+        network.set_method(network.method)
+
+    def _needed_preferences(self) -> Preference:
+        if self.preferences is None:
+            raise UsageError(
+                "this network was made without preferences; make and train it with "
+                "create_architecture(..., preference='lora(rank=4)')"
+            )
+        return self.preferences

@@ -72,11 +72,7 @@ def describe(network: Any) -> dict[str, Any]:
             f"{type(network).__name__} was made from {given}, which does not describe it; to save a "
             "network, make it by create_architecture with options that are plain values"
         ) from None
-    described = {
-        "architecture": spec,
-        "tasks": dict(network.outputs),
-        "method": str(network.method),
-    }
+    described = {"architecture": spec, "tasks": dict(network.outputs), "method": str(network.method)}
     if network.extra_capacity is not None:
         described["extra_capacity"] = dict(network.extra_capacity)
     return described
@@ -84,7 +80,7 @@ def describe(network: Any) -> dict[str, Any]:
 
 def rebuild(description: Mapping[str, Any]) -> Any:
     """Make the network that :func:`describe` described, with new random weights."""
-    # all weights are about to be replaced: the initial ones are not read, and their files may be gone
+    # initial weights are not loaded: all weights are replaced, and their files may be gone
     given = parse_spec(description["architecture"])
     spec = format_spec([Part(part.name, _kept(part.options), part.arguments) for part in given])
     try:
@@ -145,7 +141,7 @@ class Pretrained(ModelHubMixin, library_name="mtlkit", tags=["multi-task-learnin
 
         if config is None or "architecture" not in config:
             raise MtlkitError(
-                f"{model_id} holds no network of mtlkit: its {CONFIG} is missing or of another "
+                f"{model_id} holds no network of mtlkit: its {CONFIG} is missing or from another "
                 "library; save_pretrained writes such a folder"
             )
         check_format(config, model_id)

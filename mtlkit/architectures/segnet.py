@@ -17,7 +17,7 @@ _DEPTHS = (2, 2, 3, 3, 3)
 
 
 def _block(inputs: int, outputs: int, depth: int) -> nn.Sequential:
-    """``depth`` convolutions, each normalized and rectified; the first one changes the width."""
+    """Return ``depth`` convolutions with norm and ReLU; the first one changes the width."""
     layers: list[nn.Module] = []
     for index in range(depth):
         layers += [
@@ -34,9 +34,9 @@ class SegNet(Architecture):
 
     Five blocks of 2, 2, 3, 3, 3 convolutions (VGG16's) with widths 64, 128, 256, 512, 512, each followed
     by max-pooling; the decoder mirrors them and puts every value back where the pooling took it from.
-    A task's head is a 3x3 and a 1x1 convolution. Predictions are raw: take log-softmax in the loss of a
-    segmentation, and normalize surface normals there. ``rotograd`` rotates the channels of the shared
-    map; the paper's rotation of 1024 features is ``rotograd(dim=flat, size=1024)``.
+    A task's head is a 3x3 and a 1x1 convolution. Predictions are logits, and normals of any length: the
+    losses normalize them. ``rotograd`` rotates the channels of the shared map; the paper's rotation of
+    1024 features is ``rotograd(dim=flat, size=1024)``.
 
     Args:
         in_channels: channels of the images.
@@ -84,7 +84,7 @@ class SegNet(Architecture):
         )
 
     def encode(self, inputs: Tensor) -> Tensor:
-        """(B, C, H, W) output of the decoder."""
+        """Return the output (B, C, H, W) of the decoder."""
         x, pooled = inputs, []
         for block in self.encoder:
             x = block(x)
@@ -94,7 +94,3 @@ class SegNet(Architecture):
         for block, (places, size) in zip(reversed(self.decoder), reversed(pooled), strict=True):
             x = block(F.max_unpool2d(x, places, [2, 2], output_size=size))
         return x
-
-    def predict(self, task: str, shared: Tensor, inputs: Tensor) -> Any:
-        """(B, outputs, H, W)."""
-        return self.head(task)(shared)

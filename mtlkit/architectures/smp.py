@@ -59,7 +59,7 @@ class Smp(Architecture):
         smp = import_extra("segmentation_models_pytorch", "the architecture smp")
         part = parse_call(decoder)
         name = part.name.lower()
-        decoders = smp.MODEL_ARCHITECTURES_MAPPING.keys() - {"dpt"}  # which reads no maps
+        decoders = smp.MODEL_ARCHITECTURES_MAPPING.keys() - {"dpt"}  # DPT reads no maps
         if name not in decoders:
             raise unknown_name("decoder of smp", part.name, sorted(decoders))
         if part.arguments:
@@ -84,16 +84,16 @@ class Smp(Architecture):
                     classes=classes,
                     **part.options,
                 )
-            except Exception as error:  # downloads fail in as many ways as there are libraries
+            except Exception as error:  # downloads raise many kinds of errors
                 if weights is None or isinstance(error, TypeError):
-                    raise SpecError(f"smp cannot make {name} on {encoder}: {error}") from error
+                    raise SpecError(f"smp cannot build {name} on {encoder}: {error}") from error
                 raise weights_error(f"encoder {encoder}", None, error) from error
 
         for task in vectors:
             self.check_task(task)
         maps = [task for task in self.tasks if task not in vectors]
         if not maps:
-            raise SpecError("smp is for maps, but all tasks are among vectors; take hard_sharing")
+            raise SpecError("smp predicts maps, but all tasks are in vectors; use hard_sharing")
         models = {task: build(weights if task == maps[0] else None, self.outputs[task]) for task in maps}
         first = models[maps[0]]
         self.split = split
@@ -104,14 +104,19 @@ class Smp(Architecture):
         if split == "encoder":
             channels = tuple(self.encoder.out_channels[1:])
             self.features = Features("map", channels[-1], channels)
-            heads = {task: _own_decoder(model) for task, model in models.items()}
+            heads: dict[str, nn.Module] = {
+                task: nn.Sequential(OrderedDict(decoder=model.decoder, head=model.segmentation_head))
+                for task, model in models.items()
+            }
         else:
             self.decoder = first.decoder
             heads = {task: model.segmentation_head for task, model in models.items()}
-            self.features = Features("map", _input_channels(first.segmentation_head))
+            layers = first.segmentation_head.modules()
+            convolution = next(layer for layer in layers if isinstance(layer, nn.Conv2d))
+            self.features = Features("map", convolution.in_channels)
         for task in vectors:
-            layers = nn.Sequential(nn.Linear(self.features.dim, self.outputs[task]))
-            heads[task] = Head(layers, pool="avg")
+            linear = nn.Linear(self.features.dim, self.outputs[task])
+            heads[task] = Head(nn.Sequential(linear), pool="avg")
         self.heads = self.by_task({task: heads[task] for task in self.tasks})
         self._vectors = frozenset(vectors)
         self.set_method(method)
@@ -136,11 +141,6 @@ class Smp(Architecture):
         return self.head(task)(features)
 
 
-def _own_decoder(model: Any) -> nn.Module:
-    """A task's decoder and segmentation head, if only the encoder is shared."""
-    return nn.Sequential(OrderedDict(decoder=model.decoder, head=model.segmentation_head))
-
-
 def _load(encoder: nn.Module, path: str, in_channels: int, name: str) -> None:
     if not os.path.isfile(path):
         raise SpecError(f"checkpoint_path of encoder {name}: there is no file {str(path)!r}")
@@ -150,8 +150,3 @@ def _load(encoder: nn.Module, path: str, in_channels: int, name: str) -> None:
         encoder.load_state_dict(state)
     except Exception as error:
         raise weights_error(f"encoder {name}", path, error) from error
-
-
-def _input_channels(head: nn.Module) -> int:
-    first = next(module for module in head.modules() if isinstance(module, nn.Conv2d))
-    return first.in_channels

@@ -16,7 +16,7 @@ from mtlkit.errors import SpecError
 def build_stages(
     backbone: Any, copies: int, input_size: int | Sequence[int] | None = None
 ) -> tuple[list[nn.ModuleList], Features]:
-    """``copies`` of a backbone, each as the list of its stages, and the features of the last stage.
+    """Return ``copies`` of a backbone as lists of their stages, and the features of the last stage.
 
     Copies of a spec are initialized independently; those of a module start from its weights.
     """
@@ -61,7 +61,7 @@ def _split(net: nn.Module) -> nn.ModuleList:
 
 
 def _split_sequential(net: nn.Sequential) -> list[nn.Module]:
-    """A stage begins with every child that has parameters and is not a normalization."""
+    """Start a stage at every child that has parameters and is not a normalization."""
     groups: list[list[nn.Module]] = []
     norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm)
     for child in net:
@@ -73,7 +73,7 @@ def _split_sequential(net: nn.Sequential) -> list[nn.Module]:
 
 
 def _split_timm(net: Any) -> list[nn.Module] | None:
-    """Stages of a timm model: those of its feature pyramid, or quarters of a transformer's blocks."""
+    """Return the stages of a timm model: of its feature pyramid, or quarters of a transformer."""
     returned: Any = getattr(net, "return_layers", None)
     if isinstance(net, nn.ModuleDict) and returned is not None:
         groups: list[list[nn.Module]] = [[]]
@@ -115,6 +115,8 @@ class _Embed(nn.Module):
 
 
 class _Permute(nn.Module):
+    """Maps (B, H, W, d) to (B, d, H, W)."""
+
     def forward(self, x: Tensor) -> Tensor:
         return x.permute(0, 3, 1, 2)
 
@@ -133,10 +135,10 @@ def _features(stages: nn.ModuleList, backbone: Any, input_size: Any) -> Features
 
 
 def join_streams(streams: Sequence[Tensor]) -> Tensor:
-    """Features of several nets as one tensor, with the feature axis where it was.
+    """Join the features of several nets into one tensor, with the feature axis where it was.
 
     Vectors are stacked to (B, n, d); tokens are concatenated along the sequence and maps along the
-    height, so that a rotation of the feature axis is the same for every net.
+    height. So a rotation of the feature axis is the same for every net.
     """
     dims = streams[0].dim()
     if dims == 2:
@@ -152,5 +154,5 @@ def split_streams(joined: Tensor, count: int, kind: str) -> list[Tensor]:
 
 
 def joint_features(found: Features) -> Features:
-    """Kind and size of such features after :func:`join_streams`."""
+    """Return the kind and size of features after :func:`join_streams`."""
     return Features("tokens" if found.kind == "vector" else found.kind, found.dim)

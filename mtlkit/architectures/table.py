@@ -13,8 +13,8 @@ from mtlkit.errors import SpecError, UsageError
 class TableEmbedding(nn.Module):
     """Embed the codes of categories: (B, numbers + C) to (B, numbers + C * embedding).
 
-    All columns share one embedding matrix, in which each has its own rows: one lookup for all. The row
-    of unknown words, a column's first, starts at zero, the mean of the others.
+    All columns share one embedding matrix, in which each has its own rows, for a single lookup. The
+    first row of a column, for unknown words, is initially zero, the mean of the others.
 
     Args:
         numbers: how many inputs are numbers; they come first.
@@ -62,14 +62,14 @@ class TableEmbedding(nn.Module):
             return x
         codes = x[:, self.numbers :].long()  # (B, C)
         known = (codes >= 0) & (codes <= self.last)
-        # a code out of range must not be one of the next column's; it is no row at all
+        # an invalid code must not become a row of the next column
         rows = torch.where(known, codes + self.offsets, self.table.num_embeddings)
         try:
             embedded = self.table(rows).flatten(1)
         except IndexError:
             column = int((~known).any(0).nonzero()[0])
             raise UsageError(
-                f"category column {column} has the codes 0 to {int(self.last[column])}, but was given "
+                f"category column {column} has the codes 0 to {int(self.last[column])}, not "
                 f"{int(codes[:, column][~known[:, column]][0])}; encode rows with the preprocessing "
                 "that this network was trained with, where 0 is an unknown category"
             ) from None
@@ -88,14 +88,8 @@ def _table(
 ) -> nn.Module:
     """Build embeddings and linear layers: ``table(256, 256, embedding=16, norm=batch, dropout=0.1)``.
 
-    Args:
-        hidden_sizes: of the layers; none leaves the embeddings themselves.
-        hidden: the same as a list.
-        numbers: how many inputs are numbers; a data set fills it in.
-        categories: number of codes of each category column; a data set fills it in.
-        embedding: size of an embedding.
-        norm: between the layers: none, batch or layer.
-        dropout: probability in the layers.
+    The data set fills in ``numbers`` and ``categories``; without sizes of layers, the output is the
+    embeddings.
     """
     embed = TableEmbedding(numbers, categories, embedding)
     sizes = layer_sizes(hidden_sizes, hidden)

@@ -1,4 +1,4 @@
-"""The command ``mtlkit``: each command is a module of this package, imported when it is called."""
+"""The command ``mtlkit``; each subcommand is a module of this package, imported when it is called."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from mtlkit.errors import MtlkitError, SpecError
 
 COMMANDS = {
     "architectures": "List the architectures, or show the options of one.",
-    "compare": "Compare methods: every method with every seed, statistics, a report.",
+    "compare": "Compare methods on several seeds, with statistics and a report.",
     "data": "List the data sets, or describe one.",
-    "diagnose": "Train a copy for some steps; say how the tasks' gradients interact, and what to try.",
-    "doctor": "Show versions, devices and extras; say what is missing.",
+    "diagnose": "Train a copy for some steps; report how task gradients interact, and what to try.",
+    "doctor": "Show versions, devices and extras, and what is missing.",
     "evaluate": "Evaluate the network of a run on a labeled file.",
-    "export": "Write a trained network as one file: pt2, ONNX or safetensors.",
-    "front": "Evaluate one network at many preferences between its tasks, and draw the front.",
+    "export": "Export a trained network as one file: pt2, ONNX or safetensors.",
+    "front": "Evaluate a network at many preferences between its tasks, and draw the Pareto front.",
     "methods": "List all methods, or show the page of one.",
     "predict": "Predict on new samples with the network of a run.",
     "report": "Write a self-contained HTML report of results, and their tables.",
     "schema": "Print the JSON schema of a command's settings, for editors.",
-    "speed": "Measure what a step costs with each method on this machine.",
+    "speed": "Measure the time of a step with each method on this machine.",
     "train": "Train one network with one method.",
-    "tune": "Search settings for every method with the same number of trials.",
+    "tune": "Tune the settings of every method with the same number of trials.",
 }
-"""Modules of this package that add a command to :data:`app`, and what ``mtlkit --help`` says of each."""
+"""Modules of this package that define a command, and their line in ``mtlkit --help``."""
 
 
 class _Commands(TyperGroup):
-    """Knows the commands by name; the module of one is imported when it is called."""
+    """Lists the commands by name and imports the module of a command when it is called."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -56,7 +56,7 @@ class _Commands(TyperGroup):
 
 app = typer.Typer(
     name="mtlkit",
-    help="Multi-task learning: compare methods, train, look at the results.",
+    help="Multi-task learning: train networks, compare methods, report results.",
     cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -65,7 +65,7 @@ app = typer.Typer(
 
 
 def _load(name: str) -> Any:
-    """The command of a module."""
+    """Return the command that a module defines."""
     module = f"{__name__}.{name}"
     importlib.import_module(module)
     (info,) = [i for i in app.registered_commands if i.callback and i.callback.__module__ == module]
@@ -82,11 +82,7 @@ def _print_version(value: bool) -> None:
 @app.callback()
 def _root(
     version: bool = typer.Option(
-        False,
-        "--version",
-        help="Show the version and exit.",
-        callback=_print_version,
-        is_eager=True,
+        False, "--version", help="Show the version and exit.", callback=_print_version, is_eager=True
     ),
 ) -> None:
     pass
@@ -94,7 +90,7 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exit codes: 0 done, 1 a run failed, 2 bad usage, 130 interrupted."""
-    if not is_first_process():  # torch's warnings in C++ need not be said by every process
+    if not is_first_process():  # one process prints torch's C++ warnings
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     sys.exit(_run(None if arguments is None else list(arguments)))
 
@@ -109,23 +105,23 @@ def _run(arguments: list[str] | None) -> int:
         return 130
     except MtlkitError as error:
         if isinstance(error, LaunchError) and not is_first_process():
-            return 0  # the first process says it; a failure here could end that one before it has
+            return 0  # failing here could kill the first process before it prints the error
         typer.echo(f"mtlkit: {error}", err=True)
         return 2 if isinstance(error, SpecError) else 1
     except ModuleNotFoundError as error:
         missing = missing_extra(error, "this command")
         if missing is None:
-            return failures.tell(error)
+            return failures.report(error)
         typer.echo(f"mtlkit: {missing}", err=True)
         return 1
     except Exception as error:
         if not _is_usage_error(error):
-            return failures.tell(error)
+            return failures.report(error)
         error.show()  # type: ignore[attr-defined]
         return int(getattr(error, "exit_code", 2))
     return code if isinstance(code, int) else 0
 
 
 def _is_usage_error(error: Exception) -> bool:
-    """Whether the command line was wrong: typer brings its own copy of click, or uses click's."""
+    """Return whether the command line is wrong; typer has its own copy of click, or uses click's."""
     return hasattr(error, "show") and any(c.__name__ == "ClickException" for c in type(error).__mro__)

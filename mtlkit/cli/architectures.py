@@ -1,9 +1,8 @@
-"""``mtlkit architectures``: what networks there are, and the options of each."""
+"""``mtlkit architectures``: the list of networks, or the options of one."""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 import typer
 from rich.console import Console
@@ -24,26 +23,23 @@ def list_or_show(
 ) -> None:
     """List the architectures, or show the options of one."""
     console = Console(soft_wrap=True)
-    if name is None:
-        _list(console)
-    else:
+    if name is not None:
         _show(console, name)
-
-
-def _list(console: Console) -> None:
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("name", style="cyan", no_wrap=True)
     table.add_column("year")
-    table.add_column("what it is")
-    for name in architectures.names():
-        factory = _factory(name)
-        table.add_row(name, str(getattr(factory, "year", None) or ""), Text(_summary(factory)))
+    table.add_column("description")
+    for each in architectures.names():
+        factory = architectures.get(each)
+        summary = (inspect.getdoc(factory) or "").partition("\n")[0]
+        table.add_row(each, str(getattr(factory, "year", None) or ""), Text(summary))
     console.print(table)
-    console.print("\nOptions of one: mtlkit architectures NAME")
+    console.print("\nOptions of an architecture: mtlkit architectures NAME")
 
 
 def _show(console: Console, name: str) -> None:
-    factory = _factory(name)
+    factory = architectures.get(name)
     console.print(Text(name, style="bold cyan"))
     paper = getattr(factory, "paper", "")
     if paper:
@@ -51,16 +47,3 @@ def _show(console: Console, name: str) -> None:
     console.print()
     print_description(inspect.getdoc(factory) or "(no description)")
     print_options(find_options(factory))
-
-
-def _factory(name: str) -> Any:
-    """The class behind a name; of an alias, that which it stands for."""
-    aliases = architectures.aliases()
-    if name in aliases:
-        (part,) = architectures.expand(name)
-        name = part.name
-    return architectures.get(name)
-
-
-def _summary(factory: Any) -> str:
-    return (inspect.getdoc(factory) or "").partition("\n")[0]

@@ -1,4 +1,4 @@
-"""Facts about every method, read from its class: what ``mtlkit methods`` and the docs' pages show."""
+"""Facts about every method, read from its class, for ``mtlkit methods`` and the docs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from mtlkit.config.spec import Part, format_spec, parse_spec
 from mtlkit.errors import SpecError, unknown_name
 
 _BILEVEL = (
-    "a bilevel method: it needs a validation batch and a second backward inside the step, which the "
-    "one ordinary backward of mtlkit has no place for"
+    "a bilevel method; it needs a validation batch and a second backward pass in every step, but a step "
+    "of mtlkit has a single backward pass"
 )
 OMITTED = {
     "auto_lambda": f"Liu et al., Auto-Lambda, TMLR 2022: {_BILEVEL}",
     "forum": f"Ye et al., FORUM, ECAI 2024: {_BILEVEL}",
     "moml": f"Ye et al., Multi-Objective Meta Learning, NeurIPS 2021: {_BILEVEL}",
 }
-"""Published methods that are left out on purpose, with the reason."""
+"""Published methods that mtlkit leaves out on purpose, with the reason."""
 
 REQUIRED: Any = inspect.Parameter.empty
-"""The default of an option that has none."""
+"""Default of a required option."""
 _ROLES = {"loss": "weigh losses", "fork": "fork features", "merge": "merge gradients"}
 _NEEDS = ("features", "losses", "Gram matrix", "whole gradients", "own parameters")
 
@@ -41,52 +41,50 @@ class Option:
 
     @property
     def default_text(self) -> str:
-        """The default as it is written in a config string."""
+        """The default, as in a config string."""
         if self.default is REQUIRED:
             return "(required)"
         return format_spec([Part("_", {"_": self.default})])[len("_(_=") : -1]
 
     @property
     def accepted(self) -> str:
-        """The type and range in words."""
+        """A description of type and range."""
         return describe(self.annotation)
 
 
 @dataclass(frozen=True)
 class MethodFacts:
-    """What a class, or an alias, says about a method."""
+    """The facts about a method or an alias."""
 
     name: str
     stands_for: str = ""
-    """The config string that an alias means; empty for a method of its own."""
+    """The config string of an alias; empty for any other method."""
     roles: tuple[str, ...] = ()
     """``weigh losses``, ``fork features`` and ``merge gradients``, in this order."""
     paper: str = ""
     year: int | None = None
     url: str = ""
-    """Address of the paper."""
     idea: str = ""
-    """The group that the method is listed under."""
+    """The group under which the method is listed."""
     needs: tuple[str, ...] = ()
-    """Among ``features``, ``losses``, ``Gram matrix``, ``whole gradients``, ``own parameters``."""
+    """Some of ``features``, ``losses``, ``Gram matrix``, ``whole gradients``, ``own parameters``."""
     distributed: str = "exact"
-    """``exact``, or why several processes do not take the step that one takes."""
+    """``exact``, or why the step of several processes differs from that of one."""
     cost: str = ""
-    """What a step adds to a plain one."""
+    """Work in addition to a plain step."""
     options: tuple[Option, ...] = ()
     summary: str = ""
-    """First sentence of the docstring, as plain text."""
+    """First paragraph of the docstring, as plain text."""
     docstring: str = ""
-    """The docstring, in reStructuredText."""
     factory: str = ""
     """Import path of the class; empty for an alias."""
 
 
 def method_facts(name: str) -> MethodFacts:
-    """Return what is known about the method or alias ``name``, whatever its spelling.
+    """Return the facts about a method or alias, in any spelling.
 
     Raises:
-        SpecError: for a name that is not registered; for one of :data:`OMITTED`, it says why.
+        SpecError: for a name that is not registered; for one of :data:`OMITTED`, with the reason.
     """
     name, aliases = methods.canonical(name), methods.aliases()
     if name in aliases:
@@ -94,12 +92,12 @@ def method_facts(name: str) -> MethodFacts:
     if name in methods.names():
         return _facts(name, methods.get(name))
     if name in OMITTED:
-        raise SpecError(f"method {name!r} is left out of mtlkit. {OMITTED[name]}")
+        raise SpecError(f"the method {name!r} is left out of mtlkit. {OMITTED[name]}")
     raise unknown_name("method", name, methods.names())
 
 
 def all_facts() -> list[MethodFacts]:
-    """Return the facts of all methods, sorted by name, without aliases of plugins that are not there."""
+    """Return the facts of all methods, sorted by name; aliases of missing plugins are left out."""
     names, aliases = methods.names(), methods.aliases()
     return [
         method_facts(name)
@@ -109,7 +107,7 @@ def all_facts() -> list[MethodFacts]:
 
 
 def find_options(factory: Any) -> tuple[Option, ...]:
-    """Return the options of a class or function, with their meaning as the docstrings' ``Args`` say."""
+    """Return the options of a class or function, with the descriptions of its docstrings' ``Args``."""
     meanings: dict[str, str] = {}
     for current in reversed(inspect.getmro(factory)) if inspect.isclass(factory) else [factory]:
         meanings |= _arguments(inspect.getdoc(current) or "")
@@ -151,7 +149,7 @@ def _alias_facts(name: str, spec: str) -> MethodFacts:
 
 
 def _facts(name: str, factory: Any) -> MethodFacts:
-    if not hasattr(factory, "overrides"):  # a function that makes one
+    if not hasattr(factory, "overrides"):  # a function that creates a method
         return MethodFacts(name, docstring=inspect.getdoc(factory) or "")
     options = find_options(factory)
     docstring = inspect.cleandoc(factory.__doc__ or "")
@@ -196,14 +194,14 @@ def _cost(factory: Any, needs: tuple[str, ...]) -> str:
     if "whole gradients" in needs:
         costs.append("all gradients, element by element")
     elif "merge" in factory.roles and not factory.is_plain_sum:
-        # what a CUDA device is waited for: PyTorch's eigenvalues, or a solver on the host
+        # both wait for a CUDA device: PyTorch's eigenvalues, and a solver on the host
         waits = " + eigenvalues" if _calls(factory, "eigh") else ""
         costs.append(f"Gram matrix{waits}{' + solver' if _calls(factory, 'on_host') else ''}")
     return " + ".join(costs) or "nothing"
 
 
 def _calls(factory: type, name: str) -> bool:
-    """Whether a function of the class, or of a base besides that of all methods, uses this name."""
+    """Return whether a function of the class uses this name; the base of all methods is ignored."""
     classes = [each for each in inspect.getmro(factory) if each.__module__ not in _COMMON]
     functions = [f for each in classes for f in vars(each).values() if inspect.isfunction(f)]
     return any(name in function.__code__.co_names for function in functions)

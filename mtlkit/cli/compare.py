@@ -1,4 +1,4 @@
-"""``mtlkit compare``: methods times seeds on one data set, with statistics and a report."""
+"""``mtlkit compare``: several methods and seeds on one data set, with statistics and a report."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from mtlkit.experiments.compare_config import CONFIG, CompareConfig
 @with_settings(CompareConfig)
 def compare(
     config: ConfigFile = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Two minutes on embedded data.")] = False,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="A demo of two minutes on embedded data.")
+    ] = False,
     budget: Annotated[
-        str, typer.Option(help="full, or small: what the file says for a small machine.")
+        str, typer.Option(help="full, or small: apply the file's settings for a small machine.")
     ] = "full",
     output: OutputFolder = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would run and about how long; train nothing.")
+        bool, typer.Option("--dry-run", help="Show what would run and about how long; train nothing.")
     ] = False,
     same_budget: Annotated[
-        bool,
-        typer.Option("--same-budget", help="Train each single-task network for 1/K of the steps."),
+        bool, typer.Option("--same-budget", help="Train each single-task network for 1/K of the steps.")
     ] = False,
     **flags: Any,
 ) -> None:
-    """Compare methods: every method with every seed, single-task baselines, statistics, a report.
+    """Compare methods on several seeds, with single-task baselines, statistics and a report.
 
     Example: [bold]mtlkit compare --data multidigits --methods sum,pcgrad,rotograd -o runs/mine[/bold]
 
@@ -42,17 +43,15 @@ def compare(
     if same_budget:
         flags["single_task"] = "same_budget"
     if demo and (config is not None or dry_run):
-        raise ConfigError("--demo excludes --config and --dry-run: it is a comparison of its own")
+        raise ConfigError("--demo has its own settings; use it without --config and --dry-run")
     if demo:
         _demo(flags, Path("runs/demo") if output is None else output)
         return
     settings: dict[str, Any] = {} if config is None else read_yaml(config)
     source = "compare" if config is None else str(config)
-    if budget == "small" and isinstance(settings.get("small"), dict):
-        # flags override both the file and what it says for a small budget
-        settings["small"] = {k: v for k, v in settings["small"].items() if k not in flags}
-    if isinstance(settings.get("field"), dict):
-        settings["field"] = {k: v for k, v in settings["field"].items() if k not in flags}
+    for key in ("small", "field"):  # flags override these parts of the file, too
+        if isinstance(settings.get(key), dict):
+            settings[key] = {k: v for k, v in settings[key].items() if k not in flags}
     chosen = CompareConfig.make({**settings, **flags}, source, budget)
     name = f"compare-{chosen.data}" if config is None else config.stem
     folder = default_folder(name) if output is None else output
@@ -66,7 +65,7 @@ def compare(
 
 
 def _demo(changes: dict[str, Any], folder: Path) -> None:
-    """Two comparisons, and a page about both."""
+    """Run the two comparisons of the demo, and write a page about both."""
     from mtlkit.experiments.demo import PARTS, write_demo_page
 
     made = {}
@@ -78,7 +77,7 @@ def _demo(changes: dict[str, Any], folder: Path) -> None:
 
 
 def _run(chosen: Any, folder: Path, resume: list[str]) -> Any:
-    """Run and print a comparison; ``resume`` are the arguments of the command that resumes it."""
+    """Run and print a comparison; ``resume`` has the arguments to resume it."""
     typer.echo(f"loading the data; output: {folder}", err=True)  # torch alone takes seconds
     from mtlkit.experiments.compare import run_comparison, seconds_per_seed
     from mtlkit.experiments.terminal import print_table
@@ -91,12 +90,12 @@ def _run(chosen: Any, folder: Path, resume: list[str]) -> Any:
     print_table(table)
     seconds = seconds_per_seed(chosen, comparison)
     if table.verdict.labels("not decided") and chosen.minutes is None and 0 < seconds < 60:
-        typer.echo(f"one more seed takes about {seconds:.0f} s: --minutes 10 runs as many as fit")
+        typer.echo(f"another seed takes about {seconds:.0f} s; --minutes 10 adds as many as fit")
     failed = [run for run in comparison.runs if run.error]
     for run in failed:
         typer.echo(f"failed: {run.label}, seed {run.seed}: {run.error}", err=True)
     if failed:
-        typer.echo(f"tracebacks: error.log in the runs' folders below {folder / 'runs'}", err=True)
+        typer.echo(f"tracebacks: error.log in the folders of these runs in {folder / 'runs'}", err=True)
     typer.echo(f"tables: {folder / 'table.md'}, table.tex, table.csv; runs: {folder / 'results.csv'}")
     typer.echo(f"report: {folder / 'report.html'}")
     if failed:

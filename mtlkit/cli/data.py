@@ -1,4 +1,4 @@
-"""``mtlkit data``: the data sets, whether their files are found, their columns and images of them."""
+"""``mtlkit data``: the list of data sets, or a description and a preview of one."""
 
 from __future__ import annotations
 
@@ -16,18 +16,16 @@ from mtlkit.errors import SpecError
 _FEW_TASKS = 20
 
 
-@app.command(
-    epilog="Example: mtlkit data 'table(file=people.csv, targets=[income])'",
-)
+@app.command(epilog="Example: mtlkit data 'table(file=people.csv, targets=[income])'")
 def data(
     spec: Annotated[
         str | None, typer.Argument(help="A data set, such as multimnist or 'table(file=...)'.")
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Folder with the files; else $MTLKIT_DATA.")
+        Path | None, typer.Option("--data-dir", help="Folder with the files; default: $MTLKIT_DATA.")
     ] = None,
     preview: Annotated[
-        Path | None, typer.Option(help="Draw some samples and their labels to a file.")
+        Path | None, typer.Option(help="Draw some samples with labels to this file.")
     ] = None,
     split: Annotated[str, typer.Option(help="Split of the preview: train, val or test.")] = "train",
     count: Annotated[int, typer.Option(min=1, max=64, help="Samples in the preview.")] = 8,
@@ -51,7 +49,7 @@ def _list(data_dir: Path | None) -> None:
 
     from mtlkit.data.base import datasets, list_datasets
 
-    table = Table("name", "what", "files", box=None, header_style="bold")
+    table = Table("name", "description", "files", box=None, header_style="bold")
     for name in list_datasets():
         factory = datasets.get(name)
         found = factory.files_found(data_dir) if hasattr(factory, "files_found") else None
@@ -60,11 +58,11 @@ def _list(data_dir: Path | None) -> None:
         table.add_row(name, getattr(factory, "summary", ""), state)
     console = Console()
     console.print(table)
-    console.print("\nWhere to get the files of one: mtlkit data NAME", highlight=False)
+    console.print("\nWhere to get the files of a data set: mtlkit data NAME", highlight=False)
 
 
 def _explain(factory: Any) -> None:
-    """Describe a data set that is nothing without its options."""
+    """Describe a data set that has required options."""
     import inspect
 
     from mtlkit.cli.catalog import find_options
@@ -90,7 +88,7 @@ def _describe(
     if preview is None and made.files_found(data_dir) is False:
         _describe_without_files(made)
         return
-    chosen = made.split(split)  # reading the files first reports what is wrong with them
+    chosen = made.split(split)  # first, because it reports errors in the files
     typer.echo(textwrap.fill(f"{made.title}: {made.summary}", page_width()))
     typer.echo(f"input: {' x '.join(map(str, made.input_shape))}")
     typer.echo("samples: " + ", ".join(f"{len(made.split(name))} {name}" for name in SPLITS))
@@ -112,7 +110,7 @@ def _describe_without_files(made: Any) -> None:
 
 
 def _list_tasks(made: Any) -> None:
-    """Print the tasks; those that differ in nothing but their names share a line."""
+    """Print the tasks; many tasks that differ only in their names share a line."""
     from mtlkit.data.notes import listed
 
     groups: dict[str, list[str]] = {}
@@ -133,14 +131,14 @@ def _list_tasks(made: Any) -> None:
 
 
 def _list_inputs(made: Any) -> None:
-    """Print what became of each input column of a table, and why."""
+    """Print how each input column of a table is used."""
     from rich.console import Console
     from rich.table import Table
 
     columns = getattr(made, "input_table", None)
     if not columns:
         return
-    table = Table("input", "taken as", "missing", "distinct", "notes", box=None, header_style="bold")
+    table = Table("input", "used as", "missing", "distinct", "notes", box=None, header_style="bold")
     for column in columns:
         distinct = f"{column.distinct}" + (f" ({column.rare} rare)" if column.rare else "")
         table.add_row(column.name, column.taken, str(column.missing), distinct, column.note)

@@ -14,15 +14,8 @@ from mtlkit.config.yaml_files import read_yaml
 from mtlkit.training.config import TrainConfig
 
 _SETTINGS = (
-    "data",
-    "data_dir",
-    "architecture",
-    "batch_size",
-    "optimizer",
-    "lr",
-    "workers",
-    "seed",
-    "plugins",
+    *("data", "data_dir", "architecture", "batch_size", "optimizer"),
+    *("lr", "workers", "seed", "plugins"),
 )
 
 
@@ -36,16 +29,18 @@ def diagnose(
     steps: Annotated[int, typer.Option(min=1, help="Steps to take.")] = 200,
     wrt: Annotated[
         Literal["features", "parameters"] | None,
-        typer.Option(help="Gradients of what to measure; by default, what the network allows."),
+        typer.Option(
+            help="Where to measure gradients; by default, at the features if the network allows."
+        ),
     ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for diagnosis.html and diagnosis.txt.")
     ] = Path("runs/diagnosis"),
     **flags: Any,
 ) -> None:
-    """Train a copy for some steps; say how the tasks' gradients interact, and what to try."""
+    """Train a copy for some steps; report how task gradients interact, and what to try."""
     settings: dict[str, Any] = {} if config is None else read_yaml(config)
-    # the plain sum, whatever the file says, because the diagnosis is about the tasks
+    # always the plain sum, because the diagnosis is about the tasks
     chosen = TrainConfig.make({**settings, **flags, "method": "sum", "output": str(output)}, "diagnose")
     from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""``mtlkit doctor``: what is installed, what is missing, and how to get it."""
+"""``mtlkit doctor``: installed and missing packages, devices, and how to install what is missing."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from mtlkit.cli import app
 
 
 @app.command()
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Show versions, devices, distributed back ends and extras; say what is missing.
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show versions, devices, distributed back ends and extras, and what is missing.
 
     Example: [bold]mtlkit doctor[/bold]
 
-    Ends with code 1 if something that mtlkit needs is missing; extras may be absent.
+    The exit code is 1 if a required package is missing; extras are optional.
     """
     report = examine()
     if as_json:
@@ -36,7 +34,7 @@ def doctor(
 
 
 def examine() -> dict[str, Any]:
-    """Return the facts, as plain values."""
+    """Return all facts as plain values."""
     needed, extras = _requirements()
     missing = [name for name in needed if _installed(name) is None]
     return {
@@ -53,12 +51,12 @@ def examine() -> dict[str, Any]:
 
 
 def _requirements() -> tuple[list[str], dict[str, list[str]]]:
-    """Return the distributions that mtlkit needs, and those of every extra."""
+    """Return the required packages, and those of every extra."""
     needed: list[str] = []
     extras: dict[str, list[str]] = {}
     try:
         lines = requires("mtlkit") or []
-    except PackageNotFoundError:  # run from a source folder without installation
+    except PackageNotFoundError:  # run from source without installation
         lines = ["torch", "numpy", "scipy"]
     for line in lines:
         name, extra = re.match(r"([\w.-]+)(?:.*extra == .(\w+))?", line).groups()  # type: ignore[union-attr]

@@ -27,8 +27,8 @@ def evaluate(
 ) -> None:
     """Evaluate the network of a run on a labeled file: every metric of every task.
 
-    rmse is in the unit of the file; mse and mae are in standard deviations if the targets of the run
-    were standardized.
+    rmse is in the unit of the file; mse and mae are in standard deviations if the run standardized its
+    targets.
     """
     if output is not None and output.suffix != ".csv":
         raise SpecError(f"metrics are written as .csv, not {output.name!r}")

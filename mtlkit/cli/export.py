@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,31 +18,33 @@ def export(
     run: RunFolder,
     format: Annotated[
         str | None,
-        typer.Option("--format", "-f", help="pt2, onnx or safetensors; or by the name of --output."),
+        typer.Option(
+            "--format", "-f", help="pt2, onnx or safetensors; default: the suffix of --output."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The file; default: model.FORMAT in the folder."),
+        typer.Option("--output", "-o", help="Output file; default: model.FORMAT in the run's folder."),
     ] = None,
-    batch: Annotated[
-        str, typer.Option(help="Samples at a time: dynamic, or a number that is fixed.")
-    ] = "dynamic",
+    batch: Annotated[str, typer.Option(help="Batch size: dynamic, or a fixed number.")] = "dynamic",
     preference: Annotated[
         str | None,
         typer.Option(
-            help="For a network trained with --preference: how much each task counts, such as "
-            "seg=2,depth=1; default: all alike.",
+            help="For a network trained with --preference: the weight of each task, such as "
+            "seg=2,depth=1, or 'input' for an input of the exported network; default: equal weights."
         ),
     ] = None,
     plugin: Plugins = None,
 ) -> None:
-    """Write a trained network as one file, its rotations folded into the heads.
+    """Export a trained network as one file, with rotations folded into the heads.
 
-    The file is read back and compared with the network before it gets its name.
+    The file is read back and compared with the network before it is given its name.
     """
     if batch != "dynamic" and not batch.isdecimal():
-        raise SpecError(f"--batch is dynamic or a number of samples, not {batch!r}")
-    chosen = None if preference is None else numbers_by_task(preference, "--preference")
+        raise SpecError(f"--batch must be dynamic or a number of samples, not {batch!r}")
+    chosen: Any = preference
+    if preference is not None and preference != "input":
+        chosen = numbers_by_task(preference, "--preference")
     from mtlkit.deployment.exporting import export as write
 
     with warnings_as_notes():
@@ -57,4 +59,4 @@ def export(
         typer.echo(f"note: {note}", err=True)
     size = made.path.stat().st_size / 1e6
     typer.echo(f"wrote {made.path} ({size:.2f} MB, batch {batch})")
-    typer.echo(f"largest difference to the network: {made.difference:.1e} of the largest output")
+    typer.echo(f"largest difference from the network: {made.difference:.1e} of the largest output")

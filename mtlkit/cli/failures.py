@@ -1,4 +1,4 @@
-"""Explains errors that are not mtlkit's own in a sentence; the traceback goes to a file."""
+"""One-sentence explanations of unexpected errors; the traceback goes to a file."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import traceback
 
 import typer
 
-from mtlkit.config.plugins import users_line
+from mtlkit.config.plugins import describe_error, users_line
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# what torch says where a tensor does not fit a layer or another tensor
+# torch's messages for tensors whose shapes do not match
 _SHAPES = re.compile(
     r"shapes cannot be multiplied|size of tensor|must match|size mismatch|invalid for input of size"
-    r"|[Ee]xpected (input|\d+D|target size|more than 1 value)|channels|broadcast|Sizes of tensors",
+    r"|[Ee]xpected (input|\d+D|target size|more than 1 value)|channels|broadcast|Sizes of tensors"
 )
 _TORCH_WRITES = re.compile(r"unexpected pos|PytorchStreamWriter|file write failed")
 _MAKE_ROOM = (
-    "make room and give the same command again, for train with --resume auto: what is done is kept"
+    "free some space and run the same command again (train: with --resume auto); finished work is kept"
 )
 
 
-def tell(error: Exception) -> int:
-    """Print what happened to stderr, and return the exit code."""
+def report(error: Exception) -> int:
+    """Print an explanation to stderr, and return the exit code."""
     typer.echo(f"mtlkit: {explain(error)}", err=True)
     with contextlib.suppress(OSError):
         handle, path = tempfile.mkstemp(prefix="mtlkit-", suffix=".log")
@@ -37,20 +37,19 @@ def tell(error: Exception) -> int:
 
 def explain(error: Exception) -> str:
     """Return what happened, where, and what to do about it."""
-    said = " ".join(str(error).split())
-    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    text = describe_error(error)
     if isinstance(error, OSError):
         if error.errno in _FULL:
             file = f" while writing {error.filename}" if error.filename else ""
             return f"the disk is full{file}; {_MAKE_ROOM}"
         return text
-    if _TORCH_WRITES.search(said):
-        return f"a file could not be written, probably because the disk is full; {_MAKE_ROOM} ({text})"
+    if _TORCH_WRITES.search(text):
+        return f"cannot write a file, probably because the disk is full; {_MAKE_ROOM} ({text})"
     if "OutOfMemory" in type(error).__name__ or isinstance(error, MemoryError):
-        return f"out of memory; try a smaller batch_size, or accumulate batches ({text})"
+        return f"out of memory; try a smaller batch_size, or gradient_accumulation_steps ({text})"
     place = users_line(error)
     if place:
         return f"{text}, in {place}"
-    if isinstance(error, RuntimeError | ValueError) and _SHAPES.search(said):
-        return f"shapes do not fit ({text}); check the network against the data: mtlkit data NAME"
-    return f"{text}; this is an error of mtlkit or of a library that it uses, please report it"
+    if isinstance(error, RuntimeError | ValueError) and _SHAPES.search(text):
+        return f"shapes do not match ({text}); compare the network with the data: mtlkit data NAME"
+    return f"{text}; this is a bug in mtlkit or in a library that it uses; please report it"

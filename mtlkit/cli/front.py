@@ -1,4 +1,4 @@
-"""``mtlkit front``: the front of one training with preferences."""
+"""``mtlkit front``: the Pareto front of one network trained with preferences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from mtlkit.cli import app
-from mtlkit.cli.notes import warnings_as_notes
+from mtlkit.cli.notes import progress_bar, warnings_as_notes
 from mtlkit.cli.options import Plugins, RunFolder, numbers_by_task
 
 
@@ -27,7 +27,7 @@ def front(
         str | None,
         typer.Option(
             help="Main metrics that the hypervolume is relative to, such as seg=0.3,depth=0.7; default: "
-            "the worst found.",
+            "the worst found."
         ),
     ] = None,
     output: Annotated[
@@ -40,24 +40,13 @@ def front(
     """Evaluate a network that was trained with --preference at many preferences between its tasks."""
     corner = {} if reference is None else numbers_by_task(reference, "--reference")
     from rich.console import Console
-    from rich.progress import Progress
     from rich.table import Column, Table
 
     from mtlkit.experiments.front import front as evaluate
     from mtlkit.experiments.front import write_front
 
-    console = Console(stderr=True)
-    progress = Progress(console=console, transient=True, disable=not console.is_terminal)
-    with warnings_as_notes(), progress:
-        bar = progress.add_task("evaluating", total=None)
-        found = evaluate(
-            run,
-            points=points,
-            split=split,
-            reference=corner,
-            device=device,
-            report=lambda done, total: progress.update(bar, completed=done, total=total),
-        )
+    with warnings_as_notes(), progress_bar("evaluating") as report:
+        found = evaluate(run, points=points, split=split, reference=corner, device=device, report=report)
     column = Column("preference", no_wrap=True)
     table = Table(column, *(f"{t.name} {t.main_metric}" for t in found.tasks), "front")
     rows = zip(found.preferences, found.main_metrics, found.on_front, strict=True)

@@ -13,7 +13,7 @@ from mtlkit.cli.options import Plugins
 from mtlkit.cli.pages import print_description, print_options
 
 _WIDE = 160
-"""From so many columns on, the table has all its columns."""
+"""Terminal width from which the table has all its columns."""
 _SHORT = {"weigh losses": "losses", "fork features": "fork", "merge gradients": "merge"}
 
 
@@ -23,7 +23,7 @@ def methods(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plugin: Plugins = None,
 ) -> None:
-    """List all methods, or show the page of one: what it does, what it needs, its options."""
+    """List all methods, or show the page of one: what it does, what it needs and its options."""
     from mtlkit.cli.catalog import all_facts, method_facts
 
     chosen = all_facts() if name is None else [method_facts(name)]
@@ -68,9 +68,9 @@ def _print_table(chosen: list[Any]) -> None:
         table.add_row(*cells, f"= {facts.stands_for}" if facts.stands_for else facts.summary)
     console.print(table)
     console.print(
-        f"\n{len(chosen)} methods; `mtlkit methods NAME` shows one. Parts are joined by '+', as in "
-        f"'uw+pcgrad'. Left out, with the reason on their page: {', '.join(OMITTED)}. "
-        "`mtlkit speed` measures what a step takes on this machine."
+        f"\n{len(chosen)} methods; `mtlkit methods NAME` shows one. Join parts with '+', as in "
+        f"'uw+pcgrad'. Not included, with the reason on their pages: {', '.join(OMITTED)}. "
+        "`mtlkit speed` measures the time of a step on this machine."
     )
 
 

@@ -1,11 +1,11 @@
-"""What the commands that train say beside their results: warnings, and how to resume."""
+"""Messages on stderr: warnings, progress, and how to resume."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,16 @@ from mtlkit.config.launching import is_first_process
 
 @contextmanager
 def warnings_as_notes() -> Iterator[None]:
-    """Print warnings as one line each, without those of libraries about their own code.
+    """Print each user warning once, on one line, from the first of several processes.
 
-    Each is said once, and by the first of several processes.
+    Warnings of libraries about their own code are not shown.
     """
-    said = set[str]()
+    printed = set[str]()
 
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         text = str(message)
-        if issubclass(category, UserWarning) and is_first_process() and text not in said:
-            said.add(text)
+        if issubclass(category, UserWarning) and is_first_process() and text not in printed:
+            printed.add(text)
             typer.echo(f"note: {text}", err=True)
 
     with warnings.catch_warnings():
@@ -36,7 +36,7 @@ def warnings_as_notes() -> Iterator[None]:
 
 @contextmanager
 def resumable(*command: str) -> Iterator[None]:
-    """Print warnings as notes, and where the work is stopped, the command that resumes it."""
+    """Print warnings as notes and, after an interruption, the command that resumes the work."""
     from mtlkit.experiments.compare import Stopped
 
     with warnings_as_notes():
@@ -47,6 +47,18 @@ def resumable(*command: str) -> Iterator[None]:
             raise typer.Exit(130) from None
 
 
+@contextmanager
+def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on a terminal; the function that is yielded sets the number done and the total."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(description, total=None)
+        yield lambda done, total: progress.update(bar, completed=done, total=total)
+
+
 def default_folder(name: str) -> Path:
-    """Return the folder of a comparison or search that was given none."""
+    """Return the default output folder of a comparison or search."""
     return Path("runs") / re.sub(r"[^A-Za-z0-9.=-]+", "_", name)[:68].strip("_")

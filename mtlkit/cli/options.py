@@ -1,4 +1,4 @@
-"""Command-line options made from the fields of settings, so that no option is named twice."""
+"""Command-line options, generated from the fields of settings or shared by several commands."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from mtlkit.errors import SpecError
 
 
 def _load(plugins: list[str] | None) -> list[str]:
-    if plugins:
-        from mtlkit.config.plugins import load_plugins
+    from mtlkit.config.plugins import load_plugin
 
-        load_plugins(plugins)
+    for plugin in plugins or ():
+        load_plugin(plugin)
     return plugins or []
 
 
@@ -31,7 +31,7 @@ Plugins = Annotated[
     list[str] | None,
     typer.Option(
         "--plugin",
-        help="Your own Python file or module, which registers what is listed; may be repeated.",
+        help="Your Python file or module that registers methods, networks or data; may be repeated.",
         callback=_load,
         metavar="<str>",
     ),
@@ -47,7 +47,7 @@ OutputFolder = Annotated[
 ]
 RunFolder = Annotated[Path, typer.Argument(help="Folder of the run.", show_default=False)]
 BatchSize = Annotated[
-    int | None, typer.Option(min=1, help="Samples per pass; default by the kind of input.")
+    int | None, typer.Option(min=1, help="Samples per pass; the default depends on the input.")
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
 
@@ -62,14 +62,15 @@ def numbers_by_task(text: str, option: str) -> dict[str, float]:
         pairs = [item.rsplit("=", 1) for item in text.split(",")]
         return {name.strip(): float(value) for name, value in pairs}
     except ValueError:
-        raise SpecError(f"{option} is a number by task, such as seg=2,depth=1, not {text!r}") from None
+        raise SpecError(
+            f"{option} must be a number per task, such as seg=2,depth=1, not {text!r}"
+        ) from None
 
 
 def command_of(model: type[Settings]) -> type[TyperCommand]:
-    """A command whose error for an unknown option names the setting that is meant by it.
+    """Return a command class whose error for an unknown option suggests the setting it stands for.
 
-    Its help shows a switch and its opposite in one column, and the opposite only where it does something
-    without a file, so that no name is cut.
+    Its help shows ``--no-x`` only if x is on by default, in the same column, so that no name is cut.
     """
 
     class Command(TyperCommand):
@@ -85,7 +86,7 @@ def command_of(model: type[Settings]) -> type[TyperCommand]:
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             try:
                 return super().parse_args(ctx, args)
-            except Exception as error:  # typer brings its own copy of click, or uses click's
+            except Exception as error:  # of click, or of typer's copy of it
                 given = str(getattr(error, "option_name", "")).lstrip("-").replace("-", "_")
                 meant = model.synonyms.get(given)
                 if meant in model.model_fields and hasattr(error, "possibilities"):
@@ -98,9 +99,9 @@ def command_of(model: type[Settings]) -> type[TyperCommand]:
 def with_settings(
     model: type[Settings], only: Sequence[str] | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Replace ``**settings`` of a command by one option for each setting of ``model``, or some.
+    """Replace ``**settings`` of a command by an option for each setting of ``model``, or ``only`` some.
 
-    The command is given those that stand on the command line. Settings that are mappings have no option.
+    The command receives those that the user gives. Settings that are mappings have no option.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -133,15 +134,12 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter | None:
     info = typer.Option(
         *names,
         help=escape((field.description or "").replace("`", "") + _default(field)),
-        rich_help_panel=_panel(name, field),
+        rich_help_panel="Options" if name in _BASIC else f"Advanced: {display(field).panel.lower()}",
         show_default=False,
         metavar=None if kind is bool else _metavar(display(field).cli or field.annotation),
     )
     return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[kind | None, info],
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, info]
     )
 
 
@@ -149,27 +147,23 @@ _BASIC = frozenset(
     {"data", "method", "methods", "architecture", "epochs", "steps", "batch_size", "lr", "seed", "seeds"}
     | {"output", "jobs", "minutes", "trials", "tuned"}
 )
-"""Settings that most people change; the help shows the others below."""
-
-
-def _panel(name: str, field: FieldInfo) -> str:
-    return "Options" if name in _BASIC else f"Advanced: {display(field).panel.lower()}"
+"""Settings that most people change; the help lists them first."""
 
 
 def _kind(annotation: Any) -> Any:
-    """The type of an option on the command line; None where there is none."""
+    """Return the type of an option on the command line; None for a setting without an option."""
     for kind in choices(annotation):
         if kind is bool:
             return bool
         if kind in (int, float, str) or typing.get_origin(kind) is typing.Literal:
-            return str  # the settings themselves read numbers, and say what fits
+            return str  # the settings parse numbers and report errors
         if typing.get_origin(kind) in (list, tuple):
             return list[str]
     return None
 
 
 def _default(field: FieldInfo) -> str:
-    """The default as the help shows it; the option's own is None, to know what was given."""
+    """Format the default for the help; that of the option is None, to tell what the user gave."""
     value = field.default
     if field.is_required() or value is False or value in (None, "", [], {}):
         return ""
@@ -178,14 +172,14 @@ def _default(field: FieldInfo) -> str:
 
 
 def _metavar(annotation: Any) -> str | None:
-    """What fits; None for a switch, and where nothing but the settings themselves can say it."""
+    """Return the placeholder for the value of an option; None for typer's own."""
     kinds = list(choices(annotation))
     if any(typing.get_origin(kind) in (list, tuple) for kind in kinds):
         return "<str>,..."
     literal = any(typing.get_origin(kind) is typing.Literal for kind in kinds)
     if not literal and (kinds[0] not in (int, float, str) or len(kinds) > 1):
         return None
-    if kinds[0] in (int, float):  # the description names the words that fit too
+    if kinds[0] in (int, float):  # the description lists accepted words
         return f"<{kinds[0].__name__}>"
     words = [typing.get_args(kind) or (f"<{kind.__name__}>",) for kind in kinds]
     return "|".join(word for some in words for word in some)

@@ -1,4 +1,4 @@
-"""What the pages of methods, networks and data sets share: a description and a table of options."""
+"""The description and the table of options on the pages of methods, networks and data sets."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _SYMBOLS |= {name: name for name in ("log", "exp", "min", "max", "cos")}
 
 
 def page_width() -> int:
-    """Return that of the terminal, or 80 in a file or pipe unless ``COLUMNS`` says otherwise."""
+    """Return the width of the terminal, at most 100; in a file or pipe, ``COLUMNS`` or 80."""
     from rich.console import Console
 
     return min(Console().width, _READABLE)
 
 
 def print_description(docstring: str) -> None:
-    """Print a docstring without markup; the table of options has its arguments."""
+    """Print a docstring without markup and without its ``Args``, which the table of options shows."""
     text = re.sub(r"^Args:\n(?:[ \t]+.*\n?|\n)+", "", docstring, flags=re.MULTILINE)
     typer.echo(textwrap.indent(plain_docstring(text, page_width() - 2), "  "))
 
 
 def print_options(options: Iterable[Any]) -> None:
-    """Print name, default, accepted values and meaning of each option."""
+    """Print name, default, description and accepted values of each option."""
     from rich.console import Console
     from rich.table import Table
 
@@ -51,7 +51,7 @@ def print_options(options: Iterable[Any]) -> None:
 
 
 def plain_docstring(text: str, width: int) -> str:
-    """Wrap paragraphs of reStructuredText, without markup; formulas stay LaTeX but for symbols.
+    """Wrap paragraphs of reStructuredText and remove markup; common LaTeX commands become symbols.
 
     >>> print(plain_docstring("Add ``w``:\\n\\n.. math:: g = w G", 40))
     Add w:
@@ -86,7 +86,7 @@ def plain_text(text: str) -> str:
 
 
 def _formula(latex: str) -> str:
-    """Return LaTeX with its most common commands as characters; the others stay."""
+    """Replace common LaTeX commands by Unicode characters."""
     latex = re.sub(r"\\(?:text|math\w+|operatorname)\{([^{}]*)\}", r"\1", latex)
     return re.sub(r"\\([A-Za-z]+|.)", lambda found: _symbol(found[1], found[0]), latex)
 

@@ -17,7 +17,7 @@ def report(
         Path, typer.Argument(help="Folder of `mtlkit compare` or `mtlkit train`.", show_default=False)
     ],
     output: Annotated[
-        Path | None, typer.Option(help="File to write; report.html in the folder by default.")
+        Path | None, typer.Option(help="File to write; default: report.html in the folder.")
     ] = None,
     tables: Annotated[
         bool, typer.Option(help="Write table.md, table.tex and table.csv next to it.")
@@ -26,9 +26,9 @@ def report(
     """Write a self-contained HTML report of results, and their tables."""
     from mtlkit.config.files import write_text
     from mtlkit.report.report import write_report
-    from mtlkit.report.results import HEADER, Comparison, append_result
-    from mtlkit.report.single_run import read_trainer_run
+    from mtlkit.report.results import HEADER, Comparison, append_result, read_trainer_run
     from mtlkit.report.tables import build_table, table_files
+    from mtlkit.report.verdict_text import plural
 
     is_comparison = (folder / HEADER).is_file()
     comparison = Comparison.load(folder) if is_comparison else read_trainer_run(folder)
@@ -36,8 +36,8 @@ def report(
         for run in comparison.recovered:
             append_result(folder, run)
     if comparison.recovered:
-        number = len(comparison.recovered)
-        typer.echo(f"repaired results.jsonl: {number} run{'s' if number > 1 else ''} from result.json")
+        runs = plural(len(comparison.recovered), "run")
+        typer.echo(f"repaired results.jsonl: {runs} from result.json")
     written = write_report(comparison, folder / "report.html" if output is None else output)
     typer.echo(f"wrote {written}")
     if tables and is_comparison:

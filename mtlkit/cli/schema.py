@@ -1,4 +1,4 @@
-"""``mtlkit schema``: what a YAML file of settings may hold, for editors."""
+"""``mtlkit schema``: the JSON schema of a YAML file of settings, for editors."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def schema(
 ) -> None:
     """Print the JSON schema of a command's settings, or of a method with its options.
 
-    An editor checks and completes a YAML file whose first line is
+    Editors check and complete a YAML file whose first line is
     [bold]# yaml-language-server: $schema=compare.schema.json[/bold]
     """
     typer.echo(json.dumps(json_schema(command), indent=2))
 
 
 def json_schema(command: str) -> dict[str, Any]:
-    """The JSON schema of the settings of ``mtlkit COMMAND``, or that of a ``method``."""
+    """Return the JSON schema of the settings of ``mtlkit COMMAND``, or of a ``method``."""
     if command == "method":
         return {"$schema": _DRAFT, **method_schema()}
     made = settings_of(command).json_schema()
@@ -45,7 +45,7 @@ _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def method_schema() -> dict[str, Any]:
-    """The JSON schema of a method: a config string, or a mapping with a name and its options.
+    """Return the JSON schema of a method: a config string, or a mapping of name and options.
 
     >>> [cagrad] = [s for s in method_schema()["anyOf"] if s.get("title") == "cagrad"]
     >>> cagrad["properties"]["wrt"]["enum"]
@@ -74,10 +74,10 @@ def method_schema() -> dict[str, Any]:
 
 
 def settings_of(command: str) -> type[Settings]:
-    """The settings of a command."""
+    """Return the settings class of a command."""
     if command not in _COMMANDS:
         raise unknown_name("command with settings", command, _COMMANDS)
-    if command == "tune":  # its search spaces are the methods', which import torch
+    if command == "tune":  # needs the methods, and so torch
         from mtlkit.experiments.tuning.config import TuneConfig
 
         return TuneConfig

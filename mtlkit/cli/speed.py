@@ -1,4 +1,4 @@
-"""``mtlkit speed``: how long a step with each method takes on this machine."""
+"""``mtlkit speed``: the time of a step with each method on this machine."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ _BATCH, _INPUTS, _WIDTH = 64, 256, 512
 @app.command()
 def speed(
     methods: Annotated[
-        list[str] | None,
-        typer.Argument(help="Names or config strings; without any, all methods."),
+        list[str] | None, typer.Argument(help="Names or config strings; default: all methods.")
     ] = None,
     tasks: Annotated[int, typer.Option("--tasks", "-k", min=1, help="Number of tasks K.")] = 10,
     repeats: Annotated[int, typer.Option(min=1, help="Timed steps per method.")] = 15,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plugin: Plugins = None,
 ) -> None:
-    """Measure how long a training step takes with each method, divided by a plain one, on one thread.
+    """Measure the time of a training step with each method, relative to a plain step, on one thread.
 
     Example: [bold]mtlkit speed pcgrad rotograd 'cagrad(c=0.4)' -k 3[/bold]
 
-    The network is an MLP of three layers of 512 and one linear head per task; batches are of 64. Steps
-    of the method and of the plain sum of the losses take turns; the ratios are medians. On a larger
-    network the same merge is a smaller part of the step.
+    The network is an MLP with three layers of 512 and one linear head per task; the batch size is 64.
+    Steps with the method alternate with steps of the plain sum; the ratios are medians. On a larger
+    network the same merge is a smaller fraction of the step.
     """
     import torch
     from rich.console import Console
@@ -43,7 +42,7 @@ def speed(
 
     chosen = methods or registry.names()
     for spec in chosen:
-        registry.expand(spec)  # a wrong name is refused before anything is measured
+        registry.expand(spec)  # raises for a wrong name before anything is measured
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so that more cores do not hide the cost
     shown = track(chosen, "measuring", console=Console(stderr=True), transient=True)
@@ -57,11 +56,11 @@ def speed(
     width = max(map(len, ratios))
     for spec, ratio in sorted(ratios.items(), key=lambda item: item[1]):
         typer.echo(f"{spec:<{width}}  {ratio:.2f} x")
-    typer.echo(f"\ntimes a plain step of this small network with K = {tasks} tasks")
+    typer.echo(f"\nx: times a plain step of this small network with K = {tasks} tasks")
 
 
 def _measure(spec: str, tasks: int, repeats: int) -> float:
-    """Return the time of a step with a method divided by a plain one's: the median of paired steps."""
+    """Return the median ratio of paired steps, with the method and plain."""
     steps = [_stepper(each, tasks) for each in (spec, None)]
     for step in steps:
         step()
@@ -70,7 +69,7 @@ def _measure(spec: str, tasks: int, repeats: int) -> float:
 
 
 def _stepper(spec: str | None, tasks: int) -> Callable[[], float]:
-    """Return a function that takes one step and returns its seconds; without a spec, a plain step."""
+    """Return a function that takes one step and returns its seconds; a plain step for None."""
     import torch
     from torch import nn
 

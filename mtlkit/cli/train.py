@@ -24,17 +24,18 @@ def train(
     config: ConfigFile = None,
     resume: Annotated[
         str | None,
-        typer.Option(help="'auto': resume from the newest good checkpoint; or a checkpoint's path."),
+        typer.Option(
+            help="'auto': resume from the newest valid checkpoint; or the path of a checkpoint."
+        ),
     ] = None,
     tuned: Annotated[
         Path | None,
         typer.Option(
-            "--tuned",
-            help="Folder of mtlkit tune: train its best method, or the one that --method names.",
+            "--tuned", help="Folder of mtlkit tune: train its best method, or the one named by --method."
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Build everything, say what would be done, and stop.")
+        bool, typer.Option("--dry-run", help="Build everything, show what would be done, and stop.")
     ] = False,
     **flags: Any,
 ) -> None:
@@ -77,13 +78,13 @@ def train(
 
 
 def _follow_folder(config: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """Resume a run in the folder that its configuration lies in, also after the folder was moved."""
+    """Resume a run in the folder of its configuration, even if the folder was moved."""
     folder, output = config.parent, settings.get("output")
     moved = output is not None and Path(output).absolute() != folder.absolute()
     if not moved or not (folder / "checkpoints").is_dir():
         return settings
     if is_first_process():
-        typer.echo(f"note: resumes in {folder}, where {config.name} lies; it names {output}", err=True)
+        typer.echo(f"note: resuming in {folder}, the folder of {config.name}, not in {output}", err=True)
     return {**settings, "output": str(folder)}
 
 
@@ -92,7 +93,7 @@ def _print_result(result: Any) -> None:
     fit = result.fit
     typer.echo(f"{fit.step} steps, {fit.epoch} epochs; {result.folder}")
     if fit.still_improving:
-        typer.echo("best at its last validation: train longer, with more --epochs or --steps")
+        typer.echo("the last validation was the best: train longer, with more --epochs or --steps")
     for task, row in result.metrics.items():
         values = "  ".join(f"{k} {v:.4g}" for k, v in row.items() if math.isfinite(v))
         typer.echo(f"  {which}  {task}: {values}")

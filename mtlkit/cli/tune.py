@@ -1,4 +1,4 @@
-"""``mtlkit tune``: search settings for every method with the same number of trials."""
+"""``mtlkit tune``: tune the settings of every method with the same number of trials."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def tune(
     space: Annotated[
         list[str] | None,
         typer.Option(
-            help="What is searched: 'lr=log(1e-4, 1e-2)', 'cagrad.c=uniform(0, 1)'; repeat it for more.",
+            help="Search range: 'lr=log(1e-4, 1e-2)' or 'cagrad.c=uniform(0, 1)'; may be repeated.",
             rich_help_panel="Search",
         ),
     ] = None,
     **flags: Any,
 ) -> None:
-    """Search settings for every method: the same number of trials each, judged on validation only.
+    """Tune the settings of every method, with the same number of trials, on validation data only.
 
     Example: [bold]mtlkit tune --data multidigits --methods sum,cagrad,rotograd --trials 20 -o
     runs/tune[/bold], then [bold]mtlkit compare --tuned runs/tune[/bold] or
     [bold]mtlkit train --tuned runs/tune[/bold]
 
-    The same command resumes a search that was stopped or killed. Several at once share the work.
+    The same command resumes an interrupted search. Several processes can share the work.
     """
     settings: dict[str, Any] = {} if config is None else read_yaml(config)
     if space:
@@ -51,17 +51,12 @@ def tune(
 def _search(text: str) -> tuple[str, Any]:
     name, equals, values = text.partition("=")
     if not equals:
-        raise ConfigError(
-            f"--space {text!r}: write a name, '=' and values, such as 'lr=log(1e-4, 1e-2)'"
-        )
+        raise ConfigError(f"--space {text!r}: expected NAME=VALUES, such as 'lr=log(1e-4, 1e-2)'")
     values = values.strip()
     if values.startswith("[") and values.endswith("]"):
-        return name.strip(), [_value(word) for word in split_specs(values[1:-1])]
+        words = {"true": True, "false": False, "none": None}
+        return name.strip(), [words.get(word.lower(), word) for word in split_specs(values[1:-1])]
     return name.strip(), values
-
-
-def _value(word: str) -> Any:
-    return {"true": True, "false": False, "none": None}.get(word.lower(), word)
 
 
 def _run(chosen: TuneConfig, folder: Path) -> None:
@@ -75,8 +70,8 @@ def _run(chosen: TuneConfig, folder: Path) -> None:
         made = search(chosen, folder)
     make_console().print(winners_table(made.trials, made.spaces, made.winners.trials))
     typer.echo(
-        "Improvement of validation metrics over a plain run of the sum with the given settings; "
-        "nothing was tested."
+        "Improvement of validation metrics over one run of the plain sum with the given settings; "
+        "the test set was not used."
     )
     for label, known in made.trials.items():
         errors = [trial.facts["error"] for trial in known if trial.state == "failed"]
@@ -86,5 +81,5 @@ def _run(chosen: TuneConfig, folder: Path) -> None:
     typer.echo(f"compare them on new seeds: mtlkit compare --tuned {shlex.quote(str(folder))}")
     typer.echo(f"train the best one: mtlkit train --tuned {shlex.quote(str(folder))}")
     if made.failed:
-        typer.echo(f"no trial ended well: {', '.join(made.failed)}", err=True)
+        typer.echo(f"all trials failed: {', '.join(made.failed)}", err=True)
         raise typer.Exit(1)

@@ -1,6 +1,6 @@
 """Spec strings, registries, settings, search ranges, plugins and files.
 
-What the file of a method or an architecture needs of it can be imported from here.
+The file of a method or an architecture imports what it needs from here.
 """
 
 from mtlkit.config.annotations import Ge, Gt, Le, Lt

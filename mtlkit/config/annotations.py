@@ -1,6 +1,6 @@
 """Types and ranges of options, declared once: ``c: Annotated[float, Ge(0)] = 0.4``.
 
-Checks, error messages, the page of a method and the JSON schema are read off such an annotation.
+Checks, error messages, the page of a method and the JSON schema are derived from the annotation.
 
 >>> from typing import Annotated
 >>> fits(0.4, Annotated[float, Ge(0)]), fits(-1, Annotated[float, Ge(0)])
@@ -66,15 +66,15 @@ class Lt:
     lt: Number
 
 
-# By attribute, so that the ranges of the package annotated_types, which pydantic reads, are known too:
-# comparison, words, key of the JSON schema.
+# Keyed by attribute, so that annotated_types, which pydantic uses, works too:
+# comparison, description, key of the JSON schema.
 _BOUNDS: dict[str, tuple[Callable[[Number, Number], bool], str, str]] = {
     "ge": (operator.ge, "{} or more", "minimum"),
     "gt": (operator.gt, "above {}", "exclusiveMinimum"),
     "le": (operator.le, "at most {}", "maximum"),
     "lt": (operator.lt, "below {}", "exclusiveMaximum"),
 }
-# words, type of the JSON schema
+# description, type of the JSON schema
 _KINDS: dict[Any, tuple[str, str]] = {
     bool: ("a bool", "boolean"),
     float: ("a number", "number"),
@@ -88,10 +88,10 @@ _CONTAINERS: dict[Any, type] = {abc.Sequence: list, tuple: list, abc.Mapping: di
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Whether ``value`` is of the annotated type and in its range.
+    """Return whether ``value`` has the annotated type and is in its range.
 
-    Numbers must be finite, those in a list or mapping too, unless a bound of the range is infinite.
-    Of a type that is not known here nothing else is required.
+    Numbers must be finite, also inside lists and mappings, unless a bound of the range is infinite.
+    Any value fits a type that is not listed here.
 
     >>> fits(3, int | None), fits("3", int | None), fits([1.0, math.nan], list[float])
     (True, False, False)
@@ -122,7 +122,7 @@ def fits(value: Any, annotation: Any) -> bool:
 
 
 def is_finite(value: Any) -> bool:
-    """Whether no number in ``value`` is infinite or NaN.
+    """Return whether no number in ``value`` is infinite or NaN.
 
     >>> is_finite({"a": [1.0, 2]}), is_finite([math.inf]), is_finite("inf")
     (True, False, True)
@@ -135,7 +135,7 @@ def is_finite(value: Any) -> bool:
 
 
 def read_number(value: Any) -> Any:
-    """Read a number that YAML 1.1 takes for a string, such as ``1e-4``; anything else is unchanged.
+    """Read a number that YAML 1.1 takes for a string, such as ``1e-4``; return anything else unchanged.
 
     >>> read_number("1e-4"), read_number("12"), read_number("adam")
     (0.0001, 12, 'adam')
@@ -149,7 +149,7 @@ def read_number(value: Any) -> Any:
 
 
 def explain(value: Any, annotation: Any) -> str:
-    """What a value that does not fit should have been: the range where its type is right, or the type.
+    """Describe what was expected of a wrong value: the range if its type is right, or the type.
 
     >>> explain(-1, Annotated[float, Ge(0)]), explain("a", Annotated[float, Ge(0)])
     ('0 or more and finite', 'a number')
@@ -165,7 +165,7 @@ def explain(value: Any, annotation: Any) -> str:
 
 
 def describe(annotation: Any) -> str:
-    """What an annotated type accepts, in words.
+    """Describe in words what an annotated type accepts.
 
     >>> from typing import Literal
     >>> describe(Literal["min", "median"] | None)
@@ -185,7 +185,7 @@ def describe(annotation: Any) -> str:
 
 
 def describe_range(metadata: Iterable[Any]) -> str:
-    """The range that ``Ge``, ``Gt``, ``Le`` and ``Lt`` make, in words; empty where there are none.
+    """Describe the range that ``Ge``, ``Gt``, ``Le`` and ``Lt`` make; empty without any.
 
     >>> describe_range([Gt(0), Le(1)])
     'above 0 and at most 1'
@@ -195,7 +195,7 @@ def describe_range(metadata: Iterable[Any]) -> str:
 
 
 def json_schema(annotation: Any) -> dict[str, Any]:
-    """The JSON schema of an annotated type.
+    """Return the JSON schema of an annotated type.
 
     >>> json_schema(Annotated[float, Ge(0)])
     {'type': 'number', 'minimum': 0}
@@ -214,14 +214,14 @@ def json_schema(annotation: Any) -> dict[str, Any]:
 
 
 def _unpack(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The type, and what is annotated to it."""
+    """Return the type and its metadata."""
     if typing.get_origin(annotation) is Annotated:
         return annotation.__origin__, annotation.__metadata__
     return annotation, ()
 
 
 def _kind(base: Any) -> Any:
-    """The type that a container is written as: list or dict; any other type itself."""
+    """Return list or dict for a container, and any other type unchanged."""
     origin = typing.get_origin(base) or base
     return _CONTAINERS.get(origin, origin)
 

@@ -1,4 +1,4 @@
-"""Optional packages: the extra that brings each, and names that are imported when first used."""
+"""Optional packages: which extra installs each, and names that are imported when first used."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -8,17 +8,8 @@ from mtlkit.errors import MissingExtraError
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "train": (
-        "accelerate",
-        "torchmetrics",
-        "typer",
-        "rich",
-        "yaml",
-        "pydantic",
-        "jinja2",
-        "plotly",
-        "huggingface_hub",
-        "safetensors",
-        "filelock",
+        *("accelerate", "torchmetrics", "typer", "rich", "yaml", "pydantic", "jinja2", "plotly"),
+        *("huggingface_hub", "safetensors", "filelock"),
     ),
     "vision": ("torchvision", "timm", "segmentation_models_pytorch"),
     "table": ("pandas", "pyarrow", "sklearn"),
@@ -29,11 +20,11 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "graphs": ("torch_geometric",),
     "qm9": ("qm9pack",),
 }
-"""Modules that each extra of pyproject.toml brings."""
+"""Modules that each extra of pyproject.toml installs."""
 
 
 def missing_extra(error: ImportError, purpose: str) -> MissingExtraError | None:
-    """The error that names the extra of a module that is not installed; None for any other module.
+    """Return the error that names the extra of a missing module; None for a module of no extra.
 
     >>> print(missing_extra(ModuleNotFoundError("", name="optuna.trial"), "mtlkit tune"))
     mtlkit tune needs the package 'optuna', which is not installed; pip install 'mtlkit[tune]'
@@ -56,11 +47,7 @@ def import_extra(module: str, purpose: str) -> Any:
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Make the ``__getattr__`` of a package whose names are imported when they are first used.
-
-    Args:
-        package: its name, for errors.
-        modules: the module of each name.
+    """Make the ``__getattr__`` of a package that imports each name when it is first used.
 
     >>> lazy_names("shapes", {"Fraction": "fractions"})("Fraction")
     <class 'fractions.Fraction'>

@@ -1,9 +1,11 @@
 """Atomic writes: a file is written under a temporary name and renamed once it is on disk."""
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 UNFINISHED = ".*.tmp"
 """Pattern of the files that a killed process may leave behind."""
@@ -11,9 +13,9 @@ UNFINISHED = ".*.tmp"
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path to write to, renamed to ``path`` at the end and removed after an exception.
+    """Yield a temporary path, renamed to ``path`` at the end and removed after an exception.
 
-    The folder is made where it is missing.
+    A missing folder is created.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -31,13 +33,27 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file, all of it or nothing."""
+    """Write a text file atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    """Write a JSON file atomically."""
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read a file that holds a JSON object; None if it is missing or damaged."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
 def _sync_folder(path: Path) -> None:
-    """Make a rename last through a power cut, where the system can."""
+    """Make a rename survive a power failure, if the system can."""
     with contextlib.suppress(OSError):
         handle = os.open(path, os.O_RDONLY)
         try:

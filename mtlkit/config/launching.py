@@ -8,11 +8,11 @@ from mtlkit.errors import UsageError
 
 
 class LaunchError(UsageError):
-    """A command that a launcher started several times; every process raises it."""
+    """A launcher started a command that starts its own processes; every process raises it."""
 
 
 def launched_processes() -> int:
-    """How many processes were started together; 1 without a launcher."""
+    """Return how many processes a launcher started; 1 without a launcher."""
     for variable in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
         number = os.environ.get(variable, "")
         if number.isdigit():
@@ -21,7 +21,7 @@ def launched_processes() -> int:
 
 
 def is_first_process() -> bool:
-    """Whether this is the process that prints messages and warnings."""
+    """Return whether this is the process that prints messages and warnings."""
     distributed = sys.modules.get("torch.distributed")  # importing torch would take seconds
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return bool(distributed.get_rank() == 0)
@@ -30,25 +30,18 @@ def is_first_process() -> bool:
 
 
 def warn_first(message: str, stacklevel: int = 2) -> None:
-    """Warn, but on the first of several processes only."""
+    """Warn on the first of several processes only."""
     if is_first_process():
         warnings.warn(message, UserWarning, stacklevel=stacklevel + 1)
 
 
 def refuse_launcher(command: str) -> None:
-    """Refuse to run under torchrun or ``accelerate launch``.
-
-    Args:
-        command: what starts processes of its own, such as ``"mtlkit compare"``.
-
-    Raises:
-        LaunchError: where a launcher started this process.
-    """
+    """Raise a :class:`LaunchError` if torchrun or ``accelerate launch`` started this command."""
     started = launched_processes()
     if started == 1 and os.environ.get("LOCAL_RANK", "-1") == "-1":
         return
     raise LaunchError(
-        f"{command} starts processes of its own, so torchrun or accelerate launch must not start it "
-        f"({started} times): run it directly, with --jobs for the number of runs at a time. For one "
-        "training on several GPUs, launch mtlkit train"
+        f"{command} starts its own processes, but a launcher (torchrun) started it {started} times: "
+        "run it directly, with --jobs for the number of parallel runs. To train one network on several "
+        "GPUs, launch mtlkit train"
     )

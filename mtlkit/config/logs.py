@@ -18,8 +18,8 @@ class Log:
 
     Args:
         path: the file.
-        until: keep the records up to this step and drop later ones, which a resumed run writes
-            again; None starts an empty log.
+        until: keep the records up to this step; a resumed run writes the later ones again. None
+            starts an empty log.
 
     >>> import tempfile
     >>> from mtlkit.training import Log, read_log
@@ -41,7 +41,7 @@ class Log:
         self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
 
     def has(self, kind: str) -> bool:
-        """Return whether a record of this kind was kept."""
+        """Return whether the kept records include one of this kind."""
         return kind in self._kinds
 
     def write(self, kind: str, step: int, **fields: Any) -> None:
@@ -55,7 +55,7 @@ class Log:
 
 
 def read_log(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Yield the records of a log, without a last line that a killed process left unfinished.
+    """Yield the records of a log, except a last line that a killed process left unfinished.
 
     >>> from mtlkit.training import read_log
     >>> records = read_log("runs/points/log.jsonl")  # read when they are iterated over
@@ -83,7 +83,7 @@ def json_line(record: Mapping[str, Any]) -> str:
 
 
 def plain_values(value: Any) -> Any:
-    """Return a value in the types of JSON; numbers that are not finite become None."""
+    """Convert a value to types of JSON; numbers that are not finite become None."""
     if isinstance(value, Mapping):
         return {str(key): plain_values(item) for key, item in value.items()}
     if isinstance(value, bool | int | str) or value is None:

@@ -19,7 +19,7 @@ def task_names(tasks: int | Sequence[Any] | Mapping[str, Any]) -> tuple[str, ...
     )
     if isinstance(tasks, bool | str | bytes):
         raise wrong
-    if isinstance(tasks, int | Integral):  # NumPy's integers too
+    if isinstance(tasks, int | Integral):  # also NumPy's integers
         count = int(tasks)
         if count < 1:
             raise SpecError(f"tasks must be at least 1, not {count}")

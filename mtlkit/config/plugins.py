@@ -1,6 +1,6 @@
-"""User code without packaging: files or modules that register data sets, methods, networks or tasks.
+"""Plugins: a user's files or modules that register data sets, methods, networks or tasks.
 
-Every process loads them itself: ``plugins`` is a key in the settings of every training.
+Each process loads them itself, because every training has the setting ``plugins``.
 """
 
 import importlib
@@ -8,7 +8,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -23,13 +23,13 @@ _LIBRARIES = {"site-packages", "dist-packages", Path(inspect.__file__).parent.na
 
 
 def split_location(spec: Any) -> tuple[str | None, Any]:
-    """The file and the rest of ``my.py:Cars(size=3)``; None and ``spec`` where no file is named."""
+    """Split ``my.py:Cars(size=3)`` into file and rest; the file is None if none is named."""
     found = _LOCATION.fullmatch(spec.strip()) if isinstance(spec, str) else None
     return (None, spec) if found is None else (found["file"], found["spec"])
 
 
 def load_location(spec: Any) -> Any:
-    """Load the file of ``my.py:Cars(size=3)`` and return the rest; anything else is returned as is."""
+    """Load the file of ``my.py:Cars(size=3)`` and return the rest; return anything else unchanged."""
     file, rest = split_location(spec)
     if file is not None:
         load_plugin(file)
@@ -37,28 +37,22 @@ def load_location(spec: Any) -> Any:
 
 
 def resolve_plugin(plugin: str) -> str:
-    """A file's whole path, so that a process in another folder finds it; a module's name as it is."""
+    """Return the absolute path of a file, for processes in other folders; a module's name unchanged."""
     is_file = plugin.endswith(".py") or "/" in plugin or "\\" in plugin
     return str(Path(plugin).expanduser().resolve()) if is_file else plugin
 
 
 def on_load(listener: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
-    """Call ``listener`` with the module of every plugin that is loaded from now on; a decorator."""
+    """Register a function to be called with the module of every plugin that is loaded; a decorator."""
     _listeners.append(listener)
     return listener
-
-
-def load_plugins(plugins: Iterable[str]) -> None:
-    """Load all; see :func:`load_plugin`."""
-    for plugin in plugins:
-        load_plugin(plugin)
 
 
 def load_plugin(plugin: str) -> ModuleType:
     """Import a Python file or a module, once per process.
 
     Raises:
-        ConfigError: where it is absent, its name is taken, or its code fails: with file and line.
+        ConfigError: if it is missing, its name is taken, or its code fails; with file and line.
     """
     name = resolve_plugin(plugin)
     path = Path(name) if name.endswith(".py") else None
@@ -69,20 +63,21 @@ def load_plugin(plugin: str) -> ModuleType:
         for listener in _listeners:
             listener(module)
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"plugin {_explain(error, plugin, path)}") from None
+        place = users_line(error) or plugin
+        raise ConfigError(f"plugin {place}: {describe_error(error)}") from None
     return module
 
 
 def _module_name(path: Path) -> str:
-    """The name to import a file by; its folder becomes one that Python searches, after all others.
+    """Return the name to import a file by, after appending its folder to Python's search path.
 
-    A module with a name of its own, not one made up here, is what data loaders' processes can import.
+    The worker processes of data loaders can only import a module by its own name.
     """
     name = path.stem
     if not path.is_file():
-        raise ConfigError(f"plugin {path}: there is no such file")
+        raise ConfigError(f"plugin {path}: no such file")
     if not name.isidentifier():
-        raise ConfigError(f"plugin {path}: its name must be one that Python can import, such as my.py")
+        raise ConfigError(f"plugin {path}: its name must be a Python identifier, such as my.py")
     folder = str(path.parent)
     if folder not in sys.path:
         sys.path.append(folder)
@@ -91,29 +86,20 @@ def _module_name(path: Path) -> str:
     spec = find_spec(name) if known is None else None
     origin = getattr(known, "__file__", None) if spec is None else spec.origin
     if origin is None or Path(origin).resolve() != path:
-        raise ConfigError(
-            f"plugin {path}: another module is called {name!r} ({origin}); rename the file"
-        )
+        raise ConfigError(f"plugin {path}: another module is named {name!r} ({origin}); rename the file")
     return name
 
 
-def _explain(error: BaseException, plugin: str, path: Path | None) -> str:
-    """The error in one sentence, with the line of the plugin that led to it."""
-    if isinstance(error, SyntaxError):
-        return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
-    message = " ".join(str(error).split())
-    said = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if path is not None and Path(frame.filename) == path]
-    loaded = [
-        frame for frame in frames if "importlib" not in frame.filename and frame.name == "<module>"
-    ]
-    places = own or loaded
-    return f"{places[-1].filename}, line {places[-1].lineno}: {said}" if places else f"{plugin}: {said}"
+def describe_error(error: BaseException) -> str:
+    """Return the type and message of an error on one line."""
+    message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def users_line(error: BaseException) -> str:
-    """File and line of the user's own code nearest to the error; empty if there is none."""
+    """Return file and line of the user's own code nearest to the error; empty if there is none."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         foreign = path.is_file() and _OWN not in path.parents and path != Path(sys.argv[0])

@@ -23,15 +23,15 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 
 class Registry(Generic[T]):
-    """The known factories of one kind, their aliases, and the plugins that add to them.
+    """The known factories of one kind, with aliases and plugins.
 
-    Names are found whatever their case, hyphens and underscores are: ``CAGrad``, ``Nash-MTL``.
+    Case, hyphens and underscores of a name do not matter: ``CAGrad``, ``Nash-MTL``.
 
     Args:
-        kind: what the error messages call it.
-        group: of the entry points.
-        builtin: module that registers those of mtlkit.
-        spellings: other names that papers and libraries use; they are found, but not listed.
+        kind: what the factories make, for error messages.
+        group: group of the entry points.
+        builtin: module that registers mtlkit's own factories.
+        spellings: other names in papers and libraries; accepted, but not listed.
     """
 
     def __init__(
@@ -46,9 +46,11 @@ class Registry(Generic[T]):
         self._loaded = False
 
     def register(self, name: str, *, replace: bool = False) -> Callable[[T], T]:
-        """Decorator that makes a class or factory known as ``name``."""
+        """Return a decorator that registers a class or factory as ``name``."""
         if not isinstance(name, str) or not is_word(name):
-            raise SpecError(f"a {self.kind}'s name must be a word such as 'my_{self.kind}': {name!r}")
+            raise SpecError(
+                f"a {self.kind}'s name must be a word such as 'my_{self.kind}', not {name!r}"
+            )
 
         def decorate(factory: T) -> T:
             old = self._factories.get(name)
@@ -56,7 +58,7 @@ class Registry(Generic[T]):
             if not replace and (taken or name in self._aliases):
                 known = _origin(old) if old is not None else f"alias of {self._aliases[name]!r}"
                 raise SpecError(
-                    f"{self.kind} {name!r} is registered already ({known}); "
+                    f"{self.kind} {name!r} is already registered ({known}); "
                     "choose another name, or pass replace=True"
                 )
             self._factories[name] = factory
@@ -68,7 +70,7 @@ class Registry(Generic[T]):
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[None]:
-        """Forget afterward what is registered inside a ``with`` block, aliases included.
+        """Undo, at the end of a ``with`` block, all registrations and aliases made inside it.
 
         >>> with methods.temporary():
         ...     methods.alias("plain", "sum")
@@ -77,7 +79,7 @@ class Registry(Generic[T]):
         >>> "plain" in methods.names()
         False
         """
-        self._load()  # what is registered when a name is first looked up stays
+        self._load()  # built-in names and entry points stay
         kept = dict(self._factories), dict(self._aliases)
         try:
             yield
@@ -89,28 +91,28 @@ class Registry(Generic[T]):
         self._aliases[name] = spec
 
     def aliases(self) -> Mapping[str, str]:
-        """Alias names and what they stand for."""
+        """Return the aliases and the specs that they stand for."""
         self._load()
         return dict(self._aliases)
 
     def names(self) -> list[str]:
-        """All names, aliases and plugins included, sorted."""
+        """Return all names, including aliases and plugins, sorted."""
         self._load()
         return sorted({*self._factories, *self._aliases})
 
     def canonical(self, name: str) -> str:
-        """The registered name that ``name`` is a spelling of; itself if there is none."""
+        """Return the registered name that ``name`` is a spelling of; ``name`` if there is none."""
         return match_name(name, self.names(), self.spellings)
 
     def get(self, name: str) -> T:
-        """The factory of this name, or an error with the nearest names."""
+        """Return the factory of this name; an unknown name raises an error with the nearest names."""
         try:
             return self._factories[self.canonical(name)]
         except KeyError:
             raise unknown_name(self.kind, name, self.names()) from None
 
     def expand(self, spec: SpecLike) -> list[Part]:
-        """Parts of ``spec`` with aliases replaced; an alias's options go to the parts that take them."""
+        """Return the parts of ``spec``, with aliases replaced and their options given to the parts."""
         parts: list[Part] = []
         for given in parse_spec(spec):
             part = self.resolve(given)
@@ -122,11 +124,11 @@ class Registry(Generic[T]):
         return parts
 
     def resolve(self, part: Part) -> Part:
-        """The part under its registered name."""
+        """Return the part under its registered name."""
         return Part(self.canonical(part.name), part.options, part.arguments)
 
     def override(self, parts: list[Part], options: Mapping[str, Any], of: str) -> list[Part]:
-        """Give each option to every part that takes it; an option that none takes is an error."""
+        """Give each option to every part that takes it; an option that no part takes is an error."""
         parts = [self.resolve(part) for part in parts]
         accepted = [option_names(self.get(part.name)) for part in parts]
         for key in options:
@@ -138,7 +140,7 @@ class Registry(Generic[T]):
         ]
 
     def with_seed(self, spec: SpecLike, seed: int) -> list[Part]:
-        """Parts of ``spec``; one that draws random numbers and names no seed is given ``seed``."""
+        """Return the parts of ``spec``; random ones that name no seed get ``seed``."""
         parts = []
         for part in self.expand(spec):
             options = dict(part.options)
@@ -150,7 +152,7 @@ class Registry(Generic[T]):
         return parts
 
     def check(self, part: Part) -> T:
-        """The factory of ``part``, after its options have been checked by name."""
+        """Return the factory of ``part`` after checking its options."""
         factory = self.get(part.name)
         check_names(factory, part.options, of=part.name)
         check_options(factory, part.options, of=part.name)
@@ -168,15 +170,15 @@ class Registry(Generic[T]):
                     self.register(entry.name)(found)
             except Exception as error:  # a broken plugin must not break mtlkit
                 warnings.warn(
-                    f"mtlkit plugin {entry.name!r} ({entry.value}) could not be loaded and is left "
-                    f"out: {type(error).__name__}: {error}",
+                    f"ignoring the plugin {entry.name!r} ({entry.value}), which cannot be loaded: "
+                    f"{type(error).__name__}: {error}",
                     RuntimeWarning,
                     stacklevel=3,
                 )
 
 
 def match_name(name: str, known: Collection[str], spellings: Mapping[str, str]) -> str:
-    """The known name that ``name`` is a spelling of; itself if there is none, or more than one.
+    """Return the known name that ``name`` is a spelling of; ``name`` if there is none, or several.
 
     >>> match_name("Nash-MTL", ["mgda", "nash_mtl"], {})
     'nash_mtl'
@@ -189,7 +191,7 @@ def match_name(name: str, known: Collection[str], spellings: Mapping[str, str]) 
 
 
 def _fold(name: str) -> str:
-    """The name in lower case, without hyphens, underscores and spaces."""
+    """Return the name in lower case, without hyphens, underscores and spaces."""
     return re.sub(r"[-_\s]", "", name).lower()
 
 
@@ -199,12 +201,12 @@ def _origin(factory: Any) -> str:
 
 @cache
 def takes_feature_dim(factory: Callable[..., Any]) -> bool:
-    """Whether the factory takes ``feature_dim``."""
+    """Return whether the factory takes ``feature_dim``."""
     return "feature_dim" in inspect.signature(factory).parameters
 
 
 def check_names(factory: Callable[..., Any], options: Iterable[str], of: str) -> None:
-    """Raise an error with the nearest names for an option that the factory does not take."""
+    """Raise an error with the nearest names for an unknown option."""
     accepted = option_names(factory)
     for key in options:
         if key not in accepted:
@@ -212,21 +214,15 @@ def check_names(factory: Callable[..., Any], options: Iterable[str], of: str) ->
 
 
 def check_options(factory: Callable[..., Any], options: Mapping[str, Any], of: str = "") -> None:
-    """Check each option against its annotated type and range; see :mod:`mtlkit.config.annotations`.
+    """Raise a SpecError for an option of another type or out of range; unknown options are ignored.
 
-    Args:
-        factory: the class or function that takes the options.
-        options: values by name; a name that the factory does not take is ignored here.
-        of: what the options belong to, for the error; the registered name by default.
-
-    Raises:
-        SpecError: for a value of another type or outside the range.
+    ``of`` names the owner of the options in the error; by default, the registered name.
     """
     defaults, annotations = option_defaults(factory), option_types(factory)
     for key in options.keys() & defaults.keys():
         value, annotation = options[key], annotations.get(key, Any)
         if not is_finite(value) and not is_finite(defaults[key]):
-            continue  # a factory whose default is infinite knows what to do
+            continue  # a factory with an infinite default accepts others
         if not fits(value, annotation):
             of = of or getattr(factory, "name", "") or factory.__name__
             wanted = explain(value, annotation)
@@ -235,7 +231,7 @@ def check_options(factory: Callable[..., Any], options: Mapping[str, Any], of: s
 
 @cache
 def option_types(factory: Callable[..., Any]) -> Mapping[str, Any]:
-    """Annotations of the options with their ranges, where they can be resolved."""
+    """Return the annotations of the options, where they can be resolved."""
     hints: dict[str, Any] = {}
     for current in reversed(inspect.getmro(factory)) if inspect.isclass(factory) else [factory]:
         function = vars(current).get("__init__") if inspect.isclass(current) else current
@@ -248,15 +244,15 @@ def option_types(factory: Callable[..., Any]) -> Mapping[str, Any]:
 
 @cache
 def option_names(factory: Callable[..., Any]) -> frozenset[str]:
-    """Names of the keyword-only options, those of the base classes included where passed on."""
+    """Return the names of the options; see :func:`option_defaults`."""
     return frozenset(option_defaults(factory))
 
 
 @cache
 def option_defaults(factory: Callable[..., Any]) -> Mapping[str, Any]:
-    """Option names and defaults in the order of the signature, own options first.
+    """Return the keyword-only options with their defaults, own options before inherited ones.
 
-    A factory may hide options that its base class takes with ``hidden_options``.
+    Inherited options count if they are passed on with ``**``; ``hidden_options`` of a class hides some.
     """
     classes: list[Any] = [factory]
     if inspect.isclass(factory):
@@ -283,7 +279,7 @@ methods: Registry[Any] = Registry(
         "equal_weighting": "sum",
         "linear_scalarization": "sum",
         "LS": "sum",
-        "MGDA-UB": "mgda",  # at the features, as all methods here
+        "MGDA-UB": "mgda",  # all methods here work at the features
         "uncertainty": "uw",
         "uncertainty_weighting": "uw",
         "homoscedastic": "uw",
@@ -329,7 +325,7 @@ def register_architecture(name: str, *, replace: bool = False) -> Callable[[T], 
 
 
 def list_methods() -> list[str]:
-    """List the names of all methods, aliases and plugins included, sorted.
+    """List the names of all methods, including aliases and plugins, sorted.
 
     >>> [name for name in list_methods() if name.startswith("imtl")]
     ['imtl', 'imtl_g', 'imtl_l']
@@ -338,7 +334,7 @@ def list_methods() -> list[str]:
 
 
 def list_architectures() -> list[str]:
-    """List the names of all architectures, plugins included, sorted.
+    """List the names of all architectures, including plugins, sorted.
 
     >>> "hard_sharing" in list_architectures()
     True

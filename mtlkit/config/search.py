@@ -1,6 +1,6 @@
-"""Where ``mtlkit tune`` looks for good values: ranges and choices that a method declares.
+"""Search spaces of ``mtlkit tune``: the ranges and choices that a method declares for its options.
 
-A method states beside its options which of them are worth a search, one line each::
+A method lists the options that are worth tuning::
 
     class CAGrad(GradientAggregator):
         search_space: ClassVar = {"c": Uniform(0.1, 1.0)}
@@ -13,17 +13,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from mtlkit.config.annotations import read_number
 from mtlkit.config.spec import parse_call
 from mtlkit.errors import ConfigError, SpecError
 
 LR_RATIO = "lr_ratio"
-"""In a method's ``search_space``: the learning rate of its own parameters, divided by the network's."""
+"""Key in ``search_space``: the learning rate of the method's parameters divided by the network's."""
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """A range in which every number is as likely as any other.
+    """A range with a uniform distribution.
 
     >>> Uniform(0, 1).grid(3)
     [0.0, 0.5, 1.0]
@@ -34,38 +36,32 @@ class Uniform:
 
     def __post_init__(self) -> None:
         if not -math.inf < self.low < self.high < math.inf:
-            raise SpecError(f"a range needs two finite numbers, the smaller first; not {self}")
+            raise SpecError(f"a range needs two finite numbers, the smaller one first, not {self}")
 
     def grid(self, points: int) -> list[Any]:
-        """Evenly spaced values, both ends included."""
-        step = (self.high - self.low) / (points - 1)
-        return [_short(self.low + step * index) for index in range(points)]
+        """Return evenly spaced values, including both ends."""
+        return [_short(value) for value in np.linspace(self.low, self.high, points)]
 
     def __str__(self) -> str:
         return f"uniform({self.low:g}, {self.high:g})"
 
 
 @dataclass(frozen=True)
-class LogUniform:
-    """A range in which every factor is as likely as any other: 0.001 to 0.01 as 0.01 to 0.1.
+class LogUniform(Uniform):
+    """A range with a uniform distribution of the logarithm.
 
     >>> LogUniform(0.001, 0.1).grid(3)
     [0.001, 0.01, 0.1]
     """
 
-    low: float
-    high: float
-
     def __post_init__(self) -> None:
-        if not 0 < self.low < self.high < math.inf:
-            raise SpecError(
-                f"a logarithmic range needs two numbers above 0, the smaller first; not {self}"
-            )
+        super().__post_init__()
+        if self.low <= 0:
+            raise SpecError(f"a logarithmic range needs numbers above 0, not {self}")
 
     def grid(self, points: int) -> list[Any]:
-        """Values whose logarithms are evenly spaced, both ends included."""
-        step = math.log(self.high / self.low) / (points - 1)
-        return [_short(self.low * math.exp(step * index)) for index in range(points)]
+        """Return values with evenly spaced logarithms, including both ends."""
+        return [_short(value) for value in np.geomspace(self.low, self.high, points)]
 
     def __str__(self) -> str:
         return f"log({self.low:g}, {self.high:g})"
@@ -87,7 +83,7 @@ class Choice:
         object.__setattr__(self, "values", values)
 
     def grid(self, points: int) -> list[Any]:
-        """All values, however many points are asked for."""
+        """Return all values, whatever the number of points."""
         return list(self.values)
 
     def __str__(self) -> str:
@@ -100,7 +96,7 @@ class FeatureShare:
 
     Args:
         shares: fractions from 0 to 1.
-        most: fractions that make a larger size are left out.
+        most: fractions that give a larger size are left out.
 
     >>> FeatureShare(0.5, 1.0).sizes(512)  # None is all of them
     Choice(values=(256, None))
@@ -111,12 +107,14 @@ class FeatureShare:
 
     def __init__(self, *shares: float, most: int = 1500) -> None:
         if not shares or not all(0 < share <= 1 for share in shares):
-            raise SpecError(f"shares of the features must be above 0 and at most 1, not {list(shares)}")
+            raise SpecError(
+                f"fractions of the features must be above 0 and at most 1, not {list(shares)}"
+            )
         object.__setattr__(self, "shares", shares)
         object.__setattr__(self, "most", most)
 
     def sizes(self, features: int) -> Choice:
-        """The sizes for a network with this many features; None stands for all of them."""
+        """Return the sizes for a network with this many features; None stands for all of them."""
         found = [max(1, round(share * features)) for share in self.shares]
         allowed = [size for size in dict.fromkeys(found) if size <= self.most] or [self.most]
         return Choice(*(None if size == features else size for size in allowed))
@@ -127,17 +125,17 @@ class FeatureShare:
 
 @dataclass(frozen=True)
 class Simplex:
-    """One weight above zero per task, which sum to the number of tasks.
+    """Positive task weights that sum to the number of tasks.
 
-    They are drawn on a logarithmic scale, so that losses whose scales differ by a factor of 10^4 can be
-    balanced. Equal weights are 1 each, so that the total is as large as the plain sum.
+    The numbers behind them are drawn on a logarithmic scale, so that losses whose scales differ by a
+    factor of 10^4 can be balanced. Equal weights are 1 each, which is the plain sum.
 
     >>> Simplex().weights([1.0, 1.0]), Simplex().weights([0.01, 100.0])
     ([1.0, 1.0], [0.0002, 2.0])
     """
 
     axis = LogUniform(0.01, 100.0)
-    """Range of the numbers, one per task, that make a weighting; equal numbers give equal weights."""
+    """Range of the numbers, one per task, that the weights are computed from."""
 
     def weights(self, numbers: Sequence[float]) -> list[float]:
         """Divide the numbers by their mean."""
@@ -148,7 +146,7 @@ class Simplex:
         return "simplex"
 
 
-Search: TypeAlias = Uniform | LogUniform | Choice | FeatureShare | Simplex
+Search: TypeAlias = Uniform | Choice | FeatureShare | Simplex
 
 
 def parse_search(given: Any, source: str) -> Search:
@@ -158,9 +156,9 @@ def parse_search(given: Any, source: str) -> Search:
     LogUniform(low=0.0001, high=0.01)
 
     Raises:
-        ConfigError: for anything else, with ``source`` in its message.
+        ConfigError: for anything else; ``source`` is part of the message.
     """
-    if isinstance(given, Uniform | LogUniform | Choice | FeatureShare | Simplex):
+    if isinstance(given, Uniform | Choice | FeatureShare | Simplex):
         return given
     try:
         if isinstance(given, list | tuple):
@@ -180,5 +178,5 @@ _ACCEPTED = "give log(1e-4, 1e-2), uniform(0, 1), or a list of values such as [0
 
 
 def _short(value: float) -> float:
-    """Four digits are enough for a setting, and people can read them."""
+    """Round to four digits: enough for a setting, and readable."""
     return float(f"{value:.4g}")

@@ -1,12 +1,12 @@
-"""Settings that are described once: a field says type, range, default, meaning and how it is shown.
+"""Settings that are declared once: type, range, default, description and display of each field.
 
-Checks, command-line options (:mod:`mtlkit.cli.options`), the docs' tables and the JSON schema for
-editors all read the fields of a :class:`Settings`.
+Checks, command-line options (:mod:`mtlkit.cli.options`), tables in the docs and the JSON schema for
+editors are all derived from the fields of a :class:`Settings`.
 """
 
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
@@ -33,11 +33,11 @@ class Display:
     """How a setting is shown, and who may set it.
 
     Attributes:
-        panel: heading that it stands under, in ``--help`` and in the docs.
-        per_method: whether one method of a comparison may have a value of its own.
-        flags: names on the command line; empty for the key with dashes.
-        missing: what to say where a setting without a default is absent.
-        cli: type on the command line, where that is simpler than the field's.
+        panel: heading in ``--help`` and in the docs.
+        per_method: whether each method of a comparison may have its own value.
+        flags: names on the command line; by default, the key with dashes.
+        missing: hint for the error if a required setting is missing.
+        cli: type on the command line, if it is simpler than the field's.
     """
 
     panel: str = "Options"
@@ -47,12 +47,12 @@ class Display:
     cli: type | None = None
 
     def __call__(self, schema: dict[str, Any]) -> None:
-        """Add nothing of this to the JSON schema."""
+        """Leave the JSON schema unchanged; pydantic calls this."""
 
 
 @dataclass(frozen=True)
 class TypeLabel:
-    """What a type accepts, in words, where its name is not clear enough."""
+    """A description of what a type accepts, if its name is not clear enough."""
 
     words: str
 
@@ -67,13 +67,9 @@ def setting(
     lt: float | None = None,
     **shown: Any,
 ) -> Any:
-    """Declare a field of a :class:`Settings`; the default ``...`` is for one that must be given.
+    """Declare a field of a :class:`Settings`; the default ``...`` makes it required.
 
-    Args:
-        default: the value where none is given.
-        description: what it means, in Markdown, as a sentence.
-        ge: the least value that is accepted; ``gt``, ``le`` and ``lt`` are the other bounds.
-        **shown: attributes of :class:`Display`.
+    The description is a sentence in Markdown, ``shown`` are attributes of :class:`Display`.
     """
     display = Display(**shown)
     return Field(default, description=description, json_schema_extra=display, ge=ge, gt=gt, le=le, lt=lt)
@@ -104,7 +100,7 @@ Spec = Annotated[
     WithJsonSchema({"type": ["string", "object", "array"]}),
     TypeLabel("a config string"),
 ]
-"""A config string, or the mapping or list that means the same; kept as the string."""
+"""A config string, or an equivalent mapping or list; stored as the string."""
 
 Names = Annotated[
     list[str],
@@ -112,11 +108,11 @@ Names = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
     TypeLabel("a list of names"),
 ]
-"""Names as a list, or separated by commas."""
+"""A list of names, or names separated by commas."""
 
 
 class _Untitled(GenerateJsonSchema):
-    """A schema without titles, which would repeat the keys."""
+    """Omits titles, which would only repeat the keys."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -126,7 +122,7 @@ class Settings(BaseModel):
     """Settings by name. A subclass declares each with :func:`setting`."""
 
     synonyms: ClassVar[Mapping[str, str]] = {}
-    """Names that other libraries have for a setting; an error for one of them names the setting."""
+    """Names of a setting in other libraries; the error for such a name suggests the setting."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -136,10 +132,10 @@ class Settings(BaseModel):
 
         Args:
             settings: values by key, as a YAML file or the command line gives them.
-            source: where they are from, for error messages.
+            source: their origin, for error messages.
 
         Raises:
-            ConfigError: for an unknown key, with the nearest one, or a value that does not fit.
+            ConfigError: for an unknown key, with the nearest one, or an invalid value.
         """
         cls.check_keys(settings, source)
         fields = cls.model_fields
@@ -151,7 +147,7 @@ class Settings(BaseModel):
 
     @classmethod
     def check_keys(cls, settings: Mapping[str, Any], source: str) -> None:
-        """Refuse a key that is not a setting."""
+        """Raise a ConfigError for a key that is not a setting."""
         for key in settings:
             if isinstance(key, str) and key in cls.model_fields:
                 continue
@@ -181,7 +177,7 @@ class Settings(BaseModel):
         first = error.errors()[0]
         raised = first.get("ctx", {}).get("error")
         if isinstance(raised, ConfigError):
-            return raised  # a complete sentence already
+            return raised  # already a complete sentence
         if not first["loc"]:
             return ConfigError(f"{source}: {raised or first['msg']}")
         key = str(first["loc"][0])
@@ -214,20 +210,31 @@ def choices(annotation: Any) -> Iterator[Any]:
 
 
 def accepted(field: FieldInfo) -> str:
-    """Return what a field accepts, in words, without its range."""
+    """Describe the types that a field accepts, without its range."""
     labels = [entry.words for entry in _metadata(field) if isinstance(entry, TypeLabel)]
-    # YAML has no word for a bool but these
+    # as YAML writes a bool
     kinds = ["true or false" if kind is bool else describe(kind) for kind in choices(field.annotation)]
     return labels[0] if labels else " or ".join(dict.fromkeys(kinds))
 
 
 def bounds(field: FieldInfo) -> str:
-    """Return the range of a field in words; empty where it has none."""
+    """Describe the range of a field; empty if it has none."""
     return describe_range(_metadata(field))
 
 
+def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any], keys: Iterable[str]) -> str:
+    """List the settings that differ, among these keys; empty if none does.
+
+    >>> describe_changes({"lr": 0.1, "epochs": 3}, {"lr": 0.2, "epochs": 3}, ["epochs", "lr"])
+    'lr was 0.1, now 0.2'
+    """
+    pairs = {key: (before.get(key), now.get(key)) for key in keys}
+    changed = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+    return "; ".join(f"{k} was {shorten(old)}, now {shorten(new)}" for k, (old, new) in changed.items())
+
+
 def _metadata(field: FieldInfo) -> Iterator[Any]:
-    """What is annotated to a field, or to one of the types that it allows."""
+    """Yield the metadata of a field and of the types that it allows."""
     yield from field.metadata
     for choice in typing.get_args(field.annotation):
         if typing.get_origin(choice) is Annotated:

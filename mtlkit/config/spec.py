@@ -9,12 +9,12 @@ The grammar is a small part of Python's, read with :mod:`ast` and never evaluate
     call    = part | name "(" value ("," value)* ["," key "=" value ...] ")"
     name    = bare.word ("-" word or integer)*
 
-A hyphen in a name is read as ``_``, so that ``Nash-MTL`` is ``Nash_MTL``; the registries know the rest.
-A bare word is a string, so ``pcgrad(wrt=parameters)`` needs no quotes. A value may itself be a call,
-as in ``cr_mogm(inner=cagrad(c=0.4))``; it is kept as a string in the same grammar, and whoever takes the
-option reads it with :func:`parse_spec`, or with :func:`parse_call` where values without a key have a
-meaning, as in ``hard_sharing(heads=mlp(50))``. The mapping form
-``{"name": "cagrad", "c": 0.4}``, a list of parts, and YAML nodes of these shapes mean the same.
+A hyphen in a name is read as ``_``: ``Nash-MTL`` is ``Nash_MTL``, which the registries match to
+``nash_mtl``. A bare word is a string, so ``pcgrad(wrt=parameters)`` needs no quotes. A value may be a
+call itself, as in ``cr_mogm(inner=cagrad(c=0.4))``. It is kept as a string; the option's owner reads it
+with :func:`parse_spec`, or with :func:`parse_call` if it accepts positional values, as in
+``hard_sharing(heads=mlp(50))``. The mapping ``{"name": "cagrad", "c": 0.4}``, a list of parts, and
+equivalent YAML nodes are accepted too.
 """
 
 import ast
@@ -30,9 +30,9 @@ from mtlkit.errors import SpecError, shorten
 _MAX_LENGTH = 10_000
 _MAX_DEPTH = 50
 _MAX_CALLS = 8
-"""Calls within calls: each is kept as a string, whose escaped quotes double with every level."""
+"""Deepest nesting of calls: each is kept as a string, and its escaped quotes double at every level."""
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
-# words that Python's grammar reads as something other than a name
+# words that Python does not read as a name
 _RESERVED = frozenset(
     {"True", "False", "true", "false", "None", "inf", "nan", "and", "or", "not", "is", "in", "if"}
 )
@@ -49,7 +49,7 @@ class Part:
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     arguments: tuple[Any, ...] = ()
-    """Values without a key; only in a call that is itself a value."""
+    """Positional values; only in a call that is itself a value."""
 
     def __str__(self) -> str:
         return format_spec([self])
@@ -83,7 +83,7 @@ def parse_spec(spec: SpecLike) -> list[Part]:
 
 
 def parse_call(value: SpecLike) -> Part:
-    """Read one call that was given as the value of an option.
+    """Read a call that is the value of an option.
 
     >>> parse_call("mlp(50, norm=batch)")
     Part(name='mlp', options={'norm': 'batch'}, arguments=(50,))
@@ -95,7 +95,7 @@ def parse_call(value: SpecLike) -> Part:
 
 
 def format_spec(parts: Sequence[Part]) -> str:
-    """Write the config string of parts; :func:`parse_spec` reads it back to the same parts.
+    """Return the config string of parts; :func:`parse_spec` is the inverse.
 
     >>> format_spec([Part("uw"), Part("cagrad", {"c": 0.4})])
     'uw+cagrad(c=0.4)'
@@ -119,19 +119,16 @@ def _parse_string(text: str, nested: bool = False) -> list[Part]:
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         reason = getattr(error, "msg", None) or str(error)
-        quotes = (
-            "; put a path in quotes, as in file='data/people.csv', and so a name that is not one word"
-        )
-        hint = quotes if "(" in text else ""
+        hint = "; put paths and names of several words in quotes, as in file='data/people.csv'"
         raise SpecError(
             f"cannot read spec {shorten(text)}: {reason}; "
-            f"expected parts joined by '+', such as 'rotate(size=512)+imtl_g'{hint}"
+            "expected parts joined by '+', such as 'rotate(size=512)+imtl_g'" + hint * ("(" in text)
         ) from None
     return [_parse_part(node, text, nested) for node in _summands(tree, text)]
 
 
 def _summands(tree: ast.expr, text: str) -> list[ast.expr]:
-    """The operands of ``a + b + c``, left to right; hyphens join what stands around them to one name."""
+    """Return the operands of ``a + b + c``, left to right; hyphens join names to one name."""
     pending: list[tuple[ast.operator, ast.expr]] = []
     while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add | ast.Sub):
         if isinstance(tree.right, ast.BinOp):
@@ -148,7 +145,7 @@ def _summands(tree: ast.expr, text: str) -> list[ast.expr]:
 
 
 def _hyphenated(left: ast.expr, right: ast.expr, text: str) -> ast.expr:
-    """``Nash-MTL(max_norm=1)`` as ``Nash_MTL(max_norm=1)``: only the last piece may have options."""
+    """Read ``Nash-MTL(max_norm=1)`` as ``Nash_MTL(max_norm=1)``; only the last piece has options."""
     name = right.func if isinstance(right, ast.Call) else right
     if isinstance(name, ast.Constant) and type(name.value) is int:  # CIFAR-10
         last: str | None = str(name.value)
@@ -217,7 +214,7 @@ def _parse_value(node: ast.expr, text: str, depth: int = 0, calls: int = 0) -> A
         return format_spec(parts)
     raise SpecError(
         f"in spec {shorten(text)}: cannot read the value {_source(node, text)!r}; "
-        "accepted are numbers, strings, True, False, None, words, lists, tuples, mappings and parts; "
+        "expected a number, string, True, False, None, word, list, tuple, mapping or part; "
         "put a path or several words in quotes"
     )
 
@@ -237,7 +234,7 @@ def _parse_dict(node: ast.Dict, text: str, depth: int, calls: int) -> dict[Any, 
 
 
 def _parse_mapping(spec: Mapping[str, Any]) -> Part:
-    """``{"name": "cagrad", "c": 0.4}`` or ``{"cagrad": {"c": 0.4}}``."""
+    """Read ``{"name": "cagrad", "c": 0.4}`` or ``{"cagrad": {"c": 0.4}}``."""
     if "name" in spec:
         name, options = spec["name"], {key: value for key, value in spec.items() if key != "name"}
     elif len(spec) == 1:
@@ -268,7 +265,7 @@ def _format_value(value: Any) -> str:
     if isinstance(value, int | None):
         return repr(value)
     if isinstance(value, float):
-        return repr(float(value))  # NumPy's too; inf, -inf and nan are words of the grammar
+        return repr(float(value))  # also NumPy's; inf, -inf and nan are words of the grammar
     if isinstance(value, Mapping):
         items = (f"{_format_value(k)}: {_format_value(v)}" for k, v in value.items())
         return "{" + ", ".join(items) + "}"
@@ -279,12 +276,12 @@ def _format_value(value: Any) -> str:
         return "[" + ", ".join(map(_format_value, value)) + "]"
     if isinstance(value, Part):
         return format_spec([value])
-    # a module or callable handed over in Python: shown, but not readable back
+    # a module or callable given in Python: shown, but it cannot be parsed again
     return f"<{getattr(value, '__name__', type(value).__name__)}>"
 
 
 def is_word(text: str) -> bool:
-    """Whether a spec may have this without quotes: a name, dotted or not, that means nothing else.
+    """Return whether this needs no quotes in a spec: a name, dotted or not, that is not reserved.
 
     >>> is_word("parameters"), is_word("data/people.csv"), is_word("None")
     (True, False, False)

@@ -1,4 +1,4 @@
-"""YAML files of settings: plain values only, checked before anything is made of them."""
+"""YAML files of settings with plain values only."""
 
 import os
 from collections import Counter
@@ -10,22 +10,22 @@ import yaml
 
 from mtlkit.config.files import write_text
 from mtlkit.config.logs import plain_values
-from mtlkit.errors import ConfigError, shorten
+from mtlkit.errors import ConfigError
 
 _MOST_BYTES = 1_000_000
 
 
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a mapping from a YAML file: plain values only, no tags, no aliases, no key twice.
+    """Read a mapping from a YAML file: plain values only, without tags, aliases and repeated keys.
 
     Raises:
-        ConfigError: for a file that is absent or is anything else.
+        ConfigError: for a missing file or any other content.
     """
     path = Path(path)
     try:
         size = path.stat().st_size
         if size > _MOST_BYTES:
-            raise ConfigError(f"{path} has {size} bytes; a configuration has {_MOST_BYTES} at most")
+            raise ConfigError(f"{path} has {size} bytes; a configuration has at most {_MOST_BYTES}")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise ConfigError(f"cannot read the configuration {path}: {error}") from None
@@ -33,7 +33,7 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def write_yaml(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
-    """Write values by key as a YAML file, in one piece."""
+    """Write a YAML file atomically."""
     write_text(path, yaml.safe_dump(plain_values(content), sort_keys=False, allow_unicode=True))
 
 
@@ -41,20 +41,28 @@ def parse_yaml(text: str, source: str) -> dict[str, Any]:
     """Return the mapping that a YAML text holds."""
     try:
         content = yaml.load(text, Loader=_PlainLoader)
-    except yaml.YAMLError as error:
+    except (
+        yaml.YAMLError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{source} is not a plain YAML file: {reason[:300]}") from None
-    except (RecursionError, ValueError, OverflowError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"{source} is not a plain YAML file: {shorten(error)}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ConfigError(f"{source} must hold keys and values, not a {type(content).__name__}")
+        raise ConfigError(
+            f"{source} must be a mapping of keys to values, not a {type(content).__name__}"
+        )
     return content
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Safe YAML without repeated keys and without aliases, which could expand beyond all memory."""
+    """Loads safe YAML without repeated keys, and without aliases, which could fill all memory."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

@@ -1,4 +1,4 @@
-"""Data sets: embedded ones, and loaders of the published ones.
+"""Data sets: your own files, published data sets, and ones that need no download.
 
 Every module of this package is imported, so a new data set is one new file; packages such as
 scikit-learn are imported only when a data set needs them.

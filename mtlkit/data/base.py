@@ -1,4 +1,4 @@
-"""What a data set is: tasks, three splits, and where its files come from."""
+"""The base class of data sets: tasks, three splits, and where the files come from."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _TABLES = (".csv", ".gz", ".tsv", ".parquet", ".pq")
 class DataSet(ABC):
     """A data set: its tasks, its splits ``train``, ``val`` and ``test``, and where its files come from.
 
-    A subclass states the class-level facts, fills :attr:`tasks` and :attr:`input_shape`, and makes a
-    split on demand in :meth:`make_split`. Its options are the keyword-only arguments of ``__init__``.
+    A subclass sets the class attributes, :attr:`tasks` and :attr:`input_shape`, and makes a split on
+    demand in :meth:`make_split`. Its options are the keyword-only arguments of ``__init__``.
 
     Args:
-        data_dir: folder that holds the data set's own folder; None means ``$MTLKIT_DATA``.
-        seed: decides which samples go where, and the augmentations.
+        data_dir: folder that contains the data set's folder; None means ``$MTLKIT_DATA``.
+        seed: seed of the splits and the augmentations.
 
     Example:
         >>> class Line(DataSet):
@@ -68,15 +68,17 @@ class DataSet(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str] = ""
-    folder: ClassVar[str | None] = None  # None: nothing is read from disk
-    layout: ClassVar[str] = ""  # the files below ``folder``, as error messages show them
-    needed: ClassVar[Sequence[Sequence[str]]] = ()  # files or folders, each under one of its names
-    source: ClassVar[str] = ""  # where to get them
-    origin: ClassVar[str] = "embedded"  # where the samples come from, without ``folder``
+    folder: ClassVar[str | None] = None  # None: no files are read
+    layout: ClassVar[str] = ""  # the files in ``folder``, for error messages
+    needed: ClassVar[
+        Sequence[Sequence[str]]
+    ] = ()  # required files or folders, each with its possible names
+    source: ClassVar[str] = ""  # where to download the files
+    origin: ClassVar[str] = "embedded"  # where the samples come from if ``folder`` is None
     default_architecture: str = ""
-    minimum_steps: ClassVar[int] = 0  # of a run without epochs or steps; ten epochs may be too short
+    minimum_steps: ClassVar[int] = 0  # of a run that sets neither epochs nor steps
     preprocessing: Any = None
-    """A :class:`~mtlkit.data.preprocessing.Preprocessing`, saved with a run; None for none."""
+    """A :class:`~mtlkit.data.preprocessing.Preprocessing`, which is saved with a run; or None."""
 
     tasks: tuple[Task, ...]
     input_shape: tuple[int, ...]
@@ -90,63 +92,51 @@ class DataSet(ABC):
 
     @abstractmethod
     def make_split(self, split: SplitName) -> Split:
-        """Build one split; called once."""
-
-    def check_counts(self, **counts: int | None) -> None:
-        """Refuse options below 1; None passes."""
-        for option, count in counts.items():
-            if count is not None and count < 1:
-                raise SpecError(f"option {option} of {self.name} must be 1 or more, not {count}")
+        """Make one split; called once."""
 
     def open_folder(self) -> Path:
         """Return the folder with this data set's files, after checking that all exist."""
-        folder = self.find_files(self.data_dir)
-        self.check_files(folder)
-        return folder
+        return self.find_files(self.data_dir)
 
     def draw_train(self, samples: Indices, most: int | None) -> Indices:
-        """Draw at most so many of the training samples; None keeps all."""
+        """Draw at most ``most`` of the training samples; None keeps all."""
         if most is None:
             return samples
         return generator(self.seed, self.name, "train").permutation(samples)[:most]
 
     def hold_out(self, split: SplitName, count: int, share: float, most: int | None = None) -> Indices:
-        """Return which of ``count`` published training samples are for ``train`` or ``val``.
+        """Return which of ``count`` published training samples are for ``train`` or for ``val``.
 
-        Args:
-            split: ``train`` or ``val``.
-            count: number of published training samples.
-            share: fraction of them that is held out for validation.
-            most: at most this many training samples.
+        ``share`` is the fraction for validation, ``most`` the largest number of training samples.
         """
         train, val = split_indices(count, [share], generator(self.seed, self.name, "split"))
         return self.draw_train(train, most) if split == "train" else val
 
     @cached_property
     def train(self) -> Split:
-        """Samples to learn from."""
+        """The training samples."""
         return self.make_split("train")
 
     @cached_property
     def val(self) -> Split:
-        """Samples to choose the checkpoint by."""
+        """The validation samples, which choose the checkpoint."""
         return self.make_split("val")
 
     @cached_property
     def test(self) -> Split:
-        """Samples to report on."""
+        """The test samples."""
         return self.make_split("test")
 
     @cached_property
     def checksum(self) -> int:
-        """A number that changes with the samples of the data set, their inputs or targets.
+        """A number that changes if inputs or targets of the data set change.
 
-        Of splits in memory all samples count, of others sixteen of each, evenly spaced.
+        It covers all samples of splits in memory, and sixteen evenly spaced samples of others.
         """
         value = 0
         for name in SPLITS:
             split: Any = self.split(name)
-            if split is None:  # a data set may have nothing to test on
+            if split is None:  # a data set may have no test samples
                 continue
             value = crc32(str(len(split)).encode(), value)
             if isinstance(split, TensorSplit):
@@ -163,7 +153,7 @@ class DataSet(ABC):
     def split(self, name: str) -> Split:
         """Return the split of this name."""
         if name not in SPLITS:
-            raise SpecError(f"no split {name!r}; the splits are {', '.join(SPLITS)}")
+            raise SpecError(f"there is no split {name!r}; the splits are {', '.join(SPLITS)}")
         chosen: Split = getattr(self, name)
         return chosen
 
@@ -177,15 +167,15 @@ class DataSet(ABC):
         num_workers: int = 0,
         seed: int | None = None,
     ) -> DataLoader[Any]:
-        """Return a data loader that indexes splits in memory a whole batch at a time.
+        """Return a data loader, which indexes splits in memory a whole batch at a time.
 
         Args:
             split: ``"train"``, ``"val"`` or ``"test"``.
             batch_size: samples per batch.
-            shuffle: None means for ``"train"`` only.
-            drop_last: leave out a last batch that is smaller.
-            num_workers: processes that read; 0 is fastest for splits in memory.
-            seed: order of the samples; None means the seed of the data set.
+            shuffle: None shuffles ``"train"`` only.
+            drop_last: leave out a smaller last batch.
+            num_workers: processes that read samples; 0 is fastest for splits in memory.
+            seed: seed of the order; None means the seed of the data set.
         """
         chosen = self.split(split)
         first = self.seed if seed is None else seed
@@ -195,7 +185,7 @@ class DataSet(ABC):
             **self.sampling(chosen, batch_size, shuffled, drop_last, first),
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
-            # separate from the sampler's: seeds that a loader draws for its workers change no order
+            # not the sampler's: the seeds that a loader draws for its workers must not change the order
             generator=torch.Generator().manual_seed(first),
             collate_fn=collate,
         )
@@ -203,22 +193,22 @@ class DataSet(ABC):
     def sampling(
         self, samples: Split, batch_size: int, shuffle: bool, drop_last: bool, seed: int
     ) -> dict[str, Any]:
-        """Return the arguments of a data loader that say which samples make a batch."""
+        """Return the arguments of a data loader that determine its batches."""
         order = torch.Generator().manual_seed(seed)
         sampler = RandomSampler(samples, generator=order) if shuffle else SequentialSampler(samples)
         return {"sampler": sampler, "batch_size": batch_size, "drop_last": drop_last}
 
     def complete_architecture(self, spec: SpecLike) -> SpecLike:
-        """Return the architecture with what only the data set knows, such as the size of its inputs."""
+        """Return the architecture with options that the data set sets, such as the input size."""
         return spec
 
     def only(self, tasks: Sequence[str]) -> DataSet:
-        """Return the data that these tasks need; all of it, unless tasks have data of their own."""
+        """Return the data of these tasks; all data, unless tasks have their own."""
         return self
 
     @property
     def title(self) -> str:
-        """What a heading calls the data set."""
+        """The name of the data set in headings."""
         return self.spec
 
     @property
@@ -231,7 +221,7 @@ class DataSet(ABC):
         """Return the folder with this data set's files.
 
         Raises:
-            DataError: where the folder is not given or does not exist.
+            DataError: if the folder is not given, or it or a required file does not exist.
         """
         root = data_root(data_dir)
         if root is None:
@@ -242,39 +232,40 @@ class DataSet(ABC):
         path = root / str(cls.folder)
         if not path.is_dir():
             raise DataError(f"no folder {path} for data set {cls.name}.\n{cls.where_to_get()}")
+        cls.check_files(path)
         return path
 
     @classmethod
     def files_found(cls, data_dir: DataDir = None) -> bool | None:
-        """Return whether the files are there; None where nothing is read from disk."""
+        """Return whether the files exist; None if the data set reads none."""
         if cls.folder is None:
             return None
         try:
-            cls.check_files(cls.find_files(data_dir))
+            cls.find_files(data_dir)
         except DataError:
             return False
         return True
 
     @classmethod
     def check_files(cls, folder: Path) -> None:
-        """Raise :class:`DataError` where a file that is needed is absent from ``folder``."""
+        """Raise :class:`DataError` if a required file is missing from ``folder``."""
         absent = [folder / names[0] for names in cls.needed if find_first(folder, names) is None]
         if absent or not any(folder.iterdir()):
             raise cls.missing(*(absent or [folder]))
 
     @classmethod
     def missing(cls, *paths: Path) -> DataError:
-        """Make the error for files that are not there."""
+        """Make the error for missing files."""
         listing = ", ".join(map(str, paths))
         return DataError(f"data set {cls.name}: not found: {listing}.\n{cls.where_to_get()}")
 
     @classmethod
     def where_to_get(cls) -> str:
-        """Say where to download the files and how to arrange them, for an error message."""
+        """Explain where to download the files and how to arrange them, for an error message."""
         return (
-            f"Get the files from {cls.source} and lay them out as\n"
+            f"Download the files from {cls.source} and arrange them as\n"
             f"  DATA_DIR/{cls.folder}/{cls.layout}\n"
-            f"where DATA_DIR is the argument data_dir (--data-dir) or the variable {ENVIRONMENT}."
+            f"where DATA_DIR is the argument data_dir (--data-dir) or the variable ${ENVIRONMENT}."
         )
 
     def __repr__(self) -> str:
@@ -300,8 +291,8 @@ def register_dataset(name: str, *, replace: bool = False) -> Callable[[Any], Any
     """Register a :class:`DataSet` subclass; packages use entry points in the group ``mtlkit.data``.
 
     Args:
-        name: by which :func:`load_dataset` finds it.
-        replace: whether another data set of this name may be replaced.
+        name: name in config strings.
+        replace: replace a data set of the same name instead of raising an error.
 
     Example:
         >>> from mtlkit.data.published.digit_pairs import MultiDigits
@@ -316,7 +307,7 @@ def register_dataset(name: str, *, replace: bool = False) -> Callable[[Any], Any
 
 @on_load
 def _register_plugin(module: ModuleType) -> None:
-    """Make the data sets of a plugin known by their classes' names, so that ``my.py:Cars`` is found."""
+    """Register the data sets of a plugin under the names of their classes, for ``my.py:Cars``."""
     for name, found in list(vars(module).items()):
         is_dataset = inspect.isclass(found) and issubclass(found, DataSet)
         is_own = is_dataset and found.__module__ == module.__name__ and not inspect.isabstract(found)
@@ -334,23 +325,14 @@ def list_datasets() -> list[str]:
 
 
 def missing_options(part: Part) -> list[str]:
-    """Return the options that a data set cannot do without and that are not given."""
+    """Return the required options of a data set that are not given."""
     defaults = option_defaults(datasets.get(part.name))
     empty = inspect.Parameter.empty
     return [name for name, value in defaults.items() if value is empty and name not in part.options]
 
 
-def _without_frames(part: Part) -> Part:
-    """Return the part with a word in the place of each DataFrame."""
-    options = {k: "DataFrame" if hasattr(v, "columns") else v for k, v in part.options.items()}
-    return Part(part.name, options, part.arguments)
-
-
 def load_dataset(
-    spec: SpecLike | DataSet,
-    data_dir: DataDir = None,
-    seed: int = 0,
-    **overrides: Any,
+    spec: SpecLike | DataSet, data_dir: DataDir = None, seed: int = 0, **overrides: Any
 ) -> DataSet:
     """Return a data set from its config string, such as ``"multimnist(train=10000)"``.
 
@@ -358,14 +340,14 @@ def load_dataset(
 
     Args:
         spec: name and options.
-        data_dir: folder with the files; None means ``$MTLKIT_DATA``. Embedded data sets need none.
-        seed: decides the splits, the pairs of digits, and the augmentations.
-        overrides: options that replace those of the string, or complete them; a file may be a pandas
+        data_dir: folder with the files; None means ``$MTLKIT_DATA``.
+        seed: seed of the splits, the pairs of digits, and the augmentations.
+        overrides: options that replace or complete those of the string; a file may be a pandas
             DataFrame: ``load_dataset("table(targets=[income])", file=frame)``.
 
     Raises:
         SpecError: for an unknown name or option.
-        DataError: for files that are missing or damaged; the message says where to get them.
+        DataError: for missing or damaged files; the message says where to get them.
 
     Example:
         >>> data = load_dataset("multidigits(train=64, val=16, test=16)", seed=1)
@@ -378,12 +360,10 @@ def load_dataset(
     if isinstance(spec, DataSet):
         return spec
     if isinstance(spec, str) and Path(spec).suffix.lower() in _TABLES:
-        raise SpecError(
-            f"{spec!r} is a file, not a data set; a table is read by table(file={spec!r}, targets=...)"
-        )
+        raise SpecError(f"{spec!r} is a file, not a data set; write table(file={spec!r}, targets=...)")
     parts = parse_spec(load_location(spec))
     if len(parts) != 1:
-        raise SpecError(f"one data set at a time, not {len(parts)}: {format_spec(parts)}")
+        raise SpecError(f"expected one data set, not {len(parts)}: {format_spec(parts)}")
     plain = {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in overrides.items()}
     part = datasets.override(parts, plain, of=parts[0].name)[0]
     factory = datasets.check(part)
@@ -394,5 +374,6 @@ def load_dataset(
     made = factory(data_dir, seed, **part.options)
     if not isinstance(made, DataSet):
         raise SpecError(f"data set {part.name!r} is {type(made).__name__}; it must be a DataSet")
-    made.spec = format_spec([_without_frames(part)])
+    shown = {k: "DataFrame" if hasattr(v, "columns") else v for k, v in part.options.items()}
+    made.spec = str(Part(part.name, shown, part.arguments))
     return made

@@ -1,4 +1,4 @@
-"""Samples stacked into batches; targets may be missing, and plain Python values."""
+"""Stack samples into batches; targets may be missing, and may be plain Python values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Targets: TypeAlias = dict[str, Tensor]
 
 
 class Batch(Sequence[tuple[Tensor, Targets]]):
-    """Samples stacked into a batch; item ``i`` is sample ``i``, as in a list of samples."""
+    """Samples stacked into a batch; item ``i`` is sample ``i``."""
 
     def __init__(self, inputs: Tensor, targets: Targets) -> None:
         self.inputs = inputs
@@ -35,8 +35,8 @@ def collate(samples: Sequence[Any]) -> Any:
     """Stack samples ``(input, {task: target})``; targets may be None or absent in some samples.
 
     A target is a tensor, an array, a number, or a list of numbers and None. A missing one becomes NaN,
-    or :data:`~mtlkit.tasks.NO_LABEL` among integers; a task without any label in the batch becomes
-    None. A :class:`Batch` is passed on as it is.
+    or :data:`~mtlkit.tasks.NO_LABEL` among integers. The target of a task without any label in the batch
+    is None. A :class:`Batch` is unpacked.
 
     Example:
         >>> samples = [(torch.zeros(3), {"age": 31.0, "job": 2}), (torch.ones(3), {"age": None})]
@@ -55,7 +55,7 @@ def collate(samples: Sequence[Any]) -> Any:
 
 
 def stack_targets(targets: Sequence[Any]) -> Tensor | None:
-    """Stack the targets of one task; None where all are missing."""
+    """Stack the targets of one task; None if all are missing."""
     tensors = [None if target is None else _as_tensor(target) for target in targets]
     complete = _fill(tensors, lambda known, _: known.shape)
     return None if complete is None else default_collate(complete)
@@ -70,13 +70,13 @@ def join_targets(parts: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor
 def _fill(
     targets: Sequence[Tensor | None], shape: Callable[[Tensor, int], torch.Size]
 ) -> list[Tensor] | None:
-    """Return the targets in one dtype, missing ones filled in; None where all are missing."""
+    """Return the targets in one dtype, missing ones filled in; None if all are missing."""
     known = [target for target in targets if target is not None]
     if not known:
         return None
     dtype = reduce(torch.promote_types, {target.dtype for target in known})
     if len(known) < len(targets):
-        # neither can say that a label is missing
+        # neither dtype can represent a missing label
         dtype = {torch.bool: torch.float32, torch.uint8: torch.int64}.get(dtype, dtype)
     filler = torch.nan if dtype.is_floating_point else NO_LABEL
     return [
@@ -88,7 +88,7 @@ def _fill(
 def _as_tensor(target: Any) -> Tensor:
     if isinstance(target, list | tuple):
         return torch.as_tensor(_with_nan(target))
-    # Python's numbers are doubles, which no network predicts
+    # Python floats are doubles, and networks predict float32
     return torch.as_tensor(target, dtype=torch.float32 if isinstance(target, float) else None)
 
 

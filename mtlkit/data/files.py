@@ -1,4 +1,4 @@
-"""Where the files of data sets are, and what happens when one cannot be read."""
+"""Find the files of data sets, and explain errors of their readers."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ ENVIRONMENT = "MTLKIT_DATA"
 
 
 class DataError(MtlkitError, OSError):
-    """Files of a data set that are missing, damaged or in another layout than expected."""
+    """Files of a data set are missing, damaged or not in the expected layout."""
 
 
 def data_root(data_dir: DataDir) -> Path | None:
-    """Return the folder of the data sets: that given, or ``$MTLKIT_DATA``, or None."""
+    """Return the folder of the data sets: ``data_dir``, ``$MTLKIT_DATA``, or None."""
     root = data_dir if data_dir is not None else os.environ.get(ENVIRONMENT) or None
     return None if root is None else Path(root).expanduser()
 
 
 def find_path(name: str | os.PathLike[str], data_dir: DataDir, *, folder: bool = False) -> Path:
-    """Return a file or folder, given from here or from the folder of the data sets.
+    """Return a file or folder, relative to the current folder or to that of the data sets.
 
     Raises:
-        DataError: where it is in neither.
+        DataError: if it is in neither.
     """
     root = data_root(data_dir)
     places = [Path(name).expanduser(), *([] if root is None else [root / name])]
@@ -40,7 +40,7 @@ def find_path(name: str | os.PathLike[str], data_dir: DataDir, *, folder: bool =
 
 
 def find_first(folder: Path, names: Sequence[str]) -> Path | None:
-    """Return the first of these files or folders that exists; None where there is none."""
+    """Return the first of these files or folders that exists, or None."""
     return next((folder / name for name in names if (folder / name).exists()), None)
 
 
@@ -53,4 +53,4 @@ def reading(what: object) -> Iterator[None]:
         raise
     except Exception as error:  # readers raise many kinds of errors for damaged files
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(f"cannot read {what}: {reason}; if it is damaged, fetch it again") from None
+        raise DataError(f"cannot read {what}: {reason}; if it is damaged, download it again") from None

@@ -1,7 +1,7 @@
 """Batches of several sources: which sources a step draws from, and which of their samples.
 
-All of it is a function of the seed, the epoch and the number of the batch. So every process knows the
-whole schedule, and a resumed run needs nothing but its position.
+The schedule is a function of the seed, the epoch and the number of the batch. So every process knows
+all of it, and a resumed run needs only its position.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MIXINGS = ("uniform", "proportional", "temperature")
 
 
 class Draw(NamedTuple):
-    """One sample: the number of its source, its index there, and which pass over the source this is."""
+    """One sample: the number of its source, its index there, and the number of the pass."""
 
     source: int
     sample: int
@@ -31,15 +31,10 @@ class Draw(NamedTuple):
 
 
 def mixing_shares(mixing: str, sizes: Sequence[float]) -> list[float]:
-    """Return the share of every source, given their sizes.
+    """Return the fraction of every source, given their numbers of samples.
 
-    Args:
-        mixing: ``uniform``; ``proportional`` to the sizes; or ``temperature(T)``, proportional to
-            size^(1/T), which lies between the two.
-        sizes: numbers of samples.
-
-    Raises:
-        SpecError: for another mixing.
+    ``mixing`` is ``uniform``, ``proportional`` to the sizes, or ``temperature(T)``, proportional to
+    size^(1/T), which lies between the two.
     """
     part = parse_call(mixing)
     if part.name not in _MIXINGS:
@@ -48,7 +43,7 @@ def mixing_shares(mixing: str, sizes: Sequence[float]) -> list[float]:
     given = [*part.arguments, *part.options.values()]
     if power is None:
         if len(given) != 1 or not isinstance(given[0], int | float) or not given[0] >= 1:
-            raise SpecError(f"mixing temperature(T) needs one number T of 1 or more, not {mixing!r}")
+            raise SpecError(f"mixing temperature(T) needs one number T, 1 or more, not {mixing!r}")
         power = 1 / given[0]
     elif given:
         raise SpecError(f"mixing {part.name} takes no options: {mixing!r}")
@@ -59,17 +54,17 @@ def mixing_shares(mixing: str, sizes: Sequence[float]) -> list[float]:
 class MixedBatches:
     """Batches of :class:`Draw`, for a :class:`~mtlkit.data.mixture.Mixture`.
 
-    A source that comes to its end starts over in a new order. An epoch has as many samples as all
-    sources together, whatever the mixing; ``proportional`` then passes once over each of them.
+    A source that is exhausted restarts in a new order. An epoch has as many samples as all sources
+    together, for every mixing; ``proportional`` reads each source once.
 
     Args:
-        samplers: gives the order of each source's samples, by the source's name.
-        sizes: samples of a batch; or those of each source, in the order of ``samplers``.
+        samplers: the sampler of each source, by name.
+        sizes: batch size; or that of each source, in the order of ``samplers``.
         mixing: see :func:`mixing_shares`.
-        batches: ``one`` draws a source for every step, in each epoch as often as its share says, and
-            gives it a batch of its size; ``all`` divides a batch by the shares, and each source has one
-            sample at least. Sizes that are given for each source are added up for that.
-        seed: of the draws and the orders.
+        batches: ``one`` draws a source for every step, as often per epoch as its fraction says; ``all``
+            divides a batch (of the sum of the sizes) by the fractions, with at least one sample of each
+            source.
+        seed: seed of the draws and the orders.
     """
 
     def __init__(
@@ -82,7 +77,7 @@ class MixedBatches:
         seed: int,
     ) -> None:
         if batches not in get_args(BatchesOf):
-            raise SpecError(f"batches are of 'one' source or of 'all', not {batches!r}")
+            raise SpecError(f"batches must be 'one' or 'all', not {batches!r}")
         self.seed = seed
         self.epoch = 0
         self.batches = batches
@@ -98,8 +93,8 @@ class MixedBatches:
         size = sizes if isinstance(sizes, int) else sum(sizes)
         if size < len(counts):
             raise SpecError(
-                f"a batch of {size} cannot hold samples of {len(counts)} sources; take a larger batch, "
-                "or batches of one source"
+                f"a batch of {size} cannot hold samples of {len(counts)} sources; use a larger batch, "
+                "or batches=one"
             )
         self._steps = max(1, sum(counts) // size)
         self._sizes = _divide(size, mixing_shares(mixing, counts))
@@ -108,7 +103,7 @@ class MixedBatches:
         return self._steps
 
     def set_epoch(self, epoch: int) -> None:
-        """Go on with this epoch."""
+        """Set the epoch."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[list[Draw]]:
@@ -125,7 +120,7 @@ class MixedBatches:
             taken[source] += 1
 
     def _of_all(self) -> Iterator[list[Draw]]:
-        # spread evenly, so that a process which is given a part of the batch has samples of all sources
+        # interleaved, so that every process has samples of all sources in its part of the batch
         places = [((i + 0.5) / n, source) for source, n in enumerate(self._sizes) for i in range(n)]
         order = [source for _, source in sorted(places)]
         for step in range(self.epoch * self._steps, (self.epoch + 1) * self._steps):
@@ -151,7 +146,7 @@ class InTurn:
 
 
 class _Stream:
-    """The samples of one source without end: pass after pass, each in an order of its own."""
+    """The endless samples of one source: pass after pass, each in its own order."""
 
     def __init__(self, number: int, name: str, sampler: Any, seed: int) -> None:
         self.number = number
@@ -178,7 +173,7 @@ class _Stream:
     def _order_of(self, turn: int) -> list[int]:
         if turn != self._turn:
             sampler = copy.copy(self.sampler)
-            # by the source's name: alone, in a single-task run, it is read in the same order
+            # by the source's name, so that a single-task run reads it in the same order
             random = int(generator(self.seed, "sources", self.name, turn).integers(2**63))
             if hasattr(sampler, "generator"):
                 sampler.generator = torch.Generator().manual_seed(random)
@@ -194,7 +189,7 @@ class _Stream:
 
 
 def _divide(whole: int, shares: Sequence[float]) -> list[int]:
-    """Divide ``whole`` by the shares, rounded by largest remainder; everybody gets 1 at least."""
+    """Divide ``whole`` by the shares, rounded by largest remainder; each part is at least 1."""
     spare = whole - len(shares)
     exact = [max(share * whole - 1, 0.0) for share in shares]
     scale = spare / sum(exact) if sum(exact) else 0.0

@@ -1,4 +1,4 @@
-"""Several data sets as one: each sample has the inputs and the targets of its own source."""
+"""Several data sets as one: each sample has the inputs and targets of its source."""
 
 from __future__ import annotations
 
@@ -8,12 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import (
-    DataLoader,
-    DistributedSampler,
-    IterableDataset,
-    default_collate,
-)
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, default_collate
 
 from mtlkit.data.base import Split
 from mtlkit.data.collate import Batch, collate, join_targets, stack_targets
@@ -25,10 +20,10 @@ class Mixture(Split):
     """The samples of several sources, one source after the other.
 
     Args:
-        sources: data sets of ``(input, targets)`` by the source's name. Targets are a mapping by task,
-            or one target, whose task is then the source's name.
-        collates: what stacks the samples of a source; :func:`~mtlkit.data.collate` by default.
-        renamed: by source, the task's name for targets that have another one there.
+        sources: data sets of ``(input, targets)`` by name. Targets are a mapping by task, or one target
+            of the task that is named like the source.
+        collates: the collate function of a source, if not :func:`~mtlkit.data.collate`.
+        renamed: by source, new names of tasks.
     """
 
     def __init__(
@@ -67,7 +62,7 @@ class Mixture(Split):
         return Batch(_join_inputs(inputs, [self._names[source] for source, _ in parts]), targets)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of sources that know of one."""
+        """Set the epoch of all sources that have one."""
         super().set_epoch(epoch)
         for source in self.sources.values():
             if hasattr(source, "set_epoch"):
@@ -79,12 +74,12 @@ class Mixture(Split):
             if 0 <= rest < len(source):
                 return Draw(number, rest, self.epoch)
             rest -= len(source)
-        raise IndexError(f"sample {index} of {len(self)} samples")
+        raise IndexError(f"there is no sample {index}; the sources have {len(self)}")
 
     def _read(self, number: int, indices: list[int], turn: int) -> tuple[Any, dict[str, Any]]:
         name = self._names[number]
         source: Any = self.sources[name]
-        # a source that is short starts over within an epoch, and then augments in a new way
+        # a short source restarts within an epoch, with new augmentations
         epoch: AbstractContextManager[Any] = nullcontext()
         if isinstance(source, Split):
             epoch = source.at_epoch(turn)
@@ -97,7 +92,7 @@ class Mixture(Split):
         batch = stack(samples)
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise UsageError(
-                f"a batch of source {name!r} must be (inputs, targets), not {type(batch).__name__}"
+                f"a batch of {name!r} must be (inputs, targets), not {type(batch).__name__}"
             )
         return batch[0], self._by_task(name, batch[1])
 
@@ -115,18 +110,17 @@ def mix(
     batches: BatchesOf = "all",
     seed: int = 0,
 ) -> DataLoader[Any]:
-    """Make one loader for training from several, each with the data of its own task or tasks.
+    """Make one loader for training from several, each with the data of its own tasks.
 
-    The given loaders say which samples there are, in which order (shuffled or not), how they are
-    stacked, and how many make a batch.
+    Data set, sampler, collate function and batch size are those of the given loaders.
 
     Args:
         loaders: by task; or by any name, if their batches are ``(inputs, {task: target})``.
         mixing: ``uniform``, ``proportional`` to the numbers of samples, or ``temperature(T)``:
             proportional to size^(1/T).
         batches: ``all``: every batch has samples of all loaders, as many as their batches together;
-            the inputs must have one shape. ``one``: every batch is that of one loader.
-        seed: of the schedule and of the orders.
+            the inputs must have the same shape. ``one``: every batch is from one loader.
+        seed: seed of the schedule and of the orders.
 
     Example:
         >>> from torch.utils.data import TensorDataset
@@ -180,13 +174,13 @@ def _check(loaders: Mapping[str, Any]) -> None:
             raise SpecError(f"source {name!r} must be a torch DataLoader, not {type(loader).__name__}")
         reason = ""
         if isinstance(loader.dataset, IterableDataset):
-            reason = "its data set has no length, so that nothing can be drawn from it"
+            reason = "its data set is iterable and has no length; use a map-style data set"
         elif loader.batch_size is None:
-            reason = "it has a batch sampler of its own; give it batch_size and, at most, a sampler"
+            reason = "it has its own batch sampler; use batch_size and, if needed, a sampler"
         elif isinstance(loader.sampler, DistributedSampler):
-            reason = "it has a DistributedSampler; leave it out, since every batch is split over all"
+            reason = "it has a DistributedSampler; leave it out, because every batch is split already"
         if reason:
-            raise SpecError(f"the loader of source {name!r} cannot be mixed with others: {reason}")
+            raise SpecError(f"the loader of source {name!r} cannot be mixed: {reason}")
 
 
 def _join_inputs(parts: Sequence[Any], names: Sequence[str]) -> Any:
@@ -197,15 +191,12 @@ def _join_inputs(parts: Sequence[Any], names: Sequence[str]) -> Any:
         if len(set(shapes.values())) > 1:
             listing = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
             raise UsageError(
-                f"inputs of different shapes cannot share a batch: {listing}; take batches of one "
-                "source (batches=one) and a network that accepts them all, or give them one shape"
+                f"inputs of different shapes cannot be in one batch: {listing}; set batches=one and "
+                "use a network that accepts all shapes, or make the shapes equal"
             )
         return torch.cat(list(parts))
     if isinstance(first, Mapping) and all(part.keys() == first.keys() for part in parts):
         return {key: _join_inputs([part[key] for part in parts], names) for key in first}
     if isinstance(first, tuple | list) and all(len(part) == len(first) for part in parts):
         return [_join_inputs(list(leaves), names) for leaves in zip(*parts, strict=True)]
-    raise UsageError(
-        f"inputs of type {type(first).__name__} cannot share a batch; take batches of one source "
-        "(batches=one)"
-    )
+    raise UsageError(f"inputs of type {type(first).__name__} cannot be joined; set batches=one")

@@ -1,4 +1,4 @@
-"""What a data set decided automatically, printed for the user."""
+"""Messages to the user about what a data set decided automatically."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHOWN = 6
 
 
 def say(dataset: str, message: str) -> None:
-    """Print what was decided, once per process: a comparison reads its data many times."""
+    """Print a message once per process, because a comparison reads its data many times."""
     line = f"{dataset}: {message}"
     if line not in said and is_first_process():
         said.add(line)
@@ -21,7 +21,7 @@ def say(dataset: str, message: str) -> None:
 
 
 def listed(values: Iterable[object], limit: int = _SHOWN) -> str:
-    """Return some values as a list for people: ``'a', 'b' and 3 more``."""
+    """Return some values as text: ``'a', 'b' and 3 more``."""
     shown = [repr(value) if isinstance(value, str) else str(value) for value in values]
     if len(shown) <= limit:
         return ", ".join(shown)
@@ -29,11 +29,7 @@ def listed(values: Iterable[object], limit: int = _SHOWN) -> str:
 
 
 class Notices:
-    """Messages about columns or targets, of which equal ones are printed as one line.
-
-    Args:
-        dataset: its name, which the lines begin with.
-    """
+    """Messages about columns or targets of a data set; equal ones are printed as one line."""
 
     def __init__(self, dataset: str) -> None:
         self.dataset = dataset
@@ -41,16 +37,15 @@ class Notices:
 
     def add(self, what: str, name: str, message: str) -> None:
         """Note a message about ``name``, a ``what`` such as a column: a sentence, or ``is left out``."""
-        if not message:
-            return
-        self._groups.setdefault((what, message), []).append(name)
+        if message:
+            self._groups.setdefault((what, message), []).append(name)
 
     def note(self, message: str) -> None:
         """Note a message about the data as a whole."""
         self._groups.setdefault(("", message), [])
 
     def say(self) -> None:
-        """Print all, and forget them."""
+        """Print and discard all messages."""
         for (what, message), names in self._groups.items():
             if not what:
                 say(self.dataset, message)
@@ -59,6 +54,6 @@ class Notices:
                 say(self.dataset, f"{what} {names[0]!r}{joint}{message}")
             else:
                 joint = " are " if message.startswith("is ") else ": "
-                told = message.removeprefix("is ")
-                say(self.dataset, f"{len(names)} {what}s ({listed(names)}){joint}{told}")
+                rest = message.removeprefix("is ")
+                say(self.dataset, f"{len(names)} {what}s ({listed(names)}){joint}{rest}")
         self._groups = {}

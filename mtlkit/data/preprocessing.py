@@ -1,6 +1,6 @@
-"""What turns raw samples into a network's inputs: saved with a run, read back for new samples.
+"""The preprocessing of raw samples, which is saved with a run and used for new samples.
 
-A data set that can be predicted on from files has an attribute ``preprocessing``, an object of a
+A data set whose network can predict on new files has an attribute ``preprocessing``, an object of a
 :class:`Preprocessing` subclass. ``mtlkit train`` saves it as ``preprocessing.json`` in the run's folder,
 and ``mtlkit predict`` uses it like this::
 
@@ -26,9 +26,9 @@ preprocessings: Registry[Any] = Registry("kind of preprocessing", "mtlkit.prepro
 
 
 class Preprocessing(ABC):
-    """From raw samples to inputs; everything that was learned of the training samples is in it.
+    """Turns raw samples into inputs, with everything that was fitted on the training samples.
 
-    A subclass that is a dataclass of plain values is written and read without further code.
+    A subclass that is a dataclass of plain values is saved and loaded without further code.
 
     Example:
         >>> import pandas, torch
@@ -50,32 +50,32 @@ class Preprocessing(ABC):
     """
 
     name: ClassVar[str]
-    """The kind: set by :func:`register_preprocessing`, and the value of ``"kind"`` in the JSON."""
+    """The value of ``"kind"`` in the JSON, set by :func:`register_preprocessing`."""
     format: ClassVar[int] = 1
-    """The version of the JSON, which changes when its fields do."""
+    """The version of the JSON fields."""
     identity: ClassVar[tuple[str, ...]] = ()
-    """Columns of :meth:`read` that are copied to the predictions, to know which is which."""
+    """Columns of :meth:`read` that are copied to the predictions, to identify the samples."""
     batch_size: ClassVar[int] = 64
-    """Samples that are predicted at a time, unless the user says otherwise."""
+    """Default number of samples per forward pass."""
 
     @abstractmethod
     def read(self, path: str | Path) -> Any:
         """Return the raw samples of a file or folder as a pandas DataFrame, one row each.
 
-        A row holds what is needed to find the sample: the values of a table, the path of an image. What
-        is wrong with all samples, such as a column that is not there, is a :class:`DataError` here.
+        A row identifies the sample: the values of a table, or the path of an image. Problems of the
+        whole file, such as a missing column, raise a :class:`DataError` here.
         """
 
     @abstractmethod
     def inputs(self, rows: Any) -> Any:
-        """Return what the network is called with, for some rows of :meth:`read`."""
+        """Return the inputs of the network for some rows of :meth:`read`."""
 
     def example(self, size: int) -> Any:
-        """Return a drawn batch to try an exported network on; None where noise will do."""
+        """Return a random batch to test an exported network on; None if normal numbers are valid."""
         return None
 
     def to_json(self) -> str:
-        """Return all of it as a JSON object with the key ``"kind"``."""
+        """Return the object as JSON with the key ``"kind"``."""
         fields: Any = self
         content = {"kind": self.name, "format": self.format, **asdict(fields)}
         return json.dumps(content, indent=1, ensure_ascii=False)
@@ -91,23 +91,23 @@ class Preprocessing(ABC):
             del content["kind"]
             return cls.from_fields(content)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise DataError(f"this is not the preprocessing of kind {cls.name}: {error!r}") from None
+            raise DataError(f"this is not the preprocessing of kind {cls.name!r}: {error!r}") from None
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Preprocessing:
-        """Return the object of these fields of the JSON."""
+        """Make the object from the fields of its JSON."""
         return cls(**fields)
 
 
 def register_preprocessing(kind: str, *, replace: bool = False) -> Callable[[Any], Any]:
-    """Make a :class:`Preprocessing` subclass known under the ``"kind"`` of its JSON.
+    """Register a :class:`Preprocessing` subclass under the ``"kind"`` of its JSON.
 
     Args:
-        kind: of the JSON.
+        kind: value of ``"kind"``.
         replace: replace a class of the same kind instead of raising an error.
 
     Example:
-        >>> from mtlkit.data.table import Preprocessing as TablePreprocessing
+        >>> from mtlkit.data.table import TablePreprocessing
         >>> @register_preprocessing("my_table", replace=True)
         ... class Mine(TablePreprocessing):
         ...     batch_size = 100
@@ -118,10 +118,10 @@ def register_preprocessing(kind: str, *, replace: bool = False) -> Callable[[Any
 
 
 def read_preprocessing(text: str) -> Preprocessing:
-    """Return the preprocessing that was written as ``text``, of whatever kind it is.
+    """Load a preprocessing of any kind from its JSON.
 
     Raises:
-        DataError: for text that no preprocessing wrote.
+        DataError: for text that is not the JSON of a preprocessing.
         UnknownNameError: for a kind whose package or plugin is not loaded.
 
     Example:
@@ -135,8 +135,6 @@ def read_preprocessing(text: str) -> Preprocessing:
     try:
         kind = json.loads(text)["kind"]
     except (ValueError, TypeError, KeyError) as error:
-        raise DataError(
-            f"this is not a preprocessing: expected JSON with 'kind', got {error!r}"
-        ) from None
+        raise DataError(f"this is not a preprocessing, which is JSON with 'kind': {error!r}") from None
     made: Preprocessing = preprocessings.get(str(kind)).from_json(text)
     return made

@@ -16,14 +16,14 @@ from mtlkit.tasks import Task
 
 
 def write_preview(dataset: DataSet, split: Split, path: Path, count: int = 8) -> None:
-    """Draw the first samples of ``split``: images, dense targets below, other targets as text."""
+    """Draw the first samples of ``split``: images, dense targets below them, other targets as text."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtraError("matplotlib", "bench", "a preview") from None
     if path.suffix.lower() not in (".png", ".pdf", ".svg", ".jpg"):
-        raise SpecError(f"cannot write a preview to {path}; name a .png, .pdf, .svg or .jpg file")
+        raise SpecError(f"a preview is a .png, .pdf, .svg or .jpg file, not {path}")
     if len(dataset.input_shape) != 3:
         raise SpecError(f"data set {dataset.name} has no images to show; a preview needs (C, H, W)")
     dense = [task for task in dataset.tasks if task.dense]
@@ -44,7 +44,7 @@ def write_preview(dataset: DataSet, split: Split, path: Path, count: int = 8) ->
         _show_image(axis, image)
         axis.set_title("\n".join(_texts(other, targets)), fontsize=7, loc="left")
         for row, task in enumerate(dense, start=1):
-            if targets.get(task.name) is not None:  # a source has the targets of its own tasks
+            if targets.get(task.name) is not None:  # a source has targets only for its own tasks
                 task.draw(axes[band * rows + row, column], targets[task.name])
     figure.tight_layout(pad=0.4)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def _show_image(axis: Any, image: Tensor) -> None:
 
 
 def _texts(tasks: list[Task], targets: Targets) -> list[str]:
-    """One line per task; of many yes-or-no tasks only those that are yes."""
+    """Return one line per task; for many binary tasks, only the positive ones."""
     known = [task for task in tasks if targets.get(task.name) is not None]
     if len(tasks) > 6 and all(task.kind == "binary" for task in tasks):
         positive = [task.name for task in known if float(targets[task.name]) > 0.5]

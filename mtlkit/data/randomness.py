@@ -1,4 +1,4 @@
-"""Random numbers as a function of (seed, epoch, sample), so that no order of reading changes them.
+"""Random numbers as a function of (seed, epoch, sample), independent of the reading order.
 
 A data loader with four workers, a resumed run and a run on two machines draw the same augmentation for
 the same sample of the same epoch. Each number is a hash of its coordinates (SplitMix64, Steele et al.,
@@ -21,7 +21,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's finalizer; every bit of the input changes every bit of the output."""
+    """Apply SplitMix64's finalizer: every input bit affects every output bit."""
     state = (state ^ (state >> np.uint64(30))) * _MIX_1
     state = (state ^ (state >> np.uint64(27))) * _MIX_2
     return state ^ (state >> np.uint64(31))
@@ -30,7 +30,7 @@ def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def sample_uniform(
     seed: int, epoch: int, indices: Sequence[int] | NDArray[np.integer], count: int
 ) -> NDArray[np.float64]:
-    """Return numbers in [0, 1) of shape (len(indices), count), fixed by seed, epoch and index alone."""
+    """Return numbers in [0, 1) of shape (len(indices), count) set by seed, epoch and index only."""
     with np.errstate(over="ignore"):  # the arithmetic is modulo 2^64 by definition
         key = _mix(np.array([seed % 2**64], dtype=np.uint64) * _GOLDEN + np.uint64(epoch + 1))  # (1,)
         rows = _mix((np.asarray(indices, dtype=np.uint64) + np.uint64(1)) * _GOLDEN ^ key)  # (B,)
@@ -56,10 +56,10 @@ def split_indices(
     random: np.random.Generator,
     test_random: np.random.Generator | None = None,
 ) -> list[NDArray[np.int64]]:
-    """Return a random partition of ``range(count)``; the first part takes what the shares leave over.
+    """Return a random partition of ``range(count)``; the first part is what the shares leave.
 
-    With ``test_random`` the last part is that which it gives alone. So several seeds can share their
-    test samples and still draw the others anew.
+    With ``test_random``, only that generator determines the last part. So several seeds can share their
+    test samples and differ in the others.
     """
     if test_random is not None:
         test = split_indices(count, shares, test_random)[-1]

@@ -1,6 +1,6 @@
 """Readers of published files: idx, MATLAB's, NumPy's, and pickled arrays.
 
-A file that is damaged or hostile raises a :class:`DataError`; none of its content is run.
+A damaged or hostile file raises a :class:`DataError`; none of its content is executed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
             raise ValueError(f"it starts with {found}, expected {wanted}")
         shape = struct.unpack(f">{dimensions}I", content[4:header])
         if math.prod(shape) != len(content) - header:
-            raise ValueError(f"{len(content) - header} values where {shape} are promised")
+            raise ValueError(f"it has {len(content) - header} values, and {shape} by its header")
         return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
 
 
@@ -79,7 +79,7 @@ def read_pickle(path: Path) -> Any:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Refuses everything else, which could run code."""
+    """Rejects all other types, which could run code."""
 
     _ALLOWED = {("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer")}
 
@@ -89,7 +89,7 @@ class _ArraysOnly(pickle.Unpickler):
         package, _, inner = module.replace("numpy._core", "numpy.core").partition(".core.")
         is_array = package == "numpy" and (inner, name) in self._ALLOWED
         if not is_array and (module, name) not in {("numpy", "ndarray"), ("numpy", "dtype")}:
-            raise DataError(f"the file asks for {module}.{name}; it is refused, as it could run code")
+            raise DataError(f"the file contains {module}.{name}, which is rejected: it could run code")
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
@@ -100,15 +100,15 @@ def _latin1(text: str, encoding: str) -> bytes:
 def read_mat(path: Path) -> dict[str, Array]:
     """Read all real numeric arrays of a MATLAB file of version 5, by name.
 
-    SciPy reads these too, but a damaged file can crash its reader and with it the process; here a length
-    that does not fit is an error.
+    SciPy's reader can crash the process on a damaged file (segmentation fault); here a wrong length
+    is an error.
     """
     arrays = {}
     with reading(path):
         content = path.read_bytes()
         order = {b"IM": "<", b"MI": ">"}.get(content[126:128])
         if order is None or content.startswith(b"MATLAB 7.3"):
-            raise ValueError("it is no MATLAB file of version 5; save it with '-v6' or '-v7'")
+            raise ValueError("it is not a MATLAB file of version 5; save it with '-v6' or '-v7'")
         for kind, data in _elements(memoryview(content)[128:], order):
             if kind == _COMPRESSED:
                 kind, data = next(_elements(memoryview(zlib.decompress(data)), order), (0, data))
@@ -130,13 +130,13 @@ def _elements(data: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
             start = place + 8
             following = start + size + (0 if kind == _COMPRESSED else -size % 8)
         if start + size > len(data):
-            raise ValueError(f"an element of {size} bytes where {len(data) - start} are left")
+            raise ValueError(f"an element has {size} bytes, but {len(data) - start} are left")
         yield kind, data[start : start + size]
         place = following
 
 
 def _matrix(data: memoryview, order: str) -> tuple[str, Array] | None:
-    """Return name and values; None for what is not a real numeric array."""
+    """Return name and values; None unless it is a real numeric array."""
     parts = [part for _, part in zip(range(4), _elements(data, order), strict=False)]
     (flags,) = struct.unpack_from(order + "I", parts[0][1])
     is_complex = bool(flags & 0x0800)

@@ -1,4 +1,4 @@
-"""The data set ``sources``: each task with data of its own."""
+"""The data set ``sources``: each task has its own data."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from mtlkit.data.files import DataDir, DataError
 from mtlkit.data.mixing import BatchesOf, InTurn, MixedBatches, mixing_shares
 from mtlkit.data.mixture import Mixture
 from mtlkit.data.table import Table
-from mtlkit.data.table.cells import Taken, import_pandas
+from mtlkit.data.table.cells import ColumnType, import_pandas
 from mtlkit.data.table.columns import fit_columns
 from mtlkit.errors import SpecError
 
 
 @register_dataset("sources")
 class Sources(DataSet):
-    """Several data sets, each with tasks of its own, learned by one network.
+    """Several data sets, each with its own tasks, for one network.
 
-    A source with one task gives it the source's name; a source with several keeps their names. Tables
-    are encoded together: a column that one of them lacks counts as missing there. Other sources must
-    have inputs of one shape, unless batches are of one source and the network accepts them all.
+    The only task of a source is named after the source; several tasks keep their names. Tables are
+    encoded together, and columns that a table lacks are missing values there. Other sources must have
+    inputs of the same shape, unless every batch is from one source and the network accepts all shapes.
 
-    A source that comes to its end starts over in a new order. An epoch has as many samples as all
-    sources together, whatever the mixing.
+    A source that is exhausted restarts in a new order. An epoch has as many samples as all sources
+    together, for every mixing.
 
     Args:
         data_dir: folder with the sources' files; None means ``$MTLKIT_DATA``.
-        seed: that of every source, and of the order of the batches.
+        seed: seed of every source, and of the order of the batches.
         of: the sources by name, each a data set's config string.
-        mixing: share of the sources in training: ``uniform``, ``proportional`` to their numbers of
+        mixing: fractions of the sources in training: ``uniform``, ``proportional`` to their numbers of
             samples, or ``temperature(T)``, proportional to size^(1/T).
-        batches: ``all``: every batch has samples of all sources, by their shares; ``one``: every batch
-            is of one source, drawn by the shares, and a method has one gradient at a time.
+        batches: ``all``: every batch has samples of all sources, by their fractions; ``one``: every
+            batch is from one source, drawn by the fractions, and a method sees one gradient at a time.
     """
 
-    summary = "each task with data of its own"
+    summary = "each task with its own data"
     origin = "other data sets"
 
     def __init__(
@@ -56,8 +56,8 @@ class Sources(DataSet):
     ) -> None:
         super().__init__(data_dir, seed)
         if not of:
-            raise SpecError("data set sources needs one source at least: of={task: data set}")
-        mixing_shares(mixing, [1.0] * len(of))  # refuses another mixing
+            raise SpecError("data set sources needs at least one source: of={task: data set}")
+        mixing_shares(mixing, [1.0] * len(of))  # raises for an unknown mixing
         self.mixing = mixing
         self.batches: BatchesOf = batches
         self.sources = {str(name): load_dataset(spec, data_dir, seed) for name, spec in of.items()}
@@ -72,8 +72,10 @@ class Sources(DataSet):
         self.describe()
         if together:
             self.preprocessing = self._joint_preprocessing(tables)
-        elif len({_as_text(source) for source in self.sources.values()}) == 1:  # images alike
-            self.preprocessing = next(iter(self.sources.values())).preprocessing
+        else:
+            found = [source.preprocessing for source in self.sources.values()]
+            if len({each and each.to_json() for each in found}) == 1:  # images of one size
+                self.preprocessing = found[0]
 
     @property
     def title(self) -> str:
@@ -81,7 +83,7 @@ class Sources(DataSet):
         return f"sources {', '.join(self.sources)}"
 
     def describe(self) -> None:
-        """Take tasks, shape of the inputs and network from the sources."""
+        """Set tasks, input shape and default network from the sources."""
         tasks, owners = [], dict[str, str]()
         for name, source in self.sources.items():
             for task in source.tasks:
@@ -99,8 +101,8 @@ class Sources(DataSet):
         if self.batches == "all" and len(set(shapes.values())) > 1:
             listing = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
             raise SpecError(
-                f"batches of all sources need inputs of one shape, not {listing}; give the sources one "
-                "shape, or set batches=one and a network that accepts them all"
+                f"batches of all sources need inputs of the same shape, not {listing}; change the "
+                "sources, or set batches=one and use a network that accepts all shapes"
             )
         first = next(iter(self.sources.values()))
         self.input_shape = first.input_shape
@@ -123,7 +125,7 @@ class Sources(DataSet):
     def sampling(
         self, samples: Split, batch_size: int, shuffle: bool, drop_last: bool, seed: int
     ) -> dict[str, Any]:
-        """Mix the sources, or read one after the other without shuffling; no batch is left out."""
+        """Mix the sources, or without shuffling read one after the other; no batch is left out."""
         assert isinstance(samples, Mixture)
         sources = samples.sources
         if not shuffle:
@@ -134,11 +136,11 @@ class Sources(DataSet):
         return {"batch_sampler": MixedBatches(samplers, batch_size, **how)}
 
     def complete_architecture(self, spec: SpecLike) -> SpecLike:
-        """Return the architecture with what the first source knows; tables are encoded alike."""
+        """Return the architecture completed by the first source; all tables are encoded alike."""
         return next(iter(self.sources.values())).complete_architecture(spec)
 
     def only(self, tasks: Sequence[str]) -> Sources:
-        """Return the sources of these tasks alone, as a single-task network needs them."""
+        """Return the sources of these tasks only, for a single-task network."""
         chosen = copy.copy(self)
         chosen.sources = {
             name: source
@@ -151,20 +153,16 @@ class Sources(DataSet):
         return chosen
 
 
-def _as_text(source: DataSet) -> str | None:
-    return None if source.preprocessing is None else source.preprocessing.to_json()
-
-
 def _encode_together(tables: Sequence[Table]) -> None:
-    """Encode the inputs of tables, of which no split has been made yet, in one way.
+    """Encode the inputs of several tables in the same way; called before their splits are made.
 
-    Numbers are standardized and words coded by the training rows of all of them. A column that a
-    table lacks, or has to predict, is missing in its rows.
+    Numbers are standardized and words encoded by the training rows of all tables. A column that a table
+    lacks, or that is its target, is missing in its rows.
     """
     rows = [table.frames["train"][table.input_columns] for table in tables]
     codes = set[str]().union(*(table.codes for table in tables))
     names = list(dict.fromkeys(name for table in tables for name in table.input_columns))
-    taken: dict[str, Taken] = {}
+    taken: dict[str, ColumnType] = {}
     for name in names:
         found = [table.taken[name] for table in tables if name in table.input_columns]
         if len({how.kind for how in found}) > 1 and name not in codes:
@@ -172,10 +170,10 @@ def _encode_together(tables: Sequence[Table]) -> None:
             raise DataError(
                 f"column {name!r} holds {one} in one source and {other} in another: "
                 f"{', '.join(Path(table.file_name).name for table in tables)}; rename or ignore it in "
-                f"one of them, or say categories=[{name}]"
+                f"one of them, or set categories=[{name}]"
             )
         formats = tuple(dict.fromkeys(one for how in found for one in how.formats))
-        taken[name] = Taken(found[0].kind, found[0].note, found[0].decimal, formats)
+        taken[name] = ColumnType(found[0].kind, found[0].note, found[0].decimal, formats)
     least = max(table.min_count for table in tables)
     joined = import_pandas().concat(rows, ignore_index=True)
     numbers, words, _ = fit_columns(joined, names, taken, codes, least)

@@ -44,22 +44,22 @@ class Split(Dataset[tuple[Tensor, Targets]], ABC):
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
-        # in shared memory, so that persistent workers see the next epoch
+        # in shared memory, so that persistent workers see changes
         self._epoch = torch.zeros((), dtype=torch.long).share_memory_()  # type: ignore[no-untyped-call]
         self._own_epoch: int | None = None
 
     @property
     def epoch(self) -> int:
-        """The epoch that augmentations are drawn for."""
+        """The epoch of the augmentations."""
         return int(self._epoch) if self._own_epoch is None else self._own_epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch that augmentations are drawn for; Accelerate's loaders call this."""
+        """Set the epoch of the augmentations; Accelerate's loaders call this."""
         self._epoch.fill_(epoch)
 
     @contextmanager
     def at_epoch(self, epoch: int) -> Iterator[None]:
-        """Draw augmentations for this epoch meanwhile, in this process alone."""
+        """Draw augmentations for this epoch inside a ``with`` block, in this process only."""
         before, self._own_epoch = self._own_epoch, epoch
         try:
             yield
@@ -77,27 +77,27 @@ class Split(Dataset[tuple[Tensor, Targets]], ABC):
             yield self[index]
 
     def position(self, index: int) -> int:
-        """Return an index, which may count from the end, as one from the start; or raise IndexError."""
+        """Return the index of a sample counted from 0, for one that may be negative."""
         if not -len(self) <= index < len(self):
-            raise IndexError(f"sample {index} of a split with {len(self)} samples")
+            raise IndexError(f"there is no sample {index}; the split has {len(self)}")
         return index % len(self)
 
     def uniform(self, indices: Sequence[int] | NDArray[np.integer], count: int) -> NDArray[np.float64]:
-        """Draw numbers in [0, 1), (len(indices), count), fixed by seed, epoch and sample."""
+        """Draw numbers in [0, 1), (len(indices), count), that depend on seed, epoch and sample only."""
         return sample_uniform(self.seed, self.epoch, indices, count)
 
 
 class TensorSplit(Split):
-    """A split that is held in memory and indexed a whole batch at a time.
+    """A split in memory, indexed a whole batch at a time.
 
     Args:
-        inputs: (N, ...) any dtype; uint8 images become floats in the unit interval.
-        targets: (N, ...) per task.
-        augment: called as ``augment(inputs, targets, uniform)`` on a batch, ``uniform`` being
+        inputs: (N, ...) of any dtype; uint8 images become floats in [0, 1].
+        targets: (N, ...) by task.
+        augment: called as ``augment(inputs, targets, uniform)`` on a batch; ``uniform`` is
             (B, ``draws``) numbers in [0, 1).
-        draws: how many numbers a sample's augmentation needs.
-        transform: called on the inputs last, for standardization.
-        seed: of the augmentation.
+        draws: how many random numbers the augmentation of a sample needs.
+        transform: applied to the inputs last, for standardization.
+        seed: seed of the augmentation.
 
     Example:
         >>> split = TensorSplit(torch.zeros(6, 4), {"age": torch.arange(6.0)[:, None]})
@@ -137,7 +137,7 @@ class TensorSplit(Split):
         return Batch(*self.batch(indices))
 
     def batch(self, indices: Sequence[int] | Tensor) -> tuple[Tensor, Targets]:
-        """Return inputs and targets of these samples, stacked: one indexing operation per tensor."""
+        """Return inputs and targets of these samples, with one indexing operation per tensor."""
         chosen = torch.as_tensor(indices, dtype=torch.long)
         inputs = self.inputs[chosen]
         targets = {name: target[chosen] for name, target in self.targets.items()}

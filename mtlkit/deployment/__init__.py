@@ -1,1 +1,1 @@
-"""After training: load a run, fuse and export its network, predict on and evaluate new samples."""
+"""After training: load a run, fuse and export its network, predict and evaluate new samples."""

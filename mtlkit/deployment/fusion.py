@@ -1,4 +1,4 @@
-"""Fuse a model for deployment: a copy without mtlkit in it, rotations folded into the heads."""
+"""Fuse a model for deployment: a copy without mtlkit, with rotations folded into the heads."""
 
 from __future__ import annotations
 
@@ -25,30 +25,28 @@ _PASSES = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn
 def fuse(model: nn.Module, example: Any = None, *, tolerance: float = 1e-5) -> nn.Module:
     """Return a copy of ``model`` for inference in which the rotations cost nothing.
 
-    The method is replaced by a plain fork, and each rotation is multiplied into the weight of its
-    head's first layer where that is exact: a ``Linear`` on the rotated axis, or a convolution on rotated
-    channels (a rotation of channels acts at every position alike, so it commutes with any kernel and
-    padding). Elsewhere the fork rotates by an explicit product, and a warning names the task and the
-    reason.
+    The method is replaced by a plain fork, and each rotation is multiplied into the weight of its head's
+    first layer if that is exact: a ``Linear`` on the rotated axis, or a convolution on rotated channels
+    (the rotation is the same at every position, so it commutes with any kernel and padding). Otherwise
+    the fork rotates by an explicit product, and a warning names the task and the reason.
 
-    A task's head is the only module that is given its view of the features, directly. With an
-    ``example``, that is observed, and the outputs are compared: a head whose output changes is not
-    folded. Without one, the forward pass of the module that holds the method is traced by ``torch.fx``;
-    where that is not possible, the rotations stay explicit. A head's first layer is its attribute
-    ``first_layer``, or is found by ``torch.fx``.
+    The head of a task is the only module that directly receives its view of the features. With an
+    ``example``, calls are observed, and a rotation is not folded if that changes the output. Without
+    one, ``torch.fx`` traces the forward pass of the module that holds the method; if that fails, the
+    rotations stay explicit. The first layer of a head is its attribute ``first_layer``, or is found by
+    ``torch.fx``.
 
     Args:
         model: a network that holds a method; it is not changed.
-        example: an input of the model, or a tuple of its inputs, of at least two samples. Needed if the
-            features are a list or dict of tensors. An architecture of mtlkit that has run before makes
-            one automatically.
+        example: an input of the model, or a tuple of its inputs, with at least two samples. Needed if
+            the features are a list or dict of tensors. An architecture of mtlkit makes one automatically
+            after its first forward pass.
         tolerance: largest allowed difference between outputs, relative to the largest output.
 
     Returns:
-        A module in eval mode without any object of mtlkit, except for classes of your own that inherit
-        from its classes. It can be saved with ``torch.save``, takes inputs of other sizes if the model
-        does, and is ready for ``torch.export`` and ONNX. If ``torch.compile`` was applied to the model,
-        it is removed: compile the result.
+        A module in eval mode without objects of mtlkit, except for your own subclasses of its classes.
+        It can be saved with ``torch.save``, accepts inputs of other sizes if the model does, and works
+        with ``torch.export`` and ONNX. ``torch.compile`` is removed: compile the result.
 
     Raises:
         UsageError: if the model holds no method, or outputs differ.
@@ -113,7 +111,7 @@ class _Fused:
 def _fused(
     model: nn.Module, inputs: tuple[Any, ...] | None, allowed: Sequence[tuple[int, int]] | None = None
 ) -> _Fused:
-    """Fold what can be folded; ``allowed`` restricts this to some pairs of method and task."""
+    """Fold all possible rotations, or those of the ``allowed`` pairs of method and task."""
     model = uncompiled_copy(model)
     holders = _holders(model)
     if not holders:
@@ -150,7 +148,7 @@ def _rotations(method: Method) -> Tensor:
         return method.rotations
     except UsageError:
         raise UsageError(
-            f"fuse can replace the fork of 'rotate' only, and {method} forks the features differently"
+            f"fuse supports the fork of 'rotate' only, and {method} forks the features differently"
         ) from None
 
 
@@ -167,8 +165,8 @@ def _holders(model: nn.Module) -> list[tuple[Method, list[tuple[nn.Module, str]]
         holder = model.get_submodule(parent)
         if isinstance(holder, nn.ModuleList | nn.ModuleDict | nn.Sequential):
             raise UsageError(
-                f"the method is in a {type(holder).__name__}; keep it in an attribute of the "
-                "module whose forward calls it, for example self.method"
+                f"the method is in a {type(holder).__name__}; make it an attribute of the module whose "
+                "forward calls it, for example self.method"
             )
         found.setdefault(id(module), (module, []))[1].append((holder, name))
     return list(found.values())
@@ -205,7 +203,7 @@ class _Record:
         return None if given is None else given[0]
 
     def heads(self, method: Method) -> dict[int, nn.Module]:
-        """Return by task the only module that was given the task's view of the features."""
+        """Return by task the only module that received the task's view of the features."""
         heads = {}
         for task, view in enumerate(self._views.get(method, ())):
             readers: list[nn.Module] = []
@@ -245,7 +243,7 @@ def _first_layer(head: nn.Module) -> nn.Module | None:
         return declared
     try:
         graph = fx.Tracer().trace(head)
-    except Exception:  # a forward may do anything with a proxy
+    except Exception:  # tracing can fail in many ways
         return None
     node = next(node for node in graph.nodes if node.op == "placeholder")
     modules = dict(head.named_modules())
@@ -271,7 +269,7 @@ def _is_own(layer: nn.Module, model: nn.Module) -> bool:
 
 
 def _acts_on(layer: nn.Module, rotate: Any, features: Tensor | None, *, pools: bool) -> bool:
-    """Return whether the layer is linear in the rotated axis; ``pools``: the others may be averaged."""
+    """Return whether the layer is linear in the rotated axis; ``pools``: other axes may be averaged."""
     channels = rotate.dim in (1, "channel")
     if type(layer) is nn.Linear:
         plain = features is not None and features.dim() == 2
@@ -332,7 +330,7 @@ def _outputs(model: nn.Module, inputs: tuple[Any, ...]) -> list[Tensor]:
 def _agree(expected: Sequence[Tensor], found: Sequence[Tensor], tolerance: float) -> bool:
     """Return whether outputs agree, relative to the largest one; integers must be equal.
 
-    Types narrower than float32 may differ by a few roundings.
+    Dtypes narrower than float32 may differ by a few rounding errors.
     """
     try:
         for one, other in zip(expected, found, strict=True):

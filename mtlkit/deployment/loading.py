@@ -28,19 +28,18 @@ def load(
 ) -> LoadedModel:
     """Load the trained network of a run, with its best weights, in eval mode.
 
-    The data set's files are not needed. No code of the folder runs: weights are read as tensors only,
-    and a plugin that the run was trained with is imported only if you trust it.
+    The files of the data set are not needed. No code of the folder runs: weights are loaded as tensors
+    only, and a plugin of the run is imported only if you trust it.
 
     Args:
-        run: folder that ``mtlkit train`` wrote, or the folder of one run of a comparison that kept its
-            weights; or a ``.safetensors`` file of ``mtlkit export``.
+        run: output folder of ``mtlkit train``, the folder of one run of a comparison that kept its
+            weights, or a ``.safetensors`` file of ``mtlkit export``.
         device: device of the network.
-        trust_plugins: import the Python files and modules that the folder names as plugins. Leave it
-            False for folders of others; you can also import the plugins yourself before.
+        trust_plugins: import the Python files and modules that the folder names as plugins. Keep it
+            False for folders from others; you can also import the plugins before.
 
     Raises:
-        MtlkitError: for a folder without a trained network, with what is missing, or one that needs a
-            plugin that is not trusted.
+        MtlkitError: for a folder without a trained network, or one that needs an untrusted plugin.
 
     >>> import mtlkit
     >>> mtlkit.load("runs/people").tasks[0].name  # doctest: +SKIP
@@ -81,15 +80,15 @@ def _import_plugins(record: Record, source: str, *, trusted: bool) -> None:
     if absent and not trusted:
         flags = " ".join(f"--plugin {plugin}" for plugin in absent)
         raise MtlkitError(
-            f"{source} was trained with {', '.join(absent)}, which is Python code and is not run unless "
-            f"you say so. If you trust it, add {flags} on the command line; in Python pass "
+            f"{source} was trained with {', '.join(absent)}, which is Python code and is not run "
+            f"automatically. If you trust it, add {flags} on the command line; in Python pass "
             "trust_plugins=True, or import it before"
         )
     for plugin in absent:
         try:
             load_plugin(plugin)
-        except ConfigError as error:  # it may have registered the data set only
-            warnings.warn(f"{error}; what it registers is not known", stacklevel=3)
+        except ConfigError as error:  # it may register only the data set, which is not needed
+            warnings.warn(f"{error}; what it registers is unknown", stacklevel=3)
 
 
 def _is_imported(plugin: str) -> bool:
@@ -154,9 +153,9 @@ def _find_record(path: Path) -> Record:
         raise MtlkitError(f"{path} is a comparison; give the folder of one of its runs{hint}")
     if (path / "config.yaml").is_file():
         raise MtlkitError(
-            f"the run in {path} has no {RECORD}: its network is not made from a config string, or an "
-            "earlier mtlkit wrote it. Train again, or build the network in Python and load the weights "
-            f"of {path / 'checkpoints' / 'best.pt'}"
+            f"the run in {path} has no {RECORD}: its network was not made from a config string, or the "
+            "run is from an older version. Train again, or build the network in Python and load the "
+            f"weights of {path / 'checkpoints' / 'best.pt'}"
         )
     raise MtlkitError(f"{path} holds no run of mtlkit; give the output folder of `mtlkit train`")
 

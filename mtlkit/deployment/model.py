@@ -1,4 +1,4 @@
-"""A trained network together with what its inputs and predictions mean."""
+"""A trained network with its preprocessing and its tasks."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from mtlkit.training.record import Record, draw_inputs
 
 
 class LoadedModel(nn.Module):
-    """A trained network, with what its inputs and its predictions mean.
+    """A trained network with its preprocessing and its tasks.
 
-    ``forward(inputs)`` returns predictions by task, as the network does.
+    ``forward(inputs)`` returns predictions by task, like the network.
 
     Attributes:
         network: the architecture; for a single-task run, the module that computes that task.
@@ -49,23 +49,25 @@ class LoadedModel(nn.Module):
         return predictions
 
     def fix_preference(self, preference: Mapping[str, float] | None) -> None:
-        """Make a network with preferences an ordinary one, with its weights at this preference.
+        """Fix the weights of a network with preferences at this one; None for its current preference.
 
-        Args:
-            preference: how much each task counts; None for the preference that the network has. Another
-                network accepts only None, and is unchanged.
+        An ordinary network is unchanged, and accepts only None.
         """
         network: Any = self.network
         if preference is not None:
-            if getattr(network, "preferences", None) is None:
-                raise UsageError(
-                    f"preference={dict(preference)}: the network was trained without preferences, so "
-                    "there is nothing to choose; leave it out"
-                )
+            self.check_preferences(preference)
             network.set_preference(preference)
         if getattr(network, "preferences", None) is not None:
             network.fold_preference()
             self.record = {**self.record, "architecture": resolve(network.spec)}
+
+    def check_preferences(self, given: object) -> None:
+        """Raise an error if the network was trained without preferences."""
+        if getattr(self.network, "preferences", None) is None:
+            raise UsageError(
+                f"preference={given!r}: the network was trained without preferences, so there is "
+                "nothing to choose; leave it out"
+            )
 
     def predict(self, rows: Any, batch_size: int | None = None) -> Any:
         """Return a DataFrame of predictions for raw samples: class names, and values in their unit.
@@ -73,7 +75,7 @@ class LoadedModel(nn.Module):
         Args:
             rows: a file that the preprocessing reads, a DataFrame of raw samples, a list of mappings, or
                 a list of image paths.
-            batch_size: samples per forward pass; None for a default by the kind of input.
+            batch_size: samples per forward pass; None for the default of the preprocessing.
         """
         pandas = import_pandas()
         parts = [
@@ -84,14 +86,14 @@ class LoadedModel(nn.Module):
         return pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame()
 
     def evaluate(self, rows: Any, batch_size: int | None = None) -> dict[str, dict[str, float]]:
-        """Return the metrics of labeled raw samples by task, with the number of their ``labels``.
+        """Return the metrics of labeled raw samples by task, with the number of ``labels``.
 
         ``rmse`` of a regression is in the unit of the samples, also if the run standardized its targets.
-        Tasks whose columns are absent are left out.
+        Tasks whose columns are missing are left out.
 
         Args:
             rows: as for :meth:`predict`, with the columns of the targets.
-            batch_size: samples per forward pass; None for a default by the kind of input.
+            batch_size: samples per forward pass; None for the default of the preprocessing.
 
         Raises:
             MtlkitError: for samples without labels, or if the preprocessing does not read labels.
@@ -160,7 +162,7 @@ class LoadedModel(nn.Module):
         return self.preprocessing
 
     def example(self, size: int = 2) -> Any:
-        """Return a random batch of inputs to try the network on; None if its inputs are unknown."""
+        """Return a random batch of inputs to test the network; None if its inputs are unknown."""
         drawn = None if self.preprocessing is None else self.preprocessing.example(size)
         return draw_inputs(self.record.get("input"), size) if drawn is None else drawn
 
@@ -170,7 +172,7 @@ class LoadedModel(nn.Module):
         return self.example(2)
 
     def _labels(self, frame: Frame) -> dict[str, Tensor]:
-        """Return the targets of raw samples, of the tasks whose columns are there."""
+        """Return the targets of raw samples for the tasks whose columns exist."""
         preprocessing = self.checked_preprocessing()
         if not hasattr(preprocessing, "labels"):
             raise MtlkitError(
@@ -182,7 +184,7 @@ class LoadedModel(nn.Module):
         if not present:
             wanted = sorted({column for names in columns.values() for column in names})
             raise DataError(
-                f"there is nothing to evaluate: the samples have none of the target columns "
+                f"the samples cannot be evaluated: they have none of the target columns "
                 f"{', '.join(map(repr, wanted))}; given are: {', '.join(map(str, frame.columns))}"
             )
         absent = [name for names in columns.values() for name in names if name not in frame.columns]
@@ -193,14 +195,14 @@ class LoadedModel(nn.Module):
 
 
 def _check_labels(task: Task, target: Tensor, frame: Frame) -> None:
-    """Raise an error if cells of a target are filled, but are no label of the task."""
+    """Raise an error for cells of a target that are neither empty nor a label of the task."""
     filled = frame[list(task.columns)].notna().to_numpy()
     known = task.labels(target) if task.labels is not None else torch.isfinite(target)
-    strange = filled & ~known.reshape(filled.shape).numpy()
-    if strange.any():
-        value = frame[list(task.columns)].to_numpy(object)[strange][0]
+    invalid = filled & ~known.reshape(filled.shape).numpy()
+    if invalid.any():
+        value = frame[list(task.columns)].to_numpy(object)[invalid][0]
         kind = f"the classes {', '.join(task.classes)}" if task.classes else "numbers"
         raise DataError(
-            f"{int(strange.sum())} cells of the target {task.name!r} are no labels of it, such as "
-            f"{value!r}; the network knows {kind}. Correct them, or leave them empty"
+            f"{int(invalid.sum())} cells of the target {task.name!r} are not valid labels, such as "
+            f"{value!r}; the network predicts {kind}. Correct them, or leave them empty"
         )

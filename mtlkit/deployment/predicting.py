@@ -1,4 +1,4 @@
-"""Predictions for new samples: from raw rows or images to a table of class names and numbers."""
+"""Predict new samples: from raw rows or images to a table of class names and numbers."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def predict(
     report: Callable[[int, int], None] | None = None,
     trust_plugins: bool = False,
 ) -> int:
-    """Predict on the raw samples of a file, and write a table with a row per sample, in their order.
+    """Predict the raw samples of a file, and write a table with a row per sample, in the same order.
 
     The columns of each task are those of :meth:`mtlkit.Task.decode`: the class and its probabilities, or
     values in the unit of the targets. Maps are written as ``.npy`` files into a folder beside the table,
-    which then holds their names. Text that a spreadsheet would run as a formula (``=``, ``+``, ``-`` or
-    ``@`` first, and no number) is written with an apostrophe before it.
+    which has their names. Text that a spreadsheet would run as a formula (``=``, ``+``, ``-`` or ``@``
+    first, and not a number) is written with an apostrophe before it.
 
     Args:
         run: folder of a run, or a model of :func:`mtlkit.load`.
         input: a file that the run's preprocessing reads; for a table, a CSV or Parquet file.
-        output: the table, ``.csv`` or ``.csv.gz``; it gets its name when it is complete.
+        output: the table, ``.csv`` or ``.csv.gz``; an existing file is replaced at the end.
         keep: columns of the input to copy, or ``["all"]``.
-        batch_size: samples per forward pass; None for a default by the kind of input.
+        batch_size: samples per forward pass; None for the default of the preprocessing.
         device: device of the network.
-        report: called with the number of samples that are done, and of all.
+        report: called with the number of finished samples, and of all samples.
         trust_plugins: as for :func:`mtlkit.load`.
 
     Returns:
@@ -84,7 +84,7 @@ def predict(
 
 
 def _escaped(cell: Any) -> Any:
-    """Return a cell with an apostrophe first where a spreadsheet would take its text for a formula."""
+    """Return a cell, with an apostrophe before text that a spreadsheet would run as a formula."""
     if not isinstance(cell, str) or not cell.startswith(_FORMULA):
         return cell
     try:
@@ -104,7 +104,7 @@ def _columns_to_copy(rows: Frame, keep: Sequence[str], source: str) -> list[str]
 
 
 def _as_cells(column: Any, name: str, first: int, table: Path) -> Any:
-    """Return the table's cells of a column of predictions whose first row is ``first``."""
+    """Return the cells of a column of predictions, whose first row is number ``first``."""
     values = np.asarray(column)
     if values.dtype.kind == "f" and values.ndim == 1:
         return [float(f"{value:.{_DIGITS[value.itemsize]}g}") for value in values]

@@ -1,4 +1,4 @@
-"""Networks of mtlkit's own classes as graphs of torch's modules, and heads found in such graphs."""
+"""Trace networks of mtlkit's classes as graphs of torch modules, and find heads in such graphs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def uncompiled_copy(model: nn.Module) -> nn.Module:
     """Return a copy in eval mode, without ``torch.compile`` around the model or its parts."""
     model = copy.deepcopy(model).eval()
     found: list[tuple[str, nn.Module]] = list(model.named_modules(remove_duplicate=False))
-    # the innermost first, so that the paths above stay as they are
+    # the innermost first, so that the other paths stay valid
     for path, inner in reversed(found):
         wrapper, _, name = path.rpartition(".")
         if name == "_orig_mod" and wrapper:
@@ -34,7 +34,7 @@ def uncompiled_copy(model: nn.Module) -> nn.Module:
 
 
 def traced(model: nn.Module, inputs: tuple[Any, ...] | None) -> nn.Module:
-    """Return a network of mtlkit's classes as a graph of torch's modules, for inputs of any size.
+    """Return a network of mtlkit's classes as a graph of torch modules, for inputs of any size.
 
     Args:
         model: a network in eval mode.
@@ -43,7 +43,7 @@ def traced(model: nn.Module, inputs: tuple[Any, ...] | None) -> nn.Module:
     name = type(model).__name__
     try:
         found = _Tracer(inputs).trace(model)
-    except Exception as error:  # a forward may do anything with a proxy
+    except Exception as error:  # tracing can fail in many ways
         if inputs is not None:
             raise UsageError(f"{name} cannot be written as a graph of torch modules: {error}") from error
         raise UsageError(
@@ -64,7 +64,8 @@ class _Tracer(fx.Tracer):
     """Traces through mtlkit's own modules and keeps all others as they are.
 
     With an example, every node is computed when it is traced. Its value decides branches, and a list of
-    tensors is traced as a list, so a forward may read ranks and levels; sizes stay variable.
+    tensors is traced as a list, so a forward pass may read numbers of dimensions and levels; sizes stay
+    variable.
     """
 
     proxy_buffer_attributes = True  # otherwise what is computed from buffers alone becomes a constant
@@ -76,7 +77,7 @@ class _Tracer(fx.Tracer):
         self._computing = False
 
     def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
-        # the fork is traced through too, because the network's forward may unpack what it returns
+        # the fork is traced too, because the forward pass may unpack what it returns
         return not (is_own_class(module) or isinstance(module, fx.GraphModule))
 
     def create_proxy(
@@ -156,7 +157,7 @@ class _Tracer(fx.Tracer):
 
 
 class _Number(fx.Proxy):
-    """A proxy that may be used as a number or a sequence, which fixes it in the graph."""
+    """A proxy that can be used as a number or a sequence, whose value is then fixed in the graph."""
 
     def __int__(self) -> int:
         return int(self.tracer.value_of(self))  # type: ignore[attr-defined]
@@ -169,14 +170,11 @@ class _Number(fx.Proxy):
 
 
 def find_heads(places: Sequence[tuple[nn.Module, str]], tasks: Sequence[str]) -> dict[int, nn.Module]:
-    """Return by task the module that alone and directly reads the task's view of the features.
+    """Return by task the only module that directly reads the task's view of the features.
 
-    The forward pass of the module that holds the method is traced, with one node per view. No heads are
-    found in a forward pass that cannot be traced.
-
-    Args:
-        places: the modules and attribute names that hold the method; it is replaced.
-        tasks: names of the tasks.
+    The forward pass of the module that holds the method is traced, with one node per view; the result is
+    empty if that fails. ``places`` are the modules and attribute names that hold the method, which is
+    replaced.
     """
     if len(places) != 1:
         return {}
@@ -184,7 +182,7 @@ def find_heads(places: Sequence[tuple[nn.Module, str]], tasks: Sequence[str]) ->
     setattr(holder, name, _Views(len(tasks)))
     try:
         graph = _HolderTracer().trace(holder)
-    except Exception:  # a forward may do anything with a proxy
+    except Exception:  # tracing can fail in many ways
         return {}
     called = [node.target for node in graph.nodes if node.op == "call_module"]
     views = [node for node in graph.nodes if node.target is _view]
@@ -199,7 +197,7 @@ def find_heads(places: Sequence[tuple[nn.Module, str]], tasks: Sequence[str]) ->
 
 
 class _Views(nn.Module):
-    """Stands for a method while the module that holds it is traced."""
+    """Replaces a method while the module that holds it is traced."""
 
     def __init__(self, tasks: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""How the tasks' gradients interact in a short run of the plain sum, and what to try."""
+"""Diagnose how the gradients of the tasks interact, in a short run with the plain sum."""
 
 from mtlkit.diagnosis.result import Diagnosis
 from mtlkit.diagnosis.rules import RULES, Finding, Rule

@@ -1,4 +1,4 @@
-"""The page of a diagnosis: findings, a table of the tasks, and charts."""
+"""The HTML page of a diagnosis: findings, a table of the tasks, and charts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _HELP = Note(
     "much to the decrease of a task's loss by its own gradient, to first order; at -100 % they undo it."
 )
 _DIRECTIONS = (
-    "Blue is agreement, red is conflict. Similarity ignores how the heads were initialized: 1 where a "
-    "rotation turns the gradients of one task into those of the other, about 0 for unrelated tasks."
+    "Blue is agreement, red is conflict. Similarity does not depend on the initialization of the heads: "
+    "it is 1 if the gradients of two tasks are equal up to a rotation, and about 0 for unrelated tasks."
 )
 
 

@@ -1,4 +1,4 @@
-"""The plain sum as a method that watches the features it forks and the gradients that come back."""
+"""The plain sum as a method that records its features and their gradients."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mtlkit.method.method import Method
 from mtlkit.method.state import State
 
 _MOST_ROWS = 128
-"""Samples of a batch that the similarity of two tasks is measured on."""
+"""Samples of a batch that are used for the similarity of two tasks."""
 
 
 class _Ones(GradientAggregator):
-    """Weigh every task by one. Unlike ``sum`` it also works at the losses of a model without a fork."""
+    """Weighs every task by one. Unlike ``sum``, it also works at the losses, without a fork."""
 
     name = "sum"
 
@@ -28,7 +28,7 @@ class _Ones(GradientAggregator):
 
 
 class Probe(Method):
-    """The plain sum in place of a model's method; at the parameters, with statistics of every layer.
+    """The plain sum instead of a model's method; at the parameters, with statistics of every layer.
 
     Attributes:
         forked: whether the model passed features to it.
@@ -45,7 +45,7 @@ class Probe(Method):
             self.set_shared(model)
 
     def forward(self, features: Any) -> list[Any]:
-        """Return K features like any method, and keep the gradients that arrive at each."""
+        """Return K features like any method, and record the gradient of each."""
         self.forked = True
         views = super().forward(features)
         if self.training:
@@ -57,17 +57,17 @@ class Probe(Method):
         return views
 
     def start_step(self) -> None:
-        """Forget the gradients and statistics of the last step."""
+        """Discard the gradients and statistics of the last step."""
         self._gradients: dict[tuple[int, int], Tensor] = {}
         self._merge_nothing()
 
     def similarity(self) -> Tensor:
-        """Return the (K, K) similarity of the tasks' gradients over the samples; NaN where unknown.
+        """Return the (K, K) similarity of the tasks' gradients over the samples; NaN if unknown.
 
         It is the centered kernel alignment of the matrices of inner products between samples, without
-        their diagonals: 1 where a rotation turns the gradients of one task into those of the other, 0 on
-        average for unrelated tasks. Unlike the cosine it does not depend on how the heads were
-        initialized, and on no loss scale. Only samples labeled for both tasks count.
+        their diagonals: 1 if the gradients of two tasks are equal up to a rotation, 0 on average for
+        unrelated tasks. Unlike the cosine, it does not depend on the initialization of the heads; it
+        does not depend on the loss scales either. Only samples labeled for both tasks count.
         """
         count = len(self.tasks)
         nothing = torch.full((count, count), torch.nan)
@@ -90,7 +90,7 @@ class Probe(Method):
         )
 
     def start_watching(self) -> None:
-        """Forget the features seen so far."""
+        """Discard the ranges of the features seen so far."""
         self._lowest: list[Tensor] = []
         self._highest: list[Tensor] = []
 
@@ -106,7 +106,7 @@ class Probe(Method):
             rows = _by_feature(gradient.detach())
             chosen = torch.linspace(0, len(rows) - 1, min(_MOST_ROWS, len(rows))).long()
             kept = rows[chosen.to(rows.device)].float().cpu()
-            # unit size, so that squares neither overflow nor vanish
+            # normalized, so that squares neither overflow nor underflow
             self._gradients[task, place] = kept / kept.norm().clamp(min=torch.finfo(kept.dtype).tiny)
 
         return hook
@@ -129,7 +129,7 @@ def find_method(model: nn.Module) -> Method | None:
 
 
 def _install(probe: Method, model: nn.Module) -> None:
-    """Put the probe wherever ``model`` has a method of the same tasks, and into ``model.method``."""
+    """Replace all methods of the same tasks in ``model`` by the probe, and set ``model.method``."""
     pending = [model]
     while pending:
         module = pending.pop()
@@ -143,7 +143,7 @@ def _install(probe: Method, model: nn.Module) -> None:
 
 
 def _by_feature(feature: Tensor) -> Tensor:
-    """Reshape to (N, d): maps (B, d, H, W) have their channels second, all others features last."""
+    """Reshape to (N, d); maps (B, d, H, W) have their features second, all others last."""
     if feature.dim() > 3:
         feature = feature.movedim(1, -1)
     return feature.reshape(-1, feature.shape[-1] if feature.dim() > 1 else 1)

@@ -1,4 +1,4 @@
-"""What a diagnosis found, as text, as a page, and as arrays."""
+"""The result of a diagnosis, as text, as a page, and as arrays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_LAYERS = 12
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the gradients of a short run showed; ``str()`` returns the text to print.
+    """The result of :func:`mtlkit.diagnose`; ``str()`` returns the text to print.
 
     >>> import torch, mtlkit
     >>> tasks = [mtlkit.Task.regression("small"), mtlkit.Task.regression("large")]
@@ -35,9 +35,9 @@ class Diagnosis:
     summary: Summary
     """Arrays: losses, norms, cosines, similarity, groups and so on."""
     findings: list[Finding]
-    """What was found, each with its numbers, what to try and why."""
+    """The findings, each with its numbers, what to try and why."""
     setup: tuple[str, ...] = ()
-    """Data, model, optimizer and seed, in a few words."""
+    """Short descriptions of data, model, optimizer and seed."""
 
     @classmethod
     def of(cls, measured: Measurement, setup: tuple[str, ...] = ()) -> Diagnosis:
@@ -58,7 +58,7 @@ class Diagnosis:
         return write_page(self.summary, self.findings, [*self.origin(), *self.facts()], path)
 
     def facts(self) -> list[str]:
-        """Return how the run was measured, in a few words."""
+        """Return short descriptions of how the run was measured."""
         measured, steps = self.summary.measured, self.summary.steps
         facts = [
             f"trained a copy for {steps} steps with the plain sum ({measured.seconds:.1f} s)",
@@ -66,6 +66,9 @@ class Diagnosis:
         ]
         if measured.features:
             facts.append(f"{measured.dead_features} of {measured.features} features dead")
+        grouping = self.summary.grouping
+        if len(grouping.groups) == 1 and np.isfinite(grouping.within):
+            facts.append("no groups of tasks found")
         return facts
 
     def origin(self) -> list[str]:

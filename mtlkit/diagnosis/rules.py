@@ -1,8 +1,8 @@
-"""The rules: what each one looks for, the numbers that show it, what to try, and why.
+"""The rules: what each one detects, the numbers that show it, what to try, and why.
 
-A rule is a function that returns the sentence with the numbers where the condition of ``when`` holds
-and None elsewhere, so there is no advice without numbers. :data:`RULES` is in the order of the findings:
-what invalidates other findings comes first.
+A rule is a function that returns a sentence with the numbers if the condition ``when`` holds, and None
+otherwise, so there is no advice without numbers. :data:`RULES` is in the order of the findings: those
+that invalidate others come first.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Rule:
     """One row of the table of rules.
 
     Attributes:
-        name: of the rule.
+        name: name of the rule.
         when: its condition, in words.
-        find: returns the sentence with the numbers, or None where the condition does not hold.
+        find: returns the sentence with the numbers, or None if the condition does not hold.
         advice: what to try.
         why: the reason.
-        kind: ``"repair"`` where something should be changed, else ``"note"``.
-        at_parameters: what to try instead where only gradients of the parameters can be merged.
+        kind: ``"repair"`` if something should be changed, else ``"note"``.
+        at_parameters: what to try instead if only gradients of the parameters can be merged.
 
     >>> from mtlkit.diagnosis import RULES
     >>> {rule.name: rule.when for rule in RULES}["few labels"]
@@ -90,7 +90,7 @@ def _rule(name: str, **facts: Any) -> Callable[[Find], Find]:
 
 
 def _conflicts(s: Summary, *, large: bool) -> str | None:
-    """List pairs that conflict beyond chance in most steps, with large or with small cosines."""
+    """List pairs with significant conflicts in most steps, with large or with small cosines."""
     found = [
         p
         for p in s.judged
@@ -107,12 +107,12 @@ def _conflicts(s: Summary, *, large: bool) -> str | None:
 
 
 def name_pair(s: Summary, pair: Pair) -> str:
-    """Name the tasks of a pair."""
+    """Return the names of the tasks of a pair."""
     return f"{s.tasks[pair[0]]} and {s.tasks[pair[1]]}"
 
 
 def _some(start: str, pieces: Iterable[str], most: int = 3) -> str | None:
-    """List the first pieces behind ``start``, and say how many there are besides; None without any."""
+    """Return ``start`` with the first pieces and the number of others; None without any."""
     listed = list(pieces)
     more = [f"and {len(listed) - most} more"] if len(listed) > most else []
     return start + "; ".join([*listed[:most], *more]) if listed else None
@@ -380,7 +380,7 @@ NOTHING = Rule(
 
 
 def apply_rules(summary: Summary) -> list[Finding]:
-    """Return the findings of all rules; that nothing needs a change is one of them."""
+    """Return the findings of all rules; if nothing needs a change, that is the first finding."""
     shared = len(summary.apart) < max(len(summary.pairs), 1)
     at_features = summary.measured.forked and shared
     findings = []
@@ -395,5 +395,5 @@ def apply_rules(summary: Summary) -> list[Finding]:
 
 
 def percent(part: float) -> str:
-    """Return a part with its sign in percent; a dash where it is not known."""
+    """Return a fraction as a signed percentage; a dash if it is unknown."""
     return f"{round(part, 2) + 0.0:+.0%}" if math.isfinite(part) else "-"

@@ -1,16 +1,15 @@
-"""A short run of the plain sum on a copy of the model, and the gradients of its steps."""
+"""A short run of the plain sum on a copy of the model, which measures the gradients of its steps."""
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -21,12 +20,13 @@ from mtlkit.diagnosis.summary import Measurement, Wrt
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.method.method import Method
 from mtlkit.tasks import Task, task_names
-from mtlkit.tasks.overlap import labeled_samples
+from mtlkit.tasks.overlap import shared_samples
 from mtlkit.training.accelerators import make_accelerator
+from mtlkit.training.checks import check_at_least, check_choice, check_tasks
 from mtlkit.training.loaders import Batch, Batches, prepare_loader
 from mtlkit.training.optimizers import build_optimizer, param_groups
 from mtlkit.training.run_log import Progress
-from mtlkit.training.step import LossModule, check_at_least, check_choice, check_tasks
+from mtlkit.training.step import LossModule
 
 
 def diagnose(
@@ -41,11 +41,11 @@ def diagnose(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Diagnosis:
-    """Train a copy with the plain sum of the losses, and say how the tasks' gradients interact.
+    """Train a copy with the plain sum of the losses, and report how the tasks' gradients interact.
 
-    ``model``, its method and torch's random state do not change. Whatever the model's method is, the
-    copy uses the plain sum, without rotations or loss weights. All numbers come from the gradients that
-    a step computes anyway, so a step costs about as much as in training.
+    ``model``, its method and torch's random state do not change. The copy uses the plain sum, without
+    rotations or loss weights, for any method of the model. All numbers come from gradients that a step
+    computes anyway, so a step costs about as much as in training.
 
     >>> import torch, mtlkit
     >>> tasks = [mtlkit.Task.regression("a"), mtlkit.Task.regression("b")]
@@ -60,17 +60,17 @@ def diagnose(
         model: as for :class:`mtlkit.Trainer`; it needs neither a method nor shared features.
         tasks: the tasks to learn.
         loader: yields batches of ``(inputs, {task: target})``.
-        steps: how many optimizer steps to take.
+        steps: number of optimizer steps.
         wrt: measure the gradients of the shared ``"features"``, or of the shared ``"parameters"``, which
             costs one backward pass per task and also shows the conflicts of each layer. None uses the
             features if the model passes them to a method and some samples are labeled for several tasks.
         optimizer: a string such as ``"sgd(momentum=0.9)"``, or a function of the parameters.
         lr: learning rate, for an optimizer that is a string.
-        seed: of the order of the batches, and of dropout.
-        progress: show a progress bar; None shows it on a terminal.
+        seed: seed of the order of the batches, and of dropout.
+        progress: show a progress bar; None shows it in a terminal.
 
     Returns:
-        The findings and arrays; ``print`` it, or write a page with ``to_html(path)``.
+        The findings and arrays; print it, or write a page with ``to_html(path)``.
     """
     check_at_least(1, {"steps": steps})
     if wrt is not None:
@@ -79,14 +79,14 @@ def diagnose(
     accelerator = make_accelerator("no", 1, (), None)
     if accelerator.num_processes > 1:
         raise UsageError(
-            f"diagnose runs in one process, and {accelerator.num_processes} were started; start it "
+            f"diagnose runs in one process, but {accelerator.num_processes} were started; run it "
             "without a launcher"
         )
-    try:  # losses may have parameters of their own
+    try:  # losses may have parameters
         model, checked = copy.deepcopy((model, checked))
     except Exception as error:
         raise UsageError(
-            f"diagnose trains a copy of the model, and {type(model).__name__} cannot be copied: {error}"
+            f"diagnose trains a copy of the model, but {type(model).__name__} cannot be copied: {error}"
         ) from error
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
@@ -109,7 +109,7 @@ def _in_order(tasks: Sequence[Task], method: Method | None) -> tuple[Task, ...]:
         return tuple(tasks)
     if set(by_name) != set(method.tasks):
         raise SpecError(
-            f"the model's method has the tasks {', '.join(method.tasks)}; given: {', '.join(by_name)}"
+            f"the method has the tasks {', '.join(method.tasks)}; given: {', '.join(by_name)}"
         )
     return tuple(by_name[name] for name in method.tasks)
 
@@ -118,11 +118,11 @@ def _first_batch(batches: Batches) -> Batch:
     with closing(batches.start(0)) as epoch:
         for batch in epoch:
             return batch
-    raise UsageError("the loader gave no batch; is the data set empty?")
+    raise UsageError("the loader yields no batch; is the data set empty?")
 
 
 def _choose_probe(model: nn.Module, tasks: Sequence[Task], first: Batch, wrt: Wrt | None) -> Probe:
-    """Measure at the features if there are any and tasks share samples, else at the parameters."""
+    """Measure at the features if the model forks them and tasks share samples; or at the parameters."""
     probe = Probe(task_names(tasks), wrt or "features", model)
     model.eval()
     with torch.no_grad():
@@ -132,7 +132,7 @@ def _choose_probe(model: nn.Module, tasks: Sequence[Task], first: Batch, wrt: Wr
             f"{type(model).__name__} does not call method(features), so there are no features to "
             "measure at; pass wrt='parameters', or leave wrt out"
         )
-    shared = shared_samples(tasks, first)
+    shared = shared_samples(tasks, first.targets, first.labels, first.inputs)
     labeled = shared.diagonal() > 0
     if wrt is None and not (probe.forked and shared[labeled][:, labeled].all()):
         forked = probe.forked
@@ -197,7 +197,7 @@ class _Run:
         )
 
     def _step(self, batch: Batch) -> None:
-        shared = shared_samples(self.module.tasks, batch)
+        shared = shared_samples(self.module.tasks, batch.targets, batch.labels, batch.inputs)
         self.shared_samples += shared
         self.most_together = max(self.most_together, int((shared.diagonal() > 0).sum()))
         unknown = torch.full((self.count,), torch.nan, device=next(self.module.parameters()).device)
@@ -218,28 +218,12 @@ class _Run:
                 if stats is not None:
                     found |= {"norms": stats.norms, "cosines": stats.cosines}
                     found["similarity"] = self.probe.similarity()
-                    for name, group in stats.groups.items():  # sums, because there may be many layers
+                    for name, group in stats.groups.items():  # sums only: there may be many layers
                         known = torch.isfinite(group.cosines)
                         total, count = self.layers.get(name, (0.0, 0.0))
                         self.layers[name] = (total + group.cosines.where(known, 0.0), count + known)
         for name, value in found.items():
             self.series.setdefault(name, []).append(value)
-
-
-def shared_samples(tasks: Sequence[Task], batch: Batch) -> NDArray[np.int64]:
-    """Return the (K, K) number of samples of a batch that are labeled for both tasks.
-
-    Where the inputs are a mapping by task, every task has samples of its own.
-    """
-    own_inputs = isinstance(batch.inputs, Mapping) and set(batch.inputs) <= {t.name for t in tasks}
-    targets = [batch.targets.get(task.name) for task in tasks]
-    size = max((len(target) for target in targets if target is not None), default=0)
-    masks = np.zeros((len(tasks), size), dtype=np.int64)
-    for mask, task, target in zip(masks, tasks, targets, strict=True):
-        if target is not None:
-            mask[: len(target)] = labeled_samples(task, target, batch.labels[task.name]).numpy()
-    table: NDArray[np.int64] = masks @ masks.T
-    return np.diag(table.diagonal()) if own_inputs else table
 
 
 def _endless(batches: Batches) -> Iterator[tuple[int, Batch]]:
@@ -252,7 +236,7 @@ def _endless(batches: Batches) -> Iterator[tuple[int, Batch]]:
                 found = True
                 yield epoch, batch
         if not found:
-            raise UsageError("the loader can be read only once and has fewer batches than steps")
+            raise UsageError("the loader can be read only once, and has fewer batches than steps")
         epoch += 1
 
 

@@ -1,4 +1,4 @@
-"""What a run measured, and its statistics, which the rules read."""
+"""The measurements of a run, and their statistics, which the rules use."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Pair = tuple[int, int]
 Wrt = Literal["features", "parameters"]
 
 ENOUGH_STEPS = 20
-"""Fewer steps do not tell a trend from chance."""
+"""Minimum number of steps to detect a trend."""
 _LEVEL = 0.01
-"""Chance that a run of unrelated tasks has any conflict that counts."""
+"""Significance level of conflicts, for all pairs of a run together."""
 ENOUGH_SAMPLES = 50
-"""Pairs with fewer labels than this in common, over the whole run, are not judged."""
+"""Minimum number of common labels of a pair, over the whole run."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Measurement:
 
     tasks: tuple[str, ...]
     wrt: Wrt
-    """Whether the gradients are those of the features or of the shared parameters."""
+    """Whether the gradients are with respect to the features or the shared parameters."""
     losses: Array
     """(S, K)"""
     norms: Array
@@ -48,26 +48,26 @@ class Measurement:
     cosines: Array
     """(S, K, K) cosines between them."""
     similarity: Array
-    """(S, K, K) similarity of the gradients over the samples, up to rotations; NaN without a fork."""
+    """(S, K, K) similarity of the gradients, up to rotations; NaN without a fork."""
     shared_samples: NDArray[np.int64]
-    """(K, K) number of samples with labels of both tasks; on the diagonal, of the task."""
+    """(K, K) number of samples with labels of both tasks; on the diagonal, of one task."""
     most_together: int
-    """Most tasks that had labels in one batch."""
+    """Largest number of tasks with labels in one batch."""
     forked: bool
     """Whether the model passes its features to a method."""
     features: int
     """Number of shared features; 0 without a fork."""
     dead_features: int
-    """How many of them had the same value in all samples of the last quarter of the run."""
+    """Number of features that were constant in the last quarter of the run."""
     not_finite: int
-    """Steps that were skipped because a loss or a gradient was not finite."""
+    """Number of steps that were skipped because a loss or a gradient was not finite."""
     seconds: float
     layers: Mapping[str, Array] = field(default_factory=dict)
-    """(K, K) mean cosines in each layer that tasks share; empty where features were measured."""
+    """(K, K) mean cosines in each shared layer; empty if features were measured."""
 
 
 class Summary:
-    """Statistics of a run; arrays are over S steps and K tasks, NaN where nothing is known.
+    """Statistics of a run, over S steps and K tasks; NaN for unknown values.
 
     >>> import torch, mtlkit
     >>> tasks = [mtlkit.Task.regression("a"), mtlkit.Task.regression("b")]
@@ -84,30 +84,30 @@ class Summary:
         self.wrt = measured.wrt
         self.steps = len(measured.losses)
         self.losses, self.norms, self.cosines = measured.losses, measured.norms, measured.cosines.copy()
-        if self.wrt == "features":  # without a common sample, feature gradients never overlap
+        if self.wrt == "features":  # without common samples, feature gradients never overlap
             for i, j in self.apart:
                 self.cosines[:, i, j] = self.cosines[:, j, i] = np.nan
 
     @cached_property
     def typical_norms(self) -> Array:
-        """(K,) medians over the steps of the gradient norms; 0 for tasks without any gradient."""
+        """(K,) medians of the gradient norms over the steps; 0 for tasks without a gradient."""
         found = _over_steps(np.median, self.norms)
         found[self.unreached] = 0.0
         return found
 
     @cached_property
     def norm_ratio(self) -> float:
-        """Largest typical norm over the smallest that is not zero."""
+        """Ratio of the largest to the smallest nonzero typical norm."""
         return _ratio(self.typical_norms)
 
     @cached_property
     def loss_ratio(self) -> float:
-        """Largest typical loss over the smallest that is not zero."""
+        """Ratio of the largest to the smallest nonzero typical loss."""
         return _ratio(np.abs(_over_steps(np.median, self.losses)))
 
     @cached_property
     def norm_drift(self) -> tuple[Pair, float, float] | None:
-        """The pair of tasks whose ratio of norms changes most, with its first and its last ratio."""
+        """The pair of tasks whose ratio of norms changes most, with the first and last ratio."""
         first, last = (_over_steps(np.median, part) for part in self._ends(self.norms))
         with np.errstate(divide="ignore", invalid="ignore"):
             before, after = first[:, None] / first, last[:, None] / last
@@ -141,7 +141,7 @@ class Summary:
 
     @cached_property
     def judged(self) -> list[Pair]:
-        """Pairs with enough steps and labels in common to say anything about them."""
+        """Pairs with enough common steps and labels for a statement."""
         steps, samples = np.isfinite(self.cosines).sum(axis=0), self.measured.shared_samples
         labels = samples.diagonal()
         common = samples if self.wrt == "features" else np.minimum(labels[:, None], labels)
@@ -160,7 +160,7 @@ class Summary:
 
     @cached_property
     def beyond_chance(self) -> float:
-        """How many standard errors a mean must differ from 0, corrected for the number of pairs."""
+        """Standard errors by which a mean must differ from 0, corrected for the number of pairs."""
         return NormalDist().inv_cdf(1 - _LEVEL / max(len(self.judged), 1))
 
     @cached_property
@@ -173,7 +173,7 @@ class Summary:
 
     @cached_property
     def layers(self) -> dict[str, Array]:
-        """(P,) mean cosines of each pair, by layer that tasks share, where parameters were measured."""
+        """(P,) mean cosines of the pairs by shared layer, if parameters were measured."""
         places = tuple(np.array(self.pairs, dtype=int).reshape(-1, 2).T)
         found = {name: cosines[places] for name, cosines in self.measured.layers.items()}
         return {name: row for name, row in found.items() if np.isfinite(row).any()}
@@ -183,7 +183,8 @@ class Summary:
         """(K,) sum of the mean cosines with all other tasks.
 
         With gradients of equal norm, 0.3 means that the other tasks add 30 % to the decrease of a task's
-        loss by its own gradient, to first order, and -1 that they undo it. It depends on no loss scale.
+        loss by its own gradient, to first order, and -1 that they undo it. It is
+        independent of the loss scales.
         """
         others = ~np.eye(len(self.tasks), dtype=bool) & np.isfinite(self.cosine)
         sums = np.where(others, self.cosine, 0.0).sum(axis=1)
@@ -198,9 +199,10 @@ class Summary:
 
     @cached_property
     def similarity(self) -> Array:
-        """(K, K) similarity of the gradients over the samples, up to rotations, from 0 to 1.
+        """(K, K) similarity of the gradients, up to rotations, from 0 to 1.
 
-        It is the root of the mean alignment over the steps, and so on the scale of a correlation.
+        It is the square root of the mean alignment over the steps, so it is on the scale of a
+        correlation.
         """
         found = np.sqrt(np.maximum(_over_steps(np.mean, self.measured.similarity), 0.0))
         enough = set(self.judged)
@@ -211,7 +213,7 @@ class Summary:
 
     @cached_property
     def grouping(self) -> Grouping:
-        """Groups of tasks that are similar among themselves; all together without evidence for more."""
+        """Groups of similar tasks; a single group without evidence for more."""
         return find_groups(self.similarity)
 
     @cached_property
@@ -221,10 +223,10 @@ class Summary:
 
     @cached_property
     def unreached(self) -> list[int]:
-        """Tasks with labels whose loss has no gradient, in any step, where tasks share.
+        """Tasks with labels whose loss never has a gradient at the shared features or parameters.
 
-        At the parameters, a step with the labels of one task alone shows nothing: without a fork, no
-        parameter counts as shared in it.
+        At the parameters, steps with labels of a single task are ignored: without a fork, no parameter
+        counts as shared in them.
         """
         labeled = np.isfinite(self.losses)
         if self.wrt == "parameters":
@@ -236,7 +238,7 @@ class Summary:
 
     @cached_property
     def apart(self) -> list[Pair]:
-        """Pairs of labeled tasks that never share a sample."""
+        """Pairs of labeled tasks without a common sample."""
         shared = self.measured.shared_samples
         return [(i, j) for i, j in self.pairs if shared[i, i] and shared[j, j] and not shared[i, j]]
 
@@ -251,7 +253,7 @@ class Summary:
 
 
 def _over_steps(reduce: Callable[..., Any], values: Array) -> Array:
-    """Reduce each column over its finite steps; NaN without any."""
+    """Reduce each column over its finite steps; NaN if there are none."""
     flat = values.reshape(len(values), -1)
     columns = [column[np.isfinite(column)] for column in flat.T]
     found = [float(reduce(column)) if len(column) else np.nan for column in columns]

@@ -53,15 +53,13 @@ class Kept:
             self._losses = terms if self._losses is None else self._losses + terms
             self._counts = counts if self._counts is None else self._counts + counts
 
-    def take(
-        self, tensors: Sequence[Tensor]
-    ) -> tuple[dict[int, list[Tensor | None]], Tensor, Tensor | None]:
+    def take(self, tensors: Sequence[Tensor]) -> tuple[dict[int, Row], Tensor, Tensor | None]:
         """The sums over the micro-batches: rows by task, scale, and (K,) mean losses; then forget them.
 
         The rows divided by the scale are means over the micro-batches, whether or not the caller
         divided each loss by their number.
         """
-        rows = {task: [kept.get(id(t)) for t in tensors] for task, kept in self._rows.items()}
+        rows: dict[int, Row] = {k: [kept.get(id(t)) for t in tensors] for k, kept in self._rows.items()}
         assert self._scale is not None
         scale, losses = self._scale, self._losses
         if losses is not None and self._counts is not None:

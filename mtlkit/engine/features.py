@@ -212,8 +212,8 @@ def decide_compiled(
     """What the operator of a compiled node returns, computed as outside of a compiled graph.
 
     Args:
-        hooks: of the method.
-        processes: that share the step.
+        hooks: what the method gives the engine.
+        processes: those that share the step.
         gram: (K, K) inner products, zero for absent tasks.
         report: scale, losses and presence, see :class:`Report`.
         extra: products of independent samples, or the (K, N) gradients if the merge needs them whole.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -30,35 +31,35 @@ class Gradients:
     """
 
     def __init__(
-        self,
-        rows: Mapping[int, Sequence[Tensor | None]],
-        dtype: torch.dtype,
-        tensors: Sequence[Tensor] = (),
+        self, rows: Mapping[int, Column], dtype: torch.dtype, tensors: Sequence[Tensor] = ()
     ) -> None:
         self.tasks = tuple(rows)
         self.dtype = dtype
-        self.rows = rows
         self.tensors = tensors
-        self._columns: list[Column] = [
-            [None if g is None else as_real(g) for g in column]
-            for column in zip(*rows.values(), strict=True)
-        ]
+        # by tensor, so that what is merged can be freed: all rows are K times the size of the model
+        self._columns = [list(column) for column in zip(*rows.values(), strict=True)]
+        self._forms = [_Form.of(column) for column in self._columns]
 
     @property
-    def size(self) -> int:
-        """N, without the tensors that no task reaches."""
-        return sum(example.numel() for example in map(_example, self._columns) if example is not None)
+    def rows(self) -> dict[int, TensorList]:
+        """One list of gradients per task, by the task's number."""
+        return {task: [column[k] for column in self._columns] for k, task in enumerate(self.tasks)}
 
     @property
     def reached(self) -> list[Tensor]:
         """The tensors that :meth:`matrix` has columns of; empty if they are not known."""
-        pairs = zip(self.tensors, self._columns, strict=bool(self.tensors))
-        return [tensor for tensor, column in pairs if _example(column) is not None]
+        pairs = zip(self.tensors, self._forms, strict=bool(self.tensors))
+        return [tensor for tensor, form in pairs if form is not None]
 
-    def pick(self, columns: Sequence[int]) -> Gradients:
-        """The gradients of some of the tensors, of the tasks that reach any of these."""
-        rows = {task: [row[i] for i in columns] for task, row in self.rows.items()}
-        reaching = {task: row for task, row in rows.items() if any(g is not None for g in row)}
+    def take(self, columns: Sequence[int]) -> Gradients:
+        """Move the gradients of some of the tensors, with the tasks that reach any of these."""
+        reaching = {
+            task: [self._columns[i][k] for i in columns]
+            for k, task in enumerate(self.tasks)
+            if any(self._columns[i][k] is not None for i in columns)
+        }
+        for i in columns:
+            self._columns[i] = [None] * len(self.tasks)
         return Gradients(reaching, self.dtype, [self.tensors[i] for i in columns])
 
     def gram(self) -> Tensor:
@@ -88,82 +89,110 @@ class Gradients:
         example = next((g for column in self._columns for g in column if g is not None), torch.zeros(0))
         result = torch.zeros(count + 1, count, dtype=self.dtype, device=example.device)
         for column in self._columns:
-            first = _example(column)
+            real = _real(column)
+            first = next((g for g in real if g is not None), None)
             if first is None or first.dim() < 2 or len(first) < 2:
                 continue
             pairs = len(first) // 2
             zero = torch.zeros_like(first)
-            rows = torch.stack([zero if g is None else g for g in column]).to(self.dtype)
+            rows = torch.stack([zero if g is None else g for g in real]).to(self.dtype)
             even, odd = rows[:, 0 : 2 * pairs : 2].flatten(1), rows[:, 1 : 2 * pairs : 2].flatten(1)
             result[:count] += even @ odd.T * (rows.shape[1] / pairs)
             result[count] += pairs
         return result
 
-    def weighted(self, weights: Tensor) -> list[Tensor | None]:
-        """``sum_k w_k g_k`` for every tensor of the list; None where no task reaches it."""
+    def weighted(self, weights: Tensor, *, free: bool = False) -> TensorList:
+        """``sum_k w_k g_k`` for every tensor of the list; None where no task reaches it.
+
+        With ``free`` the gradients of each tensor are freed as soon as they are added up.
+        """
         factors = weights.to(self.dtype).unbind()
         merged = []
-        for column in self._columns:
-            total: Tensor | None = None
-            for weight, gradient in zip(factors, column, strict=True):
-                if gradient is not None:
-                    term = gradient.to(self.dtype)
-                    total = term * weight if total is None else total.addcmul_(term, weight)
-            merged.append(total)
-        return self._as_delivered(merged)
+        for column, form in zip(self._columns, self._forms, strict=True):
+            merged.append(None if form is None else form.restore(self._sum(column, factors)))
+            if free:
+                column[:] = [None] * len(column)
+        return merged
 
-    def matrix(self) -> Tensor:
-        """(P, N), copied together; tensors that no task reaches are left out."""
+    def _sum(self, column: Column, factors: Sequence[Tensor]) -> Tensor:
+        terms = [(w, as_real(g)) for w, g in zip(factors, column, strict=True) if g is not None]
+        (weight, first), *others = terms
+        total = first.to(self.dtype) * weight
+        for weight, gradient in others:
+            total.addcmul_(gradient.to(self.dtype), weight)
+        return total
+
+    def matrix(self, *, free: bool = False) -> Tensor:
+        """(P, N), copied together; tensors that no task reaches are left out.
+
+        With ``free`` the gradients of each tensor are freed as soon as they are copied.
+        """
         if torch.compiler.is_compiling():
             return torch.cat([m for column in self._columns for m in self._matrices(column)], dim=1)
         device = next(g.device for column in self._columns for g in column if g is not None)
-        matrix = torch.empty(len(self.tasks), self.size, dtype=self.dtype, device=device)
+        size = sum(form.size for form in self._forms if form is not None)
+        matrix = torch.empty(len(self.tasks), size, dtype=self.dtype, device=device)
         start = 0
         for column in self._columns:
             for chunk in self._matrices(column):  # one after the other: no second copy of all rows
                 matrix[:, start : start + chunk.shape[1]] = chunk
                 start += chunk.shape[1]
+            if free:
+                column[:] = [None] * len(column)
         return matrix
 
-    def split(self, vector: Tensor) -> list[Tensor | None]:
+    def split(self, vector: Tensor) -> TensorList:
         """(N,) back into the shapes of the list."""
-        pieces: list[Tensor | None] = []
-        start = 0
-        for example in map(_example, self._columns):
-            if example is None:
-                pieces.append(None)
-            else:
-                pieces.append(vector[start : start + example.numel()].reshape(example.shape))
-                start += example.numel()
-        return self._as_delivered(pieces)
-
-    def _as_delivered(self, merged: list[Tensor | None]) -> list[Tensor | None]:
-        """The list with complex tensors where the gradients are complex."""
-        originals = [_example(column) for column in zip(*self.rows.values(), strict=True)]
-        return [
-            torch.view_as_complex(g) if g is not None and own is not None and own.is_complex() else g
-            for g, own in zip(merged, originals, strict=True)
-        ]
+        sizes = [form.size for form in self._forms if form is not None]
+        pieces = iter(torch.split(vector, sizes))
+        return [None if form is None else form.restore(next(pieces)) for form in self._forms]
 
     def _matrices(self, column: Column, buffer: Tensor | None = None) -> Iterator[Tensor]:
         """The (P, n) matrix of one tensor, in chunks of columns; nothing if no task reaches it.
 
         Every chunk is written to ``buffer``, if it is given, over the one before.
         """
-        example = _example(column)
-        if example is not None:
-            zero = example.new_zeros(()).expand_as(example)  # takes no memory
-            fits = buffer is not None and all(
-                g is None or (g.dtype == buffer.dtype and g.is_cpu) for g in column
-            )
-            size = _CPU_CHUNK if fits else _CHUNK
-            flat = [torch.split((zero if g is None else g).reshape(-1), size) for g in column]
-            for chunk in zip(*flat, strict=True):
-                if buffer is None or not fits:
-                    yield torch.stack(chunk).to(self.dtype)
-                else:
-                    shape = len(chunk), chunk[0].numel()
-                    yield torch.stack(chunk, out=buffer[: shape[0] * shape[1]].view(shape))
+        real = _real(column)
+        example = next((g for g in real if g is not None), None)
+        if example is None:
+            return
+        zero = example.new_zeros(()).expand_as(example)  # takes no memory
+        fits = buffer is not None and all(
+            g is None or (g.dtype == buffer.dtype and g.is_cpu) for g in real
+        )
+        size = _CPU_CHUNK if fits else _CHUNK
+        flat = [torch.split((zero if g is None else g).reshape(-1), size) for g in real]
+        for chunk in zip(*flat, strict=True):
+            if buffer is None or not fits:
+                yield torch.stack(chunk).to(self.dtype)
+            else:
+                shape = len(chunk), chunk[0].numel()
+                yield torch.stack(chunk, out=buffer[: shape[0] * shape[1]].view(shape))
+
+
+@dataclass(frozen=True)
+class _Form:
+    """The shape of a gradient, which outlives it."""
+
+    shape: torch.Size
+    is_complex: bool
+
+    @classmethod
+    def of(cls, column: Column) -> _Form | None:
+        """The form of a tensor's gradients; None if no task reaches it."""
+        example = next((g for g in column if g is not None), None)
+        return None if example is None else cls(example.shape, example.is_complex())
+
+    @property
+    def size(self) -> int:
+        """How many real numbers it has."""
+        return self.shape.numel() * (1 + self.is_complex)
+
+    def restore(self, flat: Tensor) -> Tensor:
+        """Real numbers as a gradient."""
+        if self.is_complex:
+            return torch.view_as_complex(flat.reshape(*self.shape, 2))
+        return flat.reshape(self.shape)
 
 
 def _products(matrix: Tensor) -> Tensor:
@@ -181,14 +210,11 @@ def _products(matrix: Tensor) -> Tensor:
     return products
 
 
+def _real(column: Column) -> TensorList:
+    return [None if g is None else as_real(g) for g in column]
+
+
 def as_real(gradient: Tensor) -> Tensor:
     """A dense real tensor with the same inner products."""
     dense = gradient.to_dense() if gradient.is_sparse else gradient
     return torch.view_as_real(dense) if dense.is_complex() else dense
-
-
-def _example(column: Column) -> Tensor | None:
-    for gradient in column:
-        if gradient is not None:
-            return gradient
-    return None

@@ -20,7 +20,7 @@ from torch import Tensor
 from mtlkit.config.launching import warn_first
 from mtlkit.engine import replicas
 from mtlkit.engine.graph import nodes_below
-from mtlkit.engine.optimizer_guard import OptimizerGuard
+from mtlkit.engine.optimizer_guard import awaits_optimizer
 from mtlkit.engine.processes import ALONE, Processes, inside_wrapper, wrapper_waits
 from mtlkit.errors import UsageError
 
@@ -71,9 +71,9 @@ class Guards:
         self._recomputed: Tensor | None = None
         self._steps = 0
         self._backwards = 0
-        self._told_of_evaluation = False
+        self._warned_of_evaluation = False
         self._untrained = set(range(len(tasks)))  # tasks that have had no loss with a gradient
-        self.optimizer = OptimizerGuard()
+        self._awaits_optimizer = True
 
     # At the edges of a step
 
@@ -111,8 +111,8 @@ class Guards:
         if not torch.compiler.is_compiling():
             self._unrecorded = "no_grad"
 
-    def anchor_of(self, losses: dict[int, Tensor], merge: bool) -> Tensor | None:
-        """The anchor of the fork that these losses belong to; None if there is none."""
+    def anchor_of(self, method: Any, losses: dict[int, Tensor], merge: bool) -> Tensor | None:
+        """Check a step at its total, and return the anchor of its fork; None if there is none."""
         if in_backward():
             anchor, self._recomputed = self._recomputed, None
             return anchor
@@ -122,20 +122,32 @@ class Guards:
         fork.merge = merge
         if torch.compiler.is_compiling():
             return anchor
+        self._steps += 1
+        if self._untrained or self._awaits_optimizer:
+            self._check_first_steps(method, losses, anchor is not None)
+        older = self._open[:-1]
+        if self._open:
+            self._closed = self._open[-1]
+        self._open = []
+        if fork.frozen or fork.wrapped or older or self._steps == _COMPARED_STEPS[0]:
+            self._check_fork(fork, losses, {node() for node in older} - {None})
+        return anchor
+
+    def _check_fork(self, fork: Fork, losses: dict[int, Tensor], older: set[Any]) -> None:
+        """Check what became of a fork, and of the ``older`` nodes that have not met their total."""
         if any(leaf._version != version for leaf, version in fork.frozen):  # noqa: SLF001
             raise UsageError(f"a head changed, in place, its view of {IN_PLACE}")
-        self._steps += 1
         if self._steps == _COMPARED_STEPS[0]:
             replicas.warn_if_unsynced()
-        self._closed = self._open[-1] if self._open else self._closed
-        older = {node() for node in self._open[:-1]} - {None}
-        self._open = []
-        if older:
-            _refuse_two_forks(older, losses)
+        if not older.isdisjoint(nodes_below(losses.values()) if older else ()):
+            raise UsageError(
+                "the features were forked twice before total(losses); call method(features) once per "
+                "step (put several tensors into one list or dict), or run the extra pass under "
+                "torch.no_grad()"
+            )
         # DDP finds unused heads itself, but only if some output of its forward has a gradient
         if fork.strict or (fork.wrapped and not losses and inside_wrapper() is None):
             self._refuse_missing(losses)
-        return anchor
 
     def before_unforked(
         self, method: Any, losses: dict[int, Tensor], processes: Processes, *, needs_fork: bool
@@ -190,23 +202,19 @@ class Guards:
 
     # What would train nothing
 
-    def before_total(self, method: Any, losses: dict[int, Tensor]) -> None:
+    def _check_first_steps(self, method: Any, losses: dict[int, Tensor], forked: bool) -> None:
         """Warn of losses without a gradient in the first step, and of tasks that never have one."""
-        if torch.compiler.is_compiling() or in_backward():
-            return
-        self.optimizer.before_step(method, losses)
-        if not self._untrained:
-            return
+        self._awaits_optimizer = self._awaits_optimizer and awaits_optimizer(method, losses)
         self._untrained.difference_update(k for k, loss in losses.items() if loss.requires_grad)
-        step = self._steps + 1
+        step = self._steps
         detached = self._untrained & losses.keys()
         # without a fork a total of detached losses has no backward, which torch says
-        if step == 1 and detached and (self._anchor is not None or len(detached) < len(losses)):
+        if step == 1 and detached and (forked or len(detached) < len(losses)):
             warn_first(
                 f"the loss of task(s) {self._names(detached)} has no gradient, so it trains nothing: is "
                 "it, or the prediction, detached or computed under torch.no_grad()? For a task without "
                 "labels in this batch give None",
-                stacklevel=3,
+                stacklevel=4,
             )
         some = 0 < len(self._untrained) < len(self._tasks)
         if some and step == _STEPS_TO_SEE_A_TASK * len(self._tasks) and method.processes.alone:
@@ -214,7 +222,7 @@ class Guards:
                 f"task(s) {self._names(self._untrained)} had no loss with a gradient in {step} steps: "
                 "are all their labels missing, or their losses detached? Nothing is learned for them. "
                 "Leave out tasks without labels",
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _names(self, tasks: Collection[int]) -> str:
@@ -227,8 +235,8 @@ class Guards:
             return
 
         def warn(_: Tensor) -> None:
-            if not self._told_of_evaluation:
-                self._told_of_evaluation = True
+            if not self._warned_of_evaluation:
+                self._warned_of_evaluation = True
                 warn_first(
                     f"the method is in evaluation mode, in which {method} adds the tasks' gradients and "
                     "remembers nothing; call method.train() before a training step, and method.eval() "
@@ -276,28 +284,27 @@ class Guards:
         """Check which tasks' gradients reached the node of ``fork``."""
         if torch.compiler.is_compiling():
             return
-        if torch.is_grad_enabled():
-            todo = "leave method(features) out" if method.is_sum else _NO_FORK
-            raise UsageError(f"create_graph=True: a merge of gradients has no derivative; {todo}")
         expected: Collection[int] = (fork.given or ()) if through_total else range(len(self._tasks))
         bypassed = [self._tasks[task] for task in expected if task not in arrived]
-        if through_total and bypassed:
-            _explain_bypassed(bypassed, arrived)
-        elif not through_total and not (fork.recomputed and method.is_sum):  # total raised for others
+        if torch.is_grad_enabled() or bypassed or not through_total:
+            _explain_arrivals(method, fork, through_total, bypassed, arrived)
+
+
+def _explain_arrivals(
+    method: Any,
+    fork: Fork,
+    through_total: bool,
+    bypassed: Sequence[str],
+    arrived: Collection[int],
+) -> None:
+    """Raise or warn where a backward is not that of a total, or tasks have brought no gradient."""
+    if torch.is_grad_enabled():
+        todo = "leave method(features) out" if method.is_sum else _NO_FORK
+        raise UsageError(f"create_graph=True: a merge of gradients has no derivative; {todo}")
+    if not through_total:
+        if not (fork.recomputed and method.is_sum):  # total raised for others
             _check_without_total(method, bypassed)
-
-
-def _refuse_two_forks(older: set[Any], losses: dict[int, Tensor]) -> None:
-    """Raise if the losses depend on forks before the last one."""
-    if not older.isdisjoint(nodes_below(losses.values())):
-        raise UsageError(
-            "the features were forked twice before total(losses); call method(features) once per step "
-            "(put several tensors into one list or dict), or run the extra pass under torch.no_grad()"
-        )
-
-
-def _explain_bypassed(bypassed: Sequence[str], arrived: Collection[int]) -> None:
-    """Raise or warn, because tasks with a loss have brought no gradient to the node."""
+        return
     if not arrived:
         raise UsageError(
             "no task's gradient reached the junction: the heads were not given what method(features) "
@@ -332,21 +339,30 @@ def in_backward() -> bool:
 
 def check_module(method: Any) -> None:
     """Check that nothing has taken hold of a method that trains."""
-    if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+    sharded = type(method).__module__.startswith("torch.distributed.fsdp")
+    if sharded or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+        _refuse_module(sharded)
+
+
+def _refuse_module(sharded: bool) -> NoReturn:
+    if not sharded:
         raise UsageError("torch.jit.trace keeps no merge of gradients: call model.eval() before it")
-    if type(method).__module__.startswith("torch.distributed.fsdp"):
-        raise UsageError(
-            "fully_shard(method): what a method owns is small and the same on every process; shard the "
-            "layers of the model, and the model with ignored_params=set(method.parameters())"
-        )
+    raise UsageError(
+        "fully_shard(method): what a method owns is small and the same on every process; shard the "
+        "layers of the model, and the model with ignored_params=set(method.parameters())"
+    )
 
 
 def check_features(leaves: Sequence[Tensor]) -> None:
     """Check the tensors that are to be forked."""
+    if not leaves or len({id(leaf) for leaf in leaves}) < len(leaves):
+        _refuse_features(leaves)
+
+
+def _refuse_features(leaves: Sequence[Tensor]) -> NoReturn:
     if not leaves:
         raise UsageError("the features hold no tensor; give the backbone's output")
-    if len({id(leaf) for leaf in leaves}) < len(leaves):
-        raise UsageError(
-            "the features hold the same tensor twice, so its gradient would count twice; give it once, "
-            "and let the heads that need it share its view"
-        )
+    raise UsageError(
+        "the features hold the same tensor twice, so its gradient would count twice; give it once, "
+        "and let the heads that need it share its view"
+    )

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mtlkit.engine.accumulation import Row
 from mtlkit.engine.graph import retains_graph
 from mtlkit.engine.parameter_guards import check_graphs
 from mtlkit.engine.parameters import add_up, averaged, loss_parameters, reach, rows_of_losses
@@ -27,8 +28,8 @@ def join(
     Args:
         losses: one scalar per task, None for a task without labels.
         values: (K,) values of the losses of the step, averaged over the processes; NaN for absent tasks.
-        hooks: of the method.
-        processes: that share the step.
+        hooks: what the method gives the engine.
+        processes: those that share the step.
         merge: False keeps the gradients for a later call.
     """
     given = [loss for loss in losses if loss is not None]
@@ -68,10 +69,10 @@ def _merge_losses(ctx: Any, scale: Tensor) -> tuple[list[Tensor | None], list[Te
     check_graphs(losses)
     if not retains_graph():  # then the backward passes free the graphs
         ctx.facts = (None, values, count, processes, merge)
-    found = rows_of_losses(losses, parameters, scale)
-    others = [add_up(row[i] for row in found.values()) for i in range(count, len(parameters))]
+    rows: dict[int, Row] = rows_of_losses(losses, parameters, scale)
+    others = [add_up(row[i] for row in rows.values()) for i in range(count, len(parameters))]
     shared = parameters[:count]
-    rows = {task: row[:count] for task, row in found.items()}
+    rows = {task: row[:count] for task, row in rows.items()}
     scale = torch.where(scale == 0, 1.0, scale)
     if not merge:
         hooks.kept.add(shared, rows, scale, values)
@@ -81,11 +82,12 @@ def _merge_losses(ctx: Any, scale: Tensor) -> tuple[list[Tensor | None], list[Te
         rows, scale, values = hooks.kept.take(shared)
     reached = reach(rows, hooks.tasks, count, processes, scale)
     columns = (reached.sum(dim=0) > 1).nonzero().flatten().tolist()  # that several tasks reach
+    apart = set(range(count)).difference(columns)
+    own = {i: add_up(row[i] for row in rows.values()) for i in apart}
     merging = averaged(rows, reached, shared, columns, processes)
     if merging.tasks:
         merged, learned = merge_parameters(merging, hooks, scale, values)
     else:
         merged, learned = hooks.nothing(), hooks.learn(None, "")
-    chosen = dict(zip(columns, merged, strict=True))
-    own = [chosen[i] if i in chosen else add_up(row[i] for row in rows.values()) for i in range(count)]
-    return learned, [*own, *others]
+    own |= dict(zip(columns, merged, strict=True))
+    return learned, [*(own[i] for i in range(count)), *others]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -16,65 +15,59 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from mtlkit.config.launching import warn_first
 from mtlkit.engine.graph import leaves_below
 
+_checked: weakref.WeakSet[Any] = weakref.WeakSet()  # methods
+_waiting: weakref.WeakKeyDictionary[Any, list[weakref.ref[Tensor]]] = weakref.WeakKeyDictionary()
+"""Methods whose first optimizer step is still to come, and the parameters of their networks."""
+_hook: Any = None
 
-class OptimizerGuard:
-    """Looks, once, at the first optimizer that updates what the losses of a method depend on."""
 
-    def __init__(self) -> None:
-        self.done = False
-        """Whether the check was made or is awaited; a Trainer makes it itself."""
-        self._method: Any = None
-        self._network: list[weakref.ref[Tensor]] = []  # the network's parameters
+def check_optimizers(method: Any, optimizers: Iterable[Optimizer], stacklevel: int) -> None:
+    """Warn of parameters of a method that none of the optimizers holds."""
+    _checked.add(method)
+    owned = _trained(method)
+    missing = owned.difference(*map(_held_by, optimizers))
+    if missing:
+        warn_first(
+            f"no optimizer holds {len(missing)} of the {len(owned)} parameters of {method}, so they "
+            "(rotations, weights) are not trained; create the optimizer with "
+            "mtlkit.param_groups([backbone, heads, method], lr=...), or call "
+            "method.requires_grad_(False) as long as they are to stay as they are",
+            stacklevel=stacklevel,
+        )
 
-    def before_step(self, method: Any, losses: Mapping[int, Tensor]) -> None:
-        """Await the optimizer of the first step, if the method owns parameters."""
-        if self.done:
-            return
-        self.done = True
+
+def awaits_optimizer(method: Any, losses: Mapping[int, Tensor]) -> bool:
+    """Check the first optimizer that updates what the losses depend on; False once that is done.
+
+    A method calls this before each step until then.
+    """
+    global _hook
+    if method not in _checked:
+        _checked.add(method)
         owned = _trained(method)
         if owned:
-            self._method = weakref.ref(method)
             below = leaves_below(losses.values())
-            self._network = [weakref.ref(leaf) for leaf in below if id(leaf) not in owned]
-            _awaiting.add(self)
-            _watch_optimizers()
-
-    def after_step(self, optimizer: Optimizer) -> None:
-        """Warn if this optimizer trains the network, and none trains the method."""
-        held = _held_by(optimizer)
-        alive = {id(leaf) for each in self._network if (leaf := each()) is not None}
-        if alive.isdisjoint(held):
-            return
-        _awaiting.discard(self)
-        method = self._method()
-        owned = set() if method is None else _trained(method)
-        if owned <= held:
-            return
-        everything: list[Any] = gc.get_objects()  # the method may have an optimizer of its own
-        held = held.union(*(_held_by(x) for x in everything if issubclass(type(x), Optimizer)))
-        if not owned <= held:
-            warn_first(
-                f"no optimizer holds {len(owned - held)} of the {len(owned)} parameters of {method}, so "
-                "they (rotations, weights) are not trained; create the optimizer with "
-                "mtlkit.param_groups([backbone, heads, method], lr=...), or call "
-                "method.requires_grad_(False) as long as they are to stay as they are",
-                stacklevel=5,  # the line that calls optimizer.step()
-            )
+            _waiting[method] = [weakref.ref(leaf) for leaf in below if id(leaf) not in owned]
+            _hook = _hook or register_optimizer_step_post_hook(_after_step)
+    if _hook is not None and not _waiting:
+        _hook.remove()  # here: an optimizer's hooks must not change while they are called
+        _hook = None
+    return method in _waiting
 
 
-_awaiting: weakref.WeakSet[OptimizerGuard] = weakref.WeakSet()
-
-
-@cache
-def _watch_optimizers() -> None:
-    """Let every step of an optimizer in this process be looked at while a guard awaits one."""
-
-    def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not torch.compiler.is_compiling():
-            for guard in list(_awaiting):
-                guard.after_step(optimizer)
-
-    register_optimizer_step_post_hook(after_step)
+def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    """Look at an optimizer that has made a step."""
+    if torch.compiler.is_compiling():
+        return
+    held = _held_by(optimizer)
+    for method, network in list(_waiting.items()):
+        if any(id(leaf()) in held for leaf in network if leaf() is not None):
+            del _waiting[method]
+            optimizers = [optimizer]
+            if not _trained(method) <= held:  # the method may have an optimizer of its own
+                everything: list[Any] = gc.get_objects()
+                optimizers = [each for each in everything if issubclass(type(each), Optimizer)]
+            check_optimizers(method, optimizers, stacklevel=4)  # the line that calls optimizer.step()
 
 
 def _trained(method: Any) -> set[int]:

@@ -23,7 +23,7 @@ def check_indirect(hooks: Any, merges: bool, groups: int) -> None:
     if not merges:
         raise UsageError(f"total(losses, merge=False) keeps gradients of parameters, {needed}")
     if groups > 1:
-        raise UsageError(f"{hooks.method} merges every group of parameters by itself, {needed}")
+        raise UsageError(f"{hooks.method} merges every group of parameters separately, {needed}")
 
 
 def check_kept(kept: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:

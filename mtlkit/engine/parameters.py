@@ -75,17 +75,17 @@ def merge_below(
     """Gradients of the features, of the learned and of the shared parameters.
 
     Args:
-        features: that were forked.
+        features: the features that were forked.
         parameters: the shared ones.
         grads: gradients of the features by task.
         step: what was measured at the features.
         losses: (K,) losses.
-        hooks: of the method.
-        record: of the fork.
+        hooks: what the method gives the engine.
+        record: what is known of the fork.
         direct: whether the shared parameters are all that lies below the features.
     """
     nothing: TensorList = [None] * len(parameters)
-    rows: Mapping[int, Row] = rows_through_features(features, parameters, grads.rows)
+    rows: dict[int, Row] = rows_through_features(features, parameters, grads.rows)
     groups = hooks.groups(parameters)
     if not direct:
         check_indirect(hooks, record.merge and not hooks.kept.batches, len(groups))
@@ -175,7 +175,7 @@ def reach(rows: Mapping[int, Row], tasks: int, count: int, processes: Processes,
 
 
 def averaged(
-    rows: Mapping[int, Row],
+    rows: dict[int, Row],
     reached: Tensor,
     parameters: Sequence[Tensor],
     columns: Sequence[int],
@@ -184,22 +184,23 @@ def averaged(
     """Rows of the ``columns``, averaged over the processes, of the tasks that reach any of them.
 
     Args:
-        rows: of this process.
+        rows: those of this process; they are taken away, so that each can be freed when it is merged.
         reached: (K, n) which task reaches which parameter on some process.
         parameters: all parameters that the rows are of.
         columns: places of those that are wanted.
-        processes: whose rows are averaged.
+        processes: those whose rows are averaged.
     """
     chosen = [parameters[i] for i in columns]
     double = any(p.dtype in (torch.float64, torch.complex128) for p in chosen)
     found: dict[int, Row] = {}
     for task in reached[:, list(columns)].any(dim=1).nonzero().flatten().tolist():
-        own = rows.get(task, [None] * len(parameters))
+        own = rows.pop(task, [None] * len(parameters))
         row = [own[i] for i in columns]
         if not processes.alone:
             wanted = [bool(reached[task, i]) for i in columns]
             row = _average(row, chosen, wanted, processes)
         found[task] = row
+    rows.clear()
     return Gradients(found, torch.float64 if double else torch.float32, chosen)
 
 

@@ -25,7 +25,7 @@ def uniform(seed: int, counter: Tensor, *shape: int, stream: int = 0, offset: in
     Args:
         seed: chooses the sequence.
         counter: integer on the device of the draw; another counter is another draw.
-        shape: of the result.
+        shape: shape of the result.
         stream: sequences that are independent of each other at the same counter.
         offset: position of the first number.
 

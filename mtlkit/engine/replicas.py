@@ -28,7 +28,7 @@ def warn_if_unsynced() -> None:
         warn_first(
             f"{started} processes were started, but torch.distributed is not initialized: each trains "
             f"alone; call torch.distributed.init_process_group and {_ADVICE}",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

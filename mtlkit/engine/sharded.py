@@ -167,8 +167,8 @@ class _Shards(Gradients):
         super().__init__(rows, dtype, tensors)
         self.processes = processes
 
-    def pick(self, columns: Sequence[int]) -> _Shards:
-        part = super().pick(columns)
+    def take(self, columns: Sequence[int]) -> _Shards:
+        part = super().take(columns)
         return _Shards(part.rows, part.dtype, part.tensors, self.processes)
 
     def gram(self) -> Tensor:
@@ -199,11 +199,11 @@ def backward(
     """Merge the tasks' gradients of sharded parameters and add the result to ``.grad``.
 
     Args:
-        losses: of the tasks that are present on some process, weighed by the loss parts.
+        losses: those of the tasks that are present on some process, weighed by the loss parts.
         values: (K,) values of the losses, NaN for absent tasks.
         extra: term of the total that only parameters of the method enter.
         sharded: parameters whose gradients are merged; those of others add up over the tasks.
-        hooks: of the method.
+        hooks: what the method gives the engine.
         merge: False keeps the shards for a later call.
         scale: factor of the total; None for one.
         retain_graph: keep the graph for another backward.
@@ -240,7 +240,7 @@ def _merge(
     shared = [i for i, column in enumerate(columns) if sum(g is not None for g in column) > 1]
     double = any(tensors[i].dtype in (torch.float64, torch.complex128) for i in shared)
     dtype = torch.float64 if double else torch.float32
-    part = _Shards(rows, dtype, tensors, sharded.processes).pick(shared)
+    part = _Shards(rows, dtype, tensors, sharded.processes).take(shared)
     if part.tasks:
         merged, learned = merge_parameters(part, hooks, scale, values)
     else:

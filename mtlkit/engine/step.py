@@ -84,15 +84,9 @@ def measure(
 ) -> Step:
     """Measure the gradients of one step.
 
-    Args:
-        gram: (L, L) inner products of this process's gradients.
-        local: the L tasks that have a gradient on this process.
-        tasks: number of tasks, K.
-        scale: factor of the loss; None for none.
-        losses: (K,) losses.
-        cross: (L + 1, L) products of independent samples and how many; see ``Gradients.cross_gram``.
-        processes: those that have other samples of the batch; ALONE where the gradients are averaged.
-        group: name of the group of parameters.
+    ``gram`` has (L, L) inner products of the L tasks ``local`` that have a gradient on this process, and
+    ``cross`` (L + 1, L) of independent samples (``Gradients.cross_gram``), in the units of the scaled
+    loss. There are (K,) ``losses``. The rest is as in :class:`Step`.
     """
     scale = gram.new_ones(()) if scale is None else torch.where(scale == 0, 1.0, scale).to(gram)
     present = local
@@ -198,17 +192,21 @@ class Hooks:
 
 
 def merge(rows: Gradients, step: Step, hooks: Hooks) -> TensorList:
-    """The merged gradient of one group of tensors."""
-    if hooks.merge is None:
-        weights = hooks.weigh(step)
-        return rows.weighted(step.of(weights, rows.tasks)) if rows.tasks else []
+    """The merged gradient of one group of tensors; those of the tasks are freed."""
+    if hooks.merge is not None:
+        return _merge_whole(rows, step, hooks.merge)
+    weights = hooks.weigh(step)
+    return rows.weighted(step.of(weights, rows.tasks), free=True) if rows.tasks else []
+
+
+def _merge_whole(rows: Gradients, step: Step, merge: Callable[..., Tensor]) -> TensorList:
     # divided in place: the (P, N) matrix is a copy, and the largest thing in memory
-    matrix = rows.matrix().div_(step.unit) if rows.tasks else step.gram.new_zeros(0, 0)
+    matrix = rows.matrix(free=True).div_(step.unit) if rows.tasks else step.gram.new_zeros(0, 0)
     if rows.tasks != step.present:  # zeros for tasks that only other processes have
         by_task = dict(zip(rows.tasks, matrix, strict=True))
         empty = matrix.new_zeros(matrix.shape[1])
         matrix = torch.stack([by_task.get(task, empty) for task in step.present])
-    return rows.split(hooks.merge(matrix, step, rows.reached) * step.unit)
+    return rows.split(merge(matrix, step, rows.reached) * step.unit)
 
 
 def merge_parameters(
@@ -217,15 +215,15 @@ def merge_parameters(
     """Merged gradients of shared parameters, group by group, and those of the learned parameters.
 
     Args:
-        rows: gradients of the present tasks, averaged over the processes.
-        hooks: of the method.
+        rows: gradients of the present tasks, averaged over the processes; they are freed.
+        hooks: what the method gives the engine.
         scale: factor of the loss.
         losses: (K,) losses.
     """
     merged: TensorList = [None] * len(rows.tensors)
     learned: list[Tensor | None] = []
     for group, columns in hooks.groups(rows.tensors).items():
-        part = rows if len(columns) == len(merged) else rows.pick(columns)
+        part = rows if len(columns) == len(merged) else rows.take(columns)
         if not part.tasks:
             learned += hooks.learn(None, group)
             continue

@@ -1,8 +1,8 @@
-"""Methods times seeds on one data set, with statistics and a report: what ``mtlkit compare`` does.
+"""Compare several methods on several seeds of one data set, as ``mtlkit compare`` does.
 
-For every seed all methods start from the same weights and see the same batches; the checkpoint with the
-best validation (the mean over tasks of log-ratios of their metrics, whatever the scales) is tested. A
-comparison can be resumed at any time: finished runs are read, others resume from their checkpoints.
+For each seed, all methods start from the same weights and see the same batches; the checkpoint with the
+best validation (the mean over tasks of the log-ratios of their metrics) is tested. A comparison can be
+resumed at any time: finished runs are read, the others resume from their checkpoints.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from mtlkit.report.results import (
     write_history,
 )
 from mtlkit.report.tables import build_table, table_files
+from mtlkit.report.verdict_text import plural
 from mtlkit.tasks import Task
 
 _MOST_SEEDS = 50
@@ -58,7 +59,7 @@ class Stopped(KeyboardInterrupt):
     """A comparison was interrupted. Finished runs are on disk, and the same call resumes it."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(f"stopped; what is done is kept in {folder}")
+        super().__init__(f"stopped; finished work is kept in {folder}")
         self.folder = folder
 
 
@@ -69,20 +70,20 @@ def compare(
     progress: bool | None = None,
     **settings: Any,
 ) -> CompareResult:
-    """Compare methods: every method with every seed, single-task baselines, statistics, a report.
+    """Compare methods on several seeds, with single-task baselines, statistics and a report.
 
-    Call it again with the same output folder to resume a comparison that was stopped or killed, or to
-    add methods and seeds.
+    Call it again with the same output folder to resume an interrupted comparison, or to add methods and
+    seeds.
 
     Args:
         config: keys and values of :class:`~mtlkit.experiments.compare_config.CompareConfig`, or a YAML
             file of them.
-        output: folder of the comparison; unfinished runs in it are resumed.
-        progress: False shows nothing; None a live table on a terminal, and lines elsewhere.
-        **settings: keys and values that are added to ``config``.
+        output: output folder; unfinished runs are resumed.
+        progress: False shows nothing; None shows a live table on a terminal, and lines elsewhere.
+        **settings: further settings, which override those of ``config``.
 
     Raises:
-        ConfigError: for settings that do not fit the data, or another comparison in ``output``.
+        ConfigError: for invalid settings, or another comparison in ``output``.
         Stopped: after Ctrl-C or SIGTERM.
         LaunchError: under torchrun or ``accelerate launch``.
 
@@ -106,7 +107,7 @@ def compare(
 def run_comparison(
     config: CompareConfig, output: str | os.PathLike[str], *, progress: bool | None = None
 ) -> Comparison:
-    """Run what is not yet done of a comparison, then write tables and the report."""
+    """Run the unfinished trainings of a comparison, then write tables and the report."""
     refuse_launcher("mtlkit compare")
     made = Work(config, Path(output)).run(progress)
     seeds = _seeds_that_fit(config, made)
@@ -118,11 +119,7 @@ def run_comparison(
 def plan_jobs(config: CompareConfig, folder: Path, tasks: Sequence[str], threads: int = 1) -> list[Job]:
     """List all trainings of a comparison, seed by seed."""
     jobs = []
-    common: dict[str, Any] = {
-        "threads": threads,
-        "device": config.device,
-        "keep_weights": config.keep_weights,
-    }
+    common: Any = {"threads": threads, "device": config.device, "keep_weights": config.keep_weights}
     alone: dict[str, Any] = {**config.train, "method": "sum"}
     divisor = len(tasks) if config.single_task == "same_budget" else 1
     for seed in config.seeds:
@@ -138,13 +135,13 @@ def plan_jobs(config: CompareConfig, folder: Path, tasks: Sequence[str], threads
 
 
 def _front(config: CompareConfig, tasks: Sequence[str]) -> list[Entry]:
-    """Return the weightings that ``front`` asks for, drawn on a logarithmic scale; alike for every seed.
+    """Draw the weightings of ``front`` on a logarithmic scale, the same for every seed.
 
-    More of them begin with the same ones, so a comparison can be extended. They train as the tuned sum
-    does where there is one, else as the sum.
+    A larger number starts with the same weightings, so a comparison can be extended. They have the
+    training settings of the tuned sum, if there is one, else of the sum.
     """
-    alike = {entry.label: entry.settings for entry in config.entries}
-    settings = alike.get("tuned sum", alike.get("sum", {}))
+    known = {entry.label: entry.settings for entry in config.entries}
+    settings = known.get("tuned sum", known.get("sum", {}))
     random, simplex = np.random.default_rng(_FRONT_SEED), Simplex()
     low, high = np.log([simplex.axis.low, simplex.axis.high])
     entries = []
@@ -158,7 +155,7 @@ def _front(config: CompareConfig, tasks: Sequence[str]) -> list[Entry]:
 
 
 def write_tables(comparison: Comparison, folder: str | os.PathLike[str]) -> Path:
-    """Write ``table.*``, ``results.csv`` and ``report.html``; return the path of the last one."""
+    """Write ``table.*``, ``results.csv`` and ``report.html``; return the path of the report."""
     path = Path(folder)
     for name, text in table_files(build_table(comparison)).items():
         write_text(path / name, text)
@@ -187,7 +184,7 @@ def first_jobs(config: CompareConfig, jobs: Sequence[Job]) -> dict[str, Job]:
 
 
 class Work:
-    """One call of a comparison: its trainings, and what is known about them."""
+    """The trainings of a comparison and their outcomes so far."""
 
     def __init__(self, config: CompareConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
@@ -199,16 +196,12 @@ class Work:
         names = [task.name for task in self.tasks]
         self.jobs = plan_jobs(config, folder, names, self.threads)
         known = {job.folder: read_outcome(job) for job in self.jobs}  # also checks settings
-        # of the trainings that have ended, by folder
         self.outcomes = {path: outcome for path, outcome in known.items() if outcome is not None}
         self.waiting = [job for job in self.jobs if job.folder not in self.outcomes]
         self.ratios: dict[str, float] = {}
 
     def describe(self) -> list[str]:
-        """Describe the trainings that are not done yet; a few steps of every method are timed.
-
-        The time is that of the steps alone; validations and the test come on top of it.
-        """
+        """Describe the unfinished trainings; the time is estimated from a few steps of every method."""
         config, names = self.config, [task.name for task in self.tasks]
         number = number_of_jobs(config.jobs, config.device)
         rest = f", and {len(names) - _FEW_TASKS} more" if len(names) > _FEW_TASKS else ""
@@ -228,13 +221,13 @@ class Work:
             steps = planned_steps(job.config(), load_data(job.config()))[0] // job.divide_steps
             each = seconds.get(label, usual)
             total += count * steps * each
-            times_of = f"{count} training{'s' * (count > 1)} of {steps} steps"
-            lines.append(f"  {label}: {times_of}, {1000 * each:.3g} ms a step")
+            trainings = f"{plural(count, 'training')} of {steps} steps"
+            lines.append(f"  {label}: {trainings}, {1000 * each:.3g} ms per step")
         hours = clock(total / min(number, len(self.waiting)))
-        return [*lines, f"about {hours} with {number} at a time, validations not included"]
+        return [*lines, f"about {hours} with {number} in parallel, without validations"]
 
     def run(self, progress: bool | None) -> Comparison:
-        """Run the trainings that are not done yet, then write tables and the report."""
+        """Run the unfinished trainings, then write tables and the report."""
         config, folder, waiting = self.config, self.folder, self.waiting
         finished = [job for job in self.jobs if job.folder in self.outcomes]
         check_first_step(waiting, elsewhere=config.launcher == "submitit")
@@ -248,13 +241,9 @@ class Work:
                 show.found(len(finished))
                 if waiting:
                     show.note(f"{len(waiting)} trainings to run in {folder}")
-                self.ratios = known_or_timed(
-                    folder / TIMING,
-                    first_jobs(config, self.jobs),
-                    config.reference,
-                    config.timing,
-                    show.note,
-                )
+                firsts, reference = first_jobs(config, self.jobs), config.reference
+                path = folder / TIMING
+                self.ratios = known_or_timed(path, firsts, reference, config.timing, show.note)
                 for label, seed in dict.fromkeys((job.label, job.seed) for job in finished):
                     self._record(label, seed)
                 self._add_simple_rows(show)
@@ -289,7 +278,7 @@ class Work:
     def _record(self, label: str, seed: int) -> None:
         """Append a run to the results once all its trainings have ended.
 
-        Of single-task networks, those that failed lack their task's metrics only.
+        A failed single-task network only lacks the metrics of its own task.
         """
         parts = [job for job in self.jobs if job.label == label and job.seed == seed]
         ended = [(job, self.outcomes[job.folder]) for job in parts if job.folder in self.outcomes]
@@ -325,7 +314,7 @@ class Work:
         append_result(self.folder, run)
 
     def _add_simple_rows(self, show: Display) -> None:
-        """Add rows of models that are no networks, where the data set has such."""
+        """Add the simple models of the data set, if it has any."""
         if not self.config.baselines:
             return
         for seed in self.config.seeds:
@@ -335,7 +324,7 @@ class Work:
             dataset = load_data(job.config())
             if not hasattr(dataset, "baselines"):
                 return
-            show.note(f"simple models of seed {seed}")
+            show.note(f"fitting simple models, seed {seed}")
             try:
                 rows = dataset.baselines()
             except MissingExtraError as error:
@@ -362,14 +351,12 @@ class Work:
                     continue
                 if what == "data":
                     raise UsageError(
-                        f"the data have changed since the first runs of seed {seed}: inputs or labels "
-                        "are not those of all runs, and a comparison of them means nothing. Take "
-                        "another output folder, or restore the data"
+                        f"the data changed since the first runs of seed {seed}, so new results cannot "
+                        "be compared with theirs. Choose another output folder, or restore the data"
                     )
                 raise UsageError(
-                    f"runs of seed {seed} did not start alike ({what}: {found}); a comparison of "
-                    "them means nothing. Does a method or the network draw random numbers when it "
-                    "is built?"
+                    f"runs of seed {seed} did not start alike ({what}: {found}) and cannot be compared. "
+                    "Does a method or the network draw random numbers when it is built?"
                 )
 
 
@@ -386,14 +373,14 @@ def _join_histories(folder: Path, run: Run, parts: Sequence[Job]) -> None:
 
 
 def seconds_per_seed(config: CompareConfig, made: Comparison) -> float:
-    """Return the seconds that one seed of all methods takes, with the trainings at a time."""
+    """Return the seconds per seed, for all methods and with parallel trainings."""
     seeds = {run.seed for run in made.runs if run.seconds}
     seconds = sum(run.seconds or 0.0 for run in made.runs)
     return seconds / max(1, len(seeds)) / number_of_jobs(config.jobs, config.device)
 
 
 def _seeds_that_fit(config: CompareConfig, made: Comparison) -> tuple[int, ...]:
-    """Return the seeds that ``minutes`` has time for; at least those that were given."""
+    """Return the given seeds, and as many more as fit into ``minutes``."""
     seeds = tuple(config.seeds)
     seconds = seconds_per_seed(config, made)
     if config.minutes is None or seconds == 0:

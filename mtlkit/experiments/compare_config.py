@@ -1,4 +1,4 @@
-"""The settings of a comparison, from a YAML file or the command line, checked before anything runs."""
+"""The settings of a comparison, from a YAML file or the command line."""
 
 from __future__ import annotations
 
@@ -14,14 +14,7 @@ from mtlkit.config.settings import Names, setting
 from mtlkit.config.spec import format_spec, parse_spec
 from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import ConfigError, SpecError
-from mtlkit.experiments.entries import (
-    WITH_ROTATIONS,
-    Capacity,
-    Entry,
-    MethodSettings,
-    Seeds,
-    one_by_one,
-)
+from mtlkit.experiments.entries import WITH_ROTATIONS, Capacity, Entry, MethodSettings, Seeds, one_by_one
 from mtlkit.training.config import DATA, SPEED, TrainingSettings
 
 if TYPE_CHECKING:
@@ -29,16 +22,13 @@ if TYPE_CHECKING:
 
 COMPARISON = "Comparison"
 PUBLISHED = ("method", "spec", "delta_m", "spread", "source")
-"""What is kept of a published row."""
+"""Keys of a published row."""
 CONFIG = "compare.yaml"
-"""File in the folder of a comparison with its settings."""
+"""File with the settings in the folder of a comparison."""
 
 
 class MethodsConfig(TrainingSettings):
-    """Several methods on one data set, and where their trainings run.
-
-    :attr:`entries`, :attr:`train` and :attr:`settings` are what the trainings are made of.
-    """
+    """The settings of several methods on one data set, and of the machines that train them."""
 
     title: str = setting("", "Title of the report.", panel=COMPARISON)
     methods: Annotated[
@@ -52,31 +42,27 @@ class MethodsConfig(TrainingSettings):
         ),
     ] = setting(
         ...,
-        "Config strings, separated by commas; in a file a list, also of mappings with `method`, "
-        "`label`, `extra_capacity` and settings of their own.",
+        "Config strings, separated by commas; in a file, a list that may also contain mappings with "
+        "`method`, `label`, `extra_capacity` and training settings of this method.",
         panel=DATA,
-        missing="name one method or more, such as sum,rotograd",
+        missing="name one or more methods, such as sum,rotograd",
     )
     normalize: bool = setting(
-        False,
-        "Divide each loss by its first values, as the RotoGrad paper does.",
-        panel=COMPARISON,
+        False, "Divide each loss by its initial value, as in the RotoGrad paper.", panel=COMPARISON
     )
     improvement_over: Names | None = setting(
-        None,
-        "Tasks that statistics of the improvement are taken over; without any, all.",
-        panel=COMPARISON,
+        None, "Tasks that the improvement is averaged over; by default, all.", panel=COMPARISON
     )
     jobs: int | None = setting(
         None,
-        "Runs at a time; without it, one per GPU or core, at most 8.",
+        "Number of parallel runs; by default, one per GPU or core, at most 8.",
         panel=SPEED,
         flags=("--jobs", "-j"),
         ge=1,
     )
     device: str = setting("auto", "`auto`, `cpu`, `mps`, `cuda` or `cuda:1`.", panel=SPEED)
     launcher: Literal["local", "submitit"] = setting(
-        "local", "This machine, or submitit for Slurm.", panel=SPEED
+        "local", "`local` for this machine, or `submitit` for Slurm.", panel=SPEED
     )
     launcher_options: dict[str, Any] = setting(
         {}, "Parameters of submitit's executor, such as `slurm_partition`.", panel=SPEED
@@ -86,7 +72,7 @@ class MethodsConfig(TrainingSettings):
 
     @classmethod
     def read(cls, given: Self | Mapping[str, Any] | str | PathLike[str] | None, **changes: Any) -> Self:
-        """Return the settings of a YAML file or a mapping, or those given, with some changed."""
+        """Read settings from a YAML file, a mapping or an object, with some changed."""
         if isinstance(given, cls):
             return cls.make({**given.settings, **changes}) if changes else given
         if isinstance(given, str | PathLike):
@@ -100,24 +86,24 @@ class MethodsConfig(TrainingSettings):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings as they were given, to be written down."""
+        """The settings as they were given."""
         return self._settings
 
     @property
     def train(self) -> dict[str, Any]:
-        """Settings of :class:`~mtlkit.training.config.TrainConfig` that all runs share."""
+        """The training settings that all runs share."""
         return {key: getattr(self, key) for key in TrainingSettings.model_fields}
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
-        """The methods as they are trained."""
+        """The methods to train."""
         entries = self.complete([item.entry() for item in self.methods])
         if self.normalize:
             entries = [replace(entry, method=f"normalize+{entry.method}") for entry in entries]
         return tuple(entries)
 
     def complete(self, entries: list[Entry]) -> list[Entry]:
-        """Add the methods that are not named and belong to it nevertheless."""
+        """Add methods that are trained in any case; a hook for subclasses."""
         return entries
 
     @field_validator("methods", mode="before")
@@ -125,7 +111,7 @@ class MethodsConfig(TrainingSettings):
     def _read_methods(cls, given: Any, info: ValidationInfo) -> list[Any]:
         source = (info.context or {}).get("source", "the settings")
         if not isinstance(given, Sequence) or not given:
-            raise ConfigError(f"{source}: 'methods' must name one method or more, such as sum,rotograd")
+            raise ConfigError(f"{source}: 'methods' must name one or more methods, such as sum,rotograd")
         made: list[Any] = []
         for item in one_by_one(given):
             own = item if isinstance(item, Mapping) and "method" in item else {"method": item}
@@ -137,7 +123,7 @@ class MethodsConfig(TrainingSettings):
     @classmethod
     def _some_tasks(cls, given: list[str] | None) -> list[str] | None:
         if given is not None and not given:
-            raise ValueError("name one task or more, or leave the key out")
+            raise ValueError("name one or more tasks, or omit the key")
         return given
 
     @model_validator(mode="after")
@@ -147,7 +133,9 @@ class MethodsConfig(TrainingSettings):
         labels = [item.entry().label for item in self.methods]
         for label in labels:
             if labels.count(label) > 1:
-                raise ValueError(f"two methods are called {label!r}; give one another 'label'")
+                raise ValueError(
+                    f"two methods have the label {label!r}; give one of them another 'label'"
+                )
         for entry in self.entries:
             try:
                 for part in methods.expand(entry.method):
@@ -158,76 +146,71 @@ class MethodsConfig(TrainingSettings):
 
 
 class CompareConfig(MethodsConfig):
-    """What to compare, and how.
-
-    The keys are those of every training, those of :class:`MethodsConfig` and those below.
-    """
+    """The settings of a comparison: those of every training, of :class:`MethodsConfig`, and more."""
 
     seeds: Seeds = setting(
         (0, 1, 2),
-        "How many runs per method, from seed 0; or the list of seeds.",
+        "Number of runs per method, from seed 0; or a list of seeds.",
         panel=COMPARISON,
         cli=str,
     )
     reference: str | None = setting(
         "sum",
-        "Label that the t-test compares with; added where it is missing.",
+        "Label of the method that the others are tested against; added if it is missing.",
         panel=COMPARISON,
     )
     primary: str | None = setting(
         None,
-        "The endpoint that decides, set before the runs: `mean` (default), `median` or `minimum` over "
-        "tasks of the log-ratio to single-task networks, or a task; `/` and a metric may follow; or "
-        "`delta_m`, the field's.",
+        "Primary endpoint, chosen before the runs: `mean` (default), `median` or `minimum` over tasks "
+        "of the log-ratio to single-task networks, or a task; optionally with `/` and a metric; or "
+        "`delta_m`, as in published comparisons.",
         panel=COMPARISON,
     )
     single_task_row: dict[str, float] | None = setting(
         None,
-        "Single-task values by `task/metric` that Delta m is relative to, such as a published row; "
-        "without it, those of the same seed.",
+        "Single-task values by `task/metric` that Delta m is relative to, such as a published row; by "
+        "default, those of the same seed.",
         panel=COMPARISON,
     )
     reference_with_rotations: Capacity = setting(
         None,
-        "Add the plain sum with RotoGrad's matrices as ordinary task parameters.",
+        "Add a plain sum whose heads have matrices of the size of RotoGrad's rotations.",
         panel=COMPARISON,
         cli=bool,
     )
     single_task: bool | Literal["same_budget"] = setting(
         True,
-        "Train one network per task too, as the baseline of relative improvements; with `same_budget` "
-        "(flag `--same-budget`) each of the K networks for 1/K of the steps.",
+        "Also train one network per task, the baseline of relative improvements; with `same_budget` "
+        "(flag `--same-budget`), each of the K networks for 1/K of the steps.",
         panel=COMPARISON,
         cli=bool,
     )
     baselines: bool = setting(
         True,
-        "Add rows of simple models (constant, ridge, forest) where the data set has them.",
+        "Add rows of simple models (constant, ridge, forest, boosting) where the data set has them.",
         panel=COMPARISON,
     )
     minutes: float | None = setting(
         None,
-        "Time budget: after the given seeds, add as many as fit into these minutes, at most 50.",
+        "Time budget: after the given seeds, add as many as fit into this time, up to 50 seeds.",
         panel=COMPARISON,
         gt=0,
     )
     tuned: str | None = setting(
-        None,
-        "Folder of `mtlkit tune`: take its settings, and train its winners on new seeds.",
-        panel=COMPARISON,
+        None, "Folder of `mtlkit tune`: compare its best settings on new seeds.", panel=COMPARISON
     )
     front: int = setting(
         0,
-        "Train the plain sum with this many weightings of the losses, drawn on a logarithmic scale.",
+        "Also train the plain sum with this many random loss weights, drawn on a logarithmic scale.",
         panel=COMPARISON,
         ge=0,
     )
-    timing: int = setting(20, "Timed steps per method; 0 for none.", panel=COMPARISON, ge=0)
+    timing: int = setting(20, "Timed steps per method; 0 for no timing.", panel=COMPARISON, ge=0)
     keep_weights: bool = setting(False, "Keep the best weights of every run.", panel=COMPARISON)
     protocol: Literal["honest", "field"] = setting(
         "honest",
-        "How results are taken: `honest`, as the other keys say, or `field`, as published comparisons "
-        "do, with the keys under `field`.",
+        "`honest` uses the settings as they are; `field` follows published comparisons, with the keys "
+        "under `field`.",
         panel=COMPARISON,
         cli=str,
     )
@@ -236,7 +219,7 @@ class CompareConfig(MethodsConfig):
     )
     published: str | dict[str, Any] | None = setting(
         None,
-        "Rows to show beside ours: `FILE:NAME`, a data set in a YAML file of published rows.",
+        "Published rows to show in the report: `FILE:NAME`, a data set in a YAML file.",
         panel=COMPARISON,
         cli=str,
     )
@@ -246,35 +229,33 @@ class CompareConfig(MethodsConfig):
     def make(
         cls, settings: Mapping[str, Any], source: str = "the settings", budget: str = "full"
     ) -> Self:
-        """Check settings by name, type and range.
+        """Check settings by name, type and range; see :meth:`Settings.make`.
 
-        Args:
-            settings: values by key.
-            source: where they are from, for error messages.
-            budget: ``full``, or ``small`` for what the key ``small`` changes.
-
-        Raises:
-            ConfigError: for an unknown key, with the nearest one, or a value that does not fit.
+        The budget is ``full``, or ``small`` to apply the key ``small``.
         """
         if budget not in ("small", "full"):
-            raise ConfigError(f"{source}: the budget is 'small' or 'full', not {budget!r}")
+            raise ConfigError(f"{source}: the budget must be 'small' or 'full', not {budget!r}")
         given = dict(settings)
         small = given.pop("small", None)
         if small is not None and not isinstance(small, Mapping):
-            raise ConfigError(f"{source}: 'small' must hold keys and values, not {small!r}")
+            raise ConfigError(f"{source}: 'small' must be a mapping of settings, not {small!r}")
         cls.check_keys(small or {}, f"{source}, small")
         if given.get("protocol") == "field":
             if not isinstance(given.get("field"), Mapping):
-                raise ConfigError(f"{source} has no key 'field' that says what protocol: field changes")
+                raise ConfigError(
+                    f"{source}: protocol: field needs a key 'field' with the settings to change"
+                )
             cls.check_keys(given["field"], f"{source}, field")
             given |= given["field"]
         if isinstance(given.get("published"), str):
             given["published"] = read_published(given["published"], source)
-            if given.get("protocol") == "field":  # the settings are kept without the file
+            if given.get("protocol") == "field":  # stored without the file
                 given["field"] = {**given["field"], "published": given["published"]}
         if budget == "small":
             if small is None:
-                raise ConfigError(f"{source} has no key 'small' that says what a small budget changes")
+                raise ConfigError(
+                    f"{source}: budget small needs a key 'small' with the settings to change"
+                )
             given |= small
         if given.get("tuned") is None:
             return super().make(given, source)
@@ -285,14 +266,14 @@ class CompareConfig(MethodsConfig):
         used = sorted(set(winners.seeds) & set(made.seeds))
         if used:
             raise ConfigError(
-                f"{source}: seed {used[0]} is that of the search in {given['tuned']}; its winners "
-                "must be compared on others"
+                f"{source}: the search in {given['tuned']} used seed {used[0]}; compare its winners on "
+                "other seeds"
             )
         return made
 
     @cached_property
     def tuning(self) -> dict[str, dict[str, float]]:
-        """What the search before the comparison cost, by label."""
+        """The cost of the search before the comparison, by label."""
         if self.tuned is None:
             return {}
         from mtlkit.experiments.tuning.winners import Winners
@@ -301,7 +282,7 @@ class CompareConfig(MethodsConfig):
         return {label: cost for label, cost in Winners.load(self.tuned).cost.items() if label in labels}
 
     def complete(self, entries: list[Entry]) -> list[Entry]:
-        """Add the reference where it is missing."""
+        """Add the reference if it is missing, and the sum with extra matrices."""
         labels = [entry.label for entry in entries]
         if self.reference is not None and self.reference not in labels:
             try:
@@ -319,26 +300,28 @@ class CompareConfig(MethodsConfig):
 
 
 def read_published(place: str, source: str) -> dict[str, Any]:
-    """Return the rows of ``FILE:NAME``, with the sources that they name written out."""
+    """Read the published rows of ``FILE:NAME``, with their sources in full."""
     file, _, name = place.rpartition(":")
     content = read_yaml(file) if file else {}
     found = content.get("data_sets", {}).get(name)
     if found is None:
         known = ", ".join(content.get("data_sets", {})) or "none"
-        raise ConfigError(f"{source}: published is FILE:NAME, not {place!r}; the file has {known}")
+        raise ConfigError(
+            f"{source}: published must be FILE:NAME, not {place!r}; names in the file: {known}"
+        )
     sources = content.get("sources", {})
     rows = [{**row, "source": sources.get(row["source"], row["source"])} for row in found["rows"]]
     return {"rows": [{key: row[key] for key in PUBLISHED if key in row} for row in rows]}
 
 
 def _with_winners(winners: Winners, given: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return the settings with those of a search; methods that are named are taken by their labels."""
+    """Return the settings with those of a search; methods are looked up by their labels."""
     found = winners.comparison()
     data = given.get("data")
     if data is not None and winners.hold_out(format_spec(parse_spec(data))) != found["data"]:
         raise ConfigError(
-            f"{source}: the winners in {given['tuned']} were found on {winners.shared['data']!r}, "
-            f"not on {data!r}; leave 'data' out"
+            f"{source}: the winners in {given['tuned']} were tuned on {winners.shared['data']!r}, not "
+            f"on {data!r}; omit 'data'"
         )
     best = {item["label"]: item for item in found["methods"]}
     methods = found["methods"] if given.get("methods") is None else one_by_one(given["methods"])

@@ -1,4 +1,4 @@
-"""What a comparison found, for Python: a tidy table of runs, the verdict, the report."""
+"""The result of a comparison in Python: a tidy table of runs, the verdict, the report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtlkit.errors import MissingExtraError
+from mtlkit.config.extras import import_extra
 from mtlkit.report.results import FRONT, Comparison
 from mtlkit.report.tables import Table, build_table
 
@@ -25,11 +25,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class CompareResult:
-    """A finished comparison.
-
-    Attributes:
-        comparison: all runs.
-        folder: where they are.
+    """A finished comparison: its runs, and their folder.
 
     >>> from mtlkit.report.results import Comparison, Run, TaskRecord
     >>> runs = [Run("sum", seed, metrics={"left": {"accuracy": 0.5}}) for seed in (0, 1)]
@@ -48,7 +44,7 @@ class CompareResult:
 
     @property
     def verdict(self) -> str:
-        """What was found, in a few sentences."""
+        """The findings, in a few sentences."""
         return self.table.verdict.text
 
     @property
@@ -57,12 +53,9 @@ class CompareResult:
         return self.folder / "report.html"
 
     def frame(self) -> pandas.DataFrame:
-        """Return one row per run, task and metric; a run that failed has one row without a value."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise MissingExtraError("pandas", "table", "frame()") from None
-        return pd.DataFrame(tidy_rows(self.comparison), columns=list(COLUMNS))
+        """Return one row per run, task and metric; a failed run has one row without a value."""
+        frame = import_extra("pandas", "frame()").DataFrame
+        return frame(tidy_rows(self.comparison), columns=list(COLUMNS))
 
 
 def tidy_rows(comparison: Comparison) -> list[dict[str, Any]]:

@@ -1,11 +1,11 @@
-"""What ``mtlkit compare --demo`` shows: the same methods with unscaled and with normalized losses.
+"""``mtlkit compare --demo``: the same methods with unscaled and with normalized losses.
 
-First the number of bright pixels is a plain count, whose squared error is at first a hundred to ten
-thousand times as large as the other losses. Then pixels are standardized, and each loss is divided
-by its first values. All else is the RotoGrad paper's, but three times its learning rates, for as many
-epochs as two minutes allow. Nothing was chosen by the outcome of the seeds that are shown: after a first
-look at seeds 0 to 2, which the corrected tests could not tell apart, pcgrad was left out to pay for five
-seeds, and 5 to 9 were set before any of them had been run.
+In the first comparison the number of bright pixels is a plain count; its initial squared error is 100 to
+10,000 times the other losses. In the second, it is standardized and each loss is divided by its initial
+value. All other settings are the RotoGrad paper's, except three times its learning rates and as many
+epochs as fit into two minutes. Nothing was chosen by results on the seeds that are shown: after a first
+look at seeds 0 to 2, which was inconclusive, pcgrad was dropped to afford five seeds, and seeds 5 to 9
+were fixed before any of them was run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COMMON: dict[str, Any] = {
     "methods": [
         "sum",
         "imtl_g",
-        # normalized losses change their references at step 20, so the gradients' must too
+        # normalized losses change their reference values at step 20, so the gradients' must, too
         {"method": "scale(burn_in=20)", "label": "scale"},
         {"method": "rotograd(burn_in=20)", "label": "rotograd"},
     ],
@@ -48,7 +48,7 @@ _COMMON: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class DemoPart:
-    """One of the two comparisons: the name of its folder, the scale of its losses, what is special."""
+    """One of the two comparisons: its folder, the scale of its losses, a description and settings."""
 
     name: str
     losses: str
@@ -71,20 +71,20 @@ PARTS = (
     DemoPart(
         "raw",
         "Unscaled losses",
-        "Losses as they come: at first, that of the pixel count is 100 to 10 000 times the others.",
+        "Unscaled losses: at first, the loss of the pixel count is 100 to 10,000 times the others.",
         {"data": "multidigits(val=600, test=1500, pixels=count)"},
     ),
     DemoPart(
         "normalized",
         "Normalized losses",
-        "The same with standardized pixels, and each loss divided by its first values.",
+        "The same with standardized pixels, and each loss divided by its initial value.",
         {"data": "multidigits(val=600, test=1500)", "normalize": True},
     ),
 )
 
 
 def write_demo_page(comparisons: Mapping[str, Comparison], folder: str | os.PathLike[str]) -> Path:
-    """Write one page about both comparisons, beside their own reports."""
+    """Write one page about both comparisons, in addition to their reports."""
     path = Path(folder) / "report.html"
     sections = []
     for part in PARTS:

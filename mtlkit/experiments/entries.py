@@ -1,4 +1,4 @@
-"""The methods of a comparison, their seeds and their extra matrices, as settings give them."""
+"""Types of settings of a comparison: its methods, seeds and extra matrices."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Entry:
     """One method of a comparison.
 
     Attributes:
-        label: as the table shows it.
+        label: name in the table.
         method: config string.
-        extra_capacity: a matrix before each head, as RotoGrad has it, but learned like the head;
-            options ``size`` and ``dim``; None for none.
-        settings: training settings that differ from those of the others.
+        extra_capacity: options ``size`` and ``dim`` of a matrix before each head, like RotoGrad's but
+            learned with the head; None for no matrix.
+        settings: training settings of this method only.
         kind: ``front`` for a weighting that only spans the front; empty for a method.
     """
 
@@ -39,7 +39,7 @@ def _read_capacity(given: Any) -> dict[str, Any] | None:
     if given is None or isinstance(given, bool):
         return {} if given else None
     if not isinstance(given, Mapping) or not set(given) <= {"size", "dim"}:
-        raise ValueError(f"extra_capacity is true or {{size: 512, dim: flat}}, not {given!r}")
+        raise ValueError(f"extra_capacity must be true or {{size: 512, dim: flat}}, not {given!r}")
     return dict(given)
 
 
@@ -51,12 +51,12 @@ Capacity = Annotated[
     WithJsonSchema({"anyOf": [{"type": "boolean"}, _CAPACITY]}),
     TypeLabel("true, false or {size: 512, dim: flat}"),
 ]
-"""Matrices before the heads: their options, or None."""
+"""Options of the matrices before the heads, or None."""
 
 
 def _read_seeds(given: Any) -> tuple[int, ...]:
     seeds: Any = given
-    if isinstance(given, str):  # on the command line: how many, or several with commas
+    if isinstance(given, str):  # from the command line: a number, or a list with commas
         words = given.split(",")
         if all(word.strip().isdecimal() for word in words):
             seeds = int(given) if len(words) == 1 else [int(word) for word in words]
@@ -64,9 +64,9 @@ def _read_seeds(given: Any) -> tuple[int, ...]:
         seeds = range(seeds)
     valid = isinstance(seeds, Sequence) and len(seeds) > 0
     if not valid or any(type(seed) is not int or seed < 0 for seed in seeds):
-        raise ValueError(f"'seeds' is a number from 1, or a list of seeds, not {given!r}")
+        raise ValueError(f"'seeds' must be a number from 1, or a list of seeds, not {given!r}")
     if len(set(seeds)) < len(seeds):
-        raise ValueError(f"'seeds' holds a seed twice: {given!r}")
+        raise ValueError(f"'seeds' contains a seed twice: {given!r}")
     return tuple(seeds)
 
 
@@ -77,14 +77,14 @@ Seeds = Annotated[
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, _LIST]}),
     TypeLabel("a number from 1, or a list"),
 ]
-"""Seeds, or how many."""
+"""A list of seeds, or their number."""
 
 
 class _MethodSettings(Settings):
     method: Spec = setting(..., "Config string of the method.")
-    label: str | None = setting(None, "As the table shows it; without one, the config string.")
+    label: str | None = setting(None, "Name in the table; by default, the config string.")
     extra_capacity: Capacity = setting(
-        None, "A matrix before each head, as RotoGrad has it, but learned like the head."
+        None, "Add a matrix before each head, like RotoGrad's rotation but learned with the head."
     )
 
     @field_validator("label")
@@ -95,7 +95,7 @@ class _MethodSettings(Settings):
         return label
 
     def entry(self) -> Entry:
-        """Return the method as the comparison runs it."""
+        """Return the method with its label and settings."""
         own = self.model_fields_set - set(_MethodSettings.model_fields)
         settings = {key: getattr(self, key) for key in type(self).model_fields if key in own}
         capacity: Any = self.extra_capacity
@@ -111,20 +111,20 @@ _OWN: dict[str, Any] = {
 MethodSettings = create_model(
     "MethodSettings",
     __base__=_MethodSettings,
-    __doc__="One method of a comparison, with the training settings that it may have of its own.",
+    __doc__="One method of a comparison, with its own training settings.",
     **_OWN,
 )
 
 
 def one_by_one(given: Any) -> list[Any]:
-    """Return methods one by one; config strings are split at commas."""
+    """Return a flat list of methods; config strings are split at commas."""
     items = [given] if isinstance(given, str) else given
     pieces = [split_specs(item) if isinstance(item, str) else [item] for item in items]
     return [item for piece in pieces for item in piece]
 
 
 def split_specs(text: str) -> list[str]:
-    """Split config strings at commas; commas within brackets or quotes do not count."""
+    """Split config strings at commas outside of brackets and quotes."""
     pieces, depth, quote, start = [], 0, "", 0
     for place, character in enumerate(text):
         if quote:

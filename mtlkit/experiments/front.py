@@ -1,4 +1,4 @@
-"""The front of one training: a network with preferences, evaluated at many of them."""
+"""The Pareto front of one network with preferences, evaluated at many of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from mtlkit.config.files import write_text
 from mtlkit.config.yaml_files import read_yaml
@@ -37,7 +37,7 @@ class PreferenceFront:
         split: what the metrics were measured on: ``test`` or ``val``.
         preferences: (N, K), each of sum one.
         metrics: all metrics by task, at each preference.
-        reference: of the hypervolume: the main metric of each task, by default the worst that was found.
+        reference: main metric of each task that the hypervolume is relative to.
 
     >>> from mtlkit import Task
     >>> both = (Task.regression("a"), Task.regression("b"))
@@ -141,7 +141,7 @@ class PreferenceFront:
 def front(
     run: str | os.PathLike[str],
     *,
-    points: int | None = None,
+    points: int | ArrayLike | None = None,
     split: Split | None = None,
     reference: Mapping[str, float] | None = None,
     device: str = "auto",
@@ -150,16 +150,17 @@ def front(
     """Evaluate the network of a run, trained with ``preference``, at many preferences.
 
     Args:
-        run: folder that ``mtlkit train --preference ...`` wrote; its data must be there.
-        points: number of preferences; 11 for two tasks, 10 per task for more.
+        run: output folder of ``mtlkit train --preference ...``; its data must be available.
+        points: number of preferences, or the preferences (N, K) in task order, divided by their sums;
+            by default, 11 for two tasks and 10 per task for more.
         split: ``test`` or ``val``; None for the test set, if there is one.
-        reference: value of each task's main metric that the hypervolume is relative to; tasks without
-            one have the worst value found. Volumes of two fronts are comparable at one reference.
+        reference: value of each task's main metric that the hypervolume is relative to, by default the
+            worst value found. Hypervolumes are only comparable with the same reference.
         device: ``auto``, ``cpu`` or ``cuda``.
-        report: called with the number of preferences done, and of all.
+        report: called with the number of finished preferences and the total.
 
     Raises:
-        MtlkitError: for a folder without a trained network, or one without preferences.
+        MtlkitError: for a folder without a network that was trained with preferences.
 
     >>> from mtlkit.experiments.front import front
     >>> front("runs/digits", points=5).hypervolume  # doctest: +SKIP
@@ -167,7 +168,7 @@ def front(
     """
     folder = Path(run)
     if not (folder / "config.yaml").is_file():
-        raise MtlkitError(f"{folder} holds no run of mtlkit; give the output folder of `mtlkit train`")
+        raise MtlkitError(f"{folder} contains no run; give the output folder of `mtlkit train`")
     settings = {**read_yaml(folder / "config.yaml"), "output": str(folder), "device": device}
     config = TrainConfig.make({**settings, "log_with": [], "test": True}, str(folder))
     dataset = load_data(config)
@@ -182,8 +183,8 @@ def front(
         raise MtlkitError(f"the run in {folder} has no weights yet: there is no checkpoints/best.pt")
     chosen: Split = split or ("val" if loaders["test"] is None else "test")
     if loaders[chosen] is None:
-        raise UsageError(f"the data of the run in {folder} have no samples for {chosen!r}")
-    preferences = spread_preferences(len(trainer.tasks), points)
+        raise UsageError(f"the data set of the run in {folder} has no {chosen} samples")
+    preferences = _preferences(network.tasks, points)
     found = []
     for number, preference in enumerate(preferences.tolist()):
         network.set_preference(dict(zip(network.tasks, preference, strict=True)))
@@ -214,6 +215,19 @@ def spread_preferences(tasks: int, points: int | None = None) -> Floats:
         return np.stack([first, 1 - first], axis=1)
     drawn = np.random.default_rng(0).dirichlet(np.ones(tasks), count - least)
     return np.concatenate([np.eye(tasks), np.full((1, tasks), 1 / tasks), drawn])
+
+
+def _preferences(tasks: Sequence[str], points: int | ArrayLike | None) -> Floats:
+    if points is None or isinstance(points, int):
+        return spread_preferences(len(tasks), points)
+    given: Floats = np.asarray(points, dtype=float)
+    if given.ndim != 2 or given.shape[1] != len(tasks) or not len(given):
+        raise SpecError(
+            f"preferences must have the shape (N, {len(tasks)}), with a column per task "
+            f"({', '.join(tasks)}), not {given.shape}"
+        )
+    found: Floats = given / given.sum(axis=1, keepdims=True)
+    return found
 
 
 def describe_preference(tasks: Sequence[Task], preference: Sequence[float] | Floats) -> str:

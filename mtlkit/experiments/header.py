@@ -1,4 +1,4 @@
-"""``comparison.json``: what a comparison is made of, and whether a folder can be completed with it."""
+"""Write ``comparison.json``, and check that a folder belongs to the same comparison."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import torch
 
 from mtlkit._version import __version__
 from mtlkit.config.logs import plain_values
+from mtlkit.config.settings import describe_changes
 from mtlkit.config.yaml_files import write_yaml
 from mtlkit.errors import ConfigError
 from mtlkit.experiments.compare_config import CONFIG, CompareConfig
@@ -31,15 +32,14 @@ def write_header(
     """Write the header and the settings.
 
     Raises:
-        ConfigError: where the folder holds runs of other tasks or settings.
+        ConfigError: if the folder contains runs with other tasks or settings.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     old: dict[str, Any] = {}
     if (folder / HEADER).is_file():
         old = read_header(folder)
         if [task["name"] for task in old.get("tasks", ())] != [task.name for task in tasks]:
             raise ConfigError(
-                f"{folder} holds a comparison of other tasks; choose another output folder"
+                f"{folder} contains a comparison of other tasks; choose another output folder"
             )
     before = old.get("config") or {}
     labels = ([SINGLE_TASK] if config.single_task else []) + [entry.label for entry in config.entries]
@@ -74,21 +74,24 @@ def write_header(
 
 
 def _check_settings(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse settings that the finished runs, maybe of other seeds and methods, did not have."""
+    """Raise a ConfigError if the finished runs had other settings."""
     if not before:
         return
     done = {run.label for run in Comparison.load(folder).runs if run.status == "done"}
     fields = TrainingSettings.model_fields
-    # a key that is missing was None, or was no setting yet
+    # a missing key was None, or is a newer setting
     known = {*before, *(key for key, field in fields.items() if field.default is None)} - FREE
-    pairs = {key: (before.get(key), now.get(key)) for key in ("normalize", *fields) if key in known}
+    keys = [key for key in ("normalize", *fields) if key in known]
+    old, new = dict(before), dict(now)
     for label in done.intersection(before.get("methods", {}), now["methods"]):
-        pairs[f"method {label!r}"] = (before["methods"][label], now["methods"][label])
-    changed = [f"{key} was {old!r}, now {new!r}" for key, (old, new) in pairs.items() if old != new]
-    if changed and done:
+        name = f"method {label!r}"
+        old[name], new[name] = before["methods"][label], now["methods"][label]
+        keys.append(name)
+    changes = describe_changes(old, new, keys)
+    if done and changes:
         raise ConfigError(
-            f"{folder} holds runs with other settings ({'; '.join(changed)}), and results of different "
-            "settings do not belong in one table; choose another output folder, or delete this one"
+            f"{folder} contains runs with other settings ({changes}), which do not belong in the same "
+            "table; choose another output folder, or delete this one"
         )
 
 

@@ -1,4 +1,4 @@
-"""One training of a comparison, from its description to ``result.json``, in any process."""
+"""One training of a comparison, in any process; the result is written to ``result.json``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import shutil
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from mtlkit.architectures.base import SingleTask
 from mtlkit.architectures.capacity import add_capacity
-from mtlkit.config.files import write_text
+from mtlkit.config.files import read_json, write_json, write_text
 from mtlkit.config.logs import LOG_NAME
-from mtlkit.config.plugins import users_line
+from mtlkit.config.plugins import describe_error, users_line
+from mtlkit.config.settings import describe_changes
 from mtlkit.errors import ConfigError, MtlkitError
 from mtlkit.report.histories import read_history, read_lines
 from mtlkit.tasks import Task
@@ -33,30 +34,30 @@ ERROR_LOG = "error.log"
 FREE = frozenset(
     {"data_dir", "plugins", "workers", "save_steps", "logging_steps", "monitor_steps", "log_with"}
 )
-"""Settings of a training that do not change its result: a comparison may be resumed with others."""
+"""Settings that do not affect results and may change when a comparison is resumed."""
 _IDENTITY = "job.json"
 _START = "start.json"
 _SESSION = "session.json"
-_datasets: dict[Any, Any] = {}  # the last one that was loaded
+_datasets: dict[Any, Any] = {}  # at most one: the last that was loaded
 
 
 @dataclass(frozen=True)
 class Job:
-    """One training: all that a process needs to know.
+    """The complete description of one training.
 
     Attributes:
-        folder: of the run; the result is written there.
-        label: of the method.
-        seed: of weights, batches and data split.
-        train: settings of a :class:`TrainConfig`, the method included.
-        task: the only task, in a single-task training.
-        extra_capacity: see :class:`~mtlkit.architectures.capacity.TaskMatrix`; None for none.
-        threads: of torch; they decide the order of sums, so a resumed run takes the same number.
+        folder: folder of the run and its result.
+        label: label of the method.
+        seed: seed of weights, batches and data split.
+        train: settings of a :class:`TrainConfig`, including the method.
+        task: the only task of a single-task training.
+        extra_capacity: options of :class:`~mtlkit.architectures.capacity.TaskMatrix`, or None.
+        threads: threads of torch; a resumed run must use the same number, which fixes the order of sums.
         device: ``auto``, ``cpu``, ``mps``, ``cuda`` or ``cuda:1``.
-        keep_weights: keep ``checkpoints/best.pt``.
+        keep_weights: whether to keep ``checkpoints/best.pt``.
         kind: ``front`` for a weighting that only spans the front; empty for a method.
-        divide_steps: train for the planned number of steps divided by this.
-        stop_at: pause after this step: the outcome is returned, not written, and checkpoints stay.
+        divide_steps: divisor of the planned number of steps.
+        stop_at: pause after this step; the outcome is returned but not written, checkpoints stay.
     """
 
     folder: str
@@ -95,19 +96,19 @@ class Job:
 
 @dataclass
 class Outcome:
-    """How a training ended.
+    """The outcome of a training.
 
     Attributes:
-        metrics: by task and metric.
-        split: what they were measured on: ``test``, or the best ``validation`` where nothing is tested.
-        seconds: of all processes that worked on it.
-        weights: checksum of the network's first weights, without the method's own.
-        batch: checksum of the first batch; None for a task that was trained on data of its own, or
-            that has no label in the first batch.
-        data: checksum of inputs and targets; None for a task that was trained on data of its own.
+        metrics: metrics by task.
+        split: their data: ``test``, or the best ``validation`` if nothing is tested.
+        seconds: total time of all processes that worked on it.
+        weights: checksum of the initial weights, without the method's own.
+        batch: checksum of the first batch; None for a task with its own data, or without a label in
+            the first batch.
+        data: checksum of inputs and targets; None for a task with its own data.
         steps: optimizer steps.
-        best_step: the step whose weights were tested.
-        error: why it failed; empty for a training that ended well.
+        best_last: whether the last of several validations was the best: training longer may help.
+        error: reason of a failure; empty after success.
     """
 
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -117,39 +118,34 @@ class Outcome:
     batch: int | None = 0
     data: int | None = None
     steps: int = 0
-    best_step: int | None = None
+    best_last: bool = False
     error: str = ""
-
-    @property
-    def best_last(self) -> bool:
-        """Whether the last validation was the best, so that training longer may help."""
-        return self.best_step is not None and self.best_step == self.steps
 
 
 class Session:
-    """The work of one process on a run, from now on.
+    """Measures the time of a run over several processes.
 
-    The time of a process that was killed counts until the last line of its log.
+    The time of a killed process counts until the last line of its log.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._begun = time.monotonic()
         self.earlier = 0.0
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            before = json.loads((folder / _SESSION).read_text(encoding="utf-8"))
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            before = read_json(folder / _SESSION) or {}
             worked = self._last("time") - float(before["begun"])
             self.earlier = float(before["earlier"]) + max(worked, 0.0)
         write_json(folder / _SESSION, {"begun": time.time(), "earlier": self.earlier})
 
     @property
     def seconds(self) -> float:
-        """The seconds of all processes up to now."""
+        """The seconds of all processes so far."""
         return self.earlier + time.monotonic() - self._begun
 
     @property
     def steps(self) -> int:
-        """The last step that was logged."""
+        """The last logged step."""
         return int(self._last("step"))
 
     def _last(self, key: str) -> float:
@@ -158,7 +154,7 @@ class Session:
 
 
 def run_job(job: Job) -> Outcome:
-    """Train and test, resuming from a checkpoint if there is one; a finished job is only read.
+    """Train and test, resuming from a checkpoint if there is one; read the result of a finished job.
 
     An error is written to ``error.log`` in the job's folder and returned, not raised.
     """
@@ -176,7 +172,8 @@ def run_job(job: Job) -> Outcome:
             claim(job)
             outcome = _train(job, session)
         except (Exception, SystemExit) as error:  # one failing method must not stop the other runs
-            return _failed(folder, error, session)
+            write_text(folder / ERROR_LOG, "".join(traceback.format_exception(error)))
+            return Outcome(error=failure_reason(error), seconds=session.seconds, steps=session.steps)
         if job.stop_at is not None and outcome.steps >= job.stop_at:
             return outcome
         write_json(folder / RESULT, asdict(outcome))
@@ -195,35 +192,30 @@ def read_outcome(job: Job) -> Outcome | None:
         return None
     claim(job)
     try:
-        return Outcome(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
+        return Outcome(**(read_json(path) or {"damaged": True}))
+    except TypeError:
         return None
 
 
 def claim(job: Job) -> None:
-    """Record which job the folder belongs to.
+    """Record the job that the folder belongs to.
 
     Raises:
-        ConfigError: where it holds a run with other settings.
+        ConfigError: if it contains a run with other settings.
     """
     path = Path(job.folder) / _IDENTITY
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    known = read_json(path)
+    if known is None:
         write_json(path, job.identity)
         return
     defaults = {f"train.{key}": field.default for key, field in TrainConfig.model_fields.items()}
-    # a folder of an earlier version lacks the settings that came later
+    # folders of earlier versions lack newer settings
     old, new = defaults | _flat(known), defaults | _flat(job.identity)
-    changed = [
-        f"{key} was {old.get(key)!r}, now {new.get(key)!r}"
-        for key in sorted({*old, *new})
-        if old.get(key) != new.get(key) and key.removeprefix("train.") not in FREE
-    ]
-    if changed:
+    keys = (key for key in sorted({*old, *new}) if key.removeprefix("train.") not in FREE)
+    changes = describe_changes(old, new, keys)
+    if changes:
         raise ConfigError(
-            f"{job.folder} holds a run of {job.label!r} with other settings ({'; '.join(changed)}); "
+            f"{job.folder} contains a run of {job.label!r} with other settings ({changes}); "
             "choose another output folder, or delete this one"
         )
 
@@ -245,7 +237,7 @@ def network_change(job: Job) -> Any:
 
 
 def _noting_start(job: Job) -> Any:
-    """Return a network change that writes the first weights and batch to ``start.json``."""
+    """Return a network change that writes checksums of first weights and batch to ``start.json``."""
     path = Path(job.folder) / _START
 
     def change(model: nn.Module, tasks: Sequence[Task]) -> tuple[nn.Module, Sequence[Task]]:
@@ -256,12 +248,10 @@ def _noting_start(job: Job) -> Any:
         def note(module: nn.Module, inputs: tuple[Any, ...]) -> None:
             handle.remove()
             if not path.exists():  # a resumed run starts with another batch
-                # a forward pass per task sees a part of the batch only
-                size = job.config().batch_size
-                whole = any(len(leaf) == size for leaf in _leaves(inputs[0]))
-                write_json(
-                    path, {"weights": weights, "batch": batch_checksum(inputs) if whole else None}
-                )
+                # a forward pass per task sees only a part of the batch
+                whole = any(len(leaf) == job.config().batch_size for leaf in _leaves(inputs))
+                batch = batch_checksum(inputs) if whole else None
+                write_json(path, {"weights": weights, "batch": batch})
 
         handle = changed.register_forward_pre_hook(note)
         return changed, chosen
@@ -273,44 +263,42 @@ def weights_checksum(model: nn.Module) -> int:
     """Return the checksum of all parameters except the method's own, which differ between methods."""
     method = getattr(model, "method", None)
     own = set() if method is None else {id(p) for p in method.parameters()}
-    value = 0
-    for name, parameter in model.named_parameters():
-        if id(parameter) not in own:
-            value = _checksum(parameter, crc32(name.encode(), value))
-    return value
+    return _checksum((name, p) for name, p in model.named_parameters() if id(p) not in own)
 
 
 def batch_checksum(batch: Sequence[Any]) -> int:
     """Return the checksum of the inputs of a batch."""
-    value = 0
-    for leaf in _leaves(batch[0]):
-        value = _checksum(leaf, value)
-    return value
+    return _checksum(("", leaf) for leaf in _leaves(batch))
 
 
-def _leaves(inputs: Any) -> list[Tensor]:
+def _leaves(batch: Sequence[Any]) -> list[Tensor]:
+    inputs = batch[0]
     return list(inputs.values()) if isinstance(inputs, Mapping) else [inputs]
 
 
-def _checksum(tensor: Tensor, value: int) -> int:
-    return crc32(tensor.detach().cpu().contiguous().numpy().tobytes(), value)
+def _checksum(tensors: Iterable[tuple[str, Tensor]]) -> int:
+    value = 0
+    for name, tensor in tensors:
+        data = tensor.detach().cpu().contiguous().numpy().tobytes()
+        value = crc32(data, crc32(name.encode(), value))
+    return value
 
 
 def load_data(config: TrainConfig) -> Any:
-    """Load the data set of a run. The last one is cached, since consecutive runs share a seed."""
+    """Load the data set of a run; the last one is cached, because consecutive runs share a seed."""
     from mtlkit.data import load_dataset
 
     key = (config.data, config.data_dir, config.seed)
     if key not in _datasets:
         _datasets.clear()
-        # its notices were printed when the comparison began
+        # its messages were printed when the comparison started
         with contextlib.redirect_stderr(io.StringIO()):
             _datasets[key] = load_dataset(config.data, data_dir=config.data_dir, seed=config.seed)
     return _datasets[key]
 
 
 def forget_data() -> None:
-    """Read the data anew for the next run: files may have changed since the last comparison."""
+    """Clear the cache of :func:`load_data`: files may have changed since the last comparison."""
     _datasets.clear()
 
 
@@ -332,12 +320,12 @@ def _train(job: Job, session: Session) -> Outcome:
     folder = Path(job.folder)
     start = json.loads((folder / _START).read_text(encoding="utf-8"))
     metrics, split = result.test, "test"
-    if metrics is None:  # nothing to test on, or not wanted
+    if metrics is None:  # there is no test
         split = "validation"
         rows = [row for row in read_history(job.folder)[0] if row.split == "val"]
         best = [row.metrics for row in rows if row.step == result.fit.best_step]
         metrics = best[-1] if best else result.fit.validation
-    # without a label of the task in the first batch, training began with a later one
+    # without a label of the task in the first batch, training started with a later one
     skipped = any(row.get("kind") == "unlabeled" for row in read_lines(folder / LOG_NAME))
     own_data = job.task is not None and (skipped or dataset.only([job.task]) is not dataset)
     return Outcome(
@@ -346,15 +334,15 @@ def _train(job: Job, session: Session) -> Outcome:
         seconds=session.seconds,
         weights=start["weights"],
         batch=None if own_data else start["batch"],
-        # the checksum reads the test samples too, which a trial of a search must not
+        # the checksum reads test samples, which a trial of a search must not
         data=getattr(dataset, "checksum", None) if config.test and not own_data else None,
         steps=result.fit.step,
-        best_step=result.fit.best_step,
+        best_last=result.fit.still_improving,
     )
 
 
 def planned_steps(config: TrainConfig, dataset: Any) -> tuple[int, int]:
-    """Return the number of steps that a training takes, and those between two validations."""
+    """Return the number of steps of a training, and the steps between two validations."""
     from mtlkit.training.experiment import plan_length
 
     batches = max(1, len(dataset.loader("train", config.batch_size, drop_last=True)))
@@ -364,36 +352,24 @@ def planned_steps(config: TrainConfig, dataset: Any) -> tuple[int, int]:
 
 
 def _shortened(config: TrainConfig, dataset: Any, divisor: int) -> TrainConfig:
-    """Return the settings for a fraction of the steps, with as many validations."""
+    """Return the settings for a fraction of the steps, with the same number of validations."""
     steps, between = planned_steps(config, dataset)
     every = max(1, between // divisor)
     changes = {"steps": max(1, steps // divisor), "epochs": None, "eval_steps": every}
     return config.model_copy(update=changes)
 
 
-def _failed(folder: Path, error: BaseException, session: Session) -> Outcome:
-    text = "".join(traceback.format_exception(error))
-    (folder / ERROR_LOG).write_text(text, encoding="utf-8")
-    return Outcome(error=describe_error(error), seconds=session.seconds, steps=session.steps)
-
-
-def describe_error(error: BaseException) -> str:
-    """Return an error on one line; one that is not mtlkit's own with its type and the user's line."""
-    message = " ".join(str(error).split())
+def failure_reason(error: BaseException) -> str:
+    """Return an error on one line; an unexpected one with its type and the line in the user's code."""
     if isinstance(error, MtlkitError):
-        return message
+        return " ".join(str(error).split())
     place = f", in {line}" if (line := users_line(error)) else ""
-    return f"{type(error).__name__}: {message}{place}"
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file in one piece."""
-    write_text(path, json.dumps(content, indent=1) + "\n")
+    return f"{describe_error(error)}{place}"
 
 
 @contextlib.contextmanager
 def use_threads(number: int) -> Iterator[None]:
-    """Let torch use this number of threads for a while."""
+    """Set torch's number of threads inside a ``with`` block."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

@@ -1,9 +1,8 @@
-"""Where the trainings of a comparison run: this process, others on this machine, or jobs of submitit."""
+"""Run the trainings of a comparison: in this process, in several, or as jobs of submitit."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import multiprocessing
 import os
 import signal
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 from accelerate.utils import patch_environment
 
+from mtlkit.config.files import read_json
 from mtlkit.errors import ConfigError, MissingExtraError
 from mtlkit.experiments.compare_config import MethodsConfig
 from mtlkit.experiments.jobs import Job, Outcome, read_outcome, run_job
@@ -28,30 +28,28 @@ _MOST_JOBS = 8
 
 
 def number_of_jobs(jobs: int | None, device: str) -> int:
-    """Trainings at a time: as given, or one per GPU, or one per core and at most eight."""
+    """Return the number of parallel trainings: as given, or one per GPU, or one per core, at most 8."""
     if jobs is not None:
         return jobs
     return (0 if device == "cpu" else _gpus()) or min(_cores(), _MOST_JOBS)
 
 
 def threads_of(header: Path, config: MethodsConfig) -> int:
-    """Return the threads per training of the folder's first call: they change the order of sums."""
-    try:
-        known = json.loads(header.read_text(encoding="utf-8"))
-        return int(known.get("config", known)["threads"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return threads_per_job(config.jobs, config.device)
+    """Return the threads per training of the folder's first call, which fix the order of sums."""
+    known = read_json(header) or {}
+    threads = (known.get("config") or known).get("threads")
+    return threads if isinstance(threads, int) else threads_per_job(config.jobs, config.device)
 
 
 def threads_per_job(jobs: int | None, device: str) -> int:
-    """Threads of each training: its fraction of the cores, and no more than ``OMP_NUM_THREADS``."""
+    """Return the threads of each training: its fraction of the cores, at most ``OMP_NUM_THREADS``."""
     threads = max(1, _cores() // number_of_jobs(jobs, device))
     limit = os.environ.get("OMP_NUM_THREADS", "")
     return min(threads, int(limit)) if limit.isdigit() and int(limit) > 0 else threads
 
 
 def _cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -62,7 +60,7 @@ def _gpus() -> int:
 class Launcher:
     """Runs jobs one after another in this process; subclasses run several elsewhere.
 
-    The next job is requested when there is room for it, so ``jobs`` may depend on what has ended.
+    A job is requested only when it can start, so ``jobs`` may depend on the outcomes of earlier ones.
     """
 
     number = 1
@@ -70,7 +68,7 @@ class Launcher:
     def run(self, jobs: Iterable[Job], started: Started, ended: Ended) -> None:
         """Run all jobs; on Ctrl-C or SIGTERM, stop the running ones at a checkpoint and raise.
 
-        ``started`` and ``ended`` are called in the caller's thread.
+        ``started`` and ``ended`` are called in this thread.
         """
         waiting = iter(jobs)
         running: list[tuple[Job, Any]] = []
@@ -100,7 +98,7 @@ class Launcher:
         return future
 
     def outcome(self, job: Job, future: Any) -> Outcome:
-        """Return how a job ended, also when its process did not survive it."""
+        """Return the outcome of a job, even if its process died."""
         error = future.exception()
         if error is None:
             outcome: Outcome = future.result()
@@ -111,24 +109,24 @@ class Launcher:
         """Stop the running jobs at a checkpoint."""
 
     def close(self) -> None:
-        """Release what the jobs ran on."""
+        """Release resources."""
 
 
 class Processes(Launcher):
     """Runs jobs in several processes on this machine.
 
-    Each process has an executor of its own, so that one that dies (out of memory, a crash in native
-    code) costs its job only. With several GPUs, each process sees one of them.
+    Each process has its own executor, so that a process that dies (out of memory, a crash in native
+    code) only fails its own job. With several GPUs, each process sees one of them.
     """
 
     def __init__(self, number: int) -> None:
         self.number = number
         self._pools: dict[int, ProcessPoolExecutor] = {}
         self._workers: dict[int, Any] = {}
-        self._places: dict[Any, int] = {}  # of the running jobs' futures
+        self._places: dict[Any, int] = {}  # by future of a running job
 
     def submit(self, job: Job) -> Any:
-        """Start a job in a process that has none."""
+        """Start a job in an idle process."""
         place = next(p for p in range(self.number) if p not in self._places.values())
         before = set(multiprocessing.active_children())
         if place not in self._pools:
@@ -142,7 +140,7 @@ class Processes(Launcher):
         return future
 
     def outcome(self, job: Job, future: Any) -> Outcome:
-        """Return how a job ended; a process that died is replaced."""
+        """Return the outcome of a job; a process that died is replaced."""
         place = self._places.pop(future)
         if not isinstance(future.exception(), BrokenExecutor):
             return super().outcome(job, future)
@@ -150,7 +148,7 @@ class Processes(Launcher):
         self._workers[place].join(5)
         code = self._workers[place].exitcode
         name = signal.Signals(-code).name if code and -code in set(signal.Signals) else ""
-        died = f"was ended by {name}" if name else f"ended with code {code}"
+        died = f"was killed by {name}" if name else f"ended with exit code {code}"
         return read_outcome(job) or Outcome(error=f"the process {died}")
 
     def stop(self, futures: list[Any]) -> None:
@@ -180,7 +178,7 @@ def _one_gpu(place: int) -> dict[str, str]:
 
 
 def _prepare(parent: int) -> None:
-    """Leave Ctrl-C to the parent, which terminates this process, and end with the parent."""
+    """Ignore Ctrl-C, which the parent handles, and exit when the parent does."""
     if hasattr(os, "setpgrp"):
         os.setpgrp()
 
@@ -206,13 +204,13 @@ def _terminate_as_interrupt() -> Iterator[None]:
 
 
 class Submitit(Launcher):
-    """Runs each job as a job of submitit: of Slurm if it is there, else in a process on this machine.
+    """Runs each job with submitit: on Slurm if available, else in a process on this machine.
 
     Args:
-        folder: for submitit's files; on a cluster, one that all nodes see.
-        number: jobs in the queue at a time.
-        options: of the executor, such as ``slurm_partition`` or ``timeout_min``; ``cluster`` chooses
-            ``slurm`` or ``local``.
+        folder: folder for submitit's files; on a cluster, visible to all nodes.
+        number: largest number of queued jobs.
+        options: parameters of the executor, such as ``slurm_partition`` or ``timeout_min``; ``cluster``
+            is ``slurm`` or ``local``.
     """
 
     def __init__(self, folder: Path, number: int, options: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What long work shows while it runs: a live view on a terminal, lines elsewhere."""
+"""The progress of many trainings: a live view on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mtlkit.experiments.jobs import Job
 
 _TAIL = 8192
 _SILENCE = 15.0
-"""Seconds after which a line says what is running, where there is no live view."""
+"""Seconds without output after which a line reports the running trainings."""
 
 
 class Display:
-    """Shows how many of ``total`` trainings are done, which ones run, and the table that ``body`` makes.
+    """Shows the number of finished trainings, the running ones, and the table that ``body`` returns.
 
     With ``shown=False`` it shows nothing; by default, a live view on a terminal and lines elsewhere.
     """
@@ -59,7 +59,7 @@ class Display:
         self._running[job.folder] = (job, name or job.name, time.monotonic())
 
     def ended(self, job: Job, text: str, error: str = "", *, counts: bool = True) -> None:
-        """Show that a training ended; ``text`` is what it found."""
+        """Show that a training ended; ``text`` is its result."""
         _, name, begun = self._running.pop(job.folder, (job, job.name, time.monotonic()))
         self.done += counts
         if error:
@@ -70,7 +70,7 @@ class Display:
             self._say(f"[{self.done}/{self.total}] {name}: {text} ({spent:.1f} s)")
 
     def note(self, text: str) -> None:
-        """Show a line about what is going on."""
+        """Show a line about the current work."""
         if text and text.partition(":")[0] != self._note.partition(":")[0]:
             self._say(text)
         self._note = text

@@ -1,4 +1,4 @@
-"""Tables for a terminal of any width: columns that do not fit are dropped, numbers are never cut."""
+"""Tables for a terminal of any width: columns that do not fit are dropped, numbers are never cut off."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mtlkit.report.figures import PRIMARY, Column
+from mtlkit.report.metric_table import PRIMARY, Column
 from mtlkit.report.tables import Row, Table, describe_marks, format_number
+from mtlkit.report.verdict_text import plural
 
 if TYPE_CHECKING:
     from mtlkit.experiments.tuning.ledger import Trial
     from mtlkit.experiments.tuning.spaces import MethodSpace
 
 _WIDE = 160
-"""Columns of the terminal from which on deviations and all statistics are shown."""
+"""Terminal width from which deviations and all statistics are shown."""
 _GAP = 2
 _LONGEST_LABEL = 36
 
 
 def make_console() -> Any:
-    """Return a console for stdout; a pipe is as wide as ``COLUMNS`` says, or 160."""
+    """Return a console for stdout; the width of a pipe is ``COLUMNS``, or 160."""
     from rich.console import Console
 
     width = os.environ.get("COLUMNS", "")
@@ -30,7 +31,7 @@ def make_console() -> Any:
 
 
 def print_table(table: Table) -> None:
-    """Print the verdict, the table and what its marks mean to stdout."""
+    """Print the verdict, the table and a legend of its marks to stdout."""
     from rich.text import Text
 
     console = make_console()
@@ -43,8 +44,8 @@ def print_table(table: Table) -> None:
 def render_table(table: Table, width: int = _WIDE) -> Any:
     """Build the table of a comparison for a terminal with ``width`` columns.
 
-    Below 160 columns it has medians without deviations and one statistic over tasks; if that is still
-    too wide, the metrics of the last tasks are left out, and a line says so.
+    Below 160 columns it has medians without deviations and one statistic over tasks. If that is still
+    too wide, the metrics of the last tasks are left out, and a line below counts them.
     """
     from rich.console import Group
     from rich.table import Table as RichTable
@@ -79,14 +80,14 @@ def render_table(table: Table, width: int = _WIDE) -> Any:
         made.add_row(*texts, Text(runs[index], style="red" if row.failed else ""))
     if not dropped:
         return made
-    more = f"{dropped} more column{'s' * (dropped > 1)} in a wider terminal, in table.md and table.csv"
+    more = f"{plural(dropped, 'more column')} in a wider terminal, in table.md and table.csv"
     return Group(made, Text(more, style="dim"))
 
 
 def winners_table(
     trials: Mapping[str, Sequence[Trial]], spaces: Mapping[str, MethodSpace], count: int
 ) -> Any:
-    """Build the table of a search: trials, best value and best setting of every method."""
+    """Build the table of a search: trials, best value and best settings of every method."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -111,7 +112,7 @@ def winners_table(
 
 
 def describe_trial(trial: Trial, space: MethodSpace) -> str:
-    """Return the method's string and the settings of the training, with three digits."""
+    """Return the config string of the method and the training settings, with three digits."""
     settings = [
         f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in trial.point.items()
@@ -121,7 +122,7 @@ def describe_trial(trial: Trial, space: MethodSpace) -> str:
 
 
 def compact(value: float, decimals: int) -> str:
-    """Format a number without the zero before its point.
+    """Format a number without a leading zero.
 
     >>> compact(0.331, 2), compact(-0.5, 1), compact(12.34, 1)
     ('.33', '-.5', '12.3')
@@ -131,7 +132,7 @@ def compact(value: float, decimals: int) -> str:
 
 
 def _texts(rows: Sequence[Row], column: Column, spread: bool) -> list[str]:
-    """Return the cells of a column, with as many decimals as its deviations are worth."""
+    """Return the cells of a column, with as many decimals as its deviations justify."""
     known = [row.cells[column.key].spread for row in rows]
     deviations = [found.std for found in known if math.isfinite(found.std) and found.std > 0]
     decimals = column.decimals
@@ -148,7 +149,7 @@ def _texts(rows: Sequence[Row], column: Column, spread: bool) -> list[str]:
 
 
 def _is_extra(column: Column) -> bool:
-    """Whether a column is a statistic over tasks besides the primary endpoint and the mean."""
+    """Return whether a column is a statistic over tasks other than the primary endpoint and the mean."""
     return column.kind in ("gain", "summary") and column.key not in (PRIMARY, "delta/mean", "over/mean")
 
 

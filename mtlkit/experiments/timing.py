@@ -1,14 +1,13 @@
-"""Single steps before the trainings: whether one works, and how long it takes with each method.
+"""Single steps before the trainings: check that one works, and measure its time with each method.
 
-All methods take turns on the same batches in one process, in another order in every round, so that other
-load on the machine slows all of them alike. A ratio is the median over rounds of a method's time divided
-by the reference's in the same round; where its interval is wide, there is none.
+All methods take turns on the same batches in one process, in alternating order, so that other load on
+the machine slows them equally. The ratio of a method is the median over rounds of its time divided by
+the reference's; a ratio with a wide confidence interval is dropped.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,15 +18,9 @@ from typing import Any
 import torch
 from accelerate.utils import send_to_device
 
+from mtlkit.config.files import read_json, write_json
 from mtlkit.errors import ConfigError, MtlkitError
-from mtlkit.experiments.jobs import (
-    Job,
-    describe_error,
-    load_data,
-    network_change,
-    use_threads,
-    write_json,
-)
+from mtlkit.experiments.jobs import Job, failure_reason, load_data, network_change, use_threads
 from mtlkit.tasks import Task
 from mtlkit.training.accelerators import check_trackers
 from mtlkit.training.experiment import build_model, make_optimizer
@@ -41,16 +34,16 @@ _WIDEST = 0.2
 
 
 def check_first_step(jobs: Sequence[Job], *, elsewhere: bool = False) -> None:
-    """Take one step of the plain sum on one batch, as the first of these jobs would.
+    """Take one step of the plain sum with the data, network and device of the first of these jobs.
 
-    Errors of single methods are not looked for: they cost that method's runs and no others.
+    Errors of a single method are not checked: they only fail the runs of that method.
 
     Args:
-        jobs: that wait; none is nothing to check.
-        elsewhere: whether they run on other machines, whose devices are not here.
+        jobs: jobs to run; may be empty.
+        elsewhere: whether they run on other machines, with other devices.
 
     Raises:
-        ConfigError: where network, data and device do not fit together.
+        ConfigError: if network, data and device do not work together.
     """
     if not jobs:
         return
@@ -60,7 +53,7 @@ def check_first_step(jobs: Sequence[Job], *, elsewhere: bool = False) -> None:
     check_trackers(config.log_with)
     dataset = load_data(config)
     batches: dict[int, list[Batch]] = {}
-    devices = range(torch.cuda.device_count())  # the random numbers of each are kept
+    devices = range(torch.cuda.device_count())  # whose generators are restored
     with torch.random.fork_rng(devices):
         try:
             _stepper(job, _find_device("cpu" if elsewhere else job.device), batches, 1)(0)
@@ -71,7 +64,7 @@ def check_first_step(jobs: Sequence[Job], *, elsewhere: bool = False) -> None:
             shapes = [_shapes(batch.inputs) for batch in batches.get(config.batch_size, [])]
             seen = f"a batch has the inputs {shapes[0]}" if shapes else "no batch was read"
             raise ConfigError(
-                f"nothing was started, because the first step fails: {describe_error(error)} "
+                f"nothing was started, because the first step fails: {failure_reason(error)} "
                 f"(data {config.data}, network {network}, device {job.device}; {seen})"
             ) from error
 
@@ -90,9 +83,9 @@ def known_or_timed(
     rounds: int,
     report: Callable[[str], None],
 ) -> dict[str, float]:
-    """Return the ratios in the file ``path`` by label, and measure those that are missing.
+    """Return the ratios by label from the file ``path``, and measure those that are missing.
 
-    The reference has the ratio 1; without one, or with no rounds, nothing is timed.
+    The ratio of the reference is 1; without a reference or rounds, nothing is measured.
     """
     if reference is None:
         return {}
@@ -101,19 +94,19 @@ def known_or_timed(
     if rounds and missing:
         chosen = {label: jobs[label] for label in dict.fromkeys([reference, *missing])}
         found: dict[str, float] = {}
-        # an error will show up in the runs themselves
+        # the runs report errors
         with contextlib.suppress(MtlkitError), use_threads(chosen[reference].threads):
             found = time_steps(chosen, reference, rounds, report)
-        known = {**dict.fromkeys(missing), **found, **known}  # None: not reliable, and not tried again
+        known = {**dict.fromkeys(missing), **found, **known}  # None: not reliable
         write_json(path, {"rounds": rounds, "reference": reference, "ratios": known})
     return {label: ratio for label, ratio in known.items() if ratio is not None}
 
 
 def _known_ratios(path: Path, reference: str) -> dict[str, float | None]:
-    """Read the step times as multiples of this reference's; none if it was not timed."""
-    if not path.is_file():
+    """Read the step times relative to this reference; empty if it was not measured."""
+    timing = read_json(path)
+    if timing is None:
         return {}
-    timing = json.loads(path.read_text(encoding="utf-8"))
     ratios: dict[str, float | None] = timing["ratios"]
     if timing.get("reference", reference) != reference:
         unit = ratios.get(reference)
@@ -127,7 +120,7 @@ def time_steps(
 ) -> dict[str, float]:
     """Return the step time of each method divided by the reference's.
 
-    Methods whose step raises, or whose ratio is not reliable, are left out.
+    Methods whose step fails, or whose ratio is not reliable, are left out.
     """
     times = measure_steps(jobs, rounds, report)
     if reference not in times:
@@ -142,9 +135,9 @@ def time_steps(
 
 
 def _half_width(ordered: Sequence[float]) -> float:
-    """Return half of the 95 % interval of the median, from its order statistics.
+    """Return half of the 95 % confidence interval of the median, from order statistics.
 
-    Few rounds have no such interval: then it is half of the whole range.
+    With few rounds, it is half of the whole range.
     """
     number = len(ordered)
     skip = max(0, int(number / 2 - 0.98 * number**0.5))
@@ -154,12 +147,12 @@ def _half_width(ordered: Sequence[float]) -> float:
 def measure_steps(
     jobs: Mapping[str, Job], rounds: int, report: Callable[[str], None] | None = None
 ) -> dict[str, list[float]]:
-    """Return the seconds of ``rounds`` steps of each method; one whose step raises is left out."""
+    """Return the seconds of ``rounds`` steps of each method; a method whose step fails is left out."""
     device = _find_device(next(iter(jobs.values())).device)
     batches: dict[int, list[Batch]] = {}
     steppers: dict[str, Callable[[int], None]] = {}
     for label, job in jobs.items():
-        with contextlib.suppress(Exception, SystemExit):  # the error will show up in its own run
+        with contextlib.suppress(Exception, SystemExit):  # its run reports the error
             steppers[label] = _stepper(job, device, batches, 4)
     times: dict[str, list[float]] = {label: [] for label in steppers}
     for number in range(_WARM_UP + rounds):
@@ -182,9 +175,9 @@ def measure_steps(
 def _stepper(
     job: Job, device: torch.device, batches: dict[int, list[Batch]], most: int
 ) -> Callable[[int], None]:
-    """Return a function that takes a job's training step on one of its first batches.
+    """Return a function that takes a training step of a job on one of its first batches.
 
-    ``batches`` keeps those by size, so that all methods see the same.
+    ``batches`` stores them by size, so that all methods get the same.
     """
     config = job.config()
     dataset = load_data(config)
@@ -229,7 +222,7 @@ def _first_batches(loader: Any, most: int, tasks: Sequence[Task], device: torch.
 
 
 def _find_device(wanted: str) -> torch.device:
-    """Return the device of this name; ``auto`` is the accelerator if there is one."""
+    """Return the device of this name; ``auto`` is the accelerator, if there is one."""
     if wanted == "auto":
         found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         return found or torch.device("cpu")

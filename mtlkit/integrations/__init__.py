@@ -1,4 +1,4 @@
-"""Methods of mtlkit inside the training loops of other packages, imported when used."""
+"""Methods of mtlkit in the training loops of other packages, which are imported when used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make a method that fits the heads of a given model."""
+"""Create a method that fits the heads of a given model."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def fitting_method(
     options: Mapping[str, Any],
     shared: Any = None,
 ) -> Any:
-    """Make the method of ``spec``; rotations get their size from the heads.
+    """Create the method of ``spec``; rotations get their size from the heads.
 
     Args:
         spec: config string.
-        heads: heads by task; if their first layers read channels of maps, the channels are rotated.
+        heads: heads by task; if their first layers read images, the channels are rotated.
         feature_dim: size of the rotated axis; default: the input size of the heads' first layers.
         options: options that replace those of the string.
         shared: shared parameters, for ``wrt=parameters``; None finds them in the graph.
@@ -41,7 +41,7 @@ def fitting_method(
 
 
 def _input_of(head: nn.Module) -> tuple[int, bool] | None:
-    """Return the input size of a head's first layer, and whether it reads channels of maps."""
+    """Return the input size of a head's first layer, and whether that is a number of channels."""
     pools = False
     for module in head.modules():
         if isinstance(module, _CONVOLUTIONS):

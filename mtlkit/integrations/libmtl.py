@@ -1,8 +1,8 @@
 """Methods of mtlkit as weightings of LibMTL: ``Trainer(weighting=weighting("rotograd"), ...)``.
 
 LibMTL's model inherits from an architecture and a weighting. It passes every task's representation
-through ``_prepare_rep`` on its way to the decoder, and the losses to ``backward``. A weighting made here
-forks the features in the first and calls ``method.total(losses).backward()`` in the second.
+through ``_prepare_rep`` to the decoder, and the losses to ``backward``. A weighting made here forks the
+features in the first and calls ``method.total(losses).backward()`` in the second.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from mtlkit.integrations.fitting import fitting_method
 
 
 def weighting(spec: SpecLike, *, feature_dim: int | None = None, **overrides: Any) -> type[nn.Module]:
-    """Make a class that LibMTL's Trainer takes as its ``weighting``.
+    """Create a class for the ``weighting`` of LibMTL's Trainer.
 
-    The string decides what is merged: with ``wrt=features`` (the default) the gradients of the
-    representations, with ``wrt=parameters`` those of the parameters that the architecture calls shared.
-    LibMTL's ``rep_grad`` is ignored, and ``weight_args`` must be empty.
+    With ``wrt=features`` (the default) it merges the gradients of the representations, with
+    ``wrt=parameters`` those of the architecture's shared parameters. LibMTL's ``rep_grad`` is ignored,
+    and ``weight_args`` must be empty.
 
-    If every task has its own representation (MTAN, MMoE, CGC, PLE), these count as versions of one:
-    their gradients are compared entry by entry, as with LibMTL's ``rep_grad``, and each goes back into
-    its own representation with the task's weight. With ``multi_input`` the tasks have different samples,
-    and their gradients are orthogonal at the representations: use ``wrt=parameters``.
+    If every task has its own representation (MTAN, MMoE, CGC, PLE), these are treated as versions of
+    one: their gradients are compared entry by entry, as with LibMTL's ``rep_grad``, and each flows back
+    into its own representation with the task's weight. With ``multi_input`` the tasks have different
+    samples, and their gradients are orthogonal at the representations: use ``wrt=parameters``.
 
     Args:
         spec: a config string such as ``"rotograd"`` or ``"cagrad(wrt=parameters)"``.
@@ -63,8 +63,8 @@ def weighting(spec: SpecLike, *, feature_dim: int | None = None, **overrides: An
 def load_trainer(device: str | torch.device = "cpu") -> Any:
     """Return LibMTL's Trainer for ``device`` and current versions of PyTorch.
 
-    LibMTL 1.1.5 imports a function from where torchvision no longer has it, calls a method that data
-    loaders no longer have, and trains on ``cuda:0`` only. Call this before LibMTL is imported.
+    LibMTL 1.1.5 imports a function that torchvision has moved, calls a method that data loaders no
+    longer have, and trains on ``cuda:0`` only. Call this before LibMTL is imported.
 
     >>> from mtlkit.integrations.libmtl import load_trainer
     >>> Trainer = load_trainer("cpu")  # doctest: +SKIP
@@ -113,10 +113,10 @@ def _restore_torchvision() -> None:
 
 
 class _Weighting(nn.Module):
-    """The part of LibMTL's model that merges; the other part is the architecture.
+    """The weighting part of LibMTL's model; the other part is the architecture.
 
-    Where all tasks read one representation, it is forked when the first decoder asks for it. Otherwise
-    the graph is cut at the representations, and ``backward`` forks one that stands for all of them.
+    Where all tasks read one representation, it is forked when the first decoder reads it. Otherwise
+    the graph is cut at the representations, and ``backward`` forks one tensor for all of them.
     """
 
     method: Any
@@ -125,11 +125,11 @@ class _Weighting(nn.Module):
     multi_input: bool
 
     def attach(self, method: Any, *, rotates: bool, over_parameters: bool) -> None:
-        """Make the method a part of the model, which is complete and has no optimizer yet."""
+        """Add the method to the model, which is complete and has no optimizer yet."""
         self.method = method
         self._rotates, self._over_parameters = rotates, over_parameters
         self._step = _Step()
-        # the architecture comes first in the order of the base classes
+        # set on the instance, because the architecture comes first among the base classes
         self._prepare_rep = self._give_view
         encoder: Any = getattr(self, "encoder", None)
         if encoder is not None and not self.multi_input:
@@ -157,10 +157,10 @@ class _Weighting(nn.Module):
             step.versions[index] = (rep, self._rotated(rep, index))
             given = step.versions[index][1].detach().requires_grad_()
         step.given[index] = given
-        return given.clone()  # which the decoder may change in place
+        return given.clone()  # a decoder may change it in place
 
     def _rotated(self, rep: Tensor, index: int) -> Tensor:
-        """Return a task's view as an ordinary layer gives it."""
+        """Return a task's view with ordinary gradients."""
         self.method.training = False
         try:
             view: Tensor = self.method(rep)[index] if self._rotates else rep
@@ -169,7 +169,7 @@ class _Weighting(nn.Module):
             self.method.training = True
 
     def backward(self, losses: Any, **options: Any) -> Any:
-        """Compute the gradients of all parameters; return the tasks' weights, which LibMTL records."""
+        """Compute the gradients of all parameters, and return the task weights for LibMTL's records."""
         if options:
             raise SpecError(
                 f"weight_args ({', '.join(options)}) are options of LibMTL's own weightings; write "

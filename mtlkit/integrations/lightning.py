@@ -31,11 +31,11 @@ _KEY = "mtlkit"
 class MultiTask(Callback):
     """Merge the tasks' gradients where the backbone's output forks into the heads.
 
-    The module stays as it is, except that its ``training_step`` returns the losses by task, or a dict
-    that holds them under ``losses``. Before the optimizers are configured, the method becomes the
-    module's ``mtlkit_method``: its parameters are among ``self.parameters()``, and its state is in the
-    checkpoints. The heads read their views of the features in every forward pass, so a module with
-    rotations keeps them in evaluation, with or without this callback. Load such a checkpoint with
+    The module needs one change: its ``training_step`` returns the losses by task, or a dict that has
+    them under ``losses``. Before the optimizers are configured, the method becomes the module's
+    ``mtlkit_method``: its parameters are among ``self.parameters()``, and its state is in the
+    checkpoints. The heads read their views of the features in every forward pass, so rotations also
+    apply in evaluation, with or without this callback. Load such a checkpoint with
     :meth:`load_from_checkpoint`.
 
     With manual optimization, use :meth:`attach` instead of the callback.
@@ -43,7 +43,7 @@ class MultiTask(Callback):
     Args:
         method: a config string such as ``"rotograd"``.
         backbone: name of the submodule whose output the heads read.
-        heads: names of the heads; by task, or a list of names that are also those of the tasks.
+        heads: names of the heads' submodules by task, or a list of names that are also the tasks'.
         feature_dim: size of the rotated axis; default: the input size of the heads' first layers.
         options: options that replace those of the string.
 
@@ -68,9 +68,9 @@ class MultiTask(Callback):
     def attach(self, module: nn.Module) -> None:
         """Add the method to the module, unless it has one.
 
-        The Trainer does this. Call it before ``fit`` if that starts the processes (``ddp_spawn``,
-        notebooks), so that their results fit the module in this process; and at the end of the module's
-        ``__init__`` for manual optimization, where ``training_step`` then calls
+        The Trainer does this. Call it yourself before ``fit`` if that starts the processes
+        (``ddp_spawn``, notebooks), so that their results can be loaded in this process. For manual
+        optimization, call it at the end of the module's ``__init__``; ``training_step`` then calls
         ``self.manual_backward(self.mtlkit_method.total(losses))``.
         """
         if isinstance(getattr(module, "mtlkit_method", None), nn.Module):
@@ -95,7 +95,7 @@ class MultiTask(Callback):
             )
         self.attach(pl_module)
         if stage == "fit":
-            self.teardown(trainer, pl_module, stage)  # Lightning has none after an exception
+            self.teardown(trainer, pl_module, stage)  # Lightning calls none after an exception
             pl_module.training_step = _returning_total(pl_module)  # type: ignore[method-assign]
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -120,7 +120,7 @@ class MultiTask(Callback):
     ) -> _Module:
         """Load a module that was trained with this callback, its method included.
 
-        ``Net.load_from_checkpoint`` does not know the method, and stops at its keys.
+        ``Net.load_from_checkpoint`` does not know the method, and fails on its keys.
 
         Args:
             module_class: class of the module.
@@ -163,9 +163,9 @@ class _Fork:
         """Replace the features by the view of the head's task."""
         if not given or not _same(given[0], self.features):
             raise UsageError(
-                f"the head of task {self.method.tasks[index]!r} was not given the very output of the "
-                "backbone as its first argument; name the module whose output the heads read, including "
-                "what is done in between (pooling, flattening)"
+                f"the head of task {self.method.tasks[index]!r} must get the backbone's very output as "
+                "its first argument; name the module whose output the heads read, including what is "
+                "done in between (pooling, flattening)"
             )
         return self.views[index], *given[1:]
 
@@ -187,8 +187,8 @@ def _returning_total(module: LightningModule) -> Callable[..., Any]:
             return None
         if not isinstance(found, Mapping):
             raise UsageError(
-                f"training_step returned {type(found).__name__}; with MultiTask it returns the losses "
-                "by task, such as {'kind': ..., 'size': ...}, or {'losses': {...}, ...}"
+                f"training_step returned {type(found).__name__}; with MultiTask it must return "
+                "the losses by task, such as {'kind': ..., 'size': ...}, or {'losses': {...}, ...}"
             )
         losses = found.get("losses", found)
         extra = found if "losses" in found else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
@@ -45,7 +46,7 @@ class GradientAggregator(Stateful, ABC):
     Args:
         tasks: number of tasks, or their names.
         wrt: merge gradients with respect to ``features`` or to the shared ``parameters``.
-        groups: with ``wrt=parameters``, what is merged by itself: ``all`` shared parameters together, or
+        groups: with ``wrt=parameters``, what is merged separately: ``all`` shared parameters as one, or
             each ``layer`` or ``tensor``. ``shared`` as a mapping names groups.
         sync: reduce Gram matrix and losses over the processes of ``torch.distributed``.
 
@@ -68,6 +69,7 @@ class GradientAggregator(Stateful, ABC):
     url: ClassVar[str] = ""
     """Where to read the paper."""
     year: ClassVar[int | None] = None
+    """Year of the paper; by default the last one in ``paper``."""
     idea: ClassVar[str] = ""
     """The group that the catalog lists it under."""
     search_space: ClassVar[Mapping[str, Search]] = {}
@@ -104,6 +106,9 @@ class GradientAggregator(Stateful, ABC):
         cls.roles = frozenset(role for role, hooks in _HOOKS.items() if any(map(cls.overrides, hooks)))
         if cls.overrides("merge") and "needs_whole_gradients" not in vars(cls):
             cls.needs_whole_gradients = not cls.overrides("weigh")
+        if "paper" in vars(cls) and "year" not in vars(cls):
+            years = re.findall(r"\b(?:19|20)\d\d\b", cls.paper)
+            cls.year = int(years[-1]) if years else None
         common = {"wrt", "groups", "sync"}
         merges = "merge" in cls.roles
         cls.hidden_options = cls.hidden_options - common if merges else cls.hidden_options | common

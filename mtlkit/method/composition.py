@@ -357,8 +357,8 @@ def _check_parts(parts: Sequence[Any]) -> None:
         raise SpecError(f"a method is made of one or more GradientAggregator parts; got {found}")
     names = {part.tasks for part in parts}
     if len(names) > 1:
-        told = " and ".join(", ".join(tasks) for tasks in sorted(names))
-        raise SpecError(f"all parts of a method must have the same tasks; got {told}")
+        found = " and ".join(", ".join(tasks) for tasks in sorted(names))
+        raise SpecError(f"all parts of a method must have the same tasks; got {found}")
     for role, verb in (("fork", "fork the features"), ("merge", "merge the gradients")):
         rivals = [part for part in parts if role in part.roles]
         if len(rivals) > 1:

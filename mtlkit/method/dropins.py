@@ -39,7 +39,7 @@ def mtl_backward(
 
     The gradients are those of ``method(features)`` followed by ``method.total(losses).backward()``: the
     heads get the gradient of their own loss, what lies below the features gets the merged one. Each
-    head is walked once, and so is what lies below (K times with ``wrt=parameters``).
+    head gets one backward pass, and so does what lies below (K passes with ``wrt=parameters``).
 
     Args:
         losses: one scalar per task, in task order or by name; None, or an absent name, is a task
@@ -70,15 +70,15 @@ def mtl_backward(
     if not leaves:
         raise UsageError("the features hold no tensor; give what the heads were given")
     _check_labels(method, given)
-    walks = _plan(given, [leaf for leaf in leaves if leaf.requires_grad], retain_graph)
+    passes = _plan(given, [leaf for leaf in leaves if leaf.requires_grad], retain_graph)
     with torch.enable_grad():
         views = method(features)
         proxies: list[Tensor | None] = [None] * len(views)
         for task, loss in given.items():
             proxies[task] = loss
-            if task in walks:
+            if task in passes:
                 view = [leaf for leaf in flatten_features(views[task])[0] if leaf.requires_grad]
-                proxies[task] = _ProxyLoss.apply(walks[task], *view, *walks[task].parameters)
+                proxies[task] = _ProxyLoss.apply(passes[task], *view, *passes[task].parameters)
         total = method.total(proxies)
     torch.autograd.backward(total, gradient, retain_graph=retain_graph)
 
@@ -190,7 +190,7 @@ def _check_labels(method: Method, losses: dict[int, Tensor]) -> None:
 
 
 @dataclass(frozen=True)
-class _Walk:
+class _Pass:
     """The backward pass from one loss down to the features."""
 
     loss: Tensor
@@ -200,7 +200,7 @@ class _Walk:
     retain_graph: bool
 
     def gradients(self, scale: Tensor) -> tuple[Tensor | None, ...]:
-        """Of the features and the parameters, along paths that do not pass through a feature."""
+        """Gradients of the features and the parameters, along paths that pass through no feature."""
         handles = [_block(feature) for feature in self.features if feature.grad_fn is not None]
         try:
             return torch.autograd.grad(
@@ -219,17 +219,17 @@ class _ProxyLoss(torch.autograd.Function):
     """The value of a loss; its backward runs through the graph of the real loss."""
 
     @staticmethod
-    def forward(ctx: Any, walk: _Walk, *tensors: Tensor) -> Tensor:
-        ctx.walk = walk
-        return walk.loss.detach().clone()
+    def forward(ctx: Any, task_pass: _Pass, *tensors: Tensor) -> Tensor:
+        ctx.task_pass = task_pass
+        return task_pass.loss.detach().clone()
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> Any:
-        return None, *ctx.walk.gradients(scale)
+        return None, *ctx.task_pass.gradients(scale)
 
 
-def _plan(losses: dict[int, Tensor], features: list[Tensor], retain_graph: bool) -> dict[int, _Walk]:
-    """The walks of the tasks whose loss requires a gradient."""
+def _plan(losses: dict[int, Tensor], features: list[Tensor], retain_graph: bool) -> dict[int, _Pass]:
+    """The backward passes of the tasks whose loss requires a gradient."""
     graphs = {k: _Graph(loss, features) for k, loss in losses.items() if loss.requires_grad}
     if features and graphs and not any(graph.reached for graph in graphs.values()):
         raise UsageError(
@@ -240,14 +240,14 @@ def _plan(losses: dict[int, Tensor], features: list[Tensor], retain_graph: bool)
     below = set(nodes_below(features))
     passed = {following for node in below for following, _ in node.next_functions}
     nested = any(_edge(feature)[0] in passed for feature in features)
-    walks = {}
+    passes = {}
     for task, graph in graphs.items():
         others = [other.inner for k, other in graphs.items() if k != task]
-        # a graph may be freed unless someone walks there again
+        # a graph may be freed unless another pass goes through it
         keep = retain_graph or nested or not graph.inner.isdisjoint(set().union(below, *others))
         keep = keep or not graph.ends.keys().isdisjoint(below)
-        walks[task] = _Walk(losses[task], features, list(graph.ends.values()), keep)
-    return walks
+        passes[task] = _Pass(losses[task], features, list(graph.ends.values()), keep)
+    return passes
 
 
 class _Graph:

@@ -22,10 +22,10 @@ _ONE_THREAD_ANYWAY = 16
 def on_host(function: Callable[..., Matrix], gram: Tensor, *tensors: Tensor, **options: float) -> Tensor:
     """Run ``function`` on float64 NumPy arrays, and return its result as a float64 tensor.
 
-    All tensors travel in one transfer. The solver runs on one thread: such small matrices gain nothing
-    by several, which wait for each other where other processes, say data loader workers, keep the cores
-    busy. Where the Gram matrix is not finite a solver would fail; the
-    result is then that of an example, with NaN in place of its numbers.
+    All tensors are copied in one transfer. The solver runs on one thread: such small matrices gain
+    nothing from several, which wait for each other where other processes, such as data loader workers,
+    keep the cores busy. A solver would fail on a Gram matrix that is not finite; the result is then NaN,
+    in the shape that the solver returns for an example.
 
     >>> on_host(np.diag, torch.tensor([[4.0, 1.0], [1.0, 2.0]]))
     tensor([4., 2.], dtype=torch.float64)

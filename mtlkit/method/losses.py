@@ -122,7 +122,7 @@ def weigh_by_labels(
     Args:
         losses: mean over the labels of this process, by task; None, or absent, without labels.
         labels: number of labels on this process, by task: every task, in the same order everywhere.
-        process_group: of the replicas; None means all processes.
+        process_group: that of the replicas; None means all processes.
 
     Example:
         >>> weigh_by_labels({"a": torch.tensor(2.0)}, {"a": 8, "b": 0})

@@ -59,7 +59,9 @@ class Method(Composition):
         self._guards.after_fork(record, anchor)
         return views
 
-    def total(self, losses: Losses, merge: bool = True) -> Tensor:
+    def total(
+        self, losses: Losses, merge: bool = True, factors: Sequence[float] | Tensor | None = None
+    ) -> Tensor:
         """One scalar to call ``backward()`` on.
 
         Args:
@@ -68,6 +70,8 @@ class Method(Composition):
                 reaches gets that task's own gradient, also where the others have no labels.
             merge: False keeps this micro-batch's gradients of the shared parameters and delivers none;
                 the next call with True merges their sum. For ``wrt=parameters`` only.
+            factors: one number per task that its loss is multiplied by in the total, such as a drawn
+                preference. Parts that weigh losses read the losses without it.
 
         Example:
             >>> import mtlkit
@@ -80,30 +84,36 @@ class Method(Composition):
         """
         given = align(losses, self.tasks)
         if not (merge or self.wrt_parameters):
-            raise UsageError(
-                f"merge=False keeps gradients of parameters, and {self} merges those of the features, "
-                "each micro-batch apart: create the method with wrt=parameters, or leave merge out"
+            _refuse_to_keep(self)
+        if factors is not None and len(factors) != len(self.tasks):
+            raise SpecError(
+                f"{len(factors)} factors for {len(self.tasks)} tasks ({', '.join(self.tasks)}); give "
+                "one per task, in task order"
             )
         recording = self.training and torch.is_grad_enabled()
-        anchor: Tensor | None = None
-        if recording:
-            self._guards.before_total(self, given)
-            anchor = self._guards.anchor_of(given, merge)
+        anchor = self._guards.anchor_of(self, given, merge) if recording else None
         if anchor is None:
-            return self._total_without_fork(given, merge, recording)
+            return self._total_without_fork(given, merge, recording, factors)
         weighed, values, extra = self._weigh_losses(given, self._loss_processes, commit=merge)
-        terms = list(weighed.values())
+        terms = list(_times(factors, weighed).values())
         terms.append(features.Report.apply(anchor, values, tuple(weighed)))
         if extra is not None:
             terms.append(extra)
         return sum(terms[1:], terms[0])
 
-    def _total_without_fork(self, given: dict[int, Tensor], merge: bool, recording: bool) -> Tensor:
+    def _total_without_fork(
+        self,
+        given: dict[int, Tensor],
+        merge: bool,
+        recording: bool,
+        factors: Sequence[float] | Tensor | None,
+    ) -> Tensor:
         """The total of losses whose features were not forked in this step."""
         extra: Tensor | None = None
         if self.weighs_losses or not self.is_sum:
             processes = self._loss_processes if recording else ALONE
             given, values, extra = self._weigh_losses(given, processes, commit=recording and merge)
+        given = _times(factors, given)
         terms = list(given.values())
         if recording and self.is_sum:
             self._guards.check_plain_sum(given, self.processes)
@@ -252,6 +262,13 @@ def align(losses: Any, tasks: Sequence[str]) -> dict[int, Tensor]:
     return {task: loss for task, loss in enumerate(given) if loss is not None}
 
 
+def _refuse_to_keep(method: Method) -> NoReturn:
+    raise UsageError(
+        f"merge=False keeps gradients of parameters, and {method} merges those of the features, each "
+        "micro-batch apart: create the method with wrt=parameters, or leave merge out"
+    )
+
+
 def _refuse_losses(losses: Any, tasks: Sequence[str]) -> NoReturn:
     """Raise for losses that are not one value per task."""
     is_tensor = isinstance(losses, Tensor)
@@ -280,6 +297,13 @@ def _refuse_given(given: Sequence[Any], tasks: Sequence[str]) -> NoReturn:
         f"the loss of task {name!r} is {type(loss).__name__}; expected a scalar tensor, or None for a "
         "task without labels"
     )
+
+
+def _times(factors: Sequence[float] | Tensor | None, losses: dict[int, Tensor]) -> dict[int, Tensor]:
+    """The losses, by the task's index, times the factors of these tasks."""
+    if factors is None:
+        return losses
+    return {task: factors[task] * loss for task, loss in losses.items()}
 
 
 def _join(method: Method, losses: Iterable[Tensor | None], values: Tensor, merge: bool) -> Tensor:

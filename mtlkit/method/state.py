@@ -121,11 +121,8 @@ class Stateful(nn.Module):
             value: Any = getattr(self, name)
             if name in self._learned and hasattr(value, "full_tensor"):  # sharded by FSDP
                 value = value.full_tensor()
-            if per in ("task", "pair", "coordinate") and len(present) < self._count:
-                index = _index(present, value.device)
-                value = value.index_select(0, index)
-                value = value.index_select(1, index) if per == "pair" else value
-            values[name] = value
+            few = per != "all" and len(present) < self._count
+            values[name] = _select(value, per, present) if few else value
         return State(**values, **extras)
 
     @torch.no_grad()
@@ -141,11 +138,7 @@ class Stateful(nn.Module):
                 setattr(self, name, buffer)
             value = value.to(buffer.dtype)
             if per != "all" and len(present) < self._count:
-                index = _index(present, buffer.device)
-                if per == "pair":
-                    value = buffer.index_put((index[:, None], index[None, :]), value)
-                else:
-                    value = buffer.index_copy(0, index, value)
+                value = _insert(value, buffer, per, present)
             if per == "coordinate":  # as large as all gradients together: no third copy
                 torch.where(finite, value, buffer, out=buffer)
             else:
@@ -155,9 +148,9 @@ class Stateful(nn.Module):
         """The state with what it has per ``coordinate`` as (P, N), as the gradients; zeros at first.
 
         Args:
-            state: of the present tasks.
+            state: that of the present tasks.
             grads: (P, N) gradients.
-            tensors: that they are the gradients of, if known; the same ones in every step.
+            tensors: the tensors that they are gradients of, if known; the same ones in every step.
         """
         fitted: dict[str, Tensor] = {}
         for name in (name for name, per in self._declared.items() if per == "coordinate"):
@@ -194,6 +187,21 @@ class Stateful(nn.Module):
 
         super()._apply(careful, recurse)  # type: ignore[no-untyped-call]
         return self
+
+
+def _select(value: Tensor, per: Per, present: tuple[int, ...]) -> Tensor:
+    """What of a state belongs to the present tasks."""
+    index = _index(present, value.device)
+    value = value.index_select(0, index)
+    return value.index_select(1, index) if per == "pair" else value
+
+
+def _insert(value: Tensor, state: Tensor, per: Per, present: tuple[int, ...]) -> Tensor:
+    """The state with the values of the present tasks."""
+    index = _index(present, state.device)
+    if per == "pair":
+        return state.index_put((index[:, None], index[None, :]), value)
+    return state.index_copy(0, index, value)
 
 
 class _Columns:

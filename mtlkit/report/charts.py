@@ -1,7 +1,7 @@
-"""Charts as Plotly's figures: plain mappings of ``data`` and ``layout`` for the page.
+"""Charts as Plotly figures: plain mappings of ``data`` and ``layout`` for the page.
 
-A trace carries ``meta.series``, the place of its method in the page's legend: the page colors it by the
-theme and hides it with the legend. All text is escaped here, because Plotly reads tags in labels.
+A trace has ``meta.series``, the index of its method in the legend: the page colors it by the theme and
+hides it with the legend. All text is escaped here, because Plotly interprets tags in labels.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Bounds: TypeAlias = tuple[float | None, float | None]
 NO_BOUNDS: Bounds = (None, None)
 Box: TypeAlias = tuple[float, float, float, float]
 _ROW, _LOW_ROW, _MANY_ROWS = 24, 14, 40
-"""Height of a row in pixels, that of many rows, and how many are many."""
+"""Height of a row in pixels, height of one of many rows, and the limit of many."""
 _MOST_PAIRS, _ROOMY, _ROTATED = 24, 6, 100
-"""Most columns of a chart of layers, how many fit beside another chart, and room for rotated names."""
+"""Most columns of a chart of layers, most columns of a narrow one, and height of rotated names."""
 _DIVERGING = [[0, "#b2182b"], [0.5, "#f3f3f3"], [1, "#2166ac"]]
 
 _FRACTIONS = ("accuracy", "f1", "auc", "miou", "iou", "precision", "recall", "within", "share", "top")
@@ -31,7 +31,7 @@ _ERRORS = ("mse", "mae", "rmse", "error", "angle", "seconds")
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure with a title, and a description for screen readers."""
+    """A figure with a title and a description for screen readers."""
 
     title: str
     figure: dict[str, Any]
@@ -41,7 +41,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Line:
-    """A curve, with a band where there is one; ``series`` is its place in the legend."""
+    """A curve with an optional band; ``series`` is its index in the legend."""
 
     series: int
     label: str
@@ -53,7 +53,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Point:
-    """A point of a scatter plot; without a series it is gray, and part of the background."""
+    """A point of a scatter plot; without a series it is a gray background point."""
 
     series: int | None
     label: str
@@ -63,7 +63,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Row:
-    """A method in a chart with a row per method: its mean with limits, and single values as dots."""
+    """A row of a chart with a row per method: the mean with limits, and single values as dots."""
 
     series: int
     label: str
@@ -74,7 +74,7 @@ class Row:
 
 
 def metric_bounds(name: str) -> Bounds:
-    """Return what a metric of this name can be: an accuracy is within 0 and 1, an error not below 0."""
+    """Return the possible range of a metric by its name: 0 to 1 for an accuracy, 0 up for an error."""
     words = name.lower()
     if any(word in words for word in _ERRORS):
         return (0.0, None)
@@ -93,10 +93,10 @@ def line_chart(
     bounds: Bounds = NO_BOUNDS,
     points: int = 160,
 ) -> Chart | None:
-    """Draw curves with confidence bands; None where there is nothing to see.
+    """Draw curves with confidence bands; None if there is nothing to draw.
 
-    On a logarithmic axis, values of 0 and below are left out. Axis and bands end at the ``bounds`` of
-    what is possible. Neighbors are averaged in curves with more than this many ``points``.
+    On a logarithmic axis, values of 0 and below are left out. Axis and bands end at the ``bounds``.
+    Neighbors are averaged in curves with more than ``points`` points.
     """
     data: list[dict[str, Any]] = []
     bands: list[dict[str, Any]] = []
@@ -160,9 +160,9 @@ def row_chart(
     marker: float | None = None,
     bounds: Bounds = NO_BOUNDS,
 ) -> Chart | None:
-    """Draw a row per method, the first on top: its mean with its interval, and a faint dot per value.
+    """Draw a row per method, the first at the top: mean, interval, and a faint dot per value.
 
-    Rows without a finite mean are left out. There is a dashed line at ``marker``.
+    Rows without a finite mean are left out. A dashed line is drawn at ``marker``.
     """
     kept = [row for row in rows if math.isfinite(row.mean)]
     if not kept:
@@ -202,14 +202,9 @@ def heat_chart(
     columns: Sequence[str] | None = None,
     texts: Sequence[Sequence[str]] | None = None,
 ) -> Chart:
-    """Draw a matrix of values from -1, in red, over 0, in white, to 1, in blue.
+    """Draw a matrix of values from -1 (red) through 0 (white) to 1 (blue).
 
-    Args:
-        values: the matrix.
-        names: of its rows, and of its columns if it is square.
-        title: of the chart.
-        columns: names of the columns of a matrix that is not square.
-        texts: what the cells show instead of the values.
+    Without ``columns``, the columns have the names of the rows. Cells show ``texts`` instead of values.
     """
     across = names if columns is None else columns
     shown = "z:.2f" if texts is None else "text"
@@ -220,7 +215,7 @@ def heat_chart(
         "y": [plain(name) for name in names],
         "zmin": -1,
         "zmax": 1,
-        "colorscale": _DIVERGING,  # Plotly's own RdBu is the other way round
+        "colorscale": _DIVERGING,  # Plotly's RdBu is reversed
         "texttemplate": f"%{{{shown}}}" if values.size <= 150 else "",
         "hovertemplate": f"%{{y}}, %{{x}}: %{{{shown}}}<extra></extra>",
         "colorbar": {"thickness": 10},
@@ -242,12 +237,9 @@ def heat_chart(
 
 
 def layer_chart(layers: Mapping[str, Floats], pairs: Sequence[str], title: str) -> Chart | None:
-    """Draw the mean cosine of each pair of tasks in every layer; None without any.
+    """Draw the mean cosine of each pair of tasks by layer; None without any value.
 
-    Args:
-        layers: a cosine per pair, by layer; NaN where the pair does not share it.
-        pairs: names of the pairs; of many, those with the lowest cosines are drawn.
-        title: of the chart.
+    Of many pairs, those with the lowest cosines are drawn.
     """
     values = np.array(list(layers.values()), dtype=np.float64).reshape(len(layers), len(pairs))
     known = np.isfinite(values)
@@ -261,7 +253,7 @@ def layer_chart(layers: Mapping[str, Floats], pairs: Sequence[str], title: str) 
 
 
 def scatter(series: int | None, label: str, x: Any, y: Any, **settings: Any) -> dict[str, Any]:
-    """Return a trace of lines or markers; without a series the page draws it in gray."""
+    """Return a trace of lines or markers; the page draws it in gray if it has no series."""
     meta = {} if series is None else {"meta": {"series": series}}
     return {"type": "scatter", "name": plain(label), "x": x, "y": y, **meta, **settings}
 
@@ -272,7 +264,7 @@ def plain(text: str) -> str:
 
 
 def shorten(text: str, length: int = 26) -> str:
-    """Return a label that leaves room for the chart: long ones keep their start and end.
+    """Shorten a long label, keeping its start and end.
 
     >>> shorten("normalize(burn_in=20)+uw+imtl_g")
     'normalize(bur…0)+uw+imtl_g'
@@ -282,14 +274,14 @@ def shorten(text: str, length: int = 26) -> str:
 
 
 def _name_axis(names: Sequence[str]) -> dict[str, Any]:
-    """Return an axis of names; only its ticks are shortened, or names that start alike would be one."""
+    """Return an axis of names; only tick labels are shortened, so that similar names stay apart."""
     full, short = [plain(name) for name in names], [shorten(name) for name in names]
     ticks = {} if full == short else {"tickvals": full, "ticktext": short}
     return {"type": "category", "ticklabelstandoff": 4, **ticks}
 
 
 def _log_axis(title: str, traces: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return a logarithmic axis; over a few decades, a label at 1, 2 and 5 of each, or they overlap."""
+    """Return a logarithmic axis; over few decades, with labels at 1, 2 and 5 only, to avoid overlap."""
     values = np.concatenate([trace["y"] for trace in traces])
     decades = np.log10(np.nanmax(values) / np.nanmin(values))
     ticks = {"dtick": "D2"} if 0.7 < decades < 2.5 else {}
@@ -297,14 +289,14 @@ def _log_axis(title: str, traces: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _axis(title: str, bounds: Bounds = NO_BOUNDS) -> dict[str, Any]:
-    """Return an axis that ends where values are impossible."""
+    """Return an axis that ends at the bounds."""
     axis: dict[str, Any] = {"title": {"text": plain(title)}}
     limits = zip(("minallowed", "maxallowed"), bounds, strict=True)
     return axis | {name: value for name, value in limits if value is not None}
 
 
 def _uncrossed(bounds: Bounds, values: Sequence[float]) -> Bounds:
-    """Return the bounds that no value crosses: an accuracy may be in percent, and no data are hidden."""
+    """Drop bounds that a value crosses, such as an accuracy in percent, so that no data are hidden."""
     known = [value for value in values if math.isfinite(value)]
     low, high = bounds
     return (
@@ -327,11 +319,11 @@ def _points(points: Iterable[Point], label: str, **settings: Any) -> dict[str, A
 
 
 _PLOT, _LETTER = (320.0, 200.0), (6.5, 14.0)
-"""Least size of a chart's plot, and size of a letter in its labels, in pixels."""
+"""Smallest size of a plot, and size of a letter in its labels, in pixels."""
 
 
 def _label_boxes(points: Sequence[Point]) -> list[tuple[str, Box] | None]:
-    """Choose a position and box for each point's label that covers nothing; None without any."""
+    """Choose a free position for the label of each point; None if there is none."""
     places = np.array([(point.x, point.y) for point in points]).reshape(-1, 2)
     low, reach = (places.min(0), np.ptp(places, axis=0)) if points else (0.0, 1.0)
     centers = (places - low) / np.where(reach > 0, reach, 1.0) * _PLOT
@@ -360,7 +352,7 @@ def _overlap(a: Box, b: Box) -> bool:
 
 
 def _thin(line: Line, points: int) -> Line:
-    """Average neighboring points where there are more than can be seen."""
+    """Average neighboring points if there are more than can be seen."""
     if len(line.x) <= points:
         return line
     bins = np.array_split(np.arange(len(line.x)), points)
@@ -377,7 +369,7 @@ def _band(line: Line, bounds: Bounds, log_y: bool) -> list[dict[str, Any]]:
     if line.low is None or line.high is None:
         return []
     low, high = line.low, line.high
-    if bounds != NO_BOUNDS:  # NumPy before 2.1 clips by one bound or more
+    if bounds != NO_BOUNDS:  # NumPy before 2.1 needs at least one bound
         low, high = np.clip(low, *bounds), np.clip(high, *bounds)
     known = np.isfinite(low) & np.isfinite(high) & ((line.y > 0) | (not log_y))
     if log_y:

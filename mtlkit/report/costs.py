@@ -1,4 +1,4 @@
-"""The cost of each method: its runs, and the search for its settings before them."""
+"""The cost of each method: its runs, and the tuning before them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from mtlkit.report.tables import Table
 
 
 def method_costs(comparison: Comparison) -> dict[str, dict[str, float]]:
-    """Sum up the cost of each method with a finished run that was timed, over all seeds.
+    """Sum the cost of each method over all seeds, from finished runs with a time.
 
-    Steps are the optimizer's; of single-task networks, those of all networks count.
+    Optimizer steps of single-task networks are summed over the networks.
 
     >>> from mtlkit.report import Comparison, Run
     >>> runs = [Run("sum", seed, seconds=2.0, steps=10) for seed in range(3)]
@@ -43,12 +43,12 @@ def method_costs(comparison: Comparison) -> dict[str, dict[str, float]]:
 
 
 def _steps(run: Run) -> int:
-    """Return the steps of a run; without a count, the last one of its history."""
+    """Return the number of steps of a run; if unknown, the last step in its history."""
     return run.steps if run.steps is not None else max((row.step for row in run.history), default=0)
 
 
 def cost_section(comparison: Comparison, table: Table) -> Section:
-    """Show what each method cost, beside its improvement."""
+    """Show the cost of each method and its improvement."""
     costs = method_costs(comparison)
     if not costs:
         return Section("cost", "", [])
@@ -80,7 +80,7 @@ def cost_section(comparison: Comparison, table: Table) -> Section:
         row_chart(seconds, "Time of a run", "seconds, median over runs", bounds=positive),
     ]
     note = "Over all seeds; single-task: all networks together."
-    note += "" if tuned else " No search for settings is recorded with this comparison."
+    note += "" if tuned else " This comparison has no record of tuning."
     listing = Listing(heads, rows, name="costs", sortable=len(rows) > 2)
     return Section("cost", "Cost", [listing, Note(note), Charts(charts)])
 

@@ -44,7 +44,7 @@ def learning_section(comparison: Comparison) -> Section:
 
 
 def gradient_section(comparison: Comparison) -> Section:
-    """Draw the monitor's statistics of the tasks' gradients."""
+    """Draw statistics of the task gradients."""
 
     def chart(
         title: str, read: Callable[[MonitorRow], float], label: str, bounds: Bounds, log: bool = False
@@ -87,7 +87,7 @@ def gradient_section(comparison: Comparison) -> Section:
 
 
 def _layers(comparison: Comparison, label: str) -> Chart | None:
-    """Draw the mean cosines of the pairs of tasks in each group of parameters that a method merges."""
+    """Draw the mean cosine of each pair of tasks in each group of parameters."""
     rows = [row.groups for run in comparison.of(label) for row in run.monitor if row.groups]
     pairs = list(dict.fromkeys(pair for row in rows for group in row.values() for pair in group))
     names = dict.fromkeys(name for row in rows for name in row)
@@ -108,7 +108,7 @@ def _note(comparison: Comparison) -> Note | None:
 
 
 def _points(comparison: Comparison) -> int:
-    """Return the points per curve that keep the page small: at most ten charts per task."""
+    """Return the number of points per curve that keeps the page small."""
     curves = max(1, len(comparison.labels) * (3 + 7 * len(comparison.tasks)))
     return max(20, min(160, _BYTES // (_POINT * curves)))
 
@@ -143,7 +143,7 @@ def _history_chart(
 
 
 def _axis(comparison: Comparison, split: str) -> str:
-    """Return ``epoch``, or ``step`` where several rows of a run fall into one epoch."""
+    """Return ``epoch``, or ``step`` if a run has several rows per epoch."""
     for run in comparison.runs:
         epochs = [row.epoch for row in run.history if row.split == split]
         if len(set(epochs)) < len(epochs) or any(math.isnan(epoch) for epoch in epochs):
@@ -152,7 +152,7 @@ def _axis(comparison: Comparison, split: str) -> str:
 
 
 def _mean_lines(comparison: Comparison, points: Points) -> list[Line]:
-    """Average each method over seeds, with a band, on the union of its runs' points."""
+    """Average each method over seeds, with a band, at all points of its runs."""
     lines = []
     for index, label in enumerate(comparison.labels):
         runs = [dict(points(run)) for run in comparison.of(label)]

@@ -1,10 +1,10 @@
-"""The primary endpoint: the one number per run that a comparison is decided by.
+"""The primary endpoint: the one number per run that decides a comparison.
 
 By default it is the mean over tasks of the log-ratio to the single-task network of the same seed, or,
-without single-task networks, to the reference. ``primary`` in the settings of a comparison declares
-another one before the runs: ``mean``, ``median`` or ``minimum`` over tasks, or a task's name; behind a
-slash the metric, such as ``mean/auc`` or ``depth/rmse``. ``delta_m`` takes the field's Delta m, with the
-sign changed so that higher is better.
+without single-task networks, to the reference. The setting ``primary`` chooses another one before the
+runs: ``mean``, ``median`` or ``minimum`` over tasks, or the name of a task, optionally with a metric:
+``mean/auc``, ``depth/rmse``. ``delta_m`` is the Delta m of published comparisons, with the sign changed
+so that higher is better.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ DELTA_M = "delta_m"
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A primary endpoint of some tasks.
+    """A primary endpoint.
 
     Attributes:
-        directions: the metrics of each counted task, and whether higher is better.
-        statistic: over these tasks; for one task, its name.
-        metric: that is named, or empty.
-        left_out: the tasks that do not count.
+        directions: metrics of each counted task, and whether higher is better.
+        statistic: statistic over these tasks, or the name of one task.
+        metric: chosen metric, or empty.
+        left_out: tasks that do not count.
     """
 
     directions: dict[str, dict[str, bool]]
@@ -54,11 +54,8 @@ class Endpoint:
 
         Args:
             text: the setting; None means ``mean``.
-            tasks: of the comparison.
-            over: the tasks that statistics are taken over; None means all.
-
-        Raises:
-            SpecError: for an unknown task or metric.
+            tasks: tasks of the comparison.
+            over: tasks that statistics are taken over; None means all.
 
         >>> tasks = [TaskRecord("left", {"accuracy": True}), TaskRecord("depth", {"rmse": False})]
         >>> Endpoint.parse("depth/rmse", tasks).title
@@ -89,13 +86,13 @@ class Endpoint:
 
     @classmethod
     def of(cls, comparison: Comparison) -> Endpoint:
-        """Return the endpoint that a comparison declares."""
+        """Return the endpoint of a comparison."""
         config = comparison.config
         return cls.parse(config.get("primary"), comparison.tasks, config.get("improvement_over"))
 
     @property
     def title(self) -> str:
-        """The setting that declares it."""
+        """The setting that chooses it."""
         return f"{self.statistic}/{self.metric}" if self.metric else self.statistic
 
     @property
@@ -104,7 +101,7 @@ class Endpoint:
         return "−Δm" if self.statistic == DELTA_M else f"log-ratio, {self.title}"
 
     def gain(self, metrics: Metrics, baseline: Metrics) -> float:
-        """Give the gain of one run over another, in hundredths of a log-ratio; higher is better.
+        """Return the gain of one run over another, in hundredths of a log-ratio; higher is better.
 
         >>> endpoint = Endpoint({"left": {"accuracy": True}})
         >>> round(endpoint.gain({"left": {"accuracy": 0.9}}, {"left": {"accuracy": 0.8}}), 1)
@@ -119,7 +116,7 @@ class Endpoint:
 
 
 def has_values(metrics: Mapping[str, float], directions: Mapping[str, bool]) -> bool:
-    """Whether a baseline has a finite metric of a task; without one, all methods leave the task out.
+    """Return whether a baseline has a finite metric of a task; else the task is left out everywhere.
 
     >>> has_values({"mse": math.nan}, {"mse": False})
     False
@@ -128,7 +125,7 @@ def has_values(metrics: Mapping[str, float], directions: Mapping[str, bool]) -> 
 
 
 def base_label(comparison: Comparison) -> str | None:
-    """Return the label that gains are measured from: single-task networks, else the reference."""
+    """Return the label that gains are relative to: single-task networks, else the reference."""
     for label in (comparison.baseline, comparison.reference):
         if label is not None and label in comparison.labels:
             return label
@@ -136,14 +133,14 @@ def base_label(comparison: Comparison) -> str | None:
 
 
 def task_log_gains(comparison: Comparison, run: Run) -> dict[str, float]:
-    """Return the log-ratio of each task to the base's run of the same seed, in hundredths."""
+    """Return the log-ratio of each task to the baseline run of the same seed, in hundredths."""
     return gains_over(base_label(comparison), task_log_ratio, comparison, run)
 
 
 def gains_over(
     base: str | None, gain: Callable[..., float], comparison: Comparison, run: Run
 ) -> dict[str, float]:
-    """Return the gain of each task over the base's run of the same seed; NaN without one."""
+    """Return the gain of each task over the baseline run of the same seed; NaN without one."""
     found = None if base is None else comparison.find(base, run.seed)
     baseline: Metrics = {} if found is None or found.status == "failed" else found.metrics
     return {

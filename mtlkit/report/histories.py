@@ -1,6 +1,6 @@
 """The history of a run on disk: lines of the kinds ``train``, ``validation`` and ``monitor``.
 
-``history.jsonl`` is what a comparison writes; the Trainer's ``log.jsonl`` is read as well.
+A comparison writes ``history.jsonl``; the Trainer's ``log.jsonl`` can be read, too.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ class HistoryRow:
 
 @dataclass
 class MonitorRow:
-    """Statistics of the task gradients around one step.
+    """Statistics of the task gradients, averaged over the steps since the last row.
 
     >>> MonitorRow(step=100, update_cosines={"digit": 0.5, "parity": 0.7}).mean_cosine
     0.6
 
     Attributes:
-        step: of the optimizer.
-        norms: of the task gradients.
-        update_cosines: cosine of each task's gradient with the merged one.
-        weights: of the tasks in the merge.
+        step: optimizer step.
+        norms: norms of the task gradients.
+        update_cosines: cosine of each task's gradient with the merged gradient.
+        weights: weights of the tasks in the merge.
         conflict: fraction of pairs of tasks with a negative cosine.
-        rotation_angles: how far each rotation has turned, in degrees; empty without rotations.
-        groups: mean cosines of the pairs of tasks in each group of parameters, such as a layer.
+        rotation_angles: angle of each rotation in degrees; empty without rotations.
+        groups: mean cosine of each pair of tasks by group of parameters, such as a layer.
     """
 
     step: int
@@ -73,7 +73,7 @@ class MonitorRow:
 def write_rows(
     folder: str | os.PathLike[str], history: list[HistoryRow], monitor: list[MonitorRow]
 ) -> None:
-    """Write the rows of a run into its folder, replacing what was there."""
+    """Write the rows of a run to its folder, replacing old ones."""
     records = [
         {
             "kind": "train" if row.split == "train" else "validation",
@@ -126,19 +126,19 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def number(value: Any) -> float:
-    """Return a number of a record; NaN where it has none."""
+    """Return a value as a float; NaN if it is not a number."""
     return float(value) if isinstance(value, int | float) else math.nan
 
 
 def by_task(value: Any) -> ByTask:
-    """Return one number per task of a record."""
+    """Return one number per task; empty if the value is not a mapping."""
     if not isinstance(value, Mapping):
         return {}
     return {str(name): number(item) for name, item in value.items()}
 
 
 def metrics_of(value: Any) -> Metrics:
-    """Return the numbers of a record by task and metric."""
+    """Return numbers by task and metric; empty if the value is not a mapping."""
     if not isinstance(value, Mapping):
         return {}
     return {str(task): by_task(row) for task, row in value.items()}

@@ -1,8 +1,7 @@
-"""One self-contained HTML page of text, tables and Plotly's charts; it needs no other file.
+"""A self-contained HTML page of text, tables and Plotly charts.
 
-The templates are in ``templates/``. A page has one legend for all its charts; a name in it has one
-color everywhere, and a click hides it everywhere. Plotly's library is packed with gzip inside the page,
-and the browser unpacks it: 2 MB instead of 5.
+The templates are in ``templates/``. A page has one legend for all its charts; a name has the same color
+everywhere, and a click hides it everywhere. Plotly's library is embedded with gzip, 2 MB instead of 5.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ PALETTE = (
 )
 DASHES = ("solid", "dash", "dot", "dashdot")
 SYMBOLS = ("circle", "diamond", "square", "triangle-up")
-"""Tell lines and points of one color apart."""
+"""Distinguish series of the same color."""
 MANY = 12
-"""Groups of more charts than this are collapsed at first."""
+"""Larger groups of charts are collapsed at first."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +44,18 @@ class Cell:
     """A cell of a table."""
 
     text: str
-    value: float | None = None  # to sort by; None comes last in either order
-    small: str = ""  # a line below in small letters
-    mark: str = ""  # superscript behind the text
+    value: float | None = None  # to sort by; None is always last
+    small: str = ""  # second line, in small letters
+    mark: str = ""  # superscript after the text
     hint: str = ""  # tooltip
-    best: bool = False  # in bold letters
-    series: int | None = None  # place in the legend whose color it shows
-    code: bool = False  # in the font of code
+    best: bool = False  # bold
+    series: int | None = None  # index in the legend, for the color
+    code: bool = False  # in a monospaced font
 
 
 @dataclass(frozen=True)
 class Head:
-    """A heading; ``better`` is what the first click puts on top: ``high`` or ``low``."""
+    """A heading; the first click sorts ``high`` or ``low`` values to the top."""
 
     text: str
     better: str = "high"
@@ -64,7 +63,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Note:
-    """A paragraph, in small letters unless it is important."""
+    """A paragraph, in small letters unless important."""
 
     kind: ClassVar[str] = "note"
     text: str
@@ -73,7 +72,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Status:
-    """A method and what was found about it: ``better``, ``worse``, ``level``, ``not decided``, ..."""
+    """A method and its status: ``better``, ``worse``, ``level``, ``not decided``, ..."""
 
     label: str
     status: str
@@ -83,7 +82,7 @@ class Status:
 
 @dataclass(frozen=True)
 class StatusList:
-    """A list with a status per method."""
+    """A list of methods with their statuses."""
 
     kind: ClassVar[str] = "statuses"
     items: Sequence[Status]
@@ -100,9 +99,9 @@ class Command:
 
 @dataclass(frozen=True)
 class Listing:
-    """A table; ``groups`` are headings above with their widths.
+    """A table; ``groups`` are headings of several columns, with their numbers.
 
-    With ``sortable``, a click on a heading sorts the rows.
+    If ``sortable``, a click on a heading sorts the rows.
     """
 
     kind: ClassVar[str] = "listing"
@@ -115,7 +114,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Charts:
-    """Charts side by side; None among them is skipped."""
+    """Charts side by side; None is skipped."""
 
     kind: ClassVar[str] = "charts"
     charts: Sequence[Chart | None]
@@ -130,13 +129,13 @@ class Charts:
 
     @property
     def folded(self) -> bool:
-        """Whether the reader has to open it."""
+        """Whether it is collapsed at first."""
         return bool(self.title) and (self.closed or len(self.kept) > MANY)
 
 
 @dataclass(frozen=True)
 class Code:
-    """Preformatted text, behind a summary where there is one."""
+    """Preformatted text, collapsed if there is a summary."""
 
     kind: ClassVar[str] = "code"
     text: str
@@ -148,7 +147,7 @@ Block: TypeAlias = Note | StatusList | Command | Listing | Charts | Code
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks below a heading; ``name`` is its anchor. Without any block it is not shown."""
+    """Blocks below a heading with the anchor ``name``; shown unless it is empty."""
 
     name: str
     title: str
@@ -176,12 +175,12 @@ def render_page(
     True
 
     Args:
-        title: of the page.
-        sections: from top to bottom. The legend stands before the first one with charts.
-        lead: the most important sentences or blocks, on top.
+        title: title of the page.
+        sections: sections from top to bottom; the legend is above the first one with charts.
+        lead: most important sentences or blocks, at the top.
         facts: short remarks below the title.
-        legend: names of the series, in the order that ``series`` of the charts' traces counts.
-        gray: the name that is gray, such as a baseline.
+        legend: names of the series, indexed by ``series`` of traces and cells.
+        gray: name of the gray series, such as a baseline.
     """
     kept = [section for section in sections if section.kept]
     charted = [section for section in kept if any(isinstance(b, Charts) for b in section.kept)]
@@ -207,7 +206,7 @@ def _style(name: str, slot: int) -> dict[str, str]:
 
 
 def palette_slots(legend: Sequence[str], gray: str | None) -> list[int]:
-    """Return each name's place in the palette; the gray at its end is kept for ``gray``."""
+    """Return the palette index of each name; the last color, gray, is reserved for ``gray``."""
     size = len(PALETTE)
     slots = (slot for slot in range(10**6) if gray is None or slot % size != size - 1)
     return [size - 1 if name == gray else next(slots) for name in legend]
@@ -232,12 +231,12 @@ def _template() -> Any:
 def _library() -> str:
     from plotly.offline import get_plotlyjs
 
-    packed = gzip.compress(get_plotlyjs().encode(), mtime=0)  # the same file for the same results
+    packed = gzip.compress(get_plotlyjs().encode(), mtime=0)  # reproducible output
     return base64.b64encode(packed).decode()
 
 
 def _data(value: Any) -> Any:
-    """Return JSON for a script element, in which no text can end the script."""
+    """Return JSON for a script element, escaped so that no text can end the script."""
     from markupsafe import Markup
 
     text = json.dumps(_compact(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -247,7 +246,7 @@ def _data(value: Any) -> Any:
 
 
 def _compact(value: Any) -> Any:
-    """Round to five digits, which is more than a chart can show; null is a gap."""
+    """Round to five digits, more than a chart can show; NaN becomes null, a gap."""
     if isinstance(value, dict):
         return {key: _compact(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""Published rows beside those of a comparison."""
+"""Published results next to those of a comparison."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mtlkit.report.results import Comparison
 from mtlkit.report.statistics import Spread
 from mtlkit.report.tables import Table, format_number
 
-_SOME = 2.0
-"""How many of a row's deviations are within its spread."""
+_DEVIATIONS = 2.0
+"""Number of published deviations that count as agreement."""
 
 
 def published_section(comparison: Comparison, table: Table) -> Section:
-    """List the field's Delta m of every published row beside that of the same method here."""
+    """List the published Delta m of each method next to ours."""
     rows = (comparison.config.get("published") or {}).get("rows", ())
     if not rows:
         return Section("published", "", [])
@@ -42,14 +42,14 @@ def published_section(comparison: Comparison, table: Table) -> Section:
     notes: list[Block] = [
         Note(
             "Median ± standard deviation over seeds here; lower is better. Within: our median is at "
-            "most two published deviations away."
+            "most two published standard deviations away."
         )
     ]
     return Section("published", "Published rows", [Listing(heads, cells), *notes])
 
 
 def agreement(row: Mapping[str, Any], ours: Spread | None) -> str:
-    """Say whether our median is within two deviations of a published row.
+    """Return whether our median is within two deviations of a published row, in words.
 
     >>> agreement({"delta_m": 58.5, "spread": 3.2}, Spread(62.0, 2.0, 3))
     'yes'
@@ -60,11 +60,11 @@ def agreement(row: Mapping[str, Any], ours: Spread | None) -> str:
         return "not run"
     if not row.get("spread"):
         return "no spread is known"
-    return "yes" if abs(ours.median - row["delta_m"]) <= _SOME * row["spread"] else "no"
+    return "yes" if abs(ours.median - row["delta_m"]) <= _DEVIATIONS * row["spread"] else "no"
 
 
 def _label(comparison: Comparison, row: Mapping[str, Any]) -> str | None:
-    """Give the label of the method that a published row is of: by label, or by config string."""
+    """Return the label of a published method here, found by label or config string."""
     spec = row.get("spec")
     methods = {run.label: str(run.method).partition("(")[0] for run in comparison.runs}
     return next((label for label, name in methods.items() if spec in (label, name)), None)

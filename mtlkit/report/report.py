@@ -1,4 +1,4 @@
-"""One HTML file about a comparison: verdict, table, charts, configuration. It needs no other file."""
+"""The report of a comparison as one HTML file: verdict, table, charts, configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mtlkit.config.files import write_text
 from mtlkit.report.charts import Row, metric_bounds, row_chart
 from mtlkit.report.costs import cost_section
 from mtlkit.report.curves import gradient_section, learning_section
-from mtlkit.report.figures import Column
+from mtlkit.report.metric_table import Column
 from mtlkit.report.page import (
     MANY,
     Block,
@@ -43,7 +43,7 @@ _MOST_SEEDS = 30
 
 
 def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
-    """Write the report to ``path`` and return it.
+    """Write the report and return its path.
 
     >>> import tempfile
     >>> from mtlkit.report import Comparison, Run, TaskRecord
@@ -64,9 +64,7 @@ def render_report(comparison: Comparison, folder: Path | None = None) -> str:
     >>> "Nothing yet" in page
     True
 
-    Args:
-        comparison: the runs.
-        folder: of the comparison, for the command that the report suggests.
+    ``folder`` is that of the comparison, for the command that the report suggests.
     """
     single = len(comparison.runs) == 1
     table = build_table(comparison, all_metrics=single)
@@ -108,7 +106,7 @@ def _facts(comparison: Comparison) -> list[str]:
 
 
 def verdict_blocks(comparison: Comparison, table: Table) -> list[Block]:
-    """Return the verdict: a status per method against the reference, and the sentences behind it."""
+    """Return the verdict: a status of each method against the reference, and sentences."""
     verdict = table.verdict
     items = [
         Status(each.method, each.status, f"{each.details}.", comparison.labels.index(each.method))
@@ -125,7 +123,7 @@ def verdict_blocks(comparison: Comparison, table: Table) -> list[Block]:
 
 
 def _next_command(comparison: Comparison, table: Table, folder: Path | None) -> list[Block]:
-    """Return the command that answers the most with the next runs."""
+    """Suggest a command: more seeds for undecided methods, or else tuning."""
     seeds, data = comparison.seeds, comparison.config.get("data")
     undecided, better = (table.verdict.labels(status) for status in ("not decided", "better"))
     if len(comparison.labels) < 2:
@@ -135,20 +133,20 @@ def _next_command(comparison: Comparison, table: Table, folder: Path | None) -> 
     if settings is not None and settings.is_file() and undecided and len(seeds) < _MOST_SEEDS:
         command = ["-c", str(settings), "-o", str(folder)]
         command += ["--seeds", ",".join(map(str, [*seeds, *more]))]
-        why = f"Next: double the seeds to decide on {', '.join(undecided[:3])}."
+        why = f"Next: double the number of seeds to decide on {', '.join(undecided[:3])}."
         return [Command(shlex.join(["mtlkit", "compare", *command]), why)]
     if data is not None and not comparison.tuning:
         methods = {run.label: run.method for run in comparison.runs if run.kind == ""}
         chosen = [label for label in (comparison.reference, *better[:3]) if label in methods]
         names = ",".join(methods[str(label)] for label in chosen) or "sum"
         command = ["--data", str(data), "--methods", names, "-o", "runs/tune"]
-        why = "Next: give every method, and the weights of the sum, the same search for settings."
+        why = "Next: tune every method, and the weights of the sum, with the same effort."
         return [Command(shlex.join(["mtlkit", "tune", *command]), why)]
     return []
 
 
 def result_blocks(comparison: Comparison, table: Table, name: str = "table") -> list[Block]:
-    """Return the table, and what its marks mean."""
+    """Return the table and a legend of its marks."""
     grouped = itertools.groupby(table.columns, key=lambda column: column.group)
     groups = [("", 1), *((name, len(list(columns))) for name, columns in grouped), ("", 1)]
     heads = [Head("method", "low")]
@@ -192,7 +190,7 @@ def _cell(cell: TableCell, column: Column) -> Cell:
 
 
 def difference_charts(table: Table, *, tasks: bool = False) -> Charts:
-    """Draw paired differences to the reference with intervals: means over tasks, or of each task."""
+    """Draw paired differences to the reference with intervals: of summaries, or of each task."""
     charts = []
     for column in table.columns:
         rows = [
@@ -215,14 +213,14 @@ def _differences(table: Table) -> Section:
     if not any(group.kept for group in groups):
         return Section("differences", "", [])
     note = Note(
-        f"Mean of the differences to {table.reference} on the same seeds, to the right is better, with "
+        f"Mean differences from {table.reference} on the same seeds, with better to the right and "
         "95 % intervals that hold for all methods together."
     )
     return Section("differences", f"Against {table.reference}", [note, *groups])
 
 
 def task_charts(comparison: Comparison) -> Charts:
-    """Draw the main metric of each task: a dot per seed, the mean and its 95 % interval."""
+    """Draw the main metric of each task: a ring per seed, the mean and its 95 % interval."""
     charts = []
     for task in comparison.tasks:
         rows = []
@@ -238,9 +236,9 @@ def task_charts(comparison: Comparison) -> Charts:
         bounds = metric_bounds(task.main_metric)
         label = f"{task.main_metric} ({arrow})"
         charts.append(row_chart(rows, task.name, label, marker=marker, bounds=bounds))
-    note = "Ring: a seed; large mark with a bar: mean and its 95 % interval."
+    note = "Each ring is a seed; the large mark with its bar is the mean with its 95 % interval."
     if comparison.baseline in comparison.labels:
-        note += " Dashed: mean of the single-task networks."
+        note += " The dashed line is the mean of the single-task networks."
     return Charts(charts, "All tasks" if len(charts) > MANY else "", note)
 
 
@@ -264,7 +262,7 @@ def _runs(comparison: Comparison) -> Section:
         blocks.append(Listing(["label", "seed", "status", "why"], unfinished))
     if comparison.recovered:
         names = ", ".join(f"{run.label} seed {run.seed}" for run in comparison.recovered)
-        blocks.append(Note(f"Missing from results.jsonl and read from their result.json: {names}."))
+        blocks.append(Note(f"Missing from results.jsonl and recovered from result.json: {names}."))
     return Section("runs", "Runs", blocks)
 
 

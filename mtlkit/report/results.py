@@ -1,14 +1,14 @@
-"""The files of a comparison on disk, and how they are read back.
+"""The runs of a comparison, and their files.
 
-A folder holds::
+A folder contains::
 
     comparison.json                     title, configuration, tasks, baseline, reference, versions
     results.jsonl                       one line per finished run
-    runs/<label>-seed<k>/history.jsonl  losses, validations and the monitor's rows of a run
-    runs/<label>-seed<k>/result.json    how the training ended (single-task: a folder per task)
+    runs/<label>-seed<k>/history.jsonl  losses, validations and gradient statistics of a run
+    runs/<label>-seed<k>/result.json    outcome of the training (single-task: a folder per task)
 
-Lines are appended and never changed, so a process that is killed loses at most the line it was writing;
-of two lines for one run the later counts. Runs whose line is lost are read from their ``result.json``.
+Lines are appended and never changed, so a killed process loses at most the line it was writing; the last
+line of a run counts. Runs whose line is lost are read from their ``result.json``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from zlib import crc32
 
-from mtlkit.config.files import write_text
+from mtlkit.config.files import read_json, write_text
 from mtlkit.config.logs import json_line, plain_values
 from mtlkit.errors import MtlkitError
 from mtlkit.report.histories import (
+    HISTORIES,
     HistoryRow,
     Metrics,
     MonitorRow,
@@ -38,30 +39,30 @@ from mtlkit.report.histories import (
 )
 
 FORMAT = 1
-"""Version of the files; a folder of a later one is refused."""
+"""Version of the file format; newer folders are refused."""
 HEADER = "comparison.json"
 RESULTS = "results.jsonl"
 FRONT = "front"
-"""Kind of the runs that span the front of weighted sums: drawn, without a row in the table."""
+"""Kind of the runs that span the front of weighted sums; they have no row in the table."""
 SIMPLE = "simple"
-"""Kind of the rows of models that are no networks: shown in the table, and never tested."""
+"""Kind of the models that are not networks; they have a row in the table, but no test."""
 ONE_EACH = "one network per task"
 
 Status: TypeAlias = Literal["done", "failed", "running"]
 
 
 class ResultsError(MtlkitError, OSError):
-    """The error for a folder of results that is missing or cannot be read."""
+    """A folder of results that is missing or cannot be read."""
 
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """A task as a report sees it.
+    """A task of a comparison.
 
     Attributes:
-        name: of the task.
-        metrics: whether higher is better, by metric; the main one first.
-        compared: the metrics that a gain is the mean of; empty means the main one.
+        name: name of the task.
+        metrics: whether higher is better, by metric; the main metric is first.
+        compared: metrics that a gain is averaged over; if empty, the main metric.
 
     >>> TaskRecord("depth", {"rmse": False, "within_1.25": True}).main_metric
     'rmse'
@@ -93,20 +94,20 @@ class Run:
     """One method with one seed.
 
     Attributes:
-        label: of the method, as the report shows it.
-        seed: of weights, batches and data.
+        label: name of the method in the report.
+        seed: seed of weights, batches and data.
         status: ``done``, ``failed`` or ``running``.
-        metrics: on the test set, by task and metric.
+        metrics: test metrics by task.
         method: config string.
-        step_ratio: time of a step as a multiple of the reference's.
-        seconds: how long the run took.
-        error: why it failed.
-        steps: of the optimizer, over all networks of the run.
+        step_ratio: time of a step relative to the reference's.
+        seconds: time of the run.
+        error: reason of a failure.
+        steps: optimizer steps, summed over the networks of the run.
         kind: empty for a method, ``front`` for a weighting that only spans the front, ``simple`` for a
-            model that is no network.
+            model that is not a network.
         best_last: whether the last validation was the best; None if unknown.
-        history: rows of losses and metrics.
-        monitor: rows about gradients.
+        history: losses and metrics over time.
+        monitor: gradient statistics over time.
 
     >>> Run("sum", 0, metrics={"left": {"accuracy": 0.9}}).metric("left", "accuracy")
     0.9
@@ -127,7 +128,7 @@ class Run:
     monitor: list[MonitorRow] = field(default_factory=list)
 
     def metric(self, task: str, name: str) -> float:
-        """Return a test metric; NaN where the run has none, or failed."""
+        """Return a test metric; NaN if it is missing or the run failed."""
         if self.status == "failed":
             return math.nan
         return self.metrics.get(task, {}).get(name, math.nan)
@@ -138,16 +139,16 @@ class Comparison:
     """Runs of several methods on the same tasks.
 
     Attributes:
-        title: the heading of the report.
-        tasks: in order.
-        runs: in any order; methods are shown in order of first appearance.
-        config: what was asked for.
-        versions: of software and hardware, by name.
+        title: heading of the report.
+        tasks: tasks, in order.
+        runs: runs in any order; methods are listed in the order of their first runs.
+        config: settings.
+        versions: versions of software and hardware.
         baseline: label of the single-task runs, which improvements are relative to.
-        reference: label that the t-test compares with.
-        split: what the runs' metrics were measured on.
-        tuning: what the search before the comparison cost, by label: ``trials``, ``seconds``, ``steps``.
-        recovered: runs that ``results.jsonl`` had lost and that were read from their ``result.json``.
+        reference: label of the method that the others are tested against.
+        split: data of the metrics.
+        tuning: ``trials``, ``seconds`` and ``steps`` of the search before the comparison, by label.
+        recovered: runs missing from ``results.jsonl`` that were read from their ``result.json``.
 
     >>> tasks = [TaskRecord("left", {"accuracy": True})]
     >>> made = Comparison("digits", tasks, [Run("sum", 0), Run("pcgrad", 0)], reference="sum")
@@ -168,7 +169,7 @@ class Comparison:
 
     @property
     def labels(self) -> list[str]:
-        """The methods: those that the configuration names under ``order`` first, then as they appear."""
+        """The methods: first those in ``order`` of the settings, then the others."""
         order, found = self.config.get("order", ()), self._of_kind("")
         return [label for label in order if label in found] + [x for x in found if x not in order]
 
@@ -179,7 +180,7 @@ class Comparison:
 
     @property
     def simple_labels(self) -> list[str]:
-        """The models that are no networks."""
+        """The models that are not networks."""
         return self._of_kind(SIMPLE)
 
     def _of_kind(self, kind: str) -> list[str]:
@@ -199,13 +200,13 @@ class Comparison:
         return next((r for r in self.runs if r.label == label and r.seed == seed), None)
 
     def save_header(self, folder: str | os.PathLike[str]) -> None:
-        """Write all but the runs."""
+        """Write everything except the runs."""
         facts = {name: value for name, value in vars(self).items() if name not in ("runs", "recovered")}
         header = {"format": FORMAT, **facts, "tasks": [asdict(task) for task in self.tasks]}
         write_text(Path(folder) / HEADER, json.dumps(plain_values(header), indent=2) + "\n")
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write everything into ``folder``, replacing what results it holds."""
+        """Write everything to ``folder``, replacing its results."""
         self.save_header(folder)
         (Path(folder) / RESULTS).unlink(missing_ok=True)
         for run in self.runs:
@@ -214,12 +215,10 @@ class Comparison:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Comparison:
-        """Read a folder back.
-
-        Nothing is written: :attr:`recovered` names the runs that ``results.jsonl`` lacks.
+        """Read a folder; nothing is written, also if there are :attr:`recovered` runs.
 
         Raises:
-            ResultsError: where there is no comparison, a damaged header, or that of a newer mtlkit.
+            ResultsError: if there is no comparison, or its header is damaged or of a newer mtlkit.
         """
         path = Path(folder)
         header = read_header(path)
@@ -251,7 +250,7 @@ class Comparison:
                 made.recovered.append(run)
         ratios = (read_json(path / "timing.json") or {}).get("ratios")
         for run in latest.values():
-            if isinstance(ratios, dict):  # the lines may be older, and relative to another reference
+            if isinstance(ratios, dict):  # the lines may be relative to another reference
                 run.step_ratio = _optional(ratios.get(run.label))
             run.history, run.monitor = read_history(path / "runs" / run_folder(run.label, run.seed))
             made.runs.append(run)
@@ -259,18 +258,14 @@ class Comparison:
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """Read ``comparison.json`` in a folder.
-
-    Raises:
-        ResultsError: where it is missing or damaged, or of a newer mtlkit.
-    """
+    """Read ``comparison.json`` in a folder; raise a ResultsError if it is not valid."""
     try:
         header = json.loads((path / HEADER).read_text(encoding="utf-8"))
         if not isinstance(header, dict):
             raise ValueError("not a JSON object")
     except FileNotFoundError:
         raise ResultsError(
-            f"{path} holds no comparison (no {HEADER}); give a folder that `mtlkit compare` wrote"
+            f"{path} contains no comparison (no {HEADER}); give an output folder of `mtlkit compare`"
         ) from None
     except (OSError, ValueError) as error:
         raise ResultsError(f"cannot read {path / HEADER}: {error!r}") from None
@@ -285,20 +280,20 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def run_folder(label: str, seed: int) -> str:
-    """Return the name of a run's folder; labels that differ never share one."""
+    """Return the name of a run's folder, unique for every label."""
     safe = re.sub(r"[^A-Za-z0-9._+=-]+", "_", label).strip("._") or "run"
     if safe != label or len(safe) > 80:
-        # the checksum keeps labels apart that differ in replaced characters only
+        # labels may differ in replaced characters only
         safe = f"{safe[:80]}-{crc32(label.encode()):08x}"
     return f"{safe}-seed{seed}"
 
 
 def append_result(folder: str | os.PathLike[str], run: Run) -> None:
-    """Add a finished run to ``results.jsonl``; it is on disk when this returns."""
+    """Append a finished run to ``results.jsonl``; it is on disk when this returns."""
     record = {name: value for name, value in vars(run).items() if name not in ("history", "monitor")}
     path = Path(folder) / RESULTS
     path.parent.mkdir(parents=True, exist_ok=True)
-    # end a line that a killed process left unfinished, or this record would be lost with it
+    # end a line that a killed process left unfinished, so that this record is not lost with it
     torn = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
     with open(path, "a", encoding="utf-8") as file:
         file.write(("\n" if torn else "") + json_line(record))
@@ -307,7 +302,7 @@ def append_result(folder: str | os.PathLike[str], run: Run) -> None:
 
 
 def write_history(folder: str | os.PathLike[str], run: Run) -> None:
-    """Write the rows of a run, replacing what was there."""
+    """Write the history of a run, replacing an old one."""
     write_rows(Path(folder) / "runs" / run_folder(run.label, run.seed), run.history, run.monitor)
 
 
@@ -325,7 +320,7 @@ def _read_run(record: Mapping[str, Any]) -> Run | None:
 
 
 def _finished_runs(path: Path, tasks: list[str]) -> list[Run]:
-    """Read runs that finished, from ``job.json`` and ``result.json`` of their trainings."""
+    """Read finished runs from ``job.json`` and ``result.json`` of their trainings."""
     parts: dict[tuple[str, int], dict[str | None, tuple[dict[str, Any], dict[str, Any]]]] = {}
     for file in sorted([*path.glob("runs/*/result.json"), *path.glob("runs/*/*/result.json")]):
         result, job = read_json(file), read_json(file.with_name("job.json"))
@@ -336,7 +331,7 @@ def _finished_runs(path: Path, tasks: list[str]) -> list[Run]:
         whole = trainings.get(None)
         chosen = [whole] if whole else [trainings[task] for task in tasks if task in trainings]
         if not whole and len(chosen) < len(tasks):
-            continue  # not all single-task networks are trained
+            continue  # some single-task networks are not trained yet
         run = Run(label, seed, seconds=0.0, steps=0)
         run.method = str((whole[0].get("train") or {}).get("method", "")) if whole else ONE_EACH
         run.kind = str(whole[0].get("kind") or "") if whole else ""
@@ -348,15 +343,39 @@ def _finished_runs(path: Path, tasks: list[str]) -> list[Run]:
     return found
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a file that holds a JSON object; None where it is missing or damaged."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
 def _optional(value: Any) -> float | None:
     found = number(value)
     return None if math.isnan(found) else found
+
+
+def read_trainer_run(folder: str | os.PathLike[str]) -> Comparison:
+    """Read a run of the Trainer, from its ``log.jsonl``, as a comparison of one run.
+
+    Its metrics are those of the test or, without a test, of the best or else the last validation.
+
+    Raises:
+        ResultsError: if there is no log, or it does not list the tasks.
+    """
+    path = Path(folder)
+    records = list(read_lines(path / HISTORIES[1]))
+    header = next((record for record in records if record.get("kind") == "run"), None)
+    if header is None or not isinstance(header.get("tasks"), Mapping):
+        raise ResultsError(
+            f"{path} contains neither a comparison ({HEADER}) nor the log of a run ({HISTORIES[1]}); "
+            "give an output folder of `mtlkit compare` or `mtlkit train`"
+        )
+    tasks = [
+        TaskRecord(str(name), {str(m): bool(h) for m, h in dict(facts.get("metrics") or {}).items()})
+        for name, facts in header["tasks"].items()
+    ]
+    tested = read_json(path / "test.json")
+    validations = [record for record in records if record.get("kind") == "validation"]
+    chosen = next((r for r in reversed(validations) if r.get("best")), None)
+    chosen = chosen or (validations[-1] if validations else {})
+    method = str(header.get("method") or "run")
+    metrics = metrics_of(tested if tested else chosen.get("tasks"))
+    run = Run(method, 0, metrics=metrics, method=method)
+    run.history, run.monitor = read_history(path)
+    facts = {k: v for k, v in header.items() if k not in ("kind", "step", "tasks", "method", "time")}
+    split = "test" if tested else "validation"
+    return Comparison(path.resolve().name, tasks, [run], config=facts, split=split)

@@ -1,12 +1,12 @@
-"""Tests of several methods over few seeds, corrected for their number.
+"""Tests of several methods over few seeds, corrected for multiple testing.
 
-With three seeds a paired t-test has two degrees of freedom and finds next to nothing. But methods on one
-data set vary by similar amounts. So each test here uses the larger of two variances: that of its own
-differences, and the mean over all methods. The first guards against a method that varies more than the
-others and against runs that collapse; the second against a variance that is small by chance, and it has
-the degrees of freedom of all methods. The further the own variance is above the mean, the fewer of these
-are left, down to those of the paired t-test. ``benchmarks/results/statistics`` has the simulation that
-chose this rule: false findings and power under seven kinds of noise.
+With three seeds a paired t-test has two degrees of freedom and little power. But methods on one data set
+have similar variances. So each test uses the larger of two variances: that of its own differences, and
+the mean over all methods. The first protects against a method that varies more than the others and
+against runs that collapse; the second against a variance that is small by chance, and it has the degrees
+of freedom of all methods. The more the own variance exceeds the mean, the fewer of these are used, down
+to those of the paired t-test. The rule was chosen by a simulation of false positives and power under
+seven kinds of noise, in ``benchmarks/results/statistics``.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from numpy.typing import ArrayLike
 from mtlkit.report.statistics import Floats
 
 LEVEL = 0.05
-"""Chance of any false finding in a comparison."""
+"""Family-wise error rate of a comparison."""
 POWER = 0.8
 _SHARED = 0.25
-"""Squared correlation of two differences to one reference, where all runs vary alike."""
+"""Squared correlation of two differences to one reference, if all runs have equal variances."""
 _PERMUTATIONS = 10_000
 
 
 def holm(p_values: ArrayLike) -> Floats:
     r"""Correct p-values by Holm's step-down rule (1979), along the last axis.
 
-    The k-th smallest of m is multiplied by :math:`m - k + 1`; none falls below one before it. The chance
-    that any true null hypothesis ends below 0.05 is 0.05 at most, however the tests depend on each
-    other. NaN is a test that was not made: it stays NaN and does not count.
+    The k-th smallest of m is multiplied by :math:`m - k + 1`, and the results are made monotone. The
+    probability that any true null hypothesis ends below 0.05 is at most 0.05, for any dependence between
+    the tests. NaN, a test that was not made, stays NaN and does not count.
 
     >>> holm([0.01, 0.04, 0.03])
     array([0.03, 0.06, 0.06])
@@ -50,14 +50,14 @@ def holm(p_values: ArrayLike) -> Floats:
 
 @dataclass(frozen=True)
 class Estimates:
-    """Means of paired differences, one per test, with the error that they are tested by.
+    """Means of paired differences, one per test, with their standard errors.
 
     Attributes:
-        mean: over the pairs.
+        mean: mean over the pairs.
         error: standard error, from the larger of the own variance and the mean over all tests.
-        freedom: degrees of freedom of the errors, fewer where the own variance is above the mean.
-        pairs: finite differences of each test; a test of fewer than two is not made.
-        typical: error of a test of all pairs whose own variance is not above the mean.
+        freedom: degrees of freedom of the error, fewer if the own variance is above the mean.
+        pairs: number of finite differences; a test needs at least two.
+        typical: standard error of a complete test whose own variance is not above the mean.
 
     >>> found = estimate([[1.0, 2.0, 3.0], [2.0, 2.0, 2.3]])  # two methods, three seeds
     >>> found.pairs, found.reach(tests=2).round(1)
@@ -74,7 +74,7 @@ class Estimates:
     def p_values(self) -> Floats:
         """Two-sided p-values, not corrected; NaN for a test that is not made.
 
-        Differences without any spread occur by chance with a coarse metric: these have the sign test's.
+        Equal differences, which occur with a coarse metric, have the p-value of the sign test.
         """
         from scipy.stats import t
 
@@ -85,13 +85,13 @@ class Estimates:
         return np.where(self.pairs > 1, found, math.nan)
 
     def reach(self, tests: int) -> Floats:
-        """Half the width of intervals that hold together for this number of tests."""
+        """Return half the width of simultaneous confidence intervals of this number of tests."""
         from scipy.stats import t
 
         return np.asarray(t.isf(LEVEL / 2 / tests, self.freedom) * self.error)
 
     def detectable(self, tests: int) -> float:
-        """Smallest true difference that this many tests find in 80 % of cases; NaN if none was made."""
+        """Return the smallest difference that is found with a power of 80 %; NaN without a test."""
         from scipy.optimize import brentq
         from scipy.stats import nct, t
 
@@ -106,9 +106,9 @@ class Estimates:
 def estimate(differences: ArrayLike) -> Estimates:
     """Estimate the means of paired differences to one reference: (..., tests, seeds), NaN where missing.
 
-    The mean variance over T tests of n seeds has ``T (n - 1) / (1 + (T - 1) / 4)`` degrees of freedom:
-    the tests share the noise of their reference. A test whose own variance is r times the mean has 1/r
-    of them, but no fewer than its own n - 1. One test alone is the ordinary paired t-test.
+    The mean variance over T tests of n seeds has ``T (n - 1) / (1 + (T - 1) / 4)`` degrees of freedom,
+    because the tests share the noise of their reference. A test whose own variance is r times the mean
+    has 1/r of them, but at least n - 1. A single test is the ordinary paired t-test.
 
     >>> found = estimate([[1.0, 2.0, 3.0], [2.0, 2.0, 2.3]])
     >>> found.mean.round(2), found.error.round(2), found.p_values.round(3)
@@ -135,13 +135,13 @@ def estimate(differences: ArrayLike) -> Estimates:
 
 @dataclass(frozen=True)
 class Interval:
-    """The mean of paired differences, positive where the method is better, with corrected limits.
+    """The mean of paired differences, positive if the method is better, with corrected limits.
 
     Attributes:
-        mean: over the pairs.
-        low, high: limits that hold for all intervals of the comparison together, with a chance of 95 %.
-        p_value: two-sided, corrected; NaN where no test was made.
-        pairs: seeds with both values.
+        mean: mean over the pairs.
+        low, high: limits of a simultaneous 95 % confidence interval of the comparison.
+        p_value: two-sided, corrected p-value; NaN without a test.
+        pairs: number of seeds with both values.
 
     >>> Interval(mean=0.4, low=0.1, high=0.7, p_value=0.01, pairs=5).better
     True
@@ -164,20 +164,20 @@ class Interval:
         return self.p_value < LEVEL and self.mean < 0
 
     def within(self, margin: float) -> bool:
-        """Whether the difference is shown to be smaller than the margin, by two one-sided tests."""
+        """Return whether two one-sided tests show the difference to be smaller than the margin."""
         return self.low >= -margin and self.high <= margin
 
 
 def endpoint_intervals(*families: ArrayLike) -> list[list[Interval]]:
-    """Test several families of paired differences as one, by Holm's rule, with corrected intervals.
+    """Test several families of paired differences together, by Holm's rule, with corrected intervals.
 
     Args:
-        families: each (tests, seeds), higher is better, NaN where missing: the methods against the
-            reference, or against the single-task networks. Tests of a family share their reference.
+        families: each (tests, seeds), where higher is better and NaN is missing; the tests of a family
+            have the same reference.
 
     Returns:
-        An interval per test, of each family. It excludes zero exactly where the test is significant:
-        limits are Bonferroni's, and where only Holm's rule finds a difference, one of them is zero.
+        An interval per test, for each family. It excludes zero if and only if the test is significant:
+        limits are Bonferroni's; if only Holm's rule finds a difference, one of them is zero.
 
     >>> (found,) = endpoint_intervals([[2.0, 2.4, 2.2], [0.1, -0.2, 0.0]])
     >>> [(round(each.low, 1), round(each.high, 1), each.better) for each in found]
@@ -194,17 +194,15 @@ def endpoint_intervals(*families: ArrayLike) -> list[list[Interval]]:
 def task_intervals(
     differences: Sequence[ArrayLike], found: Sequence[bool], tests: int
 ) -> list[list[Interval]]:
-    """Test the tasks of the methods that the endpoint found; all tasks and methods get an interval.
-
-    A found method tests its tasks by Holm's rule, at the level that its own test had among ``tests``.
+    """Test each task for the methods with a significant endpoint, by Holm's rule within a method.
 
     Args:
-        differences: per task (methods, seeds).
-        found: which methods the endpoint found to differ.
-        tests: number of tests of the endpoint.
+        differences: for each task, (methods, seeds).
+        found: whether the endpoint of each method is significant.
+        tests: number of tests of the endpoint, for the level of each method.
 
     Returns:
-        Per task, an interval per method; the p-value of a method that was not found is NaN.
+        For each task, an interval per method; the p-value of a method that is not found is NaN.
 
     >>> left, right = [[2.0, 2.4, 2.2]], [[0.1, -0.2, 0.0]]
     >>> [each[0].better for each in task_intervals([left, right], [True], tests=1)]
@@ -221,12 +219,14 @@ def task_intervals(
 
 
 def _intervals(found: Estimates, adjusted: Floats, tests: int) -> list[Interval]:
-    known = (found.pairs > 1) & ((found.error > 0) | (found.mean == 0))  # else no spread, no limits
+    known = (found.pairs > 1) & (
+        (found.error > 0) | (found.mean == 0)
+    )  # without a spread, there are no limits
     reach = np.where(known, found.reach(tests), math.nan)
     made = []
     for mean, limit, p_value, pairs in zip(found.mean, reach, adjusted, found.pairs, strict=True):
         low, high = float(mean - limit), float(mean + limit)
-        if p_value < LEVEL:  # Holm's rule may find what Bonferroni's does not
+        if p_value < LEVEL:  # Holm's rule finds more than Bonferroni's
             low, high = (max(low, 0.0), high) if mean > 0 else (low, min(high, 0.0))
         made.append(Interval(float(mean), low, high, float(p_value), int(pairs)))
     return made
@@ -237,11 +237,11 @@ class Ranking:
     """Mean ranks of methods; 1 is best.
 
     Attributes:
-        labels: the methods that have a value everywhere, best rank first.
-        ranks: their mean ranks.
-        p_value: chance of mean ranks as unequal as these if the methods were exchangeable within
-            blocks; NaN for fewer than two methods.
-        critical: 95 % quantile of the difference between the best and the worst mean rank, likewise.
+        labels: methods without missing values, best rank first.
+        ranks: mean ranks.
+        p_value: p-value of the null hypothesis that methods are exchangeable within blocks; NaN for
+            fewer than two methods.
+        critical: 95 % quantile of the largest difference of mean ranks under this hypothesis.
 
     >>> ranking = rank_methods(["a", "b"], [[[3.0], [4.0]], [[2.0], [1.0]]])  # two methods, two seeds
     >>> ranking.labels, ranking.ranks
@@ -257,12 +257,12 @@ class Ranking:
 def rank_methods(labels: Sequence[str], gains: ArrayLike) -> Ranking:
     """Rank methods on every task of every block, and test the mean ranks by permutation within blocks.
 
-    Tasks of one run depend on each other, so all ranks of a method in a block are permuted together. The
-    blocks are seeds, or data sets.
+    Tasks of one run are dependent, so the ranks of a method in a block are permuted together. Blocks are
+    seeds or data sets.
 
     Args:
-        labels: the methods.
-        gains: (methods, blocks, tasks), higher is better; a method with a NaN is left out.
+        labels: labels of the methods.
+        gains: (methods, blocks, tasks), where higher is better; methods with a NaN are left out.
 
     >>> rank_methods(["a", "b"], [[[3.0, 1.0]], [[2.0, 0.5]]]).ranks
     [1.0, 2.0]

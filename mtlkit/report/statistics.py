@@ -1,17 +1,17 @@
 """Gains of one run over another, and statistics over tasks and seeds.
 
-Three conventions say by how much a run is better than a baseline:
+There are three measures of the gain over a baseline:
 
-- :func:`log_ratio`, by which comparisons are decided: symmetric, higher is better;
-- :func:`relative_improvement`, the RotoGrad paper's: in percent of the baseline, higher is better, the
-  mean over tasks (:func:`task_improvement`);
-- :func:`delta_m`, the field's: the same with the other sign, a mean over metrics, lower is better.
+- :func:`log_ratio`, which decides comparisons: symmetric, higher is better;
+- :func:`relative_improvement`, as in the RotoGrad paper: in percent of the baseline, higher is better,
+  averaged over tasks (:func:`task_improvement`);
+- :func:`delta_m`, as in most papers: with the opposite sign, averaged over metrics, lower is better.
 
 NaN is never hidden:
 
-- over tasks, a NaN makes the statistic NaN: a method that failed on one task has no average;
-- over seeds, NaN runs are left out, and :class:`Spread` says how many are left;
-- a spread of one run, and a test of one pair, are NaN: one seed says nothing about chance.
+- over tasks, a NaN makes the statistic NaN: a method that failed on one task has no mean;
+- over seeds, NaN runs are left out, and :class:`Spread` counts the others;
+- the deviation of one run and the test of one pair are NaN.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ LARGEST_RATIO = 100.0
 
 
 def log_ratio(value: float, baseline: float, higher_is_better: bool) -> float:
-    r"""Return 100 times the logarithm of the ratio of two metrics, positive where ``value`` is better.
+    """Return 100 times the logarithm of the ratio of two metrics, positive if ``value`` is better.
 
-    Small changes are percents: an error that is 3 % lower is +3.05. Large ones are symmetric: half the
-    error is +69.3 and twice the error -69.3, where relative improvements are +50 and -100. A ratio
-    beyond 100, that to zero, and metrics of different signs count as a ratio of 100.
+    Small gains are close to percent: an error that is 3 % lower gives +3.05. Large ones are symmetric:
+    half the error is +69.3 and twice the error -69.3, whereas relative improvements are +50 and -100.
+    Ratios are limited to 100, which is also the ratio to zero and between different signs.
 
     >>> round(log_ratio(0.5, 1.0, higher_is_better=False), 1)
     69.3
@@ -66,17 +66,17 @@ def task_log_ratio(
 def delta_m(
     values: Mapping[str, float], baseline: Mapping[str, float], higher_is_better: Mapping[str, bool]
 ) -> float:
-    r"""Return the field's :math:`\Delta m` in percent: over all metrics of all tasks, lower is better.
+    r"""Return :math:`\Delta m` in percent, the mean over all metrics of all tasks; lower is better.
 
     .. math:: \Delta m = \frac{100}{M} \sum_m (-1)^{h_m} \frac{M_m - S_m}{S_m}
 
-    with :math:`h_m = 1` where higher is better (Maninis et al., 2019, as Nash-MTL and FAMO report it). A
-    task with five metrics counts five times.
+    with :math:`h_m = 1` if higher is better (Maninis et al., 2019, as in Nash-MTL and FAMO). A task with
+    five metrics counts five times.
 
     Args:
-        values: metrics by name, which must tell tasks apart.
-        baseline: the single-task networks' metrics, such as a published row.
-        higher_is_better: the metrics to average, and their directions.
+        values: metrics by unique name.
+        baseline: metrics of single-task networks, such as a published row.
+        higher_is_better: metrics to average, and their directions.
 
     >>> directions = {"iou": True, "mae": False}
     >>> round(delta_m({"iou": 0.4, "mae": 1.1}, {"iou": 0.5, "mae": 1.0}, directions), 1)
@@ -99,13 +99,13 @@ def _mean_gain(
 
 
 def relative_improvement(value: float, baseline: float, higher_is_better: bool) -> float:
-    r"""Return the improvement over the baseline in percent, positive where better.
+    r"""Return the improvement over the baseline in percent, positive if better.
 
     .. math:: \Delta_k = 100 \cdot (-1)^{l_k} \frac{M_k - S_k}{S_k}
 
-    with :math:`l_k = 1` where lower is better (Maninis et al., 2019). The denominator is
-    :math:`|S_k|`, so that better stays positive for metrics below zero. With a baseline of zero it is 0
-    for an equal value and NaN for any other; NaN and infinities give NaN.
+    with :math:`l_k = 1` if lower is better (Maninis et al., 2019). The denominator is :math:`|S_k|`, so
+    that improvements of negative metrics are positive, too. With a baseline of zero it is 0 for an equal
+    value and NaN for any other; NaN and infinities give NaN.
 
     >>> relative_improvement(0.5, 1.0, higher_is_better=False)
     50.0
@@ -123,7 +123,7 @@ def task_improvement(
 ) -> float:
     r"""Average :func:`relative_improvement` over the named metrics of a task.
 
-    The paper's :math:`\Delta_k` for NYUv2 are such means, of two to five metrics.
+    The RotoGrad paper's :math:`\Delta_k` of NYUv2 are such means, of two to five metrics.
 
     >>> directions = {"iou": True, "mae": False}
     >>> task_improvement({"iou": 0.75, "mae": 1.0}, {"iou": 0.5, "mae": 1.0}, directions)
@@ -148,9 +148,9 @@ class TaskStatistics:
 
 
 def task_statistics(improvements: Sequence[float] | Floats) -> TaskStatistics:
-    """Summarize improvements over tasks; NaN where any task is NaN.
+    """Summarize improvements over tasks; NaN if any task is NaN.
 
-    The tasks are all there are, not a sample of some, so the deviation divides by their number.
+    The tasks are not a sample, so the standard deviation is that of a population.
 
     >>> task_statistics([1.0, 2.0, 6.0]).median
     2.0
@@ -176,10 +176,10 @@ class Spread:
 
 
 def spread(values: ArrayLike) -> Spread:
-    """Return median and sample standard deviation over seeds; NaN values are left out.
+    """Return median and sample standard deviation over seeds, without NaN values.
 
-    The deviation of one run is NaN; without any run, so is the median. An infinite value counts for
-    the median and makes the deviation infinite.
+    The deviation of one run is NaN; without any run, so is the median. An infinite value makes the
+    deviation infinite.
 
     >>> spread([1.0, 2.0, float("nan"), 3.0])
     Spread(median=2.0, std=1.0, count=3)
@@ -189,7 +189,7 @@ def spread(values: ArrayLike) -> Spread:
     if known.size < 2:
         return Spread(float(known[0]) if known.size else math.nan, math.nan, known.size)
     std = math.inf
-    if np.isfinite(known).all():  # the rounded mean of equal numbers would give them a deviation
+    if np.isfinite(known).all():  # rounding must not give equal numbers a deviation
         std = float(known.std(ddof=1)) if np.ptp(known) else 0.0
     return Spread(float(np.median(known)), std, known.size)
 
@@ -199,9 +199,9 @@ class TTest:
     """A one-sided paired t-test.
 
     Attributes:
-        statistic: Student's t, positive where the method is better.
-        p_value: chance of such a t, or a larger one, if the method were no better.
-        pairs: seeds with both values.
+        statistic: Student's t, positive if the method is better.
+        p_value: one-sided p-value.
+        pairs: number of seeds with both values.
         significant: whether ``p_value`` is below the level.
 
     >>> found = paired_t_test([2.0, 4.0, 6.0], [1.0, 2.0, 3.0], higher_is_better=True)
@@ -221,8 +221,7 @@ def paired_t_test(
     """Test whether the method is better than the reference on the same seeds.
 
     The null hypothesis is that it is equal or worse. Pairs with a value that is not finite are left out.
-    The test is undefined (NaN, not significant) with fewer than two pairs, and where all differences are
-    equal: without any spread there is nothing to measure them by.
+    The test is undefined (NaN, not significant) with fewer than two pairs or equal differences.
 
     >>> paired_t_test([0.91, 0.92, 0.94], [0.90, 0.90, 0.91], higher_is_better=True).significant
     True
@@ -232,7 +231,7 @@ def paired_t_test(
     first, second = (np.asarray(values, dtype=np.float64) for values in (method, reference))
     if first.shape != second.shape or first.ndim != 1:
         raise SpecError(
-            f"paired values must be two lists of one length, not {first.shape}, {second.shape}"
+            f"paired values must be two lists of one length, not {first.shape} and {second.shape}"
         )
     known = np.isfinite(first) & np.isfinite(second)
     differences = (first - second)[known] * (1.0 if higher_is_better else -1.0)
@@ -246,7 +245,7 @@ def paired_t_test(
 
 @dataclass(frozen=True)
 class Band:
-    """Mean over runs and its confidence limits, one value per point; NaN where there are none.
+    """Mean over runs and its confidence limits at each point; NaN if undefined.
 
     >>> confidence_band([[1.0], [3.0]], level=0.5).high
     array([3.])
@@ -260,8 +259,8 @@ class Band:
 def confidence_band(values: ArrayLike, level: float = 0.9) -> Band:
     """Return mean and confidence interval of the mean at each point: (runs, points) to three (points,).
 
-    The interval is Student's, ``mean ± t * s / sqrt(n)``. NaN is left out; a point with one run has a
-    mean and no interval.
+    The interval is Student's, ``mean ± t * s / sqrt(n)``. NaN is left out; a point with one run has no
+    interval.
 
     >>> band = confidence_band([[1.0], [2.0], [3.0]])
     >>> band.mean, band.low.round(2)
@@ -270,7 +269,7 @@ def confidence_band(values: ArrayLike, level: float = 0.9) -> Band:
     from scipy.stats import t
 
     if not 0 < level < 1:
-        raise SpecError(f"the level of a confidence band is between 0 and 1, not {level}")
+        raise SpecError(f"the level of a confidence band must be between 0 and 1, not {level}")
     table = np.asarray(values, dtype=np.float64)
     if table.ndim != 2:
         raise SpecError(f"values must be (runs, points), not {table.shape}")

@@ -1,4 +1,4 @@
-"""The table of a comparison, and its Markdown, LaTeX and CSV."""
+"""The table of a comparison, in Markdown, LaTeX and CSV."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from mtlkit.report.figures import PRIMARY, Column, collect_metrics
-from mtlkit.report.notes import cost_notes
+from mtlkit.report.metric_table import PRIMARY, Column, collect_metrics
 from mtlkit.report.results import Comparison
 from mtlkit.report.significance import Interval
 from mtlkit.report.statistics import Spread, TTest, paired_t_test, spread
@@ -25,21 +24,21 @@ class Cell:
 
     spread: Spread
     test: TTest | None = None
-    """The paper's one-sided test against the reference."""
+    """One-sided t-test against the reference, as in the RotoGrad paper."""
     claim: Interval | None = None
-    """Corrected difference to the reference, of the primary endpoint and the tasks' main metrics."""
+    """Difference to the reference with corrected limits; for the endpoint and main metrics only."""
     best: bool = False
     fewer: bool = False
-    """Whether it is over fewer seeds than the comparison has."""
+    """Whether some seeds are missing."""
 
     @property
     def dagger(self) -> bool:
-        """Whether it is better than the reference by the paper's test."""
+        """Whether the one-sided test finds it better than the reference."""
         return self.test is not None and self.test.significant
 
     @property
     def marks(self) -> str:
-        """A double dagger where it is better after the correction too; a star for fewer seeds."""
+        """A dagger, or a double dagger if better after correction; a star if seeds are missing."""
         wins = self.claim is not None and self.claim.better
         return (DOUBLE_DAGGER if wins else DAGGER if self.dagger else "") + (STAR if self.fewer else "")
 
@@ -63,29 +62,29 @@ class Table:
     rows: list[Row]
     reference: str | None
     improvement_over: tuple[str, ...] = ()
-    """Tasks that the statistics of the improvement are taken over, where these are not all."""
+    """Tasks that the improvement is averaged over; empty for all."""
     verdict: Verdict = field(default_factory=Verdict)
     tests: int = 0
-    """Number of tests of the primary endpoint, which Holm's correction is over."""
+    """Number of tests of the primary endpoint, for Holm's correction."""
     split: str = "test"
-    """What the metrics were measured on."""
+    """Data of the metrics."""
     notes: tuple[str, ...] = ()
-    """What else there is to know about the rows."""
+    """Remarks about the rows."""
 
 
 def build_table(comparison: Comparison, *, all_metrics: bool = False, level: float = 0.05) -> Table:
     """Build the table of a comparison: medians and deviations over seeds, and the verdict.
 
-    Gains of a run are over the baseline's run with the same seed, so those of the baseline itself are 0;
-    their statistics are taken over the tasks that the configuration names under ``improvement_over``, or
-    over all. A dagger marks what is better than the reference by the paper's one-sided paired t-test, a
-    double dagger what the corrected tests of :mod:`mtlkit.report.verdict` find better. The best
-    median of each column, the baseline left out, is marked too.
+    Gains are relative to the baseline run of the same seed and averaged over the tasks of the setting
+    ``improvement_over``, or all. A dagger marks results that are better than the reference by the
+    RotoGrad paper's one-sided paired t-test, a double dagger those that are better by the corrected
+    tests of :mod:`mtlkit.report.verdict`. The best median of each column, except the baseline's, is
+    marked, too.
 
     Args:
         comparison: the runs.
-        all_metrics: a column for every metric, not only for the main one of each task.
-        level: of the one-sided test.
+        all_metrics: add a column for every metric, not only for the main one of each task.
+        level: level of the one-sided test.
 
     >>> from mtlkit.report import Comparison, Run, TaskRecord
     >>> tasks = [TaskRecord("left", {"accuracy": True})]
@@ -125,12 +124,12 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
         judge(comparison, found, claims),
         claims.tests,
         comparison.split,
-        cost_notes(comparison),
+        _notes(comparison),
     )
 
 
 def _with_decimals(column: Column, rows: list[Row]) -> Column:
-    """Set as many decimals as four digits of the largest value need; improvements have two."""
+    """Set the decimals for four digits of the largest value; improvements have two decimals."""
     if column.kind in ("gain", "time"):
         return column
     known = [abs(row.cells[column.key].spread.median) for row in rows]
@@ -142,7 +141,7 @@ def _with_decimals(column: Column, rows: list[Row]) -> Column:
 
 
 def _mark_best(columns: list[Column], rows: list[Row]) -> None:
-    """Mark the best median of each column that methods are compared by, unless it has only one."""
+    """Mark the best median of each tested column, unless it has only one."""
     for column in (column for column in columns if column.is_tested):
         sign = 1 if column.higher_is_better else -1
         ranked = [
@@ -156,8 +155,30 @@ def _mark_best(columns: list[Column], rows: list[Row]) -> None:
                 row.cells[column.key] = replace(row.cells[column.key], best=True)
 
 
+def _notes(comparison: Comparison) -> tuple[str, ...]:
+    """Return remarks on the cost of single-task networks, the use of the test set, and simple models."""
+    notes = []
+    number = len(comparison.tasks)
+    if comparison.baseline in comparison.labels and number > 1:
+        same = comparison.config.get("single_task") == "same_budget"
+        steps = "the same number of" if same else f"{number} times the"
+        notes.append(
+            f"{comparison.baseline}: {number} networks, {number} times the parameters, {steps} steps."
+        )
+    epochs = comparison.config.get("test_last")
+    if epochs:
+        notes.append(
+            f"Warning: test metrics are means over the last {epochs} epochs, as in published "
+            "comparisons, and there is no validation set. Settings chosen by these results are chosen "
+            "on the test set, so the results are too optimistic."
+        )
+    if comparison.simple_labels:
+        notes.append(f"{', '.join(comparison.simple_labels)}: simple models, not networks; not tested.")
+    return tuple(notes)
+
+
 def format_number(value: float, decimals: int) -> str:
-    """Write fixed decimals; a dash for NaN; powers of ten for what would be too long."""
+    """Format a number with fixed decimals, NaN as a dash, and long numbers with an exponent."""
     if math.isnan(value):
         return "–"
     if math.isinf(value):
@@ -169,7 +190,7 @@ def format_number(value: float, decimals: int) -> str:
 
 
 def format_cell(cell: Cell, column: Column) -> str:
-    """``0.9512 ± 0.0021‡``; the deviation is left out where there is one seed."""
+    """Format a cell as ``0.9512 ± 0.0021‡``; one seed has no deviation."""
     text = format_number(cell.spread.median, column.decimals)
     if not math.isnan(cell.spread.std):
         text += f" ± {format_number(cell.spread.std, column.decimals)}"
@@ -177,16 +198,16 @@ def format_cell(cell: Cell, column: Column) -> str:
 
 
 def describe_marks(table: Table, *, bold: bool = True) -> str:
-    """Say what the marks of a table mean; ``bold`` where the best of each column is."""
+    """Return a legend of the marks of a table; ``bold`` if the best of each column is bold."""
     text = f"Median ± standard deviation over seeds on the {table.split} set"
     text += "; the best method of each column is bold." if bold else "."
     if table.reference is not None:
         text += (
-            f" {DAGGER}: better than {table.reference} (the paper's one-sided paired t-test, 0.05)."
+            f" {DAGGER}: better than {table.reference} (one-sided paired t-test, level 0.05)."
             f" {DOUBLE_DAGGER}: better after correction for {table.tests} tests of the primary endpoint."
         )
     if any(cell.fewer for row in table.rows for cell in row.cells.values()):
-        text += f" {STAR}: over fewer seeds than others."
+        text += f" {STAR}: some seeds are missing."
     keys = {column.key for column in table.columns}
     if PRIMARY in keys:
         text += " Log-ratio: 100 times the logarithm of the ratio to the baseline, higher is better."
@@ -194,18 +215,18 @@ def describe_marks(table: Table, *, bold: bool = True) -> str:
         which = f" of {', '.join(table.improvement_over)}" if table.improvement_over else ""
         text += f" Δ: improvement{which} over single-task networks of the same seed, in percent."
     if "delta_m" in keys:
-        text += " Δm: the field's mean over all metrics, in percent, lower is better."
+        text += " Δm: mean change of all metrics in percent, lower is better."
     return " ".join([text, *table.notes])
 
 
 def table_files(table: Table) -> dict[str, str]:
-    """Write the table in every format, by the name of its file."""
+    """Return the table in every format, by file name."""
     writers = {"md": to_markdown, "tex": to_latex, "csv": to_csv}
     return {f"table.{name}": write(table) for name, write in writers.items()}
 
 
 def to_markdown(table: Table) -> str:
-    """Write the verdict, a table in GitHub's Markdown, and a line on what its marks mean.
+    """Return the verdict, the table in GitHub's Markdown, and a legend.
 
     >>> print(to_markdown(Table([], [Row("sum", {}, "", 1, 0)], None)).splitlines()[2])
     | sum | 1 |
@@ -225,7 +246,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """Write a ``tabular`` for the package booktabs.
+    """Return a ``tabular`` for the package booktabs.
 
     >>> to_latex(Table([], [Row("sum", {}, "", 1, 0)], None)).splitlines()[1]
     '\\\\begin{tabular}{l}'
@@ -257,10 +278,10 @@ _VALUES = ("seeds", "median", "std", "p", "p corrected", "difference", "low", "h
 
 
 def to_csv(table: Table) -> str:
-    """Write one line per method: the values of each column at full precision.
+    """Return one line per method, with the values of each column at full precision.
 
     ``difference``, ``low`` and ``high`` are the mean of the paired differences to the reference and its
-    corrected interval; ``p`` is the one-sided test's, ``p corrected`` two-sided.
+    corrected interval; ``p`` is one-sided, ``p corrected`` two-sided.
 
     >>> to_csv(Table([], [Row("sum", {}, "", 1, 0)], None))
     'method,role,runs,failed\\nsum,,1,0\\n'
@@ -291,15 +312,9 @@ def _csv(value: float) -> str:
     return "" if math.isnan(value) else repr(value)
 
 
-_LATEX = {
+_LATEX: dict[str, str | int | None] = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
     "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
@@ -316,4 +331,4 @@ _LATEX = {
 
 
 def _latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
+    return text.translate(str.maketrans(_LATEX))

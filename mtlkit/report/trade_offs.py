@@ -1,4 +1,4 @@
-"""Trade-offs between tasks: ranks, the front of weighted sums, and hypervolumes above it."""
+"""Trade-offs between tasks: ranks, the front of weighted sums, and hypervolumes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from mtlkit.report.charts import (
     row_chart,
     scatter,
 )
-from mtlkit.report.figures import task_gains
 from mtlkit.report.fronts import hypervolume, pareto_front
+from mtlkit.report.metric_table import task_gains
 from mtlkit.report.page import Block, Cell, Charts, Head, Listing, Note, Section
 from mtlkit.report.results import Comparison, Run, TaskRecord
 from mtlkit.report.significance import LEVEL, rank_methods
@@ -32,9 +32,9 @@ _MOST_PAIRED = 3
 
 
 def mean_metrics(comparison: Comparison, labels: list[str]) -> Floats:
-    """Return main metrics (labels, tasks), means over seeds; NaN where a seed has none.
+    """Return main metrics (labels, tasks), averaged over seeds; NaN if a seed has none.
 
-    A method that failed where it is hard would look good by the mean of the other seeds.
+    A method that fails on a hard seed must not look good by the mean of the others.
     """
     return _means(
         comparison,
@@ -44,7 +44,7 @@ def mean_metrics(comparison: Comparison, labels: list[str]) -> Floats:
 
 
 def mean_gains(comparison: Comparison, labels: list[str]) -> Floats:
-    """Return improvements over single-task networks in percent (labels, tasks), means over seeds."""
+    """Return improvements over single-task networks in percent (labels, tasks), averaged over seeds."""
     return _means(comparison, labels, lambda run: task_gains(comparison, run))
 
 
@@ -59,12 +59,12 @@ def _means(comparison: Comparison, labels: list[str], read: Callable[[Run], dict
 
 
 def _signs(comparison: Comparison) -> Floats:
-    """Return 1 for each task whose main metric is better when higher, else -1."""
+    """Return 1 for tasks whose main metric is better if higher, else -1."""
     return np.array([1.0 if task.higher_is_better else -1.0 for task in comparison.tasks])
 
 
 def _incomplete(comparison: Comparison, what: str) -> str:
-    """Name the methods without a finite result on every seed; empty without any."""
+    """Name the methods without a finite result on every seed; empty if there are none."""
     table = mean_metrics(comparison, comparison.labels)
     names = [n for n, row in zip(comparison.labels, table, strict=True) if np.isnan(row).any()]
     return (
@@ -73,7 +73,7 @@ def _incomplete(comparison: Comparison, what: str) -> str:
 
 
 def front_section(comparison: Comparison) -> Section:
-    """Show the front, where weightings were drawn for it."""
+    """Show the front of weighted sums, if there is one."""
     drawn = comparison.front_labels
     if not drawn or len(comparison.tasks) < 2:
         return Section("front", "", [])
@@ -81,9 +81,9 @@ def front_section(comparison: Comparison) -> Section:
     many = len(comparison.tasks) > _MOST_PAIRED
     blocks: list[Block] = [
         Note(
-            f"Gray: the plain sum with {len(drawn)} random weightings of the losses, means over seeds: "
-            "what a search over weights alone reaches. A method is worth its cost if it is better. "
-            f"Over all tasks, {kept.sum()} of them are on the front, dominated by no other"
+            f"Gray: the plain sum with {len(drawn)} random loss weights, averaged over seeds. This is "
+            "what a search over weights alone reaches; a method is worth its cost if it is better. "
+            f"{kept.sum()} of them are on the Pareto front over all tasks"
             f"{'; the others are dotted' if many else ''}.{_incomplete(comparison, 'here')}"
         )
     ]
@@ -122,7 +122,7 @@ def _pair(comparison: Comparison, first: TaskRecord, second: TaskRecord) -> Char
 def _parallel(comparison: Comparison, kept: NDArray[np.bool_]) -> Chart | None:
     """Draw a line per method over the tasks: gains over single-task networks, or the reference.
 
-    Weightings that are not ``kept`` for the front are dotted.
+    Weightings that are not on the front (``kept``) are dotted.
     """
     drawn, labels = comparison.front_labels, comparison.labels
     base = comparison.baseline if comparison.baseline in labels else comparison.reference
@@ -132,7 +132,7 @@ def _parallel(comparison: Comparison, kept: NDArray[np.bool_]) -> Chart | None:
         behind, methods = mean_gains(comparison, drawn), mean_gains(comparison, labels)
     else:
         zero = mean_metrics(comparison, [base])
-        size = np.where(zero == 0, np.nan, np.abs(zero))  # a gain over nothing is no number
+        size = np.where(zero == 0, np.nan, np.abs(zero))  # a gain over zero is undefined
         behind, methods = (
             100 * _signs(comparison) * (mean_metrics(comparison, part) - zero) / size
             for part in (drawn, labels)
@@ -160,7 +160,7 @@ def _parallel(comparison: Comparison, kept: NDArray[np.bool_]) -> Chart | None:
 
 
 def _volumes(comparison: Comparison) -> list[Block]:
-    """Return hypervolumes of each method and of the front, relative to the single-task metrics."""
+    """Return the hypervolumes of each method and of the front, relative to single-task networks."""
     if comparison.baseline not in comparison.labels:
         return []
     labels = [label for label in comparison.labels if label != comparison.baseline]
@@ -177,8 +177,8 @@ def _volumes(comparison: Comparison) -> list[Block]:
     return [
         Listing(heads, rows, name="volumes", sortable=len(rows) > 2),
         Note(
-            "Hypervolume above the single-task networks, in relative improvements; 0 unless better on "
-            "every task. Equal gain: the improvement on every task that gives the same volume."
+            "Hypervolume of the relative improvements over single-task networks; 0 unless all tasks "
+            "improve. Equal gain: the improvement of every task that gives the same volume."
         ),
     ]
 
@@ -191,7 +191,7 @@ def _volume(value: float, tasks: int) -> list[Cell]:
 
 
 def rank_section(comparison: Comparison) -> Section:
-    """Draw ranks on every task's main metric, the single-task networks among them."""
+    """Draw the mean ranks of all methods, including single-task networks."""
     labels, seeds, tasks = comparison.labels, comparison.seeds, comparison.tasks
     if len(labels) < 3 or len(tasks) < 2:
         return Section("ranks", "", [])
@@ -204,11 +204,11 @@ def rank_section(comparison: Comparison) -> Section:
     ranking = rank_methods(labels, gains)
     if len(ranking.labels) < 3:
         return Section("ranks", "", [])
-    found = "differ" if ranking.p_value < LEVEL else "are not told apart"
+    found = "differ" if ranking.p_value < LEVEL else "cannot be distinguished"
     note = Note(
         f"Mean rank over {len(tasks)} tasks and {len(seeds)} seeds, 1 is best. The ranks "
         f"{found} (p = {ranking.p_value:.2g}, permutation of methods within seeds). Methods left of the "
-        f"dashed line are not told apart from the best.{_incomplete(comparison, 'of the ranking')}"
+        f"dashed line cannot be distinguished from the best.{_incomplete(comparison, 'of the ranking')}"
     )
     rows = [
         Row(labels.index(label), label, rank)

@@ -1,12 +1,12 @@
-"""What a comparison found: a status for every method, in words that are never stronger than the tests.
+"""The verdict on a comparison: a status for every method, never stronger than the tests.
 
-The primary endpoint is tested first, tasks only for the methods that it finds. Every method is tested
-against the reference, and the reference and every method against the single-task networks: one family,
-in which the chance of any false finding is 0.05. The tests are two-sided, unlike the paper's: a method
-may be found better or worse.
+The primary endpoint is tested first; tasks are only tested for the methods it finds. Every method is
+tested against the reference, and the reference and every method against the single-task networks: one
+family with a family-wise error rate of 0.05. The tests are two-sided, unlike the RotoGrad paper's, so a
+method can be found better or worse.
 
-A method is ``better`` or ``worse`` than the reference where the primary endpoint differs significantly,
-``level`` where the corrected interval lies within one point (two one-sided tests), and otherwise ``not
+A method is ``better`` or ``worse`` than the reference if the primary endpoint differs significantly,
+``level`` if the corrected interval lies within one point (two one-sided tests), and otherwise ``not
 decided``.
 """
 
@@ -19,16 +19,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mtlkit.report.endpoint import Endpoint
-from mtlkit.report.figures import Column, MetricTable, collect_metrics
+from mtlkit.report.metric_table import Column, MetricTable, collect_metrics
 from mtlkit.report.results import Comparison
 from mtlkit.report.significance import Interval, endpoint_intervals, estimate, task_intervals
 from mtlkit.report.statistics import Floats, log_ratio
 from mtlkit.report.verdict_text import Finding, Status, summarize
 
 MARGIN = 1.0
-"""Points within which two methods are called level."""
+"""Largest difference, in points, of methods that are level."""
 _MANY_LATE = 1 / 3
-"""Fraction of runs that were best at their last validation from which on it is worth a sentence."""
+"""Fraction of runs whose last validation was the best that is worth a sentence."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Verdict:
     Attributes:
         findings: the methods against the reference.
         single_task: the reference and the methods against the single-task networks.
-        sentences: a summary, one sentence per status; none where there is nothing to compare.
-        detectable: smallest difference that this comparison would have found with a chance of 80 %.
+        sentences: summary, with one sentence per status; empty if there is nothing to compare.
+        detectable: smallest difference that this comparison finds with a power of 80 %.
 
     >>> from mtlkit.report import Comparison, Run, TaskRecord
     >>> runs = [
@@ -59,25 +59,25 @@ class Verdict:
 
     @property
     def text(self) -> str:
-        """All sentences of the summary."""
+        """The summary."""
         return " ".join(self.sentences)
 
     def labels(self, status: Status) -> list[str]:
-        """Return the methods that have this status against the reference."""
+        """Return the methods with this status against the reference."""
         return [each.method for each in self.findings if each.status == status]
 
 
 @dataclass(frozen=True)
 class Claims:
-    """What the tests of a comparison found.
+    """The results of all tests of a comparison.
 
     Attributes:
         reference: intervals of the methods against the reference.
         single_task: intervals of the reference and the methods against the single-task networks.
-        columns: intervals against the reference, by method and key of the column: the endpoint and each
-            task's main metric. On tasks, methods that the endpoint did not find have no p-value.
-        tests: number of tests of the endpoint that the correction is over.
-        detectable: see :class:`Verdict`; NaN where nothing was tested.
+        columns: intervals against the reference by method and column key, for the endpoint and each
+            task's main metric. On tasks, methods with an insignificant endpoint have no p-value.
+        tests: number of tests of the endpoint, for the correction.
+        detectable: see :class:`Verdict`; NaN without a test.
     """
 
     reference: dict[str, Interval] = field(default_factory=dict)
@@ -122,7 +122,7 @@ def compare_methods(comparison: Comparison, table: MetricTable) -> Claims:
 def judge(
     comparison: Comparison, table: MetricTable | None = None, claims: Claims | None = None
 ) -> Verdict:
-    """Return the verdict on a comparison, from the runs that are finished.
+    """Return the verdict on the finished runs of a comparison.
 
     >>> from mtlkit.report import Comparison, Run, TaskRecord
     >>> runs = [Run(label, 0, metrics={"left": {"accuracy": 0.9}}) for label in ("sum", "pcgrad")]
@@ -170,7 +170,7 @@ def _status(interval: Interval) -> Status:
 def _uncounted(
     comparison: Comparison, table: MetricTable, label: str, endpoint: Endpoint
 ) -> dict[str, float]:
-    """Return mean log-ratios to the reference on the tasks that the primary endpoint leaves out."""
+    """Return the mean log-ratio to the reference of each task that the endpoint leaves out."""
     found = {}
     for column in table.main_metrics:
         if column.group in endpoint.left_out:
@@ -183,7 +183,7 @@ def _uncounted(
 
 
 def _length_note(comparison: Comparison) -> tuple[str, ...]:
-    """Say if many runs were still getting better when they ended."""
+    """Return a sentence if many runs were still improving when they ended."""
     judged = [run for run in comparison.runs if run.best_last is not None and not run.kind]
     late = sum(bool(run.best_last) for run in judged)
     if not late or late < _MANY_LATE * len(judged):

@@ -19,13 +19,13 @@ class Finding:
     """A method against the reference, or against the single-task networks.
 
     Attributes:
-        method: its label.
-        against: the label that it is compared with.
-        status: what the tests say.
-        interval: the difference in the primary endpoint, in points (hundredths of a log-ratio).
+        method: label of the method.
+        against: label that it is compared with.
+        status: result of the tests.
+        interval: difference in the primary endpoint, in points (hundredths of a log-ratio).
         better_on, worse_on: tasks with a significant difference.
         uncounted: mean log-ratio to ``against`` of each task that the endpoint leaves out, in points.
-        missing: seeds without a finite result.
+        missing: number of seeds without a finite result.
 
     >>> Finding("pcgrad", "sum", "better", Interval(2.0, 0.5, 3.5, 0.01, 5)).sentence
     'pcgrad: better than sum, +2 points (0.5 to 3.5).'
@@ -50,7 +50,7 @@ class Finding:
 
     @property
     def details(self) -> str:
-        """The difference, and on which tasks the method is better or worse."""
+        """The difference, and the tasks on which the method is better or worse."""
         if self.status == "not tested":
             return f"fewer than two seeds in common with {self.against}"
         parts = [format_interval(self.interval)]
@@ -88,7 +88,7 @@ def summarize(
             sentences.append(f"Not tested: {join(untested)}.")
         gaps = [f"{each.method} on {each.missing}" for each in tested if each.missing]
         if gaps:
-            sentences.append(f"No finite endpoint of {join(gaps)} of {seeds} seeds.")
+            sentences.append(f"No finite endpoint for {join(gaps)} of {seeds} seeds.")
     return sentences + _alone(single_task)
 
 
@@ -143,7 +143,7 @@ def _alone(findings: Sequence[Finding]) -> list[str]:
 
 
 def _methods(findings: Sequence[Finding]) -> str:
-    """Name methods with their intervals; with the range of their means where they are many."""
+    """List methods with their intervals; many methods with the range of their means."""
     if len(findings) > _MOST:
         return f"{join([each.method for each in findings])}{_range(findings)}"
     return join([f"{each.method} {format_interval(each.interval)}" for each in findings])
@@ -157,7 +157,7 @@ def _range(findings: Sequence[Finding]) -> str:
 
 
 def _changes(uncounted: Mapping[str, float] | None) -> list[tuple[str, str]]:
-    """Say how much better or worse each task is: a factor where it is large, else percents."""
+    """Describe how much better or worse each task is: a large change as a factor, others in percent."""
     found = []
     for task, gain in (uncounted or {}).items():
         word = "better" if gain > 0 else "worse"
@@ -169,7 +169,7 @@ def _changes(uncounted: Mapping[str, float] | None) -> list[tuple[str, str]]:
 
 
 def format_interval(interval: Interval) -> str:
-    """Write a mean with its corrected limits.
+    """Format a mean with its corrected limits.
 
     >>> format_interval(Interval(2.04, 0.513, 3.57, 0.01, 5))
     '+2.04 points (0.513 to 3.57)'
@@ -180,7 +180,7 @@ def format_interval(interval: Interval) -> str:
 
 
 def join(names: Sequence[str]) -> str:
-    """Write a list of names.
+    """Join names to a list in a sentence.
 
     >>> join(["a", "b", "c"])
     'a, b and c'
@@ -193,7 +193,7 @@ def _points(value: float) -> str:
 
 
 def plural(number: int, word: str) -> str:
-    """Write a number of things.
+    """Format a number of things.
 
     >>> plural(1, "seed"), plural(2, "seed")
     ('1 seed', '2 seeds')

@@ -1,4 +1,4 @@
-"""Rotations as a module: SO(m) with an exponential step, geotorch as the reference, axes of tensors."""
+"""Learned rotations: SO(m) with an exponential step, geotorch as the reference, axes of tensors."""
 
 from mtlkit.rotations.axis import Axis
 from mtlkit.rotations.reference import GeotorchRotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NoReturn
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from mtlkit.errors import UsageError
 
 @dataclass(frozen=True)
 class Axis:
-    """The axis of features that matrices act on, and how much of it.
+    """The axis of the features that matrices act on, and how much of it.
 
     Args:
         dim: an axis; ``channel`` for axis 1; ``flat`` for all axes but the first, flattened.
@@ -33,9 +33,9 @@ class Axis:
     whole: bool = False
 
     def apply(self, matrices: Tensor, stack: Tensor) -> Tensor:
-        """``M_k x_k`` for (P, b, n, n) blocks of matrices and a (1 or P, batch, ...) stack.
+        """Return ``M_k x_k`` for (P, b, n, n) blocks of matrices and a (1 or P, batch, ...) stack.
 
-        One tensor in the stack is given to all matrices. Computed in the stack's dtype.
+        A single tensor in the stack is multiplied by all matrices. The result has the stack's dtype.
         """
         count, blocks, size, _ = matrices.shape
         before, length, after = self.split_shape(stack.shape[1:])
@@ -58,9 +58,9 @@ class Axis:
         return turned.reshape(count, *stack.shape[1:])
 
     def apply_one(self, matrix: Tensor, features: Tensor) -> Tensor:
-        """``M x`` for one (m, m) matrix and (batch, ...) features, in their dtype.
+        """Return ``M x`` for one (m, m) matrix and (batch, ...) features, in their dtype.
 
-        It asks for no shape, so it can be traced by torch.fx.
+        It reads no shape, so torch.fx can trace it.
         """
         axis = 1 if self.dim == "channel" else self.dim
         if axis == "flat":
@@ -75,34 +75,24 @@ class Axis:
         return turned if axis == -1 else turned.movedim(-1, axis)
 
     def rows(self, stack: Tensor, blocks: int = 1) -> Tensor:
-        """(P, b, N, n) rows of what the matrices act on, of a (P, batch, ...) stack."""
+        """Return the (P, b, N, n) rows that the matrices act on, of a (P, batch, ...) stack."""
         before, length, after = self.split_shape(stack.shape[1:])
         flat = stack.reshape(len(stack), before, length, after)[:, :, : self.side]
         flat = flat.reshape(len(stack), before, blocks, self.side // blocks, after)
         return flat.permute(0, 2, 1, 4, 3).flatten(2, 3)
 
     def split_shape(self, shape: Sequence[int]) -> tuple[int, int, int]:
-        """A tensor's shape as (before, axis, after)."""
+        """Split a tensor's shape into (before, axis, after)."""
         if self.dim == "flat":
             return shape[0], math.prod(shape[1:]), 1
         axis = 1 if self.dim == "channel" else self.dim % len(shape)
         return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
     def check(self, features: Tensor, name: str) -> None:
-        """Raise if the features have no such axis or are too short; ``name`` begins the message."""
+        """Raise if the features cannot be rotated; ``name`` begins the message."""
         shape = tuple(features.shape)
         least = 2 if isinstance(self.dim, str) else 1
-        has_axis = not isinstance(self.dim, int) or -len(shape) <= self.dim < len(shape)
-        if features.is_floating_point() and len(shape) >= least and has_axis:
-            length = self.split_shape(shape)[1]
-            if length == self.side or (length > self.side and not self.whole):
-                return
-        self._explain(features, name, least)
-
-    def _explain(self, features: Tensor, name: str, least: int) -> NoReturn:
-        """Raise for features that cannot be rotated."""
-        shape = tuple(features.shape)
-        if features.dim() < least or not features.is_floating_point():
+        if len(shape) < least or not features.is_floating_point():
             raise UsageError(
                 f"{name}(dim={self.dim}) cannot rotate a {features.dtype} tensor of shape {shape}; give "
                 f"it a floating-point tensor with at least {least} axes"
@@ -113,10 +103,18 @@ class Axis:
                 f"{-len(shape)} to {len(shape) - 1}, 'channel' or 'flat'"
             )
         length = self.split_shape(shape)[1]
+        if length == self.side or (length > self.side and not self.whole):
+            if self.dim == -1 and len(shape) > 3 and shape[-1] == shape[-2] != shape[1]:
+                raise UsageError(
+                    f"{name} rotates the last axis, which is the width of features of shape {shape}: "
+                    f"rotate the channels, with dim=channel and feature_dim={shape[1]}; if the last "
+                    f"axis does hold the features, say dim={len(shape) - 1}"
+                )
+            return
         advice = f"pass feature_dim={length} to create_method, or choose another dim or size"
-        if len(shape) > 3 and self.dim in (-1, len(shape) - 1):  # the last axis of maps is a width
+        if len(shape) > 3 and self.dim in (-1, len(shape) - 1):  # the last axis of an image is its width
             advice = (
-                "rotate the channels of maps: rotograd(dim=channel) or rotate(dim=channel) "
+                "rotate the channels of images: rotograd(dim=channel) or rotate(dim=channel) "
                 f"with feature_dim={shape[1]}"
             )
         raise UsageError(
@@ -126,7 +124,7 @@ class Axis:
 
 
 def block_diagonal(blocks: Tensor) -> Tensor:
-    """(K, m, m) block-diagonal matrices of (K, b, n, n) blocks."""
+    """Return (K, m, m) block-diagonal matrices of (K, b, n, n) blocks."""
     count, number, size, _ = blocks.shape
     matrices = blocks.new_zeros(count, number, size, number, size)
     matrices.diagonal(dim1=1, dim2=3).copy_(blocks.permute(0, 2, 3, 1))

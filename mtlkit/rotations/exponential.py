@@ -1,9 +1,9 @@
 """The exponential map of SO(n): packed skew-symmetric matrices, and a step along one.
 
-A skew-symmetric n x n matrix has n (n - 1) / 2 numbers of its own. With h = ceil(n / 2) and
-``A = [[T, C], [-C', S]]`` it is packed into (2 h, h): first C, then one matrix with the part of T above
-its diagonal above and the part of S below its diagonal below. This halves the optimizer's work, and
-whatever it does to the numbers, the matrix stays skew.
+A skew-symmetric n x n matrix has n (n - 1) / 2 free entries. With h = ceil(n / 2) and ``A = [[T, C],
+[-C', S]]`` it is packed into (2 h, h): first C, then one matrix with the part of T above its diagonal
+above and the part of S below its diagonal below. This halves the optimizer's work, and the matrix stays
+skew-symmetric whatever the optimizer does.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch.nn.functional import pad
 CAPACITY = {2: 0.1, 4: 0.3, 8: 0.5}
 """Largest angle of one step, in radians, by the degree of the polynomial.
 
-Degrees 2, 4 and 8 take 1, 2 and 3 products. At a quarter of the capacity a step leaves SO(n) by no more
-than float32 rounds, at the capacity of degree 2 by 2.5e-5.
+Degrees 2, 4 and 8 take 1, 2 and 3 products. At a quarter of the capacity the error of a step is at most
+the rounding of float32, at the capacity of degree 2 it is 2.5e-5.
 """
 
 _POWER_ITERATIONS = 2
@@ -34,13 +34,13 @@ _Y2 = (857 - 58 * _ROOT) / 630
 
 
 def packed_shape(side: int) -> tuple[int, int]:
-    """Shape of a packed skew-symmetric ``side`` x ``side`` matrix."""
+    """Return the shape of a packed skew-symmetric ``side`` x ``side`` matrix."""
     half = (side + 1) // 2
     return (2 * half, half)
 
 
 def unpack(packed: Tensor, side: int) -> Tensor:
-    """(..., side, side) skew-symmetric matrices of (..., 2 h, h) numbers."""
+    """Return (..., side, side) skew-symmetric matrices of (..., 2 h, h) packed entries."""
     half = packed.shape[-1]
     across, triangles = packed.chunk(2, dim=-2)
     upper = triangles.triu()
@@ -54,7 +54,7 @@ def unpack(packed: Tensor, side: int) -> Tensor:
 
 
 def packed_skew_products(left: Tensor, right: Tensor) -> list[Tensor]:
-    """``P - P'`` with ``P = left_k' right``, packed, for (K, b, N, n) ``left``, (b, N, n) ``right``."""
+    """Pack ``P - P'`` with ``P = left_k' right``, for (K, b, N, n) ``left`` and (b, N, n) ``right``."""
     if left.shape[-1] % 2:
         left, right = pad(left, (0, 1)), pad(right, (0, 1))
     half = left.shape[-1] // 2
@@ -73,19 +73,19 @@ def packed_skew_products(left: Tensor, right: Tensor) -> list[Tensor]:
 
 
 def skew_product(left: Tensor, right: Tensor) -> Tensor:
-    """``P - P'`` with ``P = left' right``, for (..., N, n) ``left`` and ``right``."""
+    """Return ``P - P'`` with ``P = left' right``, for (..., N, n) ``left`` and ``right``."""
     product = torch.matmul(left.mT, right)
     return product - product.mT
 
 
 def exponential_minus_one(move: Tensor, degree: int = 8, squarings: int = 0) -> tuple[Tensor, Tensor]:
-    r"""``exp(f A) - 1`` of skew-symmetric (B, n, n) A, and (B, 1, 1) factors f: the part that was taken.
+    r"""Return ``exp(f A) - 1`` of skew-symmetric (B, n, n) A, and the (B, 1, 1) factors f.
 
     .. math:: f = \min(1,\ 2^s c / \|A\|_2)
 
     with the capacity c of the Taylor polynomial of the ``degree``; each of ``squarings`` s is one more
-    product. The factors are computed on the device, without a synchronization. The identity is left out
-    throughout, because adding it would round away the digits of a small move.
+    product. The factors are computed on the device, without a synchronization. The identity is never
+    added, because that would round away the digits of a small move.
     """
     if squarings:
         move = move / 2**squarings
@@ -105,7 +105,7 @@ def exponential_minus_one(move: Tensor, degree: int = 8, squarings: int = 0) -> 
 
 
 def skew_square(move: Tensor) -> Tensor:
-    """``A A`` of skew-symmetric (B, n, n) A, by three quarters of a product, as it is symmetric."""
+    """Return ``A A`` of skew-symmetric (B, n, n) A by 3/4 of a product, because it is symmetric."""
     half = move.shape[-1] // 2
     above = torch.bmm(move[:, :half], move)  # (B, h, n)
     across = above[..., half:]
@@ -114,7 +114,7 @@ def skew_square(move: Tensor) -> Tensor:
 
 
 def _degree_eight(move: Tensor, square: Tensor) -> Tensor:
-    """The polynomial without its 1, by two more products.
+    """Return the polynomial without its 1, by two more products.
 
     Bader, Blanes and Casas, Computing the matrix exponential with an optimized Taylor polynomial
     approximation, 2019. Their A4 is x2 * fourth and their A8 the last product: common factors of a sum
@@ -128,16 +128,16 @@ def _degree_eight(move: Tensor, square: Tensor) -> Tensor:
 
 
 def degree_for(move: Tensor) -> int:
-    """Polynomial degree for updates of up to four times (B, n, n) ``move``; synchronizes."""
+    """Return the polynomial degree for updates of up to four times (B, n, n) ``move``; synchronizes."""
     largest = float(_spectral_norms(move, move).max())
     return next((degree for degree, capacity in CAPACITY.items() if capacity >= 4 * largest), 8)
 
 
 def _spectral_norms(*factors: Tensor) -> Tensor:
-    """(B, 1, 1) spectral norms of skew-symmetric A; the product of the (B, n, n) ``factors`` is A A.
+    """Estimate (B, 1, 1) spectral norms of A, where the (B, n, n) ``factors`` have the product A A.
 
-    A power iteration, which never overestimates. Two iterations find more than half of the norm even if
-    a single plane turns much faster than hundreds of others.
+    The power iteration never overestimates. Two iterations find more than half of the norm even if one
+    plane turns much faster than hundreds of others.
     """
     vector = probe(factors[0]).expand(len(factors[0]), -1, -1)  # (B, n, 1)
     tiny = torch.finfo(vector.dtype).tiny
@@ -151,6 +151,6 @@ def _spectral_norms(*factors: Tensor) -> Tensor:
 
 
 def probe(matrices: Tensor, phase: float = 0.5) -> Tensor:
-    """(n, 1) fixed pseudo-random vector v: the norm of A v estimates the Frobenius norm of A."""
+    """Return a fixed pseudo-random (n, 1) vector v: ``|A v|`` estimates the Frobenius norm of A."""
     index = torch.arange(matrices.shape[-1], device=matrices.device, dtype=matrices.dtype)
     return torch.cos(index.square() + phase).mul(2**0.5).unsqueeze(1)

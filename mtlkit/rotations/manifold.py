@@ -10,14 +10,14 @@ from torch import Tensor
 from mtlkit.errors import SpecError
 from mtlkit.rotations.exponential import probe
 
-# Frobenius norm of R'R - I that rounding does not reach: R was overwritten
+# Frobenius norm of R'R - I that rounding does not reach, so R was overwritten
 _NOT_ROTATIONS = 1e-3
 # root mean square of the entries of a row of R'R - I, times the root of their number
 _ALLOWED_DRIFT = 2e-6
 
 
 def drift(rotations: Tensor) -> Tensor:
-    """(B,) estimates of the Frobenius norms of ``R'R - I``, from two probes, for (B, n, n) R."""
+    """Estimate the (B,) Frobenius norms of ``R'R - I`` for (B, n, n) R, from two probes."""
     probes = torch.cat([probe(rotations, phase) for phase in (0.5, 2.0)], dim=1)
     moved = rotations.mT @ (rotations @ probes)
     norms: Tensor = torch.linalg.vector_norm(moved - probes, dim=(-2, -1))
@@ -25,7 +25,7 @@ def drift(rotations: Tensor) -> Tensor:
 
 
 def orthogonalize(rotations: Tensor, iterations: int = 1) -> Tensor:
-    """Nearest orthogonal matrices of (B, n, n) nearly orthogonal ones, by Newton-Schulz iterations.
+    """Return the orthogonal matrices nearest to (B, n, n) nearly orthogonal ones (Newton-Schulz).
 
     Each iteration squares the distance from the manifold.
     """
@@ -36,7 +36,7 @@ def orthogonalize(rotations: Tensor, iterations: int = 1) -> Tensor:
 
 
 def correct_drift_(rotations: Tensor) -> None:
-    """Bring (B, n, n) rotations back that rounding has moved off the manifold; waits for the device."""
+    """Correct (B, n, n) rotations that rounding has moved off the manifold; synchronizes."""
     distances = drift(rotations).tolist()
     if max(distances) > _NOT_ROTATIONS:
         rotations.copy_(projected(rotations))
@@ -46,7 +46,7 @@ def correct_drift_(rotations: Tensor) -> None:
 
 
 def polar(matrix: Tensor) -> Tensor:
-    """The rotation nearest to any (n, n) matrix: its polar factor, with determinant 1."""
+    """Return the rotation nearest to an (n, n) matrix: its polar factor, with determinant 1."""
     left: Tensor
     right: Tensor
     left, _, right = torch.linalg.svd(matrix)
@@ -57,7 +57,7 @@ def polar(matrix: Tensor) -> Tensor:
 
 
 def projected(matrices: Tensor) -> Tensor:
-    """(B, n, n) matrices; where one is far from orthogonal, the nearest rotation in its place."""
+    """Replace those of the (B, n, n) matrices that are far from orthogonal by the nearest rotations."""
     distances = drift(matrices)
     if torch.compiler.is_compiling():  # a singular value of 0.01 reaches 1 in twelve iterations
         rotations: Tensor = torch.cond(
@@ -72,7 +72,7 @@ def projected(matrices: Tensor) -> Tensor:
 
 
 def starting_rotations(count: int, side: int, start: str, seed: int) -> Tensor:
-    """(count, side, side) identities, or rotations that are uniformly distributed on SO(side)."""
+    """Return (count, side, side) identities, or rotations drawn uniformly from SO(side)."""
     if start == "identity":
         return torch.eye(side).repeat(count, 1, 1)
     if start != "random":
@@ -82,7 +82,7 @@ def starting_rotations(count: int, side: int, start: str, seed: int) -> Tensor:
     for _ in range(count):
         normal = torch.randn(side, side, dtype=torch.float64, device="cpu", generator=generator)
         rotation, triangle = torch.linalg.qr(normal)
-        rotation *= triangle.diagonal().sign()  # else it would not be uniformly distributed
+        rotation *= triangle.diagonal().sign()  # otherwise not uniformly distributed
         rotation[:, 0] *= torch.linalg.det(rotation).sign()
         found.append(rotation)
     return torch.stack(found).to(torch.get_default_dtype())

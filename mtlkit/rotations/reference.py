@@ -1,4 +1,4 @@
-"""The reference: rotations by geotorch, with autograd through its exponential."""
+"""The reference: geotorch's rotations, with autograd through its exponential."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from mtlkit.rotations.manifold import starting_rotations
 
 
 class GeotorchRotations(nn.Module):
-    """The same as :class:`~mtlkit.rotations.Rotations`, slower by an order of magnitude.
+    """The same as :class:`~mtlkit.rotations.Rotations`, but ten times slower.
 
-    The base point stays where it was at first, as in the authors' code of RotoGrad. The rotations of a
-    forward are part of its graph: a backward hands them gradients, and autograd those of geotorch's
+    The base point never moves, as in the authors' code of RotoGrad. The rotations of a forward are part
+    of its graph: the backward pass gives them gradients, and autograd gives those of geotorch's
     parameters.
 
     Example:
@@ -43,25 +43,25 @@ class GeotorchRotations(nn.Module):
         self._rotations: tuple[Tensor, ...] = ()
 
     def fold(self) -> Tensor:
-        """(K, b, n, n) rotations for this forward."""
+        """Return (K, b, n, n) rotations for this forward."""
         rotations = self._computed()
         self._rotations = rotations if torch.is_grad_enabled() else ()
         return torch.stack(rotations).detach()
 
     def current(self) -> Tensor:
-        """(K, b, n, n) rotations of the last :meth:`fold`: those that a backward needs."""
+        """Return the (K, b, n, n) rotations of the last :meth:`fold`, which a backward needs."""
         return torch.stack(self._rotations or self._computed()).detach()
 
     def matrices(self) -> Tensor:
-        """(K, m, m) rotations with all updates of the optimizer applied, as a copy."""
+        """Return a copy of the (K, m, m) rotations with all updates of the optimizer applied."""
         return block_diagonal(torch.stack(self._computed()).detach())
 
     def owned(self) -> tuple[Tensor, ...]:
-        """The rotations of this forward, which :meth:`gradients` are the gradients of."""
+        """Return the rotations of this forward, which get the :meth:`gradients`."""
         return self._rotations
 
     def gradients(self, tasks: Sequence[int], rows: Tensor, target: Tensor) -> list[Tensor]:
-        """K (b, n, n) gradients, for (P, b, N, n) ``rows`` of the tasks and a (b, N, n) ``target``.
+        """Return K (b, n, n) gradients for (P, b, N, n) ``rows`` and a (b, N, n) ``target``.
 
         geotorch projects the gradient of a rotation onto the tangent space, which leaves R A / 2.
         """
@@ -82,12 +82,12 @@ class GeotorchRotations(nn.Module):
         return tuple(weights)
 
     def __getstate__(self) -> dict[str, Any]:
-        """State of a copy or pickle, without what belongs to a graph."""
+        """Return the state for a copy or pickle, without tensors of a graph."""
         return self.__dict__ | {"_rotations": ()}
 
 
 def _constrained(rotations: Tensor) -> nn.Module:
-    """A module whose ``weight`` is b rotations of geotorch, at (b, n, n) ``rotations``."""
+    """Make a module whose ``weight`` is b geotorch rotations that start at (b, n, n) ``rotations``."""
     try:
         import geotorch
     except ImportError:

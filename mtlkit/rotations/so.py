@@ -10,11 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from mtlkit.rotations.axis import block_diagonal
-from mtlkit.rotations.exponential import degree_for, packed_shape, packed_skew_products, unpack
-from mtlkit.rotations.fold import fold_, folded
+from mtlkit.rotations.exponential import (
+    degree_for,
+    exponential_minus_one,
+    packed_shape,
+    packed_skew_products,
+    unpack,
+)
 from mtlkit.rotations.manifold import correct_drift_, orthogonalize, projected, starting_rotations
 
 _FOLDS_BETWEEN_CHECKS = 16
+# Matrices are folded in chunks of this many numbers, which fit into a CPU's cache: at K=10, m=512 that
+# is one at a time, and takes three quarters of the time of one batch.
+_CHUNK = 2**18
+# a float64 step of 0.5 is then exact to 1e-16
+_SQUARINGS = {torch.float64: 3}
+# 2^6 times the capacity of one step, more than any move in practice
+_SQUARINGS_IN_EVALUATION = 6
 
 
 class Rotations(nn.Module):
@@ -39,12 +51,12 @@ class Rotations(nn.Module):
     2 K b n x n numbers.
 
     Args:
-        count: how many rotations, K.
-        side: how many features they rotate, m.
-        blocks: rotations are block-diagonal with this many equal blocks, of n = m / b rows.
-        start: ``identity``, or ``random``: uniformly distributed on SO(n), each on its own.
-        seed: of the random start; it is the same on every process.
-        fold_every: fold once in so many updates.
+        count: number of rotations, K.
+        side: number of features that they rotate, m.
+        blocks: number b of equal diagonal blocks, of n = m / b rows.
+        start: ``identity``, or ``random``: drawn independently and uniformly from SO(n).
+        seed: seed of the random start, the same on every process.
+        fold_every: fold only every this many updates.
 
     Example:
         >>> rotations = Rotations(count=2, side=3, start="random")
@@ -69,36 +81,37 @@ class Rotations(nn.Module):
         self.count, self.blocks, self.side = count, blocks, side // blocks
         self.fold_every = fold_every
         packed = packed_shape(self.side)
-        # Three axes, not four: .to(memory_format=...) leaves such tensors alone.
+        # Three axes, not four: .to(memory_format=...) does not change such tensors.
         self.register_buffer("base", starting_rotations(count * blocks, self.side, start, seed))
         self.register_buffer("applied", torch.zeros(count * blocks, *packed))  # (K b, 2 h, h)
         # one parameter per task, so that optimizers work on tensors that fit into the cache
         self.lie = nn.ParameterList([torch.zeros(blocks, *packed) for _ in range(count)])
-        # saved, so that training resumes bit for bit: when to check, how to fold, when to fold
+        # saved, so that training resumes bit for bit: when to check, the degree, when to fold
         self.folds, self.degree, self.waiting = 0, 8, 0
-        # A gradient was given since the last fold. Optimizers that write to .data, and sharded
+        # Whether there was a gradient since the last fold. Optimizers that write to .data, and sharded
         # parameters, show no other sign of an update.
         self._unfolded = False
-        # Versions of ``base`` and ``lie`` after the last fold, to notice who wrote to them since; None
-        # for those of a new, loaded or copied module.
+        # Versions of ``base`` and ``lie`` after the last fold, to notice later writes; None in a new,
+        # loaded or copied module.
         self._seen: list[tuple[int, int]] | None = None
-        # Evaluation folds once, not for every batch: what it read, and the rotations.
+        # Evaluation folds once, not for every batch: what it read, and the result.
         self._cache: tuple[Any, list[Tensor], Tensor] | None = None
 
     def fold(self) -> Tensor:
-        """(K, b, n, n) rotations for this forward; in training, updates since the last fold are applied.
+        """Return (K, b, n, n) rotations for this forward.
 
-        In evaluation and where gradients are disabled, nothing is written.
+        In training, the updates since the last fold are applied first. In evaluation and where gradients
+        are disabled, nothing is written.
         """
         if not (self.training and torch.is_grad_enabled()):
             return self._evaluated()
         with torch.no_grad(), torch.autocast(self.base.device.type, enabled=False):
-            if torch.compiler.is_compiling():  # without a counter there is no drift to be checked
-                fold_(self.base, self.applied, self._packed())
+            if torch.compiler.is_compiling():  # a graph has no counter, so drift is always corrected
+                _fold_(self.base, self.applied, self._packed())
                 self.base.copy_(orthogonalize(self.base))
             else:
                 if self._seen is None or self._seen[:1] != _versions([self.base]):
-                    self.base.copy_(projected(self.base))  # it was overwritten, say by an average
+                    self.base.copy_(projected(self.base))  # overwritten, for example by an average
                 pending = self._pending()
                 if self._seen is None and not self.waiting:  # all other updates are in ``applied``
                     pending = bool((self._packed() != self.applied).any())
@@ -110,35 +123,33 @@ class Rotations(nn.Module):
 
     def _pending(self) -> bool:
         """Whether an optimizer may have updated the parameters since the last call of :meth:`fold`."""
-        return self._unfolded or self._written()
-
-    def _written(self) -> bool:
-        return self._seen is not None and self._seen[1:] != _versions(self.lie)
+        written = self._seen is not None and self._seen[1:] != _versions(self.lie)
+        return self._unfolded or written
 
     def _fold_now(self) -> None:
         packed = self._packed()
         if self.folds % _FOLDS_BETWEEN_CHECKS == 0:
             self._check(packed)
-        fold_(self.base, self.applied, packed, self.degree)
+        _fold_(self.base, self.applied, packed, self.degree)
         self.folds += 1
         self.waiting = 0
 
     def current(self) -> Tensor:
-        """(K, b, n, n) rotations of the last :meth:`fold`: those that a backward needs."""
+        """Return the (K, b, n, n) rotations of the last :meth:`fold`, which a backward needs."""
         if not self.training:
             return self._evaluated()
         return self.base.view(self.count, self.blocks, self.side, self.side)
 
     def matrices(self) -> Tensor:
-        """(K, m, m) rotations that the next :meth:`fold` would give, as a copy."""
+        """Return a copy of the (K, m, m) rotations that the next :meth:`fold` would give."""
         return block_diagonal(self._evaluated())
 
     def owned(self) -> tuple[Tensor, ...]:
-        """The tensors that :meth:`gradients` are the gradients of, one per task."""
+        """Return the tensors that get the :meth:`gradients`, one per task."""
         return tuple(self.lie)
 
     def gradients(self, tasks: Sequence[int], rows: Tensor, target: Tensor) -> list[Tensor]:
-        r"""K gradients of :math:`\langle G_k, V \rangle` with :math:`G_k = R_k^\top g_k`, g_k constant.
+        r"""Return gradients of :math:`\langle G_k, V \rangle`, :math:`G_k = R_k^\top g_k`, g_k constant.
 
         They are :math:`G_k^\top V - V^\top G_k`, packed; zero for tasks that are not given.
 
@@ -158,7 +169,7 @@ class Rotations(nn.Module):
     def _check(self, packed: Tensor) -> None:
         """Correct rounding, and choose the degree of the exponential for the following updates.
 
-        Called at every sixteenth fold, the only one in training that waits for the device.
+        Called at every sixteenth fold, the only one in training that synchronizes.
         """
         correct_drift_(self.base)
         move = packed - self.applied
@@ -173,12 +184,12 @@ class Rotations(nn.Module):
             self.degree = degree_for(unpack(move, self.side))
 
     def _evaluated(self) -> Tensor:
-        """(K, b, n, n) rotations that the next fold would give, on the manifold."""
+        """Return the (K, b, n, n) rotations that the next fold would give, on the manifold."""
         if torch.compiler.is_compiling():
             return self._functional()
         key = self._is_due(), _versions([self.base, self.applied, *self.lie])
         if self._cache is None or self._cache[0] != key or not self._unwritten(self._cache[1]):
-            # not an inference tensor: what is kept may be used with gradients later
+            # not an inference tensor, because the cache may be used with gradients later
             with torch.inference_mode(False):
                 self._cache = (key, [p.detach().clone() for p in self.lie], self._functional())
         return self._cache[2]
@@ -192,7 +203,7 @@ class Rotations(nn.Module):
     def _functional(self) -> Tensor:
         with torch.autocast(self.base.device.type, enabled=False):
             lie = self._packed() if self._is_due() else self.applied
-            rotations = folded(self.base, self.applied, lie)
+            rotations = _folded(self.base, self.applied, lie)
         return rotations.view(self.count, self.blocks, self.side, self.side)
 
     def _is_due(self) -> bool:
@@ -200,26 +211,26 @@ class Rotations(nn.Module):
         return self.fold_every == 1 or self.waiting + self._pending() >= self.fold_every
 
     def _packed(self) -> Tensor:
-        """(K b, 2 h, h) parameters of all tasks."""
+        """Return the (K b, 2 h, h) parameters of all tasks."""
         whole = [p.full_tensor() if hasattr(p, "full_tensor") else p.detach() for p in self.lie]
         return torch.cat(whole).to(self.base.dtype)
 
     def get_extra_state(self) -> Tensor:
-        """What is kept on the host: with it, training resumes bit for bit."""
-        pending = self.fold_every > 1 and self._pending()  # else it is read off the parameters
+        """Return the counters on the host, with which training resumes bit for bit."""
+        pending = self.fold_every > 1 and self._pending()  # otherwise the parameters show it
         return torch.tensor([self.folds, self.degree, self.waiting, pending])
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Restore what :meth:`get_extra_state` gave."""
+        """Restore what :meth:`get_extra_state` returned."""
         self.folds, self.degree, self.waiting, pending = state.tolist()
         self._unfolded, self._seen = bool(pending), None
 
     def __getstate__(self) -> dict[str, Any]:
-        """State of a copy or pickle, without the versions of tensors, which differ there."""
+        """Return the state for a copy or pickle, without versions of tensors, which differ there."""
         return self.__dict__ | {"_unfolded": self._pending(), "_seen": None, "_cache": None}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Stay in float32 or better when a model is cast to half precision."""
+        """Keep float32 or better when a model is cast to half precision."""
         self._unfolded, self._seen, self._cache = self._pending(), None, None
 
         def careful(tensor: Tensor) -> Tensor:
@@ -232,8 +243,45 @@ class Rotations(nn.Module):
         return self
 
 
+def _fold_(base: Tensor, applied: Tensor, lie: Tensor, degree: int = 8) -> None:
+    """Apply ``base <- base exp(f A)``, ``applied <- applied + f A`` in place, with A = lie - applied.
+
+    The (B, n, n) ``base`` are rotations; ``lie``, the optimizer's parameters, and ``applied``, the part
+    of them that is in ``base`` already, are packed, (B, 2 h, h). The factors f are 1 for moves up to the
+    capacity of the ``degree``, and 0 for moves that are not finite. No synchronization.
+    """
+    chunk = max(1, _CHUNK // base.shape[-1] ** 2)
+    squarings = _SQUARINGS.get(base.dtype, 0)
+    pieces = (torch.split(tensor, chunk) for tensor in (base, applied, lie))
+    for rotations, done, wanted in zip(*pieces, strict=True):
+        step, factor = _step(rotations.shape[-1], done, wanted, degree, squarings)
+        rotations += torch.bmm(rotations, step)
+        # exactly what was wanted where the factor is 1; it is 0 where that is not finite
+        done.lerp_(torch.nan_to_num(wanted, 0.0, 0.0, 0.0), factor)
+
+
+def _folded(base: Tensor, applied: Tensor, lie: Tensor) -> Tensor:
+    """Return ``base exp(lie - applied)`` on the manifold, even if ``base`` was averaged or rounded."""
+    base = projected(base)
+    step, _ = _step(base.shape[-1], applied, lie, 8, _SQUARINGS_IN_EVALUATION)
+    return orthogonalize(torch.baddbmm(base, base, step))
+
+
+def _step(side: int, applied: Tensor, lie: Tensor, degree: int, squarings: int) -> tuple[Tensor, Tensor]:
+    """Return ``exp(f A) - 1`` and (B, 1, 1) f."""
+    move = lie - applied
+    largest = move.abs().amax(dim=(-2, -1), keepdim=True)
+    # the powers of such entries stay within the dtype's range, and no smaller move is cut
+    limit = 2.0**squarings
+    scale = torch.where(largest.isfinite(), limit / largest.clamp_min(limit), 0.0)
+    zeroed = torch.nan_to_num(move, 0.0, 0.0, 0.0)  # many times faster than where
+    move = unpack(zeroed.mul_(scale), side)
+    step, factor = exponential_minus_one(move, degree, squarings)
+    return step, factor * scale
+
+
 def _versions(tensors: Iterable[Tensor]) -> list[tuple[int, int]]:
-    """Identity and version of each tensor, which change when it is replaced or written in place."""
+    """Return each tensor's id and version, which change when it is replaced or written in place."""
     return [
         (id(tensor), 0 if tensor.is_inference() else tensor._version)  # noqa: SLF001  no public name
         for tensor in tensors

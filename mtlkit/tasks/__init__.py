@@ -1,7 +1,7 @@
 """Tasks: one description for data sets, architectures, the Trainer and reports.
 
-A kind of task has the size of its head, its loss and metrics, and says which labels are missing and how
-targets are shown. ``per_sample.py`` and ``per_pixel.py`` hold the built-in kinds.
+A kind of task defines the size of its head, its loss and metrics, which labels are missing, and how
+targets are shown. ``per_sample.py`` and ``per_pixel.py`` have the built-in kinds.
 """
 
 from mtlkit.config.names import task_names

@@ -1,14 +1,14 @@
-"""Missing labels, and losses that leave them out.
+"""Missing labels, and losses that ignore them.
 
-An integer target is missing where it is :data:`NO_LABEL`, a floating one where it is NaN. Kinds of tasks
-add to this: classes are missing where they are negative, depths where they are not above zero.
+An integer target is missing if it is :data:`NO_LABEL`, a floating one if it is NaN. Kinds of tasks add
+to this: classes are missing if they are negative, depths if they are not above zero.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ class LabelCount(NamedTuple):
 
     number: int
     rows: Tensor | None = None
-    """Indices of the labeled samples, if the loss and the metrics see only those; None for all."""
+    """Indices of the labeled samples, if loss and metrics are computed for those only; None for all."""
 
 
 def _is_complete(target: Tensor) -> bool:
@@ -64,12 +64,12 @@ def number_known(target: Tensor) -> Tensor:
 
 
 def answer_known(target: Tensor) -> Tensor:
-    """Return a mask of 0 and 1; it has at least two dimensions, so that the loss applies it."""
+    """Return a mask of the answers 0 and 1, of at least two dimensions, so that the loss applies it."""
     return (target >= 0).reshape(len(target), -1)
 
 
 def all_known(labels: Labels | None, target: Tensor) -> bool:
-    """Return whether one cheap pass shows that nothing is missing in the sense of ``labels``."""
+    """Return whether a cheap test shows that no label is missing in the sense of ``labels``."""
     if labels is None or labels is number_known:
         return _is_complete(target)
     if labels is class_known:
@@ -78,7 +78,7 @@ def all_known(labels: Labels | None, target: Tensor) -> bool:
 
 
 class Masked:
-    """Mean of an element-wise loss over the elements that are labeled.
+    """The mean of an element-wise loss over the labeled elements.
 
     Args:
         task: name of the task, for error messages.
@@ -94,9 +94,9 @@ class Masked:
 
     def __call__(self, prediction: Tensor, target: Tensor, complete: bool | None = None) -> Tensor:
         """Return the mean; ``complete`` is whether all labels are known, None checks the target."""
-        # the mask comes first, since NO_LABEL among integers would be a number among floats
+        # before the conversion, after which NO_LABEL would be a valid number
         mask = None if complete else self.labels(target)
-        # equal numbers of elements only: broadcasting (B, 1) with (B,) would give (B, B)
+        # the sizes must agree, because (B, 1) and (B,) would broadcast to (B, B)
         if prediction.shape != target.shape:
             if prediction.numel() != target.numel() or len(prediction) != len(target):
                 raise SpecError(
@@ -117,13 +117,7 @@ class Masked:
 
 
 class _OwnLoss:
-    """A user's loss in place of a kind's default.
-
-    Args:
-        task: name of the task, for error messages.
-        loss: of (prediction, target), a mean.
-        labels: mask of the labels that are known.
-    """
+    """A loss as a function of (prediction, target) that returns a mean, for targets with gaps."""
 
     def __init__(self, task: str, loss: Loss, labels: Labels) -> None:
         if not callable(loss):
@@ -134,11 +128,11 @@ class _OwnLoss:
 
 
 class ClassLoss(_OwnLoss):
-    """The loss of integer classes, :data:`NO_LABEL` where unknown, as torch's losses expect."""
+    """The loss of integer classes; unknown ones are :data:`NO_LABEL`, as torch's losses expect."""
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""
-        classes = torch.where(self.labels(target), target, NO_LABEL).long()
+        classes = torch.where(self.labels(target), target.long(), NO_LABEL)
         return self.loss(prediction, classes.reshape(-1) if prediction.dim() == 2 else classes)
 
 
@@ -154,7 +148,7 @@ class KnownSamples(_OwnLoss):
 
 
 class KnownPixels(_OwnLoss):
-    """The loss of the pixels that are known, as one list: (P,), or (P, C) with C channels."""
+    """The loss of the known pixels, flattened to (P,), or (P, C) with C channels."""
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Return the mean over these pixels."""
@@ -164,8 +158,16 @@ class KnownPixels(_OwnLoss):
         return self.loss(prediction.movedim(1, -1)[mask], target.movedim(1, -1)[mask])
 
 
+def masked_loss(
+    task: str, default: Callable[..., Tensor], own: Loss | None, wrapper: Any, labels: Labels
+) -> Loss:
+    """Return the default loss over the known labels, or a user's own loss in its wrapper."""
+    made: Loss = Masked(task, default, labels) if own is None else wrapper(task, own, labels)
+    return made
+
+
 def not_a_loss(task: str, loss: object) -> SpecError:
     """Return the error for a loss that cannot be called."""
     return SpecError(
-        f"the loss of task {task!r} must be a module or function of (prediction, target), not {loss!r}"
+        f"the loss of {task!r} must be a module or function of (prediction, target), not {loss!r}"
     )

@@ -1,8 +1,8 @@
-"""Metrics that torchmetrics lacks in masked form: those of NYUv2, and errors with unknown entries.
+"""Metrics that torchmetrics lacks: those of NYUv2, and errors with missing labels.
 
 States are sums, so that they add up exactly over processes and memory does not grow with the data; only
-:class:`RankingScore` keeps every score. Import this module where a metric is made, because importing
-torchmetrics takes long.
+:class:`RankingScore` keeps every score. Import this module only where a metric is made, because
+importing torchmetrics is slow.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def _add_sums(metric: Metric, *names: str, size: tuple[int, ...] = ()) -> None:
 
 
 class AnswerScore:
-    """A metric of torchmetrics for answers of 0 and 1, of which NaN and negative ones do not count.
+    """A metric of torchmetrics for answers 0 and 1 that ignores NaN and negative answers.
 
     Args:
         name: class of :mod:`torchmetrics.classification`.
         options: positional arguments of that class.
-        link: turns logits into probabilities; torchmetrics would take logits in [0, 1] for these.
+        link: turns logits into probabilities, because torchmetrics would not change logits in [0, 1].
     """
 
     def __init__(self, name: str, *options: Any, link: Callable[[Tensor], Tensor] | None = None) -> None:
@@ -66,8 +66,8 @@ class AnswerScore:
 class RankingScore(Metric):
     """``auc``: how often a positive sample is ranked above a negative one, ties counting half.
 
-    That is the area under the ROC curve; NaN where one of the two classes does not occur. Unknown
-    answers do not count.
+    That is the area under the ROC curve; NaN if one of the two classes does not occur. Unknown answers
+    are ignored.
     """
 
     full_state_update = False
@@ -82,7 +82,7 @@ class RankingScore(Metric):
     def reset(self) -> None:
         """Forget all batches."""
         super().reset()
-        # never empty, so that a process without labels takes part when the processes join their pairs
+        # never empty, so that a process without labels takes part in the gathering
         self.pairs.append(torch.zeros(0, 2, device=self.device))
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
@@ -107,11 +107,11 @@ class RankingScore(Metric):
 class RegressionErrors(Metric):
     """``mse``, ``mae``, ``rmse`` and ``r2`` over the targets that are not NaN.
 
-    ``r2`` is the mean over the numbers that vary of one minus squared error over variance.
+    ``r2`` is one minus squared error over variance, averaged over the outputs that vary.
 
     Args:
-        outputs: how many numbers a sample or a pixel has.
-        deviations: the unit of standardized targets, which ``rmse`` is given in; empty for 1.
+        outputs: number of outputs per sample or pixel.
+        deviations: standard deviations of standardized targets, for ``rmse`` in their unit; empty for 1.
     """
 
     full_state_update = False
@@ -145,7 +145,7 @@ class RegressionErrors(Metric):
         """Return means over all labels."""
         number = self.count.sum()
         variances = self.squared_targets - self.targets.square() / self.count
-        varies = variances > 1e-12 * self.squared_targets  # else all that is left is rounding
+        varies = variances > 1e-12 * self.squared_targets  # else it is rounding
         unit = self.squares.new_tensor(self.deviations)
         return {
             "mse": self.squares.sum() / number,
@@ -156,7 +156,7 @@ class RegressionErrors(Metric):
 
 
 class SegmentationScores(MulticlassConfusionMatrix):
-    """``miou`` over the classes that occur, and ``pixel_accuracy``; negative targets do not count."""
+    """``miou`` over the classes that occur, and ``pixel_accuracy``; negative targets are ignored."""
 
     def __init__(self, classes: int) -> None:
         super().__init__(classes, ignore_index=NO_LABEL, validate_args=False)
@@ -166,7 +166,7 @@ class SegmentationScores(MulticlassConfusionMatrix):
         super().update(prediction.argmax(dim=1), torch.where(target >= 0, target, NO_LABEL).long())
 
     def compute(self) -> dict[str, Tensor]:  # type: ignore[override]
-        """Return the scores of all pixels; a class in neither map is left out of the mean."""
+        """Return the scores of all pixels; classes in neither map are not in the mean."""
         confusion = self.confmat.double()
         hits = confusion.diagonal()
         union = confusion.sum(0) + confusion.sum(1) - hits
@@ -207,7 +207,7 @@ class DepthErrors(Metric):
 class NormalAngles(Metric):
     """Angles to the true normals: mean and median in degrees, and fractions within 11.25, 22.5, 30.
 
-    The median is read off a histogram with bins of 0.01 degrees, interpolated within the bin.
+    The median is interpolated in a histogram with bins of 0.01 degrees.
     """
 
     full_state_update = False
@@ -234,7 +234,7 @@ class NormalAngles(Metric):
         self.count += degrees.numel()
         for index, limit in enumerate(ANGLES):
             self.within[index] += (degrees < limit).sum()
-        worst = len(self.histogram) - 1  # also if a prediction is not finite, which the mean shows
+        worst = len(self.histogram) - 1  # also the bin of predictions that are not finite
         bins = torch.nan_to_num(degrees * _BINS_PER_DEGREE, nan=worst).long().clamp(max=worst)
         self.histogram += torch.bincount(bins, minlength=len(self.histogram))
 

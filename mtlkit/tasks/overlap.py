@@ -1,11 +1,15 @@
-"""Overlap of labels: gradients of features interact only where samples have several labels."""
+"""Overlap of labels: feature gradients of two tasks interact only in samples labeled for both."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mtlkit.tasks.labels import LabelCount, labeled_rows
@@ -16,9 +20,9 @@ class Overlap(NamedTuple):
     """The labels of a batch."""
 
     shared: bool
-    """Whether some sample has labels of two tasks or more."""
+    """Whether some sample has labels of several tasks."""
     present: int
-    """The tasks that have labels; task k as bit k."""
+    """The tasks with labels; bit k is task k."""
 
 
 def label_overlap(
@@ -27,13 +31,13 @@ def label_overlap(
     labels: Mapping[str, LabelCount] | None = None,
     inputs: Any = None,
 ) -> Overlap:
-    """Find the overlap of one batch, whose targets should be on the host.
+    """Return the overlap of one batch, whose targets should be on the CPU.
 
     Args:
-        tasks: in the order of the method.
-        targets: by task name.
-        labels: of the targets, where they have been counted already.
-        inputs: of the batch; a mapping by task means that every task has samples of its own.
+        tasks: the tasks, in the order of the method.
+        targets: targets by task name.
+        labels: counts of the targets, if known.
+        inputs: inputs of the batch; with a mapping by task, every task has its own samples.
 
     >>> import torch, mtlkit
     >>> tasks = [mtlkit.Task.classification("a", 3), mtlkit.Task.regression("b")]
@@ -41,18 +45,31 @@ def label_overlap(
     >>> label_overlap(tasks, targets)  # each sample has the label of one task
     Overlap(shared=False, present=3)
     """
+    table = shared_samples(tasks, targets, labels, inputs)
+    counts = table.diagonal()
+    present = sum(1 << number for number, count in enumerate(counts) if count)
+    return Overlap(bool((table - np.diag(counts)).any()), present)
+
+
+def shared_samples(
+    tasks: Sequence[Task],
+    targets: Mapping[str, Tensor | None],
+    labels: Mapping[str, LabelCount] | None = None,
+    inputs: Any = None,
+) -> NDArray[np.int64]:
+    """Return the (K, K) number of samples of a batch that are labeled for both tasks.
+
+    The arguments are those of :func:`label_overlap`.
+    """
+    found = [targets.get(task.name) for task in tasks]
+    masks = np.zeros((len(tasks), max((len(t) for t in found if t is not None), default=0)), np.int64)
+    for mask, task, target in zip(masks, tasks, found, strict=True):
+        if target is not None:
+            count = task.count_labels(target) if labels is None else labels[task.name]
+            mask[: len(target)] = labeled_samples(task, target, count).numpy()
+    table: NDArray[np.int64] = masks @ masks.T
     own_samples = isinstance(inputs, Mapping) and set(inputs) <= {task.name for task in tasks}
-    present, total = 0, None
-    for number, task in enumerate(tasks):
-        target = targets.get(task.name)
-        count = task.count_labels(target) if labels is None else labels[task.name]
-        if target is None or count.number == 0:
-            continue
-        present |= 1 << number
-        if not own_samples:
-            known = labeled_samples(task, target, count).int()
-            total = known if total is None else total + known
-    return Overlap(total is not None and bool((total > 1).any()), present)
+    return np.diag(table.diagonal()) if own_samples else table
 
 
 def labeled_samples(task: Task, target: Tensor, count: LabelCount) -> Tensor:
@@ -65,7 +82,7 @@ def labeled_samples(task: Task, target: Tensor, count: LabelCount) -> Tensor:
 
 
 def overlap_advice(method: Any, overlaps: Sequence[Overlap]) -> str | None:
-    """Return advice on a method that merges gradients of such batches; None if there is none.
+    """Return advice for a method on such batches, or None.
 
     Args:
         method: a method of :func:`mtlkit.create_method`.
@@ -84,8 +101,8 @@ def overlap_advice(method: Any, overlaps: Sequence[Overlap]) -> str | None:
         if method.is_sum or (method.forking is None and not method.merging.reads_gram):
             return None
         return (
-            f"every batch has labels of one task only, so {method} is given one gradient at a time and "
-            "has nothing to merge; give it batches of all tasks (for sources: batches=all)"
+            f"every batch has labels of one task only, so {method} receives one gradient at a time and "
+            "has nothing to merge; use batches of all tasks (for sources: batches=all)"
         )
     part = method.merging
     reads_angles = part is not None and part.reads_gram and part.reads_angles
@@ -93,7 +110,7 @@ def overlap_advice(method: Any, overlaps: Sequence[Overlap]) -> str | None:
         return None
     todo = "merge the gradients of the shared parameters instead: wrt=parameters"
     if method.forking is not None:
-        todo = f"take a method without {method.forking.name} that merges with wrt=parameters"
+        todo = f"use a method without {method.forking.name} that merges with wrt=parameters"
     return (
         "no sample has labels of two tasks, so the tasks' gradients are orthogonal at the features "
         f"and {method} sees no conflict there; {todo}"
@@ -101,11 +118,7 @@ def overlap_advice(method: Any, overlaps: Sequence[Overlap]) -> str | None:
 
 
 class LabelOverlap:
-    """Observes the labels of the first batches of a training run.
-
-    Args:
-        tasks: in the order of the method.
-    """
+    """Observes the labels of the first batches of a training run; tasks in the order of the method."""
 
     batches = 20
     """How many batches are observed."""
@@ -116,28 +129,22 @@ class LabelOverlap:
         self._reported = False
 
     def observe(
-        self,
-        inputs: Any,
-        targets: Mapping[str, Tensor | None],
-        labels: Mapping[str, LabelCount],
+        self, inputs: Any, targets: Mapping[str, Tensor | None], labels: Mapping[str, LabelCount]
     ) -> None:
-        """Observe a batch on the host, unless enough have been seen."""
+        """Observe a batch on the CPU, unless enough have been seen."""
         if len(self.seen) < self.batches:
             self.seen.append(label_overlap(self.tasks, targets, labels, inputs))
 
     def is_due(self) -> bool:
         """Return whether enough batches have been seen; True only once."""
         due = not self._reported and len(self.seen) >= self.batches
-        self._reported = self._reported or due
+        self._reported |= due
         return due
 
 
 def join_overlaps(seen: Sequence[Sequence[Overlap]]) -> list[Overlap]:
     """Combine what the processes saw of each batch."""
-    joined = []
-    for parts in zip(*seen, strict=True):
-        present = 0
-        for part in parts:
-            present |= part.present
-        joined.append(Overlap(any(part.shared for part in parts), present))
-    return joined
+    return [
+        Overlap(any(part.shared for part in parts), reduce(or_, (part.present for part in parts)))
+        for parts in zip(*seen, strict=True)
+    ]

@@ -14,8 +14,8 @@ from mtlkit.tasks.labels import (
     ClassLoss,
     KnownPixels,
     Loss,
-    Masked,
     class_known,
+    masked_loss,
     number_known,
 )
 from mtlkit.tasks.registry import register_task
@@ -26,12 +26,11 @@ _LOSSES = {"l1": functional.l1_loss, "mse": functional.mse_loss}
 
 @register_task("segmentation")
 class Segmentation(Task):
-    """Cross-entropy; prediction (B, C, H, W), target (B, H, W), negative where unlabeled.
+    """A class per pixel: cross-entropy; prediction (B, C, H, W), target (B, H, W), negative if unknown.
 
     Args:
-        name: name of the task.
         classes: number of classes, or their names.
-        loss: replaces the cross-entropy; it must leave out unlabeled pixels, which are
+        loss: replaces the cross-entropy; it must ignore unknown pixels, which are
             :data:`~mtlkit.tasks.NO_LABEL`, the default ``ignore_index`` of torch's losses.
 
     >>> import torch
@@ -51,7 +50,7 @@ class Segmentation(Task):
         metrics = {"miou": True, "pixel_accuracy": True}
         super().__init__(
             name,
-            cross_entropy if loss is None else ClassLoss(name, loss, class_known),
+            ClassLoss(name, functional.cross_entropy if loss is None else loss, class_known),
             {"confusion": partial(make_metric, "SegmentationScores", number)},
             metrics,
             outputs=number,
@@ -66,7 +65,7 @@ class Segmentation(Task):
         return {self.name: prediction.argmax(dim=1).to(torch.int16).numpy()}
 
     def draw(self, axis: Any, target: Tensor) -> None:
-        """Draw each class in a color."""
+        """Draw each class in its own color."""
         shown = torch.where(target >= 0, target.double(), torch.nan)
         last = max((self.outputs or 2) - 1, 1)
         axis.imshow(shown.numpy(), cmap="tab20", vmin=0, vmax=last, interpolation="nearest")
@@ -74,11 +73,10 @@ class Segmentation(Task):
 
 @register_task("depth")
 class Depth(Task):
-    """Absolute error; (B, 1, H, W), NaN or not above zero where unknown.
+    """Distance per pixel: absolute error; (B, 1, H, W), NaN or not above zero if unknown.
 
     Args:
-        name: name of the task.
-        loss: replaces the absolute error; it is given the pixels that are known, (P,).
+        loss: replaces the absolute error; it receives the known pixels, (P,).
 
     >>> import torch
     >>> from mtlkit.tasks import Depth
@@ -95,9 +93,7 @@ class Depth(Task):
         metrics = {"abs_error": False, "rel_error": False}
         super().__init__(
             name,
-            Masked(name, functional.l1_loss, _positive)
-            if loss is None
-            else KnownPixels(name, loss, _positive),
+            masked_loss(name, functional.l1_loss, loss, KnownPixels, _positive),
             {"errors": partial(make_metric, "DepthErrors")},
             metrics,
             outputs=1,
@@ -117,11 +113,10 @@ class Depth(Task):
 
 @register_task("normals")
 class Normals(Task):
-    """One minus the cosine; (B, 3, H, W), NaN or the zero vector where unknown.
+    """Surface normal per pixel: one minus the cosine; (B, 3, H, W), NaN or zero if unknown.
 
     Args:
-        name: name of the task.
-        loss: replaces the cosine; it is given the pixels that are known, (P, 3).
+        loss: replaces the cosine distance; it receives the known pixels, (P, 3).
 
     >>> import torch
     >>> from mtlkit.tasks import Normals
@@ -159,16 +154,14 @@ class Normals(Task):
 
 @register_task("dense_regression")
 class DenseRegression(Task):
-    """Absolute or squared error per pixel; (B, D, H, W), NaN where a pixel is unknown.
+    """Numbers per pixel: absolute or squared error; (B, D, H, W), NaN if unknown.
 
-    Unlike ``depth``, all numbers are valid: 0 is a value.
+    Unlike for ``depth``, all numbers are valid, also 0.
 
     Args:
-        name: name of the task.
-        outputs: how many numbers a pixel has.
-        error: ``l1`` for the absolute error, ``mse`` for the squared error; it is the loss, and decides
-            the main metric.
-        loss: replaces that loss; it is given the pixels that are known, (P,).
+        outputs: numbers per pixel.
+        error: ``l1`` for the absolute error, ``mse`` for the squared error, as loss and main metric.
+        loss: replaces that loss; it receives the known pixels, (P,).
 
     >>> import torch
     >>> from mtlkit.tasks import DenseRegression
@@ -192,9 +185,7 @@ class DenseRegression(Task):
     ) -> None:
         super().__init__(
             name,
-            Masked(name, _LOSSES[error], number_known)
-            if loss is None
-            else KnownPixels(name, loss, number_known),
+            masked_loss(name, _LOSSES[error], loss, KnownPixels, number_known),
             {"errors": self.make_errors},
             {"mae": False, "mse": False, "rmse": False, "r2": True},
             outputs=outputs,
@@ -211,12 +202,6 @@ class DenseRegression(Task):
     def draw(self, axis: Any, target: Tensor) -> None:
         """Draw the mean over the channels in shades of gray."""
         axis.imshow(torch.nanmean(target, dim=0).numpy(), cmap="gray")
-
-
-def cross_entropy(prediction: Tensor, target: Tensor) -> Tensor:
-    """Return the mean over the pixels whose class is known."""
-    target = torch.where(target < 0, NO_LABEL, target).long()
-    return functional.cross_entropy(prediction, target, ignore_index=NO_LABEL)
 
 
 def cosine_distance(prediction: Tensor, target: Tensor) -> Tensor:

@@ -16,9 +16,9 @@ from mtlkit.tasks.labels import (
     ClassLoss,
     KnownSamples,
     Loss,
-    Masked,
     answer_known,
     class_known,
+    masked_loss,
     number_known,
 )
 from mtlkit.tasks.registry import register_task
@@ -27,12 +27,11 @@ from mtlkit.tasks.task import Classes, Task, class_names, make_metric
 
 @register_task("classification")
 class Classification(Task):
-    """Cross-entropy and accuracy; prediction (B, C), target (B,), negative where unlabeled.
+    """One of several classes: cross-entropy and accuracy; (B, C), target (B,), negative if unknown.
 
     Args:
-        name: name of the task.
         classes: number of classes, or their names.
-        loss: replaces the cross-entropy; it is given the samples that have a label.
+        loss: replaces the cross-entropy; it receives the labeled samples.
 
     >>> import torch
     >>> from mtlkit.tasks import Classification
@@ -48,7 +47,7 @@ class Classification(Task):
         number, names = class_names(name, "classes", classes)
         super().__init__(
             name,
-            cross_entropy if loss is None else ClassLoss(name, loss, class_known),
+            ClassLoss(name, functional.cross_entropy if loss is None else loss, class_known),
             {"accuracy": partial(make_metric, "MulticlassAccuracy", number, average="micro")},
             {"accuracy": True},
             outputs=number,
@@ -72,14 +71,13 @@ class Classification(Task):
 
 @register_task("binary")
 class Binary(Task):
-    """Cross-entropy of logits; F1, area under the ROC curve and accuracy.
+    """Yes or no: cross-entropy of logits; F1, area under the ROC curve and accuracy.
 
-    Prediction and target are (B, 1) or (B,); a target is NaN or negative where unlabeled.
+    Prediction and target are (B, 1) or (B,); an unknown target is NaN or negative.
 
     Args:
-        name: name of the task.
         classes: names of 0 and 1.
-        loss: replaces the cross-entropy; it is given logits and the samples that have a label.
+        loss: replaces the cross-entropy; it receives the logits and targets of the labeled samples.
 
     >>> import torch
     >>> from mtlkit.tasks import Binary
@@ -124,12 +122,13 @@ class Binary(Task):
 
 @register_task("multilabel")
 class Multilabel(Task):
-    """Cross-entropy of logits, F1 and accuracy; (B, L), single labels NaN or negative if unknown.
+    """Several yes-or-no labels: cross-entropy of logits, F1 and accuracy; (B, L).
+
+    An unknown label is NaN or negative.
 
     Args:
-        name: name of the task.
         labels: number of labels, or their names.
-        loss: replaces the cross-entropy; it is given the samples whose labels are all known.
+        loss: replaces the cross-entropy; it receives the samples whose labels are all known.
 
     >>> import torch
     >>> from mtlkit.tasks import Multilabel
@@ -157,12 +156,12 @@ class Multilabel(Task):
         )
 
     def text(self, target: Tensor) -> str:
-        """Return the labels that are yes."""
+        """Return the positive labels."""
         chosen = [index for index, value in enumerate(target.tolist()) if value > 0.5]
         return ", ".join(self.classes[i] if self.classes else str(i) for i in chosen) or "none"
 
     def decode(self, prediction: Tensor) -> dict[str, Any]:
-        """Return the labels that are yes, and the probability of every label."""
+        """Return the positive labels, and the probability of every label."""
         probabilities = torch.sigmoid(prediction)
         names = self.classes or [str(index) for index in range(probabilities.shape[1])]
         chosen = [self.text(row) for row in probabilities]
@@ -171,15 +170,14 @@ class Multilabel(Task):
 
 @register_task("regression")
 class Regression(Task):
-    """Mean squared error; (B, D), or (B,) for one number; single numbers are NaN where unknown.
+    """Numbers: mean squared error; (B, D), or (B,) for one number; an unknown number is NaN.
 
-    The metrics ``mse`` and ``mae`` are those of the targets as the network sees them, ``rmse`` is in the
-    unit of the data, also if the data set standardizes its targets, and ``r2`` has no unit.
+    If the data set standardizes its targets, ``mse`` and ``mae`` are those of standardized targets, and
+    ``rmse`` is in the unit of the data.
 
     Args:
-        name: name of the task.
-        outputs: how many numbers a sample has.
-        loss: replaces the squared error; it is given the samples whose numbers are all known.
+        outputs: numbers per sample.
+        loss: replaces the squared error; it receives the samples whose numbers are all known.
 
     >>> import torch
     >>> from mtlkit.tasks import Regression
@@ -196,9 +194,7 @@ class Regression(Task):
     def __init__(self, name: str, *, outputs: int = 1, loss: Loss | None = None) -> None:
         super().__init__(
             name,
-            Masked(name, functional.mse_loss, number_known)
-            if loss is None
-            else KnownSamples(name, loss, number_known),
+            masked_loss(name, functional.mse_loss, loss, KnownSamples, number_known),
             {"errors": self.make_errors},
             {"mse": False, "mae": False, "rmse": False, "r2": True},
             outputs=outputs,
@@ -207,15 +203,9 @@ class Regression(Task):
         )
 
 
-def cross_entropy(prediction: Tensor, target: Tensor) -> Tensor:
-    """Return the mean over the samples; targets may be floats that hold integers."""
-    return functional.cross_entropy(prediction, target.reshape(-1).long())
-
-
 def _answer_loss(name: str, loss: Loss | None) -> Loss:
-    if loss is not None:
-        return KnownSamples(name, loss, answer_known)
-    return Masked(name, functional.binary_cross_entropy_with_logits, answer_known)
+    default = functional.binary_cross_entropy_with_logits
+    return masked_loss(name, default, loss, KnownSamples, answer_known)
 
 
 def _columns(task: str, names: Sequence[str], probabilities: Tensor) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Kinds of tasks by name, which third-party packages extend by entry points of ``mtlkit.tasks``."""
+"""The registry of kinds of tasks; other packages add theirs by entry points ``mtlkit.tasks``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""A task: its name, loss and metrics, which of its labels are missing, and how it is shown.
+"""A task: its name, loss and metrics, which labels are missing, and how targets are shown.
 
-One description serves data sets, architectures, the Trainer and reports. Each kind of task is a
-subclass.
+Each kind of task is a subclass.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Classes: TypeAlias = int | Sequence[str]
 
 
 class Task:
-    """A task, as data sets, architectures, the Trainer and reports know it.
+    """A task, as data sets, architectures, the Trainer and reports use it.
 
     >>> import torch, mtlkit
     >>> task = mtlkit.Task.classification("kind", ["cat", "dog", "owl"])
@@ -47,21 +46,19 @@ class Task:
     (1.099, 1)
 
     Args:
-        name: the key of its prediction and its target.
-        loss: a module or function of (prediction, target) that returns the mean over the labels it
-            is given.
-        metrics: by name, a ``torchmetrics`` metric, or a function that makes one. A metric whose
-            ``compute`` returns a mapping stands for all names of that mapping.
+        name: name of the task, the key of its prediction and its target.
+        loss: a module or function of (prediction, target) that returns the mean over the given labels.
+        metrics: by name, a ``torchmetrics`` metric, or a function that makes one. ``compute`` may return
+            a mapping of several metrics.
         higher_is_better: by name of the metric, or one bool for all; None asks the metrics. The first
             name is the main metric; without metrics, the loss is.
         outputs: size of the head's output, for :func:`mtlkit.create_architecture`.
-        labels: a function from a target to a mask of what is labeled: (B,) picks whole samples before
-            the loss is called; more dimensions mean that ``loss`` and ``metrics`` leave out what is
-            unlabeled themselves, and are averaged by the number of labels. Without it, a sample is
-            unlabeled where its target has a NaN, or is :data:`NO_LABEL` throughout.
-        link: function of the prediction that the metrics see, such as a sigmoid.
-        kind: the kind of task, for people and for architectures.
-        classes: names of the classes, where they have names.
+        labels: a function from a target to a mask of the known labels: (B,) selects samples before the
+            loss is called; with more dimensions, ``loss`` and ``metrics`` must ignore unknown labels.
+            None: a sample is unlabeled if its target has a NaN, or is entirely :data:`NO_LABEL`.
+        link: function of the prediction for the metrics, such as a sigmoid.
+        kind: the kind of task.
+        classes: names of the classes, if they have names.
         compared: the metrics whose mean is the relative improvement of the task; empty means the main
             metric. The paper's values for NYUv2 are means over all metrics of a task.
     """
@@ -69,9 +66,9 @@ class Task:
     size_option: ClassVar[str | None] = None
     """The option of a kind that sets the number of outputs."""
     missing: ClassVar[float] = math.nan
-    """Value of a target that is not known."""
+    """Value of an unknown target."""
     dense: ClassVar[bool] = False
-    """Whether a target is a map that :meth:`draw` shows; others are shown by :meth:`text`."""
+    """Whether a target is a map, shown by :meth:`draw`; others are shown by :meth:`text`."""
 
     spec: str = ""
     """The kind with its options, if :func:`create_task` made the task."""
@@ -80,7 +77,7 @@ class Task:
     means: Sequence[float] = ()
     """Means of the targets before they were standardized; empty if they were not."""
     deviations: Sequence[float] = ()
-    """Standard deviations of the same targets: a value is the prediction times this, plus the mean."""
+    """Standard deviations of the same targets."""
 
     def __init__(
         self,
@@ -97,7 +94,7 @@ class Task:
         compared: Sequence[str] = (),
     ) -> None:
         if not isinstance(name, str) or not name:
-            raise SpecError(f"a task's name must be a string that is not empty, not {name!r}")
+            raise SpecError(f"the name of a task must be a non-empty string, not {name!r}")
         if not callable(loss):
             raise not_a_loss(name, loss)
         self.name = name
@@ -117,14 +114,14 @@ class Task:
         return next(iter(self.higher_is_better), "loss")
 
     def prefer(self, metric: str) -> None:
-        """Make ``metric`` the main one: tables, tests and checkpoints compare the task by it."""
+        """Make ``metric`` the main one, by which tables, tests and checkpoints compare the task."""
         if metric not in self.higher_is_better:
             raise unknown_name(f"metric of task {self.name!r}", metric, self.higher_is_better)
         self.higher_is_better = {metric: self.higher_is_better[metric], **self.higher_is_better}
         self.compared = ()
 
     def count_labels(self, target: Tensor | None) -> LabelCount:
-        """Count the labels of a batch. This reads the target: do it before the target goes to a GPU."""
+        """Count the labels of a batch; do this before the target is moved to a GPU."""
         if target is None:
             return LabelCount(0)
         self._refuse_one_hot(target)
@@ -140,8 +137,8 @@ class Task:
         if target.dim() == axes and target.shape[1] > 1:
             axis = -1 if target.shape[-1] == self.outputs != target.shape[1] else 1
             raise UsageError(
-                f"the target of task {self.name!r} has shape {tuple(target.shape)}, as one-hot vectors "
-                f"have; class indices are expected: use labels.argmax({axis})"
+                f"the target of task {self.name!r} has shape {tuple(target.shape)}, like one-hot "
+                f"vectors; class indices are expected: use labels.argmax({axis})"
             )
 
     def measure(
@@ -152,7 +149,7 @@ class Task:
         Args:
             prediction: predictions of a batch.
             target: targets of the same batch.
-            labels: the result of :meth:`count_labels` for the target; None counts here.
+            labels: the result of :meth:`count_labels` for the target, if known.
         """
         labels = self.count_labels(target) if labels is None else labels
         if target is None or labels.number == 0:
@@ -163,15 +160,15 @@ class Task:
         else:
             try:
                 loss = self.loss(prediction, _column(prediction, target))
-            except IndexError as error:  # PyTorch's for a class that does not exist
+            except IndexError as error:  # raised by PyTorch for a class that does not exist
                 raise SpecError(
                     f"the loss of task {self.name!r}: {error} Its targets must be integers from 0, "
-                    f"below the {self.outputs} outputs, or negative without a label"
+                    f"below the {self.outputs} outputs, or negative for missing labels"
                 ) from error
         if not isinstance(loss, Tensor) or loss.dim() != 0:
             found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise SpecError(
-                f"the loss of task {self.name!r} must be a scalar, the mean over the labels; got {found}"
+                f"the loss of task {self.name!r} must be a scalar, a mean over labels; got {found}"
             )
         return loss, labels.number
 
@@ -214,25 +211,25 @@ class Task:
         return {name: values[name] for name in self.higher_is_better if name in values} | values
 
     def text(self, target: Tensor) -> str:
-        """Return a sample's target as text, for a preview."""
+        """Return the target of a sample as text, for a preview."""
         values = target.reshape(-1).tolist()
         known = [f"{value:.3g}" if value == value and value != NO_LABEL else "?" for value in values]
         return ", ".join(known)
 
     def draw(self, axis: Any, target: Tensor) -> None:
-        """Draw a sample's target on an axis of matplotlib, for a preview; for dense tasks."""
-        raise NotImplementedError(f"kind {self.kind!r} does not say how its targets are drawn")
+        """Draw the target of a sample on an axis of matplotlib, for a preview of dense tasks."""
+        raise NotImplementedError(f"kind {self.kind!r} does not define how its targets are drawn")
 
     def decode(self, prediction: Tensor) -> dict[str, Any]:
-        """Return the columns of a table that a batch of predictions fills, an entry per sample.
+        """Return the predictions of a batch as columns of a table, with a cell per sample.
 
-        An entry is a string, a number, or a map as an array. A kind whose predictions are not numbers in
-        the unit of the targets overrides this.
+        A cell is a string, a number, or an array (a map). Kinds override this if their predictions are
+        not numbers in the unit of the targets.
         """
         values = prediction if self.link is None else self.link(prediction)
         flat = values.reshape(len(values), -1)
         if self.means:
-            flat = flat.double()  # a mean may be so large that float32 has no digits left for the rest
+            flat = flat.double()  # float32 loses digits if the mean is large
             flat = flat * flat.new_tensor(self.deviations) + flat.new_tensor(self.means)
         if flat.shape[1] == 1:
             return {self.name: flat[:, 0].numpy()}
@@ -240,7 +237,7 @@ class Task:
         return {f"{self.name}_{name}": flat[:, i].numpy() for i, name in enumerate(names)}
 
     def make_errors(self) -> Any:
-        """Return the metric of numbers, in the unit of the targets where they were standardized."""
+        """Return the metrics of numbers, in the unit of the data."""
         return make_metric("RegressionErrors", self.outputs or 1, self.deviations)
 
     @property
@@ -249,55 +246,54 @@ class Task:
         return getattr(self.loss, "__name__", type(self.loss).__name__)
 
     def __repr__(self) -> str:
-        return (
-            f"<Task {self.name!r}: {self.kind}, metrics: {', '.join(self.higher_is_better) or 'none'}>"
-        )
+        metrics = ", ".join(self.higher_is_better) or "none"
+        return f"<Task {self.name!r}: {self.kind}, metrics: {metrics}>"
 
-    # Built-in kinds. They are looked up by name, because each is defined in a module above this one
+    # the built-in kinds, by name because their modules import this one
 
     @staticmethod
     def classification(name: str, classes: Classes, *, loss: Loss | None = None) -> Task:
-        """One of several classes; prediction (B, C), target (B,), negative where unlabeled."""
+        """Return a :class:`~mtlkit.tasks.Classification`; (B, C), target (B,), negative if unknown."""
         return _made("classification", name, classes=classes, loss=loss)
 
     @staticmethod
     def binary(name: str, classes: Sequence[str] = ("no", "yes"), *, loss: Loss | None = None) -> Task:
-        """Yes or no, by logits; prediction and target (B, 1) or (B,), NaN or negative if unlabeled."""
+        """Return a :class:`~mtlkit.tasks.Binary` task; (B, 1) or (B,), NaN or negative if unknown."""
         return _made("binary", name, classes=classes, loss=loss)
 
     @staticmethod
     def multilabel(name: str, labels: Classes, *, loss: Loss | None = None) -> Task:
-        """Several labels that are each yes or no; (B, L), single labels NaN or negative if unknown."""
+        """Return a :class:`~mtlkit.tasks.Multilabel` task; (B, L), NaN or negative if unknown."""
         return _made("multilabel", name, labels=labels, loss=loss)
 
     @staticmethod
     def regression(name: str, outputs: int = 1, *, loss: Loss | None = None) -> Task:
-        """Numbers; (B, D), single ones NaN where unknown: mean squared error."""
+        """Return a :class:`~mtlkit.tasks.Regression`; (B, D), NaN if unknown."""
         return _made("regression", name, outputs=outputs, loss=loss)
 
     @staticmethod
     def segmentation(name: str, classes: Classes, *, loss: Loss | None = None) -> Task:
-        """A class per pixel; prediction (B, C, H, W), target (B, H, W), negative where unlabeled."""
+        """Return a :class:`~mtlkit.tasks.Segmentation`; (B, C, H, W), target (B, H, W)."""
         return _made("segmentation", name, classes=classes, loss=loss)
 
     @staticmethod
     def depth(name: str, *, loss: Loss | None = None) -> Task:
-        """Distance per pixel; (B, 1, H, W), NaN or not above zero where unknown: absolute error."""
+        """Return a :class:`~mtlkit.tasks.Depth` task; (B, 1, H, W), NaN or not above zero if unknown."""
         return _made("depth", name, loss=loss)
 
     @staticmethod
     def normals(name: str, *, loss: Loss | None = None) -> Task:
-        """Surface normal per pixel; (B, 3, H, W), NaN or zero where unknown: one minus the cosine."""
+        """Return a :class:`~mtlkit.tasks.Normals` task; (B, 3, H, W), NaN or zero if unknown."""
         return _made("normals", name, loss=loss)
 
     @staticmethod
     def dense_regression(name: str, outputs: int = 1, *, loss: Loss | None = None) -> Task:
-        """Numbers per pixel, such as edges or heat maps; (B, D, H, W), NaN where unknown: L1."""
+        """Return a :class:`~mtlkit.tasks.DenseRegression`; (B, D, H, W), NaN if unknown."""
         return _made("dense_regression", name, outputs=outputs, loss=loss)
 
     @staticmethod
     def of(description: Any) -> Task:
-        """Return a task as it is, or the task of an object with ``name``, ``kind`` and ``outputs``."""
+        """Return a task unchanged, or make one for an object with ``name``, ``kind`` and ``outputs``."""
         if isinstance(description, Task):
             return description
         kind = str(getattr(description, "kind", None))
@@ -307,7 +303,7 @@ class Task:
 
 
 def create_task(kind: SpecLike, name: str, **overrides: Any) -> Task:
-    """Make a task from its kind, such as ``"binary(metric=auc)"`` or ``"classification(classes=5)"``.
+    """Create a task from its kind, such as ``"binary(metric=auc)"`` or ``"classification(classes=5)"``.
 
     Args:
         kind: name and options of the kind; ``metric`` names the main metric, for every kind.
@@ -319,9 +315,9 @@ def create_task(kind: SpecLike, name: str, **overrides: Any) -> Task:
     <Task 'rain': binary, metrics: auc, f1, accuracy>
     """
     part = kinds.resolve(parse_call(kind))
-    part = Part(part.name, {**part.options, **overrides}, part.arguments)
     if part.arguments:
         raise SpecError(f"options of kind {part.name} are key=value, not {part.arguments[0]!r}")
+    part = Part(part.name, {**part.options, **overrides})
     options = dict(part.options)
     own = option_names(kinds.get(part.name))
     metric = None if "metric" in own else options.pop("metric", None)
@@ -342,7 +338,7 @@ def create_task(kind: SpecLike, name: str, **overrides: Any) -> Task:
 
 
 def make_metric(name: str, *arguments: Any, **options: Any) -> Any:
-    """Make a metric of :mod:`mtlkit.tasks.metrics`, imported late because torchmetrics takes long."""
+    """Make a metric of :mod:`mtlkit.tasks.metrics`, which is imported late, because it is slow."""
     from mtlkit.tasks import metrics
 
     return getattr(metrics, name)(*arguments, **options)
@@ -363,9 +359,7 @@ def class_names(task: str, option: str, classes: Classes) -> tuple[int, tuple[st
         if len(set(names)) < number:
             raise SpecError(f"{option} of task {task!r} must differ: {', '.join(names)}")
     else:
-        raise SpecError(
-            f"{option} of task {task!r} must be an integer or a list of names, not {classes!r}"
-        )
+        raise SpecError(f"{option} of task {task!r} must be an integer or a list, not {classes!r}")
     if number < 1:
         raise SpecError(f"{option} of task {task!r} must be 1 or more, not {classes!r}")
     return number, names
@@ -396,7 +390,7 @@ def _labeled(prediction: Tensor, target: Tensor, labels: LabelCount) -> tuple[Te
 
 
 def _column(prediction: Tensor, target: Tensor) -> Tensor:
-    """Numbers (B,) as (B, 1) where the prediction is that: a loss would broadcast them to (B, B)."""
+    """Return numbers (B,) as (B, 1) if the prediction is (B, 1): a loss would broadcast to (B, B)."""
     if not target.is_floating_point():
         return target
     single = target.dim() == 1 and prediction.shape == (len(target), 1)

@@ -1,4 +1,4 @@
-"""Laws for plugin authors: checks that every method or architecture must pass. They need no pytest."""
+"""Checks that every method or architecture must pass, for plugin authors. They need no pytest."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,7 @@
 """The laws that hold for every architecture."""
 
 import copy
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,9 +16,8 @@ from mtlkit.errors import UnknownNameError, UsageError
 from mtlkit.method.method import Method
 from mtlkit.testing.cases import require
 from mtlkit.testing.networks import (
-    Case,
     FirstTask,
-    division_error,
+    NetworkCase,
     fitting_inputs,
     is_literal,
     leaves_of,
@@ -38,12 +38,12 @@ def check_architecture(
 ) -> None:
     """Check all laws of an architecture on a small example.
 
-    The network is built, trained for some steps and copied, so give options that make it small. If it
-    needs a backbone, and neither that nor ``inputs`` are given, it gets a small perceptron.
+    The network is built, trained for some steps and copied, so choose options that make it small. If it
+    needs a backbone, and neither that nor ``inputs`` is given, it gets a small MLP.
 
     Args:
         architecture: a registered name, a config string, or a class.
-        inputs: a batch of at least four samples, or a function that makes one; without it, noise in a
+        inputs: a batch of at least four samples, or a function that returns one; by default noise in a
             shape that fits the first layer.
         tasks: at least two tasks, as for ``create_architecture``; default ``{"a": 3, "b": 1}``.
         options: options of the architecture.
@@ -55,7 +55,7 @@ def check_architecture(
     >>> check_architecture("hard_sharing", backbone="mlp(16, inputs=8)")
     """
     given = inputs() if callable(inputs) else inputs
-    case = Case(architecture, given, {"a": 3, "b": 1} if tasks is None else tasks, options)
+    case = NetworkCase(architecture, given, {"a": 3, "b": 1} if tasks is None else tasks, options)
     if given is None and case.needs_backbone():
         case = replace(case, options={"backbone": "mlp(16, inputs=8)", **options})
     with torch.random.fork_rng(devices=[]):
@@ -74,27 +74,24 @@ def check_architecture(
                 raise AssertionError(f"{law}: {kind}{error}") from error
 
 
-def _predictions_by_task(case: Case) -> None:
+def _predictions_by_task(case: NetworkCase) -> None:
     """``forward`` gives a prediction for every task, in task order, one row per sample."""
     rows = len(leaves_of(case.inputs)[0])
     net = case.build()
     for mode in (True, False):
         predictions = net.train(mode)(case.inputs)
-        require(
-            isinstance(predictions, dict), f"forward returned {type(predictions).__name__}, not a dict"
-        )
-        require(
-            tuple(predictions) == net.tasks,
-            f"forward returned the tasks {tuple(predictions)}, not {net.tasks}",
-        )
+        kind = type(predictions).__name__
+        require(isinstance(predictions, dict), f"forward returned {kind}, not a dict")
+        tasks = tuple(predictions)
+        require(tasks == net.tasks, f"forward returned the tasks {tasks}, not {net.tasks}")
         for task, prediction in predictions.items():
+            what = f"the prediction of {task!r}"
             for leaf in leaves_of(prediction):
-                require(bool(torch.isfinite(leaf).all()), f"the prediction of {task!r} is not finite")
-                found = len(leaf)
-                require(found == rows, f"the prediction of {task!r} has {found} rows for {rows} samples")
+                require(bool(torch.isfinite(leaf).all()), f"{what} is not finite")
+                require(len(leaf) == rows, f"{what} has {len(leaf)} rows for {rows} samples")
 
 
-def _one_fork(case: Case) -> None:
+def _one_fork(case: NetworkCase) -> None:
     """A forward pass calls the method once; never, if there are no shared features."""
     net = case.build()
     calls: list[int] = []
@@ -106,15 +103,18 @@ def _one_fork(case: Case) -> None:
         require(len(calls) == expected, f"the method was called {len(calls)} times, not {expected}")
 
 
-def _parameters_are_divided(case: Case) -> None:
-    """Shared and task parameters are disjoint and together all; predict uses a task's own alone."""
+def _parameters_are_divided(case: NetworkCase) -> None:
+    """Every parameter is either shared or of one task; predict uses only those of its task."""
     net = case.build()
     names = {id(p): name for name, p in net.named_parameters()}
     method = {names[id(p)] for p in net.method.parameters()}
     shared = {names[id(p)] for p in net.shared_parameters()}
     own = {task: {names[id(p)] for p in net.task_parameters(task)} for task in net.tasks}
-    counted = sorted([*method, *shared, *(name for task in net.tasks for name in own[task])])
-    require(counted == sorted(names.values()), division_error(counted, sorted(names.values())))
+    counts = Counter([*method, *shared, *(name for task in net.tasks for name in own[task])])
+    several = {name for name, count in counts.items() if count > 1}
+    require(not several, f"{listed(several)} belong to several of shared part, tasks and method")
+    none = {*names.values()} - counts.keys()
+    require(not none, f"{listed(none)} belong to none of shared part, tasks and method")
     require(bool(shared), "the tasks share no parameters")
     trained = {name for name, p in net.named_parameters() if p.requires_grad}
     with torch.no_grad():
@@ -122,35 +122,28 @@ def _parameters_are_divided(case: Case) -> None:
     for task in net.tasks:
         used = reached_by(net, net.predict(task, features, case.inputs))
         missing, unused = used - own[task], (own[task] & trained) - used
-        require(
-            not missing, f"predict({task!r}) uses {listed(missing)}, which task_modules does not give"
-        )
-        require(not unused, f"task_modules({task!r}) gives {listed(unused)}, which predict does not use")
+        require(not missing, f"predict({task!r}) uses {listed(missing)}, not given by task_modules")
+        require(not unused, f"task_modules({task!r}) gives {listed(unused)}, not used by predict")
         reached = reached_by(net, net.forward_only(task, case.inputs))
         foreign = {name for other in net.tasks if other != task for name in own[other]} & reached
         require(not foreign, f"the loss of {task!r} reaches {listed(foreign)} of other tasks")
 
 
-def _training(case: Case) -> None:
-    """The loss falls, and every parameter of the network moves, whatever the method."""
+def _training(case: NetworkCase) -> None:
+    """The loss falls, and every parameter of the network changes, whatever the method."""
     for method in {"sum": None, merging_method(case.build()): None}:
         net = case.build(method)
         before = {name: value.detach().clone() for name, value in net.named_parameters()}
         history = train(net, case.inputs, steps=20)
-        require(
-            sum(history[-3:]) / 3 < history[0],
-            f"with {method} the loss went from {history[0]:.4g} to {history[-1]:.4g}",
-        )
+        change = f"the loss went from {history[0]:.4g} to {history[-1]:.4g}"
+        require(sum(history[-3:]) / 3 < history[0], f"with {method} {change}")
         owned = {id(p) for p in net.method.parameters()}
-        still = {
-            name
-            for name, value in net.named_parameters()
-            if value.requires_grad and id(value) not in owned and torch.equal(value, before[name])
-        }
-        require(not still, f"with {method}, {listed(still)} did not move")
+        trained = [(k, p) for k, p in net.named_parameters() if p.requires_grad and id(p) not in owned]
+        unchanged = {name for name, p in trained if torch.equal(p, before[name])}
+        require(not unchanged, f"with {method}, {listed(unchanged)} did not change")
 
 
-def _merging_touches_shared_parameters_alone(case: Case) -> None:
+def _merging_touches_shared_parameters_alone(case: NetworkCase) -> None:
     """A weight per task reaches all shared parameters; a task's own get the gradient of its loss."""
     net = case.build("sum")
     alone, together = copy.deepcopy(net), copy.deepcopy(net)
@@ -169,7 +162,7 @@ def _merging_touches_shared_parameters_alone(case: Case) -> None:
     same_gradients(shared, dict(alone.named_parameters()))
 
 
-def _missing_task(case: Case) -> None:
+def _missing_task(case: NetworkCase) -> None:
     """A batch without labels of one task trains the others and none of that task's parameters."""
     method = merging_method(case.build())
     for absent in case.build().tasks:
@@ -177,11 +170,10 @@ def _missing_task(case: Case) -> None:
         losses = losses_of(net, case.inputs)
         del losses[absent]
         backward(net.method.total(losses))
-        moved = {id(p) for p in net.parameters() if p.grad is not None and bool((p.grad != 0).any())}
-        require(
-            all(bool(torch.isfinite(p.grad).all()) for p in net.parameters() if p.grad is not None),
-            f"without {absent!r} a gradient is not finite",
-        )
+        grads = {id(p): p.grad for p in net.parameters() if p.grad is not None}
+        finite = all(bool(torch.isfinite(grad).all()) for grad in grads.values())
+        require(finite, f"without {absent!r} a gradient is not finite")
+        moved = {key for key, grad in grads.items() if bool(grad.any())}
         for task in net.tasks:
             own = {id(p) for p in net.task_parameters(task) if p.requires_grad}
             if task == absent:
@@ -190,8 +182,8 @@ def _missing_task(case: Case) -> None:
                 require(bool(own & moved), f"without {absent!r}, {task!r} got no gradient")
 
 
-def _evaluation(case: Case) -> None:
-    """In eval mode nothing is drawn or remembered, and each prediction has an ordinary backward."""
+def _evaluation(case: NetworkCase) -> None:
+    """In eval mode nothing is random or stored, and each prediction has an ordinary backward."""
     net = case.build(merging_method(case.build()))
     train(net, case.inputs, steps=1)
     net.eval()
@@ -199,22 +191,20 @@ def _evaluation(case: Case) -> None:
     predictions = net(case.inputs)
     same_predictions(net(case.inputs), predictions)
     for name, value in net.state_dict().items():
-        if not name.startswith("method."):  # a method may bring its own parameters into shape
+        if not name.startswith("method."):  # a method may normalize its own parameters
             require(torch.equal(value, before[name]), f"a forward in eval mode changed {name}")
     require(net.auxiliary_loss() is None, "a forward in eval mode left an auxiliary loss")
     for task, prediction in predictions.items():
         net.zero_grad(set_to_none=True)
         if any(leaf.requires_grad for leaf in leaves_of(prediction)):
-            # one task alone: a junction would refuse
+            # a junction would refuse one task alone
             backward(size_of(prediction), retain_graph=True)
         shared = [p for p in net.shared_parameters() if p.requires_grad]
-        require(
-            not shared or any(p.grad is not None for p in shared),
-            f"in eval mode no gradient of {task!r} reaches the shared parameters",
-        )
+        reached = not shared or any(p.grad is not None for p in shared)
+        require(reached, f"in eval mode no gradient of {task!r} reaches the shared parameters")
 
 
-def _state_dict(case: Case) -> None:
+def _state_dict(case: NetworkCase) -> None:
     """``load_state_dict(state_dict())`` gives the same predictions and the same next steps."""
     method = merging_method(case.build())
     net, other = case.build(method), case.build(method)
@@ -225,7 +215,7 @@ def _state_dict(case: Case) -> None:
     require(expected == found, f"the next losses were {found}, not {expected}")
 
 
-def _deepcopy(case: Case) -> None:
+def _deepcopy(case: NetworkCase) -> None:
     """A copy made between forward and backward predicts the same and is independent."""
     net = case.build(merging_method(case.build()))
     train(net, case.inputs, steps=1)
@@ -240,7 +230,7 @@ def _deepcopy(case: Case) -> None:
     same_predictions(net(case.inputs), expected)
 
 
-def _one_task_alone(case: Case) -> None:
+def _one_task_alone(case: NetworkCase) -> None:
     """``only(task)`` predicts what ``forward`` does and runs no module of another task."""
     net = case.build(merging_method(case.build()))
     train(net, case.inputs, steps=1)
@@ -257,7 +247,7 @@ def _one_task_alone(case: Case) -> None:
         require(not others, f"only({task!r}) ran modules of {listed(others)}")
 
 
-def _unknown_task(case: Case) -> None:
+def _unknown_task(case: NetworkCase) -> None:
     """Unknown task names are errors that list the known ones."""
     net = case.build()
     calls: list[Callable[[str], Any]] = [net.only, lambda name: list(net.task_parameters(name))]
@@ -269,7 +259,7 @@ def _unknown_task(case: Case) -> None:
         raise AssertionError("an unknown task was accepted")
 
 
-def _own_batches(case: Case) -> None:
+def _own_batches(case: NetworkCase) -> None:
     """With ``multi_input``, every task's prediction is that of its own batch."""
     if not case.takes("multi_input"):
         return
@@ -292,7 +282,7 @@ def _own_batches(case: Case) -> None:
     require(tuple(found) == (last,), f"given a batch of {last!r} alone, forward returned {tuple(found)}")
 
 
-def _config_string(case: Case) -> None:
+def _config_string(case: NetworkCase) -> None:
     """``spec`` is a config string that builds the same network."""
     if not isinstance(case.architecture, str) or not is_literal(case.options):
         return
@@ -303,7 +293,7 @@ def _config_string(case: Case) -> None:
     require(shapes[0] == shapes[1], f"{net.spec!r} builds another network")
 
 
-LAWS: dict[str, Callable[[Case], None]] = {
+LAWS: dict[str, Callable[[NetworkCase], None]] = {
     "predictions by task": _predictions_by_task,
     "one fork": _one_fork,
     "parameters are divided": _parameters_are_divided,

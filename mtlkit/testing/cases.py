@@ -1,4 +1,4 @@
-"""What the laws of methods are checked on: a method to be made, gradients, batches, comparisons."""
+"""What the laws of methods are checked on: methods, gradients, batches, comparisons."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _KINDS = 4
 
 
 @dataclass(frozen=True)
-class Case:
+class MethodCase:
     """A method with its options, and what it is checked on; see :func:`mtlkit.testing.check_method`."""
 
     method: SpecLike | type[GradientAggregator]
@@ -32,11 +32,11 @@ class Case:
     dtype: torch.dtype
 
     def create(self, tasks: int | None = None, **more: Any) -> Method:
-        """A new method for ``tasks`` tasks."""
+        """Create a method for ``tasks`` tasks."""
         return self._create(self.method, tasks or self.tasks, {**self.options, **more})
 
     def create_again(self, method: Method) -> Method:
-        """A method from the string of another one; a class without a name needs its options alone."""
+        """Create a method from the config string of another; an unregistered class, from its options."""
         if isinstance(self.method, type) and not self._registered(self.method):
             return self._create(self.method, self.tasks, method.spec[0].options)
         return self._create(str(method), self.tasks, {})
@@ -44,13 +44,13 @@ class Case:
     def network(
         self, method: Method | None = None, targets: Sequence[int] | None = None
     ) -> SmallNetwork:
-        """A small network, with the same numbers each time."""
+        """Build a small network, with the same weights each time."""
         torch.manual_seed(self.seed)
         net = SmallNetwork(self.create() if method is None else method, targets)
         return net.to(device=self.device, dtype=self.dtype)
 
     def allows(self, tasks: int) -> bool:
-        """Whether the options fit ``tasks`` tasks; a list with one number per task fits one number."""
+        """Whether the options fit ``tasks`` tasks; a list of one value per task fits one number only."""
         try:
             self.create(tasks)
         except SpecError:
@@ -58,12 +58,12 @@ class Case:
         return True
 
     def takes_wrt(self) -> bool:
-        """Whether there is a merge that knows the option ``wrt``."""
+        """Whether there is a merge with the option ``wrt``."""
         merge = self.create().merging
         return merge is not None and "wrt" in option_names(type(merge))
 
     def gradients(self, tasks: int | None = None) -> Iterator[Tensor]:
-        """(K, N) matrices: any, with a conflict, with one and unequal norms, linearly dependent."""
+        """Yield (K, N) matrices: random, conflicting, of unequal norms too, linearly dependent."""
         count = tasks or self.tasks
         for example in range(self.examples):
             generator = torch.Generator().manual_seed(self.seed * 1009 + example)
@@ -78,14 +78,14 @@ class Case:
             yield rows.to(self.device, self.dtype)
 
     def combine(self, method: Method, rows: Tensor) -> Tensor:
-        """The merge alone; losses are given only where the merge asks for them."""
+        """Merge without a network, with losses only where the merge needs them."""
         merge = method.merging
         if merge is None or not merge.uses_losses:
             return method.combine(rows)
         return method.combine(rows, torch.linspace(1, 2, len(rows)).to(rows))
 
     def batches(self, count: int) -> list[Tensor]:
-        """Inputs of the small network."""
+        """Return inputs of the small network."""
         generator = torch.Generator().manual_seed(self.seed + 1)
         draws = [torch.randn(BATCH, INPUTS, generator=generator) for _ in range(count)]
         return [x.to(self.device, self.dtype) for x in draws]
@@ -97,7 +97,7 @@ class Case:
         default = 1e-6 if self.dtype == torch.float64 else 1e-3
         difference = float((found.double() - expected.double()).norm())
         size = max(float(found.double().norm()), float(expected.double().norm()))
-        # a difference that is NaN is none that is small enough
+        # False if the difference is NaN
         small = difference <= (default if tolerance is None else tolerance) * size
         require(small, f"{what}: difference {difference:.1e}, norm {size:.1e}")
 
@@ -110,7 +110,7 @@ class Case:
             return create_method(method.name, tasks, feature_dim=WIDTH, **options).to(self.device)
         sized: dict[str, Any] = {"feature_dim": WIDTH} if takes_feature_dim(method) else {}
         made = method(tasks, **sized, **options)
-        if not hasattr(made, "name"):  # the registry would have given it one
+        if not hasattr(made, "name"):  # the registry sets it otherwise
             vars(made)["name"] = method.__name__
         return Method([made]).to(self.device)
 
@@ -121,6 +121,6 @@ class Case:
 
 
 def require(condition: bool, message: str) -> None:
-    """An ``assert`` that ``python -O`` keeps."""
+    """Raise AssertionError unless the condition holds, also under ``python -O``."""
     if not condition:
         raise AssertionError(message)

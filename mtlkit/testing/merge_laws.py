@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from mtlkit.errors import UsageError
-from mtlkit.testing.cases import Case, require
+from mtlkit.testing.cases import MethodCase, require
 from mtlkit.testing.small_network import train
 
 
-def permutation(case: Case) -> None:
+def permutation(case: MethodCase) -> None:
     """The order of the tasks does not change the merged gradient."""
     for rows in case.gradients():
         losses = torch.rand(len(rows), dtype=torch.float64).to(rows) + 0.1
@@ -21,7 +21,7 @@ def permutation(case: Case) -> None:
         case.require_same(found, case.create().combine(rows, losses), "the tasks were permuted")
 
 
-def scale(case: Case) -> None:
+def scale(case: MethodCase) -> None:
     """Scaling all gradients by one factor, 1e-12 to 1e12, does not change the merged direction."""
     for rows in case.gradients():
         factor = 10 ** float(24 * torch.rand(()) - 12)
@@ -32,7 +32,7 @@ def scale(case: Case) -> None:
 
 
 def _require_same_direction(
-    case: Case, rows: Tensor, factor: float, tolerance: float | None = None
+    case: MethodCase, rows: Tensor, factor: float, tolerance: float | None = None
 ) -> None:
     plain, scaled = case.combine(case.create(), rows), case.combine(case.create(), rows * factor)
     require(bool(plain.norm() > 0) and bool(scaled.norm() > 0), "the merged gradient is zero")
@@ -40,15 +40,15 @@ def _require_same_direction(
     case.require_same(scaled / scaled.norm(), plain / plain.norm(), what, tolerance)
 
 
-def single_task(case: Case) -> None:
-    """The gradient of a single task is left as it is."""
+def single_task(case: MethodCase) -> None:
+    """The gradient of a single task is unchanged."""
     if not case.allows(1):
         return
     for rows in case.gradients(tasks=1):
         case.require_same(case.combine(case.create(1), rows), rows[0], "there is one task")
 
 
-def zero_rows(case: Case) -> None:
+def zero_rows(case: MethodCase) -> None:
     """Zero gradients give a finite result, and zero if all of them are zero."""
     for example, rows in enumerate(case.gradients()):
         zeros = len(rows) - example % len(rows)
@@ -61,8 +61,8 @@ def zero_rows(case: Case) -> None:
             require(zeros < len(rows) or not merged.any(), f"{what}: the merged gradient is not zero")
 
 
-def identical_rows(case: Case) -> None:
-    """Identical gradients are merged into one of the same direction."""
+def identical_rows(case: MethodCase) -> None:
+    """Identical gradients merge to one of the same direction."""
     for rows in case.gradients():
         merged = case.combine(case.create(), rows[:1].repeat(len(rows), 1))
         require(bool(merged @ rows[0] > 0), "the merged gradient is zero, reversed or not finite")
@@ -70,8 +70,8 @@ def identical_rows(case: Case) -> None:
         case.require_same(merged, factor * rows[0], "all gradients are the same")
 
 
-def nonfinite(case: Case) -> None:
-    """A gradient that is not finite gives such a merge, and neither it nor such a loss is remembered."""
+def nonfinite(case: MethodCase) -> None:
+    """NaN or infinity in a gradient is in the merge; neither it nor such a loss changes the state."""
     for bad in (math.nan, math.inf, -math.inf):
         rows = next(case.gradients())
         method, twin = case.create(), case.create()
@@ -84,11 +84,11 @@ def nonfinite(case: Case) -> None:
         require(not torch.isfinite(merged).all(), f"a gradient holds {bad}: the merged one is finite")
         require_equal_state(method.state_dict(), before, f"a gradient holds {bad}")
         after = torch.equal(case.combine(method, rows), case.combine(twin, rows))
-        require(after, f"a gradient held {bad}: the next step is another one")
+        require(after, f"a gradient held {bad}: the next step differs")
     net = case.network()
     (x,) = case.batches(1)
     torch.autograd.backward(net(x))
-    net.method(net.backbone(x))  # a forward may write what the optimizer left for it to do
+    net.method(net.backbone(x))  # a forward may apply the optimizer's last update
     before = copy.deepcopy(net.method.state_dict())
     first, *others = net.losses(x)
     assert first is not None
@@ -96,7 +96,7 @@ def nonfinite(case: Case) -> None:
     require_equal_state(net.method.state_dict(), before, "a loss is infinite")
 
 
-def gram_path(case: Case) -> None:
+def gram_path(case: MethodCase) -> None:
     """``combine(grads)`` is the sum weighted by ``weights(gram)``, or there are no such weights."""
     for rows in case.gradients():
         method = case.create()
@@ -118,7 +118,7 @@ def gram_path(case: Case) -> None:
             case.require_same(method.combine(rows), weights @ rows, "combine and weights differ")
 
 
-def half_precision(case: Case) -> None:
+def half_precision(case: MethodCase) -> None:
     """A model in bfloat16 or float32 trains, with the method's state in float32 or better."""
     rows = next(case.gradients())
     for dtype, tolerance in ((torch.float32, 1e-3), (torch.bfloat16, 1e-2)):
@@ -138,8 +138,8 @@ def half_precision(case: Case) -> None:
             require(bool(torch.isfinite(value).all()), f"the model is {dtype}: {name} is not finite")
 
 
-def spec(case: Case) -> None:
-    """The string of a method makes the same method again, options included."""
+def spec(case: MethodCase) -> None:
+    """The config string of a method creates the same method, options included."""
     method = case.create()
     again = case.create_again(method)
     kinds = [[type(part).__name__ for part in each.parts] for each in (method, again)]

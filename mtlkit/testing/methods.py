@@ -1,4 +1,4 @@
-"""The laws of methods, over a method of anybody's."""
+"""Check the laws on any method."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -10,10 +10,10 @@ from mtlkit.errors import SpecError, unknown_name
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.method import Method
 from mtlkit.testing import merge_laws, step_laws
-from mtlkit.testing.cases import Case
+from mtlkit.testing.cases import MethodCase
 from mtlkit.testing.processes import distributed as distributed_law
 
-_CHECKS: dict[str, Callable[[Case], None]] = {
+_CHECKS: dict[str, Callable[[MethodCase], None]] = {
     check.__name__: check
     for check in (
         merge_laws.permutation,
@@ -43,7 +43,7 @@ _CHECKS: dict[str, Callable[[Case], None]] = {
 }
 
 LAWS: Mapping[str, str] = {name: check.__doc__ or "" for name, check in _CHECKS.items()}
-"""Names of the laws, and one sentence for each."""
+"""The laws by name, with one sentence each."""
 
 
 def check_method(
@@ -59,20 +59,20 @@ def check_method(
     dtype: torch.dtype = torch.float64,
     **options: Any,
 ) -> None:
-    """Check the laws of a method, but for those that it lists in ``waived_laws``.
+    """Check the laws of a method, except those in its ``waived_laws``.
 
     Args:
         method: a registered name, a config string, or a class, registered or not.
-        laws: names from :data:`LAWS`; default all, the slow ``distributed`` and ``compiled`` only if
-            asked for.
+        laws: names from :data:`LAWS`; by default all but the slow ``distributed`` and ``compiled``.
         tasks: number of tasks, two or more.
-        seed: of gradients, networks and batches.
+        seed: seed of gradients, networks and batches.
         examples: number of random gradient matrices per law.
-        distributed: start two processes, which takes seconds; a class must then be importable.
-        compiled: compile steps with ``torch.compile``'s default back end and ``aot_eager``.
-        device: where gradients and networks live.
-        dtype: of gradients and networks, ``float64`` or ``float32``.
-        options: options of the method; one with a name from above goes into the config string.
+        distributed: also check two processes, which takes seconds; a class must then be importable.
+        compiled: also check ``torch.compile`` with its default back end and with ``aot_eager``.
+        device: device of gradients and networks.
+        dtype: data type of gradients and networks, ``float64`` or ``float32``.
+        options: options of the method; put one that is named like an argument above into the config
+            string.
 
     Raises:
         AssertionError: if a law does not hold; the message begins with the law's name.
@@ -82,15 +82,15 @@ def check_method(
     >>> check_method("cagrad", c=0.5, laws=["permutation", "zero_rows"], examples=4)
     """
     if isinstance(method, Method | GradientAggregator):
-        raise SpecError(f"give the name or the class of the method, not a method: {str(method)!r}")
+        raise SpecError(f"pass the name or the class of the method, not an instance: {str(method)!r}")
     if isinstance(method, type) and not issubclass(method, GradientAggregator):
-        raise SpecError(f"{method.__name__} is no method: a method is a GradientAggregator")
+        raise SpecError(f"{method.__name__} is not a method: a method is a GradientAggregator")
     if tasks < 2 or examples < 1:
-        raise SpecError(f"give two tasks or more and an example or more, not {tasks} and {examples}")
+        raise SpecError(f"pass at least two tasks and one example, not {tasks} and {examples}")
     if dtype not in (torch.float32, torch.float64):
         raise SpecError(f"dtype must be torch.float32 or torch.float64, not {dtype}")
     place = torch.device(device)
-    case = Case(method, options, tasks, seed, examples, place, dtype)
+    case = MethodCase(method, options, tasks, seed, examples, place, dtype)
     waived = _waived(case.create())
     slow = {"distributed": distributed, "compiled": compiled}
     chosen = [law for law in LAWS if slow.get(law, True)] if laws is None else list(laws)
@@ -112,14 +112,14 @@ def check_method(
 
 
 def _waived(method: Method) -> set[str]:
-    """Laws that some part waives, each with a reason."""
+    """Return the laws that some part waives, each with a reason."""
     waived: set[str] = set()
     parts: list[Any] = [*method.parts]
     for part in parts:
         for law, reason in part.waived_laws.items():
             _require_known(law)
             if not reason.strip():
-                raise SpecError(f"{part.name} waives the law {law!r} and gives no reason; write it down")
+                raise SpecError(f"{part.name} waives the law {law!r} without a reason; add one")
             waived.add(law)
     return waived
 

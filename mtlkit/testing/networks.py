@@ -1,7 +1,7 @@
 """Networks, steps and comparisons that the laws of architectures are checked with."""
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import Parameter
 from typing import Any
@@ -21,8 +21,8 @@ from mtlkit.testing.cases import require
 
 
 @dataclass(frozen=True)
-class Case:
-    """How to build the network, and a batch for it."""
+class NetworkCase:
+    """A network to build, and a batch for it."""
 
     architecture: str | type[Architecture]
     inputs: Any
@@ -30,7 +30,7 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self, method: Any = "sum", **more: Any) -> Architecture:
-        """The same network each time, in training mode."""
+        """Build the same network each time, in training mode."""
         torch.manual_seed(1)
         # a module among the options must not be shared by two networks
         options = copy.deepcopy({**self.options, **more})
@@ -44,13 +44,13 @@ class Case:
         return option in option_names(self._part()[0])
 
     def needs_backbone(self) -> bool:
-        """Whether neither an option nor a default says what reads the inputs."""
+        """Whether neither an option nor a default gives the backbone."""
         factory, given = self._part()
         default = option_defaults(factory).get("backbone", "none is needed")
         return default in (None, Parameter.empty) and given.keys().isdisjoint({"backbone", "input_size"})
 
     def _part(self) -> tuple[Any, Mapping[str, Any]]:
-        """The architecture's class, and all options that are given."""
+        """Return the architecture's class, and all options that are given."""
         if not isinstance(self.architecture, str):
             return self.architecture, self.options
         (part,) = architectures.expand(self.architecture)
@@ -58,7 +58,7 @@ class Case:
 
 
 def fitting_inputs(net: Architecture) -> Tensor:
-    """Six samples of noise in the first common shape that the network accepts."""
+    """Return six samples of noise in the first common shape that the network accepts."""
     sizes: list[tuple[int, ...]] = []
     for layer in net.modules():
         if isinstance(layer, nn.Linear):
@@ -73,45 +73,43 @@ def fitting_inputs(net: Architecture) -> Tensor:
         inputs = torch.randn(6, *size)
         try:
             net(inputs)
-        except Exception:  # whatever a forward does with an input of another shape
+        except Exception:  # a forward may fail in any way on another shape
             continue
         return inputs
-    raise UsageError(
-        "no input was found that fits the network; give one: check_architecture(inputs=...)"
-    )
+    raise UsageError("no common input shape fits the network; pass check_architecture(inputs=...)")
 
 
 class FirstTask(GradientAggregator):
-    """Three times the gradient of the first task, and nothing of the others'."""
+    """Merge to three times the gradient of the first task."""
 
     name = "first_task"
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """(K,) weights."""
+        """Return 3, 0, 0, ..."""
         weights = torch.zeros_like(gram[0])
         weights[0] = 3.0
         return weights, state
 
 
 def merging_method(net: Architecture) -> str:
-    """A method that merges otherwise than by a sum, and rotates if it can."""
+    """Name a method that does not merge by a sum, with rotations if possible."""
     if not net.forks:
         return "pcgrad(wrt=parameters)"
     return "pcgrad" if net.features is None else "rotograd"
 
 
 def leaves_of(value: Any) -> list[Tensor]:
-    """Tensors of numbers in nested features or predictions."""
+    """Return the floating-point tensors in nested features or predictions."""
     return [leaf for leaf in flatten_features(value)[0] if leaf.is_floating_point()]
 
 
 def size_of(prediction: Any) -> Tensor:
-    """Mean squares, summed over the tensors of a prediction."""
+    """Return the mean squares, summed over the tensors of a prediction."""
     return torch.stack([leaf.square().mean() for leaf in leaves_of(prediction)]).sum()
 
 
 def losses_of(net: Architecture, inputs: Any) -> dict[str, Tensor]:
-    """Losses against targets that are the same in each call, as is what the network draws."""
+    """Return losses with the same targets, and the same random numbers, in each call."""
     torch.manual_seed(3)
     losses = {}
     for index, (task, prediction) in enumerate(net(inputs).items()):
@@ -125,13 +123,13 @@ def losses_of(net: Architecture, inputs: Any) -> dict[str, Tensor]:
 
 
 def total_of(net: Architecture, losses: dict[str, Tensor]) -> Tensor:
-    """The objective of one step."""
+    """Return the objective of one step."""
     total, auxiliary = net.method.total(losses), net.auxiliary_loss()
     return total if auxiliary is None else total + auxiliary
 
 
 def train(net: Architecture, inputs: Any, steps: int) -> list[float]:
-    """Sum of the losses before every step."""
+    """Train, and return the sum of the losses before every step."""
     net.train()
     optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
     history = []
@@ -145,7 +143,7 @@ def train(net: Architecture, inputs: Any, steps: int) -> list[float]:
 
 
 def reached_by(net: Architecture, prediction: Any) -> set[str]:
-    """Names of the parameters that get a gradient from a prediction."""
+    """Return the names of the parameters that get a gradient from a prediction."""
     net.zero_grad(set_to_none=True)
     size = size_of(prediction)
     if size.requires_grad:
@@ -156,44 +154,30 @@ def reached_by(net: Architecture, prediction: Any) -> set[str]:
 def same_gradients(
     found: Iterable[tuple[str, nn.Parameter]], expected: Mapping[str, nn.Parameter]
 ) -> None:
-    """Equal but for rounding, relative to the largest; None is zero."""
+    """Require equal gradients up to rounding, relative to the largest; None is zero."""
     pairs = [(name, p.grad, expected[name].grad) for name, p in found if p.requires_grad]
     scale = max((float(e.abs().max()) for _, _, e in pairs if e is not None), default=0.0)
     for name, gradient, wanted in pairs:
         one = torch.zeros(()) if gradient is None else gradient
         other = torch.zeros(()) if wanted is None else wanted
         difference = float((one - other).abs().max())
-        require(
-            difference <= 1e-4 * scale,
-            f"the gradient of {name} differs by {difference:.1e} (the largest is {scale:.1e})",
-        )
+        what = f"the gradient of {name} differs by {difference:.1e} (the largest is {scale:.1e})"
+        require(difference <= 1e-4 * scale, what)
 
 
 def same_predictions(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Equal but for rounding."""
+    """Require equal predictions up to rounding."""
     for task, prediction in expected.items():
         for one, other in zip(leaves_of(found[task]), leaves_of(prediction), strict=True):
-            require(
-                one.shape == other.shape,
-                f"{task!r} has shape {tuple(one.shape)}, not {tuple(other.shape)}",
-            )
+            shapes = tuple(one.shape), tuple(other.shape)
+            require(shapes[0] == shapes[1], f"{task!r} has shape {shapes[0]}, not {shapes[1]}")
             difference = float((one - other).detach().abs().max())
-            require(
-                difference <= 1e-5 * max(1.0, float(other.detach().abs().max())),
-                f"the prediction of {task!r} differs by {difference:.1e}",
-            )
-
-
-def division_error(counted: Sequence[str], expected: Sequence[str]) -> str:
-    """Which parameters are counted twice, or not at all."""
-    repeated = {name for name in counted if counted.count(name) > 1}
-    if repeated:
-        return f"{listed(repeated)} belong to several of shared part, tasks and method"
-    return f"{listed(set(expected) ^ set(counted))} belong to neither shared part, task nor method"
+            small = difference <= 1e-5 * max(1.0, float(other.detach().abs().max()))
+            require(small, f"the prediction of {task!r} differs by {difference:.1e}")
 
 
 def listed(names: set[str]) -> str:
-    """The first names."""
+    """Join the first names for a message."""
     shown = sorted(names)
     return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
 

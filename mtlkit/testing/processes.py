@@ -16,14 +16,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mtlkit.config.registry import methods
 from mtlkit.errors import UsageError
-from mtlkit.testing.cases import BATCH, Case, require
+from mtlkit.testing.cases import BATCH, MethodCase, require
 from mtlkit.testing.small_network import INPUTS, SmallNetwork
 
 STEPS = 10
 States = list[dict[str, Tensor]]
 
 
-def distributed(case: Case) -> None:
+def distributed(case: MethodCase) -> None:
     """Two processes with half a batch each end where one process with the whole batch does."""
     first, second = train_on_two_processes([case])
     for alone, one, other in zip(train_alone(case), first[0], second[0], strict=True):
@@ -33,7 +33,7 @@ def distributed(case: Case) -> None:
 def require_same_end(
     alone: dict[str, Tensor], first: dict[str, Tensor], second: dict[str, Tensor]
 ) -> None:
-    """Raise unless both processes have the same state, which is that of one process but for rounding."""
+    """Raise unless both processes have the same state, equal to that of one process up to rounding."""
     for name, expected in alone.items():
         require(torch.equal(first[name], second[name]), f"the processes differ in {name}")
         size = max(1.0, float(expected.double().abs().max()))
@@ -41,14 +41,14 @@ def require_same_end(
         require(difference <= 1e-6 * size, f"two processes are {difference:.1e} from one in {name}")
 
 
-def train_alone(case: Case) -> States:
-    """The networks of a case after training in this process: ``wrt=features``, then ``parameters``."""
+def train_alone(case: MethodCase) -> States:
+    """Return the states after training in this process: ``wrt=features``, then ``parameters``."""
     return [_train(net, net, 0, 1) for net in _networks(case)]
 
 
-def train_on_two_processes(cases: Sequence[Case]) -> list[list[States]]:
-    """For each process and case, what :func:`train_alone` gives."""
-    # pickled by reference: the module that registers a method is imported in the processes, too
+def train_on_two_processes(cases: Sequence[MethodCase]) -> list[list[States]]:
+    """Return what :func:`train_alone` does, for each process and case."""
+    # pickled by reference, so that the processes import the modules that register the methods
     classes = [
         methods.get(part.name)
         for case in cases
@@ -58,7 +58,7 @@ def train_on_two_processes(cases: Sequence[Case]) -> list[list[States]]:
     return run_processes(_train_cases, list(cases), classes)
 
 
-def _train_cases(rank: int, world: int, cases: Sequence[Case], classes: Any) -> list[States]:
+def _train_cases(rank: int, world: int, cases: Sequence[MethodCase], classes: Any) -> list[States]:
     return [
         [
             _train(net, DistributedDataParallel(net, find_unused_parameters=True), rank, world)
@@ -68,7 +68,7 @@ def _train_cases(rank: int, world: int, cases: Sequence[Case], classes: Any) -> 
     ]
 
 
-def _networks(case: Case) -> list[SmallNetwork]:
+def _networks(case: MethodCase) -> list[SmallNetwork]:
     if not case.takes_wrt():
         return [case.network()]
     return [case.network(), case.network(case.create(wrt="parameters"))]
@@ -85,7 +85,7 @@ def _train(net: SmallNetwork, module: torch.nn.Module, rank: int, world: int) ->
         labels[:, 0] = 1
         labels[BATCH // 2 :, 1:2] = 0  # the second process never has a label of the second task
         if step % 4 == 3:
-            labels[:, -1] = 0  # a task that nobody has labels of
+            labels[:, -1] = 0  # no process has labels of the last task
         if step == 5:
             labels[BATCH // 2 :] = 0  # the second process has no label at all
         mine = slice(rank * share, (rank + 1) * share)
@@ -96,7 +96,7 @@ def _train(net: SmallNetwork, module: torch.nn.Module, rank: int, world: int) ->
 
 
 def run_processes(function: Callable[..., Any], *args: Any, world: int = 2) -> list[Any]:
-    """What ``function(rank, world, *args)`` returns in each of ``world`` processes joined by gloo."""
+    """Run ``function(rank, world, *args)`` in ``world`` processes joined by gloo; return the results."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

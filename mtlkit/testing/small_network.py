@@ -1,4 +1,4 @@
-"""A small network with K heads, written as a user would write it, and steps of its training."""
+"""A small network with K heads, written as a user would write it, and its training steps."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
@@ -18,8 +18,8 @@ class SmallNetwork(nn.Module):
     """A nonlinear backbone and one linear head per task; the forward pass returns the total loss.
 
     Args:
-        method: makes the step.
-        targets: which of the possible targets the tasks have; by default the first ones.
+        method: method of the training step.
+        targets: indices of the tasks' targets; by default the first ones.
         inputs: size of x.
         width: number of features.
     """
@@ -40,7 +40,7 @@ class SmallNetwork(nn.Module):
     def losses_of(
         self, views: Sequence[Tensor], x: Tensor, labels: Tensor | None = None
     ) -> list[Tensor | None]:
-        """Masked squared errors of the heads; a task without any label has no loss."""
+        """Return masked squared errors of the heads; None for a task without labels."""
         losses: list[Tensor | None] = []
         for task, (head, view) in enumerate(zip(self.heads, views, strict=True)):
             frequency = self.targets[task] + 1
@@ -54,11 +54,11 @@ class SmallNetwork(nn.Module):
         return losses
 
     def losses(self, x: Tensor, labels: Tensor | None = None) -> list[Tensor | None]:
-        """Losses through the fork."""
+        """Return the losses with forked features."""
         return self.losses_of(self.method(self.backbone(x)), x, labels)
 
     def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
-        """The total loss."""
+        """Return the total loss."""
         return self.method.total(self.losses(x, labels))
 
 
@@ -68,7 +68,7 @@ Network = TypeVar("Network", bound=SmallNetwork)
 def train(
     net: Network, batches: Iterable[Batch], optimizer: torch.optim.Optimizer | None = None
 ) -> Network:
-    """One step per batch; a batch is x, or (x, labels)."""
+    """Take one step per batch; a batch is x, or (x, labels)."""
     optimizer = optimizer or torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.5)
     for batch in batches:
         x, labels = batch if isinstance(batch, tuple) else (batch, None)
@@ -79,10 +79,10 @@ def train(
 
 
 def task_gradients(net: SmallNetwork, x: Tensor, *, parameters: bool) -> tuple[Tensor, Tensor]:
-    """(K, N) gradients of the features or of the backbone's parameters, and (K,) losses.
+    """Return (K, N) gradients of the features or of the backbone's parameters, and (K,) losses.
 
-    They are found by one backward per loss. In eval mode a method stays out of the backward, but
-    still gives every task its own view.
+    There is one backward per loss. In eval mode a method does not merge, but still gives every task its
+    own view.
     """
     net.method.eval()
     features = net.backbone(x)

@@ -7,28 +7,28 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import backward
 
-from mtlkit.testing.cases import BATCH, Case, require
+from mtlkit.testing.cases import BATCH, MethodCase, require
 from mtlkit.testing.merge_laws import require_equal_state
 from mtlkit.testing.small_network import SmallNetwork, task_gradients, train
 
 STEPS = 3
 
 
-def junction(case: Case) -> None:
-    """The gradient that one backward leaves is ``combine(grads, losses)`` of the task gradients."""
+def junction(case: MethodCase) -> None:
+    """The gradient of one backward is ``combine(grads, losses)`` of the task gradients."""
     _require_combination(case, case.network())
 
 
-def wrt_parameters(case: Case) -> None:
+def wrt_parameters(case: MethodCase) -> None:
     """With ``wrt=parameters``, the merged gradients are those of one backward per loss."""
     if case.takes_wrt():
         _require_combination(case, case.network(case.create(wrt="parameters")))
 
 
-def no_fork(case: Case) -> None:
+def no_fork(case: MethodCase) -> None:
     """With ``wrt=parameters`` and no fork, shared gradients are merged and heads keep their own."""
     if not case.takes_wrt():
         return
@@ -37,8 +37,8 @@ def no_fork(case: Case) -> None:
         _require_combination(case, case.network(method), fork=False)
 
 
-def accumulation(case: Case) -> None:
-    """With ``merge=False``, micro-batches are merged once: their step is that of the whole batch."""
+def accumulation(case: MethodCase) -> None:
+    """With ``merge=False``, micro-batches are merged once: the step is that of the whole batch."""
     if not case.takes_wrt() or case.create(wrt="parameters").weighs_losses:
         return
     for fork in (True, False):
@@ -55,17 +55,12 @@ def accumulation(case: Case) -> None:
                     views = net.method(features) if fork else [features] * len(net.heads)
                     last = index == len(micro) - 1
                     backward(net.method.total(net.losses_of(views, batch), merge=last) / len(micro))
-            pairs = zip(whole.named_parameters(), parts.parameters(), strict=True)
-            for (name, one), other in pairs:
-                what = f"step {step}, {'a' if fork else 'no'} fork: gradient of {name}"
-                if not name.startswith("method."):  # rotations learn from every micro-batch
-                    case.require_same(_gradient(other), _gradient(one), what)
-                with torch.no_grad():
-                    one.sub_(_gradient(one), alpha=0.01)
-                    other.copy_(one)
+            # rotations learn from every micro-batch
+            what = f"step {step}, {'a' if fork else 'no'} fork"
+            _step_together(case, whole, parts, what, skip="method.")
 
 
-def _require_combination(case: Case, net: SmallNetwork, *, fork: bool = True) -> None:
+def _require_combination(case: MethodCase, net: SmallNetwork, *, fork: bool = True) -> None:
     over_parameters = net.method.wrt_parameters
     optimizer = torch.optim.SGD(net.parameters(), lr=0.02)
     for step, x in enumerate(case.batches(STEPS)):
@@ -85,8 +80,8 @@ def _require_combination(case: Case, net: SmallNetwork, *, fork: bool = True) ->
         optimizer.step()
 
 
-def heads(case: Case) -> None:
-    """A head gets the gradient of its own loss, times its loss weight where losses are weighed."""
+def heads(case: MethodCase) -> None:
+    """A head gets the gradient of its own loss, times its weight where losses are weighted."""
     net = case.network()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.02)
     for x in case.batches(STEPS):
@@ -109,12 +104,12 @@ def _head_gradients(net: SmallNetwork, x: Tensor) -> list[Tensor]:
     ]
 
 
-def _require_head_gradients(case: Case, net: SmallNetwork, own: list[Tensor]) -> None:
+def _require_head_gradients(case: MethodCase, net: SmallNetwork, own: list[Tensor]) -> None:
     for task, (head, expected) in enumerate(zip(net.heads, own, strict=True)):
         case.require_same(_gradient(next(head.parameters())), expected, f"head {task}")
 
 
-def scaled_loss(case: Case) -> None:
+def scaled_loss(case: MethodCase) -> None:
     """A scaled loss (GradScaler, accumulation) gives the scaled gradient and the same state."""
     factor = 1024.0
     plain, scaled = case.network(), case.network()
@@ -122,20 +117,14 @@ def scaled_loss(case: Case) -> None:
         for net, size in ((plain, 1.0), (scaled, factor)):
             net.zero_grad()
             backward(net(x) * size)
-        pairs = zip(plain.named_parameters(), scaled.parameters(), strict=True)
-        for (name, one), other in pairs:
-            what = f"step {step}, loss times {factor:g}: gradient of {name}"
-            case.require_same(_gradient(other) / factor, _gradient(one), what)
-            with torch.no_grad():
-                one.sub_(_gradient(one), alpha=0.01)
-                other.copy_(one)
+        _step_together(case, plain, scaled, f"step {step}, loss times {factor:g}", factor=factor)
     kept = scaled.method.state_dict()
     for name, value in plain.method.state_dict().items():
         case.require_same(kept[name], value, f"loss times {factor:g}: state {name}")
 
 
-def absent_task(case: Case) -> None:
-    """A step without a task's loss is one of a method that was made without that task."""
+def absent_task(case: MethodCase) -> None:
+    """A step without a task's loss is that of a method created without that task."""
     here = [task for task in range(case.tasks) if task != 1]
     if case.tasks < 2 or not case.allows(len(here)):
         return
@@ -150,14 +139,10 @@ def absent_task(case: Case) -> None:
         smaller.zero_grad()
         backward(full(x, labels))
         backward(smaller(x))
-        for one, other in zip(full.backbone.parameters(), smaller.backbone.parameters(), strict=True):
-            case.require_same(_gradient(one), _gradient(other), f"step {step}, without task 1")
-            with torch.no_grad():
-                one.sub_(_gradient(one), alpha=0.01)
-                other.copy_(one)
+        _step_together(case, smaller.backbone, full.backbone, f"step {step}, without task 1")
 
 
-def owned_parameters(case: Case) -> None:
+def owned_parameters(case: MethodCase) -> None:
     """Every parameter that the method owns gets a gradient, so that an optimizer moves it."""
     net = case.network()
     for x in case.batches(STEPS):
@@ -168,12 +153,12 @@ def owned_parameters(case: Case) -> None:
     require(not without, f"no gradient for {', '.join(without)}; {advice}")
 
 
-def no_labels(case: Case) -> None:
-    """A step without any loss moves no shared parameter and leaves the state as it is."""
+def no_labels(case: MethodCase) -> None:
+    """A step without any loss changes neither shared parameters nor the state."""
     net = case.network()
     first, second = case.batches(2)
     train(net, [first])
-    net.method(net.backbone(second))  # a forward may write what the optimizer left for it to do
+    net.method(net.backbone(second))  # a forward may apply the optimizer's last update
     before = copy.deepcopy(net.method.state_dict())
     net.zero_grad()
     backward(net(second, torch.zeros(len(second), case.tasks, device=second.device)))
@@ -182,8 +167,8 @@ def no_labels(case: Case) -> None:
     require_equal_state(net.method.state_dict(), before, "no task has a loss")
 
 
-def state_dict(case: Case) -> None:
-    """Training goes on bit for bit from a state dict that is loaded strictly."""
+def state_dict(case: MethodCase) -> None:
+    """Training continues bit for bit from a state dict that is loaded strictly."""
     batches = case.batches(6)
     net, other = case.network(), case.network()
     first, second = (torch.optim.Adam(each.parameters(), lr=0.01) for each in (net, other))
@@ -196,8 +181,8 @@ def state_dict(case: Case) -> None:
     require_equal_state(other.state_dict(), net.state_dict(), "resumed from a state dict")
 
 
-def evaluation(case: Case) -> None:
-    """In eval mode losses have ordinary gradients; neither it nor ``no_grad`` leaves a trace."""
+def evaluation(case: MethodCase) -> None:
+    """In eval mode losses have ordinary gradients; neither it nor ``no_grad`` changes later steps."""
     *batches, between, after = case.batches(4)
     net, twin = case.network(), case.network()
     train(net, batches)
@@ -218,8 +203,8 @@ def evaluation(case: Case) -> None:
     require_equal_state(net.state_dict(), twin.state_dict(), "a step after an evaluation")
 
 
-def copies(case: Case) -> None:
-    """A deep copy, and what comes out of a pickle, go on as the method itself does, mid-step too."""
+def copies(case: MethodCase) -> None:
+    """Deep copies and unpickled methods continue as the method itself does, also within a step."""
     first, second, third = case.batches(3)
     net = case.network()
     train(net, [first])
@@ -235,18 +220,21 @@ def copies(case: Case) -> None:
 
 
 def _importable(kind: type) -> bool:
-    """Whether pickle can find the class; not one that a function made."""
+    """Whether pickle can find the class, unlike one that a function defines."""
     found: Any = sys.modules.get(kind.__module__)
     for name in kind.__qualname__.split("."):
         found = getattr(found, name, None)
     return found is kind
 
 
-def compiled(case: Case, backends: Sequence[str] = ("inductor", "aot_eager")) -> None:
-    """A compiled network takes the steps of eager mode, also with a task without labels."""
+def compiled(
+    case: MethodCase, backends: Sequence[str] = ("inductor", "aot_eager"), absent: bool = True
+) -> None:
+    """A compiled network takes the steps of eager mode, also if a task has no labels."""
     labels = torch.ones(BATCH, case.tasks, device=case.device)
     labels[:, -1] = 0
-    batches = [(x, labels if step == 1 else None) for step, x in enumerate(case.batches(STEPS))]
+    lacks = 1 if absent else -1  # the step in which the last task has no labels: a second graph
+    batches = [(x, labels if step == lacks else None) for step, x in enumerate(case.batches(STEPS))]
     eager = case.network()
     # no momentum: compiled graphs give unused heads zeros, where eager mode gives None
     expected = train(eager, batches, torch.optim.SGD(eager.parameters(), lr=0.02)).state_dict()
@@ -256,7 +244,7 @@ def compiled(case: Case, backends: Sequence[str] = ("inductor", "aot_eager")) ->
         train(_Compiled(net, backend), batches, torch.optim.SGD(net.parameters(), lr=0.02))
         found = net.state_dict()
         for name, value in expected.items():
-            if not name.endswith("_extra_state"):  # counters of checks that a compiled graph leaves out
+            if not name.endswith("_extra_state"):  # counters of checks that compiled graphs do not have
                 case.require_same(found[name], value, f"{name} of the network compiled by {backend}")
 
 
@@ -264,7 +252,7 @@ class _Compiled(SmallNetwork):
     """The compiled twin of a small network: the same parameters, and a compiled forward."""
 
     def __init__(self, net: SmallNetwork, backend: str) -> None:
-        torch.nn.Module.__init__(self)
+        nn.Module.__init__(self)
         self.net = net
         self.graphs = {
             has_labels: torch.compile(self._step(has_labels), backend=backend)
@@ -281,11 +269,23 @@ class _Compiled(SmallNetwork):
         return step
 
     def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
-        """The total loss; with labels, the last task has none."""
+        """Return the total loss; with labels, the last task has none."""
         total: Tensor = self.graphs[labels is not None](x)
         return total
 
 
+def _step_together(
+    case: MethodCase, one: nn.Module, other: nn.Module, what: str, factor: float = 1.0, skip: str = "-"
+) -> None:
+    """Require that the other's gradients are those of one, times a factor; take one's step with both."""
+    for (name, p), q in zip(one.named_parameters(), other.parameters(), strict=True):
+        if not name.startswith(skip):
+            case.require_same(_gradient(q) / factor, _gradient(p), f"{what}: gradient of {name}")
+        with torch.no_grad():
+            p.sub_(_gradient(p), alpha=0.01)
+            q.copy_(p)
+
+
 def _gradient(tensor: Tensor) -> Tensor:
-    """The gradient that a backward has left; zero where it left none."""
+    """Return the gradient; zero where there is none."""
     return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad

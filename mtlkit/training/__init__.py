@@ -1,4 +1,4 @@
-"""Trainer, checkpoints, monitor and logs; each is imported when it is first used."""
+"""The Trainer, checkpoints, monitor and logs, each imported when it is first used."""
 
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ __all__ = [
     "save_checkpoint",
 ]
 
-# Accelerate takes long to import; optimizer groups do without it
+# Accelerate is slow to import, and optimizer groups do not need it
 __getattr__ = lazy_names(
     __name__,
     {

@@ -1,4 +1,4 @@
-"""Accelerate as the Trainer uses it, what processes exchange at every step, and signals to stop."""
+"""Accelerate's devices and trackers, label counts over processes, and signals to stop."""
 
 from __future__ import annotations
 
@@ -18,17 +18,14 @@ from mtlkit.errors import ConfigError, SpecError, UsageError, unknown_name
 
 
 def make_accelerator(
-    mixed_precision: str,
-    gradient_accumulation_steps: int,
-    log_with: Sequence[str],
-    output: Path | None,
+    mixed_precision: str, gradient_accumulation_steps: int, log_with: Sequence[str], output: Path | None
 ) -> Any:
-    """Create an accelerator, also where an earlier one of this process had another precision."""
+    """Create an accelerator, even if an earlier one of this process had another precision."""
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, is_initialized
 
     if is_initialized() and AcceleratorState().mixed_precision != mixed_precision:
-        # the precision is process-wide there, and Accelerate has no public way to change it
+        # Accelerate's precision is global, and there is no public way to change it
         AcceleratorState._reset_state(reset_partial_state=False)  # noqa: SLF001
     check_trackers(log_with)
     return Accelerator(
@@ -40,19 +37,19 @@ def make_accelerator(
 
 
 def choose_device(device: str) -> None:
-    """Make Accelerate use a device in this process: auto, cpu, mps, cuda, or a number as in cuda:1."""
+    """Make Accelerate use a device in this process: auto, cpu, mps, cuda or cuda:N."""
     from accelerate.state import AcceleratorState, PartialState, is_initialized
 
     if device == "auto":
         return
     name, _, index = device.partition(":")
     if name not in ("cpu", "mps", "cuda") or (index and not (name == "cuda" and index.isdigit())):
-        raise ConfigError(f"the device is auto, cpu, mps, cuda or cuda:N, not {device!r}")
+        raise ConfigError(f"the device must be auto, cpu, mps, cuda or cuda:N, not {device!r}")
     if name == "cpu":
         os.environ["ACCELERATE_USE_CPU"] = "true"
     else:
         if not (torch.cuda if name == "cuda" else torch.backends.mps).is_available():
-            raise ConfigError(f"torch finds no device {device!r} here; use cpu or auto")
+            raise ConfigError(f"torch finds no device {device!r}; use cpu or auto")
         os.environ.pop("ACCELERATE_USE_CPU", None)
     if index:
         torch.cuda.set_device(int(index))
@@ -61,7 +58,7 @@ def choose_device(device: str) -> None:
 
 
 def check_trackers(trackers: Sequence[str]) -> None:
-    """Refuse trackers that Accelerate does not know, or would silently leave out."""
+    """Raise for trackers that are unknown or not installed, which Accelerate would ignore."""
     from accelerate.tracking import get_available_trackers
     from accelerate.utils import LoggerType
 
@@ -79,7 +76,7 @@ def check_trackers(trackers: Sequence[str]) -> None:
 def end_trackers(
     accelerator: Any, settings: Mapping[str, Any], metrics: Mapping[str, float], step: int
 ) -> None:
-    """Add settings and last metrics to the trackers and end them, so that the next run has its own."""
+    """Send settings and last metrics to the trackers and finish them."""
     if accelerator.trackers and accelerator.is_main_process:
         plain = {
             name: value if isinstance(value, bool | int | float) else str(value)
@@ -96,25 +93,25 @@ def end_trackers(
 
 
 def adapt_accelerator(accelerator: Any, gradient_accumulation_steps: int) -> None:
-    """Check an accelerator, the Trainer's or a user's, and set what the Trainer relies on."""
+    """Check an accelerator, and set what the Trainer relies on."""
     from accelerate.utils import DistributedDataParallelKwargs
 
     started = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     if started > accelerator.num_processes:
         raise UsageError(
             f"{started} processes were started, but Accelerate sees {accelerator.num_processes}: each "
-            "would train alone and write over the others' files; on CPU, set ACCELERATE_USE_CPU=true"
+            "would train alone and overwrite the others' files; on CPU, set ACCELERATE_USE_CPU=true"
         )
     kind = accelerator.distributed_type.name
     asked = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() in ("1", "true", "yes")
     if asked and not is_sharded(accelerator):
         warn_first(
-            f"FSDP was asked for, but Accelerate leaves it out on {accelerator.device.type} ({kind}): "
-            "every process holds the whole network",
+            f"FSDP was requested, but Accelerate does not use it on {accelerator.device.type} ({kind}): "
+            "every process has a copy of the whole network",
             stacklevel=3,
         )
     if kind.startswith("MULTI_") and accelerator.ddp_handler is None:
-        # DDP must accept heads without a gradient, since a process may have no labels for a task
+        # DDP must accept heads without a gradient: a process may have no labels for a task
         accelerator.ddp_handler = DistributedDataParallelKwargs(find_unused_parameters=True)
     if gradient_accumulation_steps != 1:
         accelerator.gradient_accumulation_steps = gradient_accumulation_steps
@@ -126,14 +123,10 @@ def is_sharded(accelerator: Any) -> bool:
 
 
 class LabelCounts:
-    """Adds up the labels of a batch over the processes.
+    """Sums the labels of a batch over the processes.
 
-    The numbers are known on the host and exchanged there, without waiting for a device.
-
-    Args:
-        tasks: names of the tasks.
-        accelerator: whose processes share every batch.
-        stop: set where this process was asked to stop.
+    The counts are exchanged on the host, without waiting for a device. ``stop`` is set if this process
+    was asked to stop.
     """
 
     def __init__(self, tasks: Sequence[str], accelerator: Any, stop: threading.Event) -> None:
@@ -149,7 +142,7 @@ class LabelCounts:
 
     @property
     def should_stop(self) -> bool:
-        """Whether some process was asked to stop; all processes give the same answer."""
+        """Whether any process was asked to stop; the same on all processes."""
         return self._stop_agreed if self.processes > 1 else self._stop.is_set()
 
     def start(self) -> None:
@@ -159,15 +152,14 @@ class LabelCounts:
     def add_up(
         self, own: Sequence[float], apart: bool
     ) -> tuple[Sequence[float], list[float] | None, bool]:
-        """Return the numbers of labels on all processes, and factors for the losses of this process.
+        """Return the numbers of labels on all processes, loss factors, and ``apart`` of all processes.
 
-        With these factors, the mean of the losses over the processes is the mean over all labels. One
-        process has no factors.
+        With the factors, the mean of the losses over the processes is the mean over all labels; they are
+        None for one process.
 
         Args:
             own: numbers of labels on this process.
-            apart: whether this process can give every task a forward pass of its own; returned is, last,
-                whether all can.
+            apart: whether this process can run one forward pass per task.
         """
         counts, factors = own, None
         if self.processes > 1:
@@ -184,7 +176,7 @@ class LabelCounts:
         return counts, factors, apart
 
     def describe_unlabeled(self, targets: Collection[str]) -> str:
-        """Say once which tasks no batch had a label of; ``targets`` are the names of what it had."""
+        """Describe, once, the tasks without any label so far; ``targets`` has the names of targets."""
         names, self._unlabeled = self._unlabeled, []
         if not (names and targets):
             return ""
@@ -196,11 +188,11 @@ class LabelCounts:
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was stopped by Ctrl-C or SIGTERM, after finishing its step.
+    """Training was stopped by Ctrl-C or SIGTERM, at the end of a step.
 
     Attributes:
-        step: steps taken.
-        checkpoint: what was saved; None for a run without an output folder.
+        step: number of steps so far.
+        checkpoint: path of the checkpoint; None for a run without an output folder.
     """
 
     def __init__(self, step: int, checkpoint: Path | None) -> None:

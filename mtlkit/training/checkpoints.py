@@ -1,6 +1,6 @@
-"""Checkpoints: one file each, written under a temporary name and renamed when it is complete.
+"""Checkpoints: one file each, written atomically.
 
-A checkpoint is read with ``weights_only=True``: a file that holds pickled code is refused.
+They are read with ``weights_only=True``: a file with pickled code is refused.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class CheckpointError(MtlkitError):
 
 
 def save_checkpoint(path: str | os.PathLike[str], state: dict[str, Any], *, check: bool = False) -> None:
-    """Write ``state`` so that ``path`` is always a complete file, the old one or the new one.
+    """Write ``state`` atomically.
 
     Args:
-        path: where to.
+        path: path of the file.
         state: tensors, numbers, strings, and lists, tuples and mappings of these.
-        check: read the file back before it gets its name.
+        check: read the file back before it is given its name.
 
     >>> import tempfile, torch
     >>> from mtlkit.training import load_checkpoint, save_checkpoint
@@ -55,8 +55,8 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a checkpoint that :func:`save_checkpoint` wrote; pickled code is never run.
 
     Raises:
-        CheckpointError: for a file that is absent, truncated, damaged, not a checkpoint of mtlkit,
-            or one that holds pickled code.
+        CheckpointError: for a file that is missing, damaged, not a checkpoint of mtlkit, or contains
+            pickled code.
 
     >>> from mtlkit.training import load_checkpoint
     >>> load_checkpoint("nowhere.pt")
@@ -72,36 +72,36 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
             damaged = archive.testzip()
     except Exception as error:  # zipfile raises many kinds of errors for damaged files
         raise CheckpointError(
-            f"{path} is not a checkpoint, or was truncated ({error}); use another one, or delete it"
+            f"{path} is not a checkpoint, or is truncated ({error}); use another one, or delete it"
         ) from None
     if damaged is not None:
         raise CheckpointError(
-            f"{path} is damaged ({damaged} has changed); use another one, or delete it"
+            f"{path} is damaged (wrong checksum of {damaged}); use another one, or delete it"
         )
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as error:
         reason = str(error).splitlines()[0]
         raise CheckpointError(
-            f"{path} holds more than tensors and plain values; pickled code is refused ({reason})"
+            f"{path} contains more than tensors and plain values; pickled code is refused ({reason})"
         ) from None
-    except Exception as error:  # torch raises many kinds of errors for files that it did not write
+    except Exception as error:  # torch raises many kinds of errors for other files
         raise CheckpointError(f"{path} cannot be read as a checkpoint: {error}") from None
     if not isinstance(state, dict) or state.get("format") != _FORMAT:
         raise CheckpointError(f"{path} was not written by mtlkit's Trainer")
     if state.get("version") != _VERSION:
         raise CheckpointError(
-            f"{path} has version {state.get('version')} of the format; this mtlkit reads {_VERSION}"
+            f"{path} has format version {state.get('version')}; this mtlkit reads {_VERSION}"
         )
     return state
 
 
 class Checkpoints:
-    """The checkpoints of one run, the last ``keep`` of them.
+    """The checkpoints of one run.
 
     Args:
-        directory: folder, made when it is first needed.
-        keep: how many to keep, at least one; ``best.pt`` stays in any case.
+        directory: folder; created when it is first needed.
+        keep: number of recent checkpoints to keep, at least one, in addition to ``best.pt``.
 
     >>> import tempfile
     >>> from mtlkit.training import Checkpoints
@@ -122,11 +122,11 @@ class Checkpoints:
 
     @property
     def best(self) -> Path:
-        """Where the best checkpoint is, if there is one."""
+        """Path of the best checkpoint; it may not exist."""
         return self.directory / "best.pt"
 
     def paths(self) -> list[Path]:
-        """Return all checkpoints but the best, oldest first."""
+        """Return all checkpoints except the best, oldest first."""
         if not self.directory.is_dir():
             return []
         found = [(int(m[1]), p) for p in self.directory.iterdir() if (m := _NAME.fullmatch(p.name))]
@@ -135,7 +135,7 @@ class Checkpoints:
     def save(self, step: int, state: dict[str, Any], *, best: bool = False) -> Path:
         """Write the checkpoint of this step, then remove the oldest ones."""
         path = self.directory / f"step-{step:09d}.pt"
-        # the first one is read back, to notice at once a scheduler whose state cannot be loaded
+        # the first one is read back, to detect a scheduler whose state cannot be loaded
         save_checkpoint(path, state, check=not self._checked)
         self._checked = True
         if best:
@@ -145,15 +145,15 @@ class Checkpoints:
         return path
 
     def set_aside(self, after: int) -> list[Path]:
-        """Rename the checkpoints of later steps, which a run that goes on from ``after`` abandons."""
+        """Rename the checkpoints of later steps, which a run that resumes at ``after`` abandons."""
         later = [path for path in self.paths() if int(path.stem.split("-")[1]) > after]
         return [path.replace(path.with_suffix(".pt.abandoned")) for path in later]
 
     def adopt_best(self, source: Path, step: int | None) -> bool:
-        """Make the checkpoint of this step the best one of a run that goes on from ``source``.
+        """Make the checkpoint of this step the best one of a run that resumes from ``source``.
 
-        It is looked for here and beside ``source``. False if there is none; a best one that the run
-        abandons is renamed.
+        It is searched here and in the folder of ``source``. If there is none, return False and rename
+        an old best checkpoint.
         """
         for candidate in (self.best, source, source.parent / self.best.name):
             if candidate.is_file() and load_checkpoint(candidate)["position"]["step"] == step:
@@ -165,12 +165,12 @@ class Checkpoints:
         return False
 
     def latest(self) -> tuple[Path, dict[str, Any]] | None:
-        """Return the newest checkpoint that can be read; warn of each that cannot."""
+        """Return the newest valid checkpoint; warn of each that cannot be read."""
         for path in reversed(self.paths()):
             try:
                 return path, load_checkpoint(path)
             except CheckpointError as error:
-                warnings.warn(f"{error}; the one before it is used", RuntimeWarning, stacklevel=2)
+                warnings.warn(f"{error}; using the one before it", RuntimeWarning, stacklevel=2)
         return None
 
     def clean(self) -> None:
@@ -190,7 +190,7 @@ class Checkpoints:
 def seed_rng(seed: int) -> None:
     """Seed the random generators of this process: torch's, NumPy's and Python's."""
     torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)  # it takes no others
+    np.random.seed(seed % 2**32)  # NumPy's range
     random.seed(seed)
 
 

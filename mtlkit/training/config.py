@@ -1,4 +1,4 @@
-"""The settings of a training run, from a YAML file or the command line, checked before anything runs."""
+"""The settings of a training run, from a YAML file or the command line."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ RESUMABLE = (
     *("device", "mixed_precision", "channels_last", "compile", "workers", "eval_steps", "save_steps"),
     *("save_total_limit", "logging_steps", "monitor_steps", "log_with", "test"),
 )
-"""Settings that a run may be resumed with other values of."""
+"""Settings that may change when a run is resumed."""
 
 DATA = "Data, network and method"
 LENGTH = "Length and optimizer"
 SPEED = "Speed and devices"
 LOG = "Validation, checkpoints and log"
 
-# YAML 1.1 reads the word no as false
+# YAML 1.1 reads no as false
 Precision = Annotated[
     Literal["no", "bf16", "fp16"], BeforeValidator(lambda value: "no" if value is False else value)
 ]
 
 
 class TrainingSettings(Settings):
-    """The settings of one training, on its own or within a comparison.
+    """The settings of one training, alone or within a comparison.
 
-    ``setting(..., per_method=True)`` lets one method of a comparison have a value of its own.
+    With ``per_method=True``, each method of a comparison may have its own value.
     """
 
     synonyms: ClassVar[Mapping[str, str]] = {
@@ -67,76 +67,72 @@ class TrainingSettings(Settings):
 
     data: Spec = setting(
         ...,
-        "Data set, such as `multimnist` or `multidigits(size=28)`, see `mtlkit data`; or one of your "
-        "own, `my.py:Cars`.",
+        "Data set, such as `multimnist` or `multidigits(size=28)`, see `mtlkit data`; or your own, such "
+        "as `my.py:Cars`.",
         panel=DATA,
         missing="name a data set, see 'mtlkit data'",
     )
     sources: dict[str, Spec] | None = setting(
-        None, "In place of `data`: the data set of every task, `{task: table(...)}`.", panel=DATA
+        None, "Instead of `data`: the data set of each task, `{task: table(...)}`.", panel=DATA
     )
     mixing: str | None = setting(
         None,
-        "Share of each source in training: `uniform`, `proportional` to the sizes, or "
-        "`temperature(2)`, to size^(1/2); without it, `proportional`.",
+        "Sampling rate of each source: `uniform`, `proportional` to its size (default), or "
+        "`temperature(2)` for size^(1/2).",
         panel=DATA,
     )
     batches: Literal["one", "all"] | None = setting(
-        None, "Whether a batch is of one source or of all; without it, of all.", panel=DATA
+        None, "Sources of a batch: `one` or `all` (default).", panel=DATA
     )
-    data_dir: str | None = setting(None, "Folder with the data sets' files.", panel=DATA)
+    data_dir: str | None = setting(None, "Folder with the files of the data sets.", panel=DATA)
     architecture: Spec | None = setting(
         None,
-        "Network, see `mtlkit architectures`; without one, the data set's own.",
+        "Network, see `mtlkit architectures`; by default, that of the data set.",
         panel=DATA,
         per_method=True,
     )
     preference: Spec | None = setting(
         None,
-        "`lora(rank=4)` or `full`: train one network for all trade-offs between the tasks, and choose "
-        "among them later, see `mtlkit front`.",
+        "`lora(rank=4)` or `full`: train one network for all trade-offs between the tasks and choose "
+        "one later, see `mtlkit front`.",
         panel=DATA,
         per_method=True,
     )
     plugins: Names = setting(
         [],
-        "Your own Python files or modules, which register data sets, methods, networks or tasks.",
+        "Your Python files or modules that register data sets, methods, networks or tasks.",
         panel=DATA,
         flags=("--plugin",),
     )
 
     epochs: int | None = setting(
         None,
-        "Passes over the data; without `epochs` and `steps`, 10, but for a table at least 4000 steps, "
-        "which end after 10 validations without progress.",
+        "Passes over the data; without `epochs` and `steps` 10, but for a table at least 4000 steps, "
+        "with early stopping after 10 validations without progress.",
         panel=LENGTH,
         per_method=True,
         ge=0,
     )
     steps: int | None = setting(None, "Optimizer steps.", panel=LENGTH, per_method=True, ge=0)
     batch_size: int = setting(
-        64,
-        "Samples per step and batch, over all processes together.",
-        panel=LENGTH,
-        per_method=True,
-        ge=1,
+        64, "Samples per batch, over all processes.", panel=LENGTH, per_method=True, ge=1
     )
     optimizer: Spec = setting(
         "adam",
-        "An optimizer of torch, in lower case, with its options: `adamw`, `sgd(momentum=0.9)`, ...",
+        "Optimizer of torch in lower case, with its options: `adamw`, `sgd(momentum=0.9)`, ...",
         panel=LENGTH,
         per_method=True,
     )
     method_optimizer: Spec | None = setting(
         None,
-        "That of the method's own parameters; without one, `optimizer`.",
+        "Optimizer of the method's parameters; by default, `optimizer`.",
         panel=LENGTH,
         per_method=True,
     )
     lr: float = setting(1e-3, "Learning rate of the network.", panel=LENGTH, per_method=True, ge=0)
     method_lr: float | None = setting(
         None,
-        "Learning rate of the method's own parameters; without one, half of `lr`.",
+        "Learning rate of the method's parameters; by default, half of `lr`.",
         panel=LENGTH,
         per_method=True,
         ge=0,
@@ -146,98 +142,95 @@ class TrainingSettings(Settings):
     )
     schedule: Spec = setting(
         "constant",
-        "Of the learning rate: `constant`, `cosine` or `linear` down to zero, `cosine(period=200)`, "
+        "Schedule of the learning rate: `constant`, `cosine` or `linear` to zero, `cosine(period=200)`, "
         "`step(every=100, factor=0.5)` in steps or `step(epochs=100, factor=0.5)`, "
-        "`plateau(factor=0.7, patience=5)` of the validation's score; with `on=network` the method's "
-        "own rate does not change.",
+        "`plateau(factor=0.7, patience=5)` of the validation score; with `on=network`, the method's "
+        "rate is constant.",
         panel=LENGTH,
         per_method=True,
     )
     rotation_decay: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] | None = setting(
         None,
-        "Factor of the rotations' learning rate at every step; `auto` ends at the rate that the "
-        "paper's run on multi-MNIST ended at, however long this one is.",
+        "Factor of the rotations' learning rate at every step; `auto` ends at the final rate of the "
+        "RotoGrad paper on multi-MNIST, for any number of steps.",
         panel=LENGTH,
         per_method=True,
     )
     gradient_accumulation_steps: int = setting(1, "Batches per optimizer step.", panel=LENGTH, ge=1)
     max_grad_norm: float | None = setting(
-        None, "Largest norm of the gradient.", panel=LENGTH, per_method=True, gt=0
+        None, "Clip the gradient to this norm.", panel=LENGTH, per_method=True, gt=0
     )
     clip: Literal["all", "shared"] = setting(
         "all",
-        "Whose gradient `max_grad_norm` limits: of all parameters, or of those that the tasks share.",
+        "Parameters whose gradient `max_grad_norm` clips: `all`, or those `shared` by the tasks.",
         panel=LENGTH,
         per_method=True,
     )
     on_nonfinite: Literal["raise", "skip"] = setting(
-        "raise", "Stop at a step that is not finite, or skip it.", panel=LENGTH
+        "raise", "Stop at a loss or gradient that is not finite, or skip the step.", panel=LENGTH
     )
 
     mixed_precision: Precision = setting(
         "no", "Mixed precision: `bf16`, `fp16`, or `no` for float32.", panel=SPEED
     )
     channels_last: bool = setting(
-        False,
-        "Keep convolutions in that memory format; LeNet trains twice as fast on a CPU.",
-        panel=SPEED,
+        False, "Use the memory format channels_last; LeNet trains twice as fast on a CPU.", panel=SPEED
     )
     compile: bool = setting(
-        False, "Compile the network with `torch.compile`; the first steps take long.", panel=SPEED
+        False, "Compile the network with `torch.compile`; the first steps are slow.", panel=SPEED
     )
     forward_per_task: Literal["auto", "always", "never"] = setting(
         "auto",
-        "One forward pass per task, for methods with `wrt=parameters`: `auto` where no sample of a "
-        "batch has labels of two tasks and the network has no BatchNorm, which would see the tasks "
-        "apart; `always` or `never`.",
+        "One forward pass per task, for methods with `wrt=parameters`: `always`, `never`, or `auto` if "
+        "no sample of a batch has labels of two tasks and the network has no BatchNorm.",
         panel=SPEED,
         per_method=True,
     )
-    workers: int = setting(0, "Processes that read data.", panel=SPEED, ge=0)
+    workers: int = setting(0, "Number of processes that load data.", panel=SPEED, ge=0)
 
     eval_steps: int | None = setting(
-        None, "Steps between validations; without it, after every epoch.", panel=LOG, ge=1
+        None, "Steps between validations; by default, one after every epoch.", panel=LOG, ge=1
     )
     save_steps: int | None = setting(
-        None, "Steps between checkpoints; without it, with every validation.", panel=LOG, ge=1
+        None, "Steps between checkpoints; by default, one with every validation.", panel=LOG, ge=1
     )
     best_by: str | dict[str, float] = setting(
         "improvement",
-        "Which validation is best: by `improvement`, `loss`, `task/metric`, `mean/metric` over tasks, "
-        "or Delta m to a single-task row `{task/metric: value}`.",
+        "Criterion of the best validation: `improvement`, `loss`, `task/metric`, `mean/metric` over "
+        "tasks, or Delta m to a single-task row `{task/metric: value}`.",
         panel=LOG,
         cli=str,
     )
     test_last: int | None = setting(
         None,
-        "Report the mean of the test metrics after each of the last so many epochs, as papers on NYUv2 "
-        "do; without it, the best checkpoint is tested once.",
+        "Report the mean of the test metrics over this many last epochs, as papers on NYUv2 do; by "
+        "default, only the best checkpoint is tested.",
         panel=LOG,
         ge=1,
     )
     early_stopping_patience: int | None = setting(
-        None, "Validations without progress that end the run.", panel=LOG, ge=1
+        None, "Stop after this many validations without progress.", panel=LOG, ge=1
     )
     single_task_metrics: dict[str, dict[str, float]] | None = setting(
         None,
-        "Metrics of single-task models on the validation set, `{depth: {mae: 0.61}}`, for methods that "
-        "favor tasks behind them (`pivrg`).",
+        "Validation metrics of single-task models, `{depth: {mae: 0.61}}`, for methods that favor tasks "
+        "that are worse (`pivrg`).",
         panel=LOG,
     )
     logging_steps: int = setting(50, "Steps between lines of the log.", panel=LOG, ge=1)
     monitor_steps: int = setting(
-        10, "Steps between samples of the gradients' statistics; 0 for none.", panel=LOG, ge=0
+        10, "Steps between samples of gradient statistics; 0 for none.", panel=LOG, ge=0
     )
     log_with: Names = setting(
         [],
-        "Where metrics go besides the log, by Accelerate's names: `tensorboard`, `wandb`, `mlflow`, ...",
+        "Trackers of Accelerate, in addition to the log: `tensorboard`, `wandb`, `mlflow`, ...",
         panel=LOG,
     )
 
     @model_validator(mode="before")
     @classmethod
     def _read_sources(cls, values: Any) -> Any:
-        """Turn the keys about sources into the data set ``sources(of=...)``."""
+        """Replace ``sources``, ``mixing`` and ``batches`` by the data set ``sources(of=...)``."""
         keys = ("sources", "mixing", "batches")
         given = {key: values[key] for key in keys if values.get(key) is not None}
         if not given:
@@ -250,7 +243,7 @@ class TrainingSettings(Settings):
                 raise ValueError(f"{', '.join(map(repr, options))}: only 'sources' can be mixed")
             options = {**parts[0].options, **options}
         elif data is not None:
-            raise ValueError("'data' and 'sources' exclude each other: each says what to learn from")
+            raise ValueError("'data' and 'sources' exclude each other; give one of them")
         elif not isinstance(given["sources"], Mapping) or not given["sources"]:
             raise ValueError(f"'sources' must be task: data set, not {shorten(given['sources'])}")
         else:
@@ -264,7 +257,7 @@ class TrainingSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _find_file(cls, values: Any) -> Any:
-        """`data: my.py:Cars` is `data: Cars` with the plugin `my.py`."""
+        """Read ``data: my.py:Cars`` as ``data: Cars`` with the plugin ``my.py``."""
         file, spec = split_location(values.get("data")) if isinstance(values, dict) else (None, None)
         if file is None:
             return values
@@ -275,7 +268,7 @@ class TrainingSettings(Settings):
     @field_validator("plugins")
     @classmethod
     def _load_plugins(cls, plugins: list[str]) -> list[str]:
-        """Now, since other settings may name what they register."""
+        """Load plugins first, because other settings may use their names."""
         resolved = list(dict.fromkeys(map(resolve_plugin, plugins)))
         for plugin in resolved:
             load_plugin(plugin)
@@ -283,7 +276,7 @@ class TrainingSettings(Settings):
 
 
 class TrainConfig(TrainingSettings):
-    """The settings of a run. The keys of the file are these names.
+    """The settings of a run; these are the keys of its YAML file.
 
     >>> from mtlkit.training.config import TrainConfig
     >>> config = TrainConfig.make({"data": "multidigits", "lr": "1e-2", "epochs": 3})
@@ -293,13 +286,15 @@ class TrainConfig(TrainingSettings):
 
     device: str = setting("auto", "`auto`, `cpu`, `mps`, `cuda` or `cuda:1`.", panel=SPEED)
     method: Spec = setting(
-        "sum", "How the tasks' gradients are merged; see `mtlkit methods`.", panel=DATA
+        "sum", "Method that merges the task gradients, see `mtlkit methods`.", panel=DATA
     )
-    save_total_limit: int = setting(2, "How many checkpoints stay, besides the best.", panel=LOG, ge=1)
-    test: bool = setting(True, "Report on the test set at the end, with the best checkpoint.", panel=LOG)
-    seed: int = setting(0, "Of weights, order and augmentation.", ge=0, lt=2**32)
+    save_total_limit: int = setting(
+        2, "Number of recent checkpoints to keep, in addition to the best.", panel=LOG, ge=1
+    )
+    test: bool = setting(True, "Evaluate the best checkpoint on the test set at the end.", panel=LOG)
+    seed: int = setting(0, "Seed of weights, sample order and augmentation.", ge=0, lt=2**32)
     output: str | None = setting(
-        None, "Folder of the run; without one, a name under `runs`.", flags=("--output", "-o")
+        None, "Output folder; by default, a folder in `runs`.", flags=("--output", "-o")
     )
 
     @property
@@ -315,5 +310,4 @@ class TrainConfig(TrainingSettings):
 
     def to_yaml(self) -> str:
         """Return the settings as YAML."""
-        values: dict[str, Any] = self.model_dump()
-        return yaml.safe_dump(values, sort_keys=False)
+        return str(yaml.safe_dump(self.model_dump(), sort_keys=False))

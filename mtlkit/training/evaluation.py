@@ -1,4 +1,4 @@
-"""Metrics of a data set, and one score to choose the best checkpoint by."""
+"""Metrics of a data set, and the score that selects the best checkpoint."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from torch import nn
 
 from mtlkit.tasks import Task
 from mtlkit.training.checkpoints import read_rng, write_rng
+from mtlkit.training.checks import BestBy, prediction_of
 from mtlkit.training.loaders import Batches
-from mtlkit.training.step import BestBy, prediction_of
 
 Metrics = dict[str, dict[str, float]]
 _LARGEST = 14.0
-"""Size of the log-ratio of a metric that is 0: that of a factor of a million."""
+"""Limit of log-ratios, about a factor of a million; also the size of the log-ratio of 0."""
 
 
 @torch.no_grad()
 def evaluate(network: nn.Module, tasks: Sequence[Task], batches: Batches, accelerator: Any) -> Metrics:
-    """Loss and metrics of every task over all batches; random generators are left unchanged."""
+    """Return loss and metrics of every task over all batches; random generators are unchanged."""
     device = accelerator.device
     # torchmetrics' sums are float64, which Apple's GPUs lack
     where = torch.device("cpu") if device.type == "mps" else device
@@ -60,7 +60,7 @@ def evaluate(network: nn.Module, tasks: Sequence[Task], batches: Batches, accele
 def _metrics(task: Task, metrics: Mapping[str, Any], sums: Sequence[float]) -> dict[str, float]:
     total, count = sums
     with warnings.catch_warnings():
-        # "compute before update" on a process that had no label
+        # "compute before update" on a process without labels
         warnings.simplefilter("ignore", UserWarning)
         values = task.compute(metrics)
     if count == 0:
@@ -69,15 +69,15 @@ def _metrics(task: Task, metrics: Mapping[str, Any], sums: Sequence[float]) -> d
 
 
 def score(metrics: Metrics, tasks: Sequence[Task], by: BestBy, first: dict[str, float]) -> float:
-    """One number for a validation, the higher the better.
+    """Return the score of a validation; higher is better.
 
     Args:
-        metrics: of the validation.
+        metrics: metrics of the validation.
         tasks: the tasks.
-        by: ``"improvement"`` (the mean over tasks of the log-ratio of their metrics to the first
-            validation's, whatever the scales), ``"loss"`` (the sum of the tasks' losses, the lower the
-            better), ``"task/metric"``, ``"mean/metric"`` over tasks, or a row of single-task values by
-            ``task/metric``, to which it is minus the field's Delta m.
+        by: ``"improvement"`` (the mean over tasks of the log-ratio of their metrics to those of the
+            first validation), ``"loss"`` (minus the sum of the losses), ``"task/metric"``,
+            ``"mean/metric"`` over tasks, or a row of single-task values by ``task/metric`` (minus Delta
+            m relative to this row).
         first: metrics of the first validation by ``task/metric``; filled in here.
     """
     if any(math.isinf(metrics[task.name]["loss"]) for task in tasks):
@@ -87,7 +87,8 @@ def score(metrics: Metrics, tasks: Sequence[Task], by: BestBy, first: dict[str, 
         total = sum(loss for loss in losses if not math.isnan(loss))
         return -total
     if isinstance(by, Mapping):
-        return _relative_gain(metrics, tasks, by)
+        mean = sum(_gains(metrics, tasks, by)) / len(by)
+        return mean if math.isfinite(mean) else -math.inf
     if by.startswith("mean/") and all(task.name != "mean" for task in tasks):
         return sum(score(metrics, tasks, f"{t.name}/{by[5:]}", first) for t in tasks) / len(tasks)
     if by != "improvement":
@@ -111,35 +112,27 @@ def score(metrics: Metrics, tasks: Sequence[Task], by: BestBy, first: dict[str, 
 def percent_behind(
     metrics: Metrics, tasks: Sequence[Task], single_task_metrics: Mapping[str, Mapping[str, float]]
 ) -> dict[str, float]:
-    """Return by how many percent each task is worse than its single-task model, negative if better.
+    """Return by how many percent each task is worse than its single-task model; negative if better.
 
-    Args:
-        metrics: of a validation.
-        tasks: the tasks.
-        single_task_metrics: metrics of single-task models by task; a mean is taken over those given.
+    It is the mean over the given metrics, 0 for a task without any.
     """
     behind = {}
     for task in tasks:
-        losses = []
-        for metric, alone in single_task_metrics.get(task.name, {}).items():
-            now = metrics[task.name][metric]
-            if alone and math.isfinite(now):
-                worse = alone - now if task.higher_is_better.get(metric, False) else now - alone
-                losses.append(100 * worse / abs(alone))
-        behind[task.name] = sum(losses) / len(losses) if losses else 0.0
+        row = {f"{task.name}/{k}": v for k, v in single_task_metrics.get(task.name, {}).items() if v}
+        gains = [gain for gain in _gains(metrics, [task], row) if math.isfinite(gain)]
+        behind[task.name] = -sum(gains) / len(gains) if gains else 0.0
     return behind
 
 
-def _relative_gain(metrics: Metrics, tasks: Sequence[Task], row: Mapping[str, float]) -> float:
-    """Return the mean gain over a row in percent: minus the field's Delta m."""
+def _gains(metrics: Metrics, tasks: Sequence[Task], row: Mapping[str, float]) -> list[float]:
+    """Return the gain of each metric over a single-task row, in percent; higher is better."""
     higher = {f"{task.name}/{name}": up for task in tasks for name, up in task.higher_is_better.items()}
     gains = []
     for key, single in row.items():
         name, metric = key.rsplit("/", 1)
         gain = 100 * (metrics[name][metric] - single) / abs(single)
         gains.append(gain if higher.get(key, False) else -gain)
-    mean = sum(gains) / len(gains)
-    return mean if math.isfinite(mean) else -math.inf
+    return gains
 
 
 def mean_metrics(rows: Sequence[Metrics]) -> Metrics:
@@ -151,8 +144,8 @@ def mean_metrics(rows: Sequence[Metrics]) -> Metrics:
 
 
 def _log_ratio(now: float, first: dict[str, float], key: str) -> float:
-    """Return log(now / first), at most 14 in size; for metrics below zero a relative difference."""
-    if now == 0:  # an F1 is often 0 at first, and would make every later ratio infinite
+    """Return log(now / first), limited to ±14; for negative metrics, a relative difference."""
+    if now == 0:  # an F1 is often 0 at first, which would make all later ratios infinite
         return -_LARGEST
     start = first.setdefault(key, now)
     if now > 0 and start > 0:

@@ -1,4 +1,4 @@
-"""One experiment from its settings: data, network, optimizer, training and the final test."""
+"""Run one training from its settings: data, network, optimizer, training and the final test."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from mtlkit.architectures.create import create_architecture
 from mtlkit.config.files import write_text
 from mtlkit.config.registry import methods
+from mtlkit.config.settings import describe_changes
 from mtlkit.config.yaml_files import parse_yaml, read_yaml
 from mtlkit.data.collate import collate
 from mtlkit.errors import ConfigError, SpecError, shorten
@@ -42,13 +43,13 @@ Change = Callable[[torch.nn.Module, Sequence[Task]], tuple[torch.nn.Module, Sequ
 
 @dataclass
 class RunResult:
-    """How a run ended.
+    """The result of a run.
 
     Attributes:
-        fit: how training ended.
-        test: metrics of the best checkpoint on the test set, by task; None without a test.
-        folder: where the run is.
-        model: the network with the weights of the best checkpoint, in evaluation mode.
+        fit: result of the training.
+        test: test metrics of the best checkpoint by task; None without a test.
+        folder: output folder.
+        model: network with the weights of the best checkpoint, in evaluation mode.
 
     >>> import torch
     >>> from mtlkit.training import FitResult
@@ -67,12 +68,12 @@ class RunResult:
 
     @property
     def metrics(self) -> Metrics:
-        """Metrics by task on the test set, or without a test those of the last validation."""
+        """Test metrics by task; without a test, those of the last validation."""
         return self.fit.validation if self.test is None else self.test
 
 
 class Length(NamedTuple):
-    """How long a run trains: until the first of these is reached."""
+    """The length of a run, which ends when the first of these limits is reached."""
 
     epochs: int | None
     steps: int | None
@@ -80,17 +81,16 @@ class Length(NamedTuple):
     patience: int | None
 
     def last_step(self, epoch_steps: int) -> int:
-        """Return the step that training ends at, if no patience ends it before."""
+        """Return the last step, unless early stopping ends the run before."""
         ends = [self.steps, None if self.epochs is None else self.epochs * epoch_steps]
         return min(end for end in ends if end is not None)
 
 
 def plan_length(config: TrainConfig, dataset: Any, batches: int) -> Length:
-    """Decide how long a run trains.
+    """Return the length of a run with this number of batches per epoch.
 
-    Without epochs and steps, a run has ten epochs. Where these are fewer steps than
-    ``dataset.minimum_steps``, it has so many steps and ends after ten validations without progress.
-    ``batches`` is the number of batches in an epoch.
+    By default, it is ten epochs; if ``dataset.minimum_steps`` is larger, it is that many steps, with
+    early stopping after ten validations without progress.
     """
     patience = config.early_stopping_patience
     if config.epochs is not None or config.steps is not None:
@@ -113,11 +113,11 @@ def train(
     """Train one network with one method, as ``mtlkit train`` does.
 
     Args:
-        config: settings by name, a YAML file with them, or a :class:`TrainConfig`; None for none.
-        resume: ``"auto"`` continues the run in the output folder, if there is one; or a checkpoint.
-        progress: show a progress bar; None shows it on a terminal, and a line per epoch elsewhere.
-        dataset: the data set itself, in place of the one that ``data`` names.
-        settings: further settings, which override those of ``config``; the flags of the command line
+        config: settings by name, a YAML file, or a :class:`TrainConfig`.
+        resume: ``"auto"`` resumes the run in the output folder, if there is one; or a checkpoint.
+        progress: whether to show a progress bar; None shows one on a terminal, and lines elsewhere.
+        dataset: a data set object, instead of the setting ``data``.
+        settings: further settings, which override those of ``config``: the flags of the command line
             with underscores, such as ``batch_size=128``.
 
     Returns:
@@ -156,15 +156,15 @@ def run(
     change: Change | None = None,
     stop_at: int | None = None,
 ) -> RunResult:
-    """Train as the settings say, then report on the test set with the best checkpoint.
+    """Train, then evaluate the best checkpoint on the test set.
 
     Args:
         config: the settings.
-        resume: as for :meth:`Trainer.fit`.
-        progress: show a progress bar; None shows it on a terminal, and a line per epoch elsewhere.
-        dataset: the data set, where it is loaded already.
-        change: given the fresh network and the tasks, returns those to train.
-        stop_at: end after this step, as if interrupted: schedules are those of the whole run.
+        resume: see :meth:`Trainer.fit`.
+        progress: whether to show a progress bar; None shows one on a terminal, and lines elsewhere.
+        dataset: the data set, if it is already loaded.
+        change: function of the new network and the tasks that returns those to train.
+        stop_at: stop after this step; schedules are still those of the whole run.
 
     >>> import tempfile
     >>> from mtlkit.training.config import TrainConfig
@@ -211,7 +211,7 @@ def run(
 
 
 def describe_plan(config: TrainConfig) -> str:
-    """Build everything that a run needs, and say what it would do; nothing is trained or written."""
+    """Build everything and describe the run; nothing is trained or written."""
     dataset = load_data(config)
     trainer, loaders = build_trainer(config, dataset=dataset, progress=False)
     batches = len(loaders["train"])  # type: ignore[arg-type]
@@ -236,7 +236,7 @@ def describe_plan(config: TrainConfig) -> str:
 
 
 def _check_folder(config: TrainConfig, resume: str | None) -> None:
-    """Refuse to write over another run, or to go on with one whose settings were others."""
+    """Raise if the folder contains another run, or the run to resume had other settings."""
     checkpoints = Checkpoints(config.folder / "checkpoints")
     if resume is None:
         refuse_old_run(checkpoints)
@@ -246,12 +246,11 @@ def _check_folder(config: TrainConfig, resume: str | None) -> None:
     if not path.is_file() or (resume == "auto" and not checkpoints.paths()):
         return
     before, now = read_yaml(path), parse_yaml(config.to_yaml(), "these settings")
-    changed = [key for key in now if key in before and key not in RESUMABLE and before[key] != now[key]]
-    if changed:
-        changes = [f"{key} was {shorten(before[key])}, is {shorten(now[key])}" for key in changed]
+    changes = describe_changes(before, now, (k for k in now if k in before and k not in RESUMABLE))
+    if changes:
         raise ConfigError(
-            f"the run in {origin} had other settings: {'; '.join(changes)}. Resume with the same ones "
-            "(only its length, its log and its devices may change), or start a new run in another folder"
+            f"the run in {origin} had other settings: {changes}. Resume with the same ones (only its "
+            "length, its log and its devices may change), or start a new run in another folder"
         )
 
 
@@ -275,11 +274,13 @@ def build_trainer(
     splits = ("train", "val", *(("test",) if config.test else ()))
     loaders = {"test": None, **{name: _loader(dataset, name, config) for name in splits}}
     if loaders["train"] is None:
-        raise ConfigError(f"data set {config.data!r} has no samples to train on")
+        raise ConfigError(f"data set {config.data!r} has no training samples")
     length = plan_length(config, whole, len(loaders["train"]))
     scheduler = _schedule(config, optimizer, length, len(loaders["train"]), change is not None)
     if isinstance(scheduler, ReduceLROnPlateau) and loaders["val"] is None:
-        raise ConfigError(f"schedule {config.schedule!r} needs validation samples; the data has none")
+        raise ConfigError(
+            f"schedule {config.schedule!r} needs validation samples; the data set has none"
+        )
     trainer = Trainer(
         model,
         tasks,
@@ -294,7 +295,7 @@ def build_trainer(
         on_nonfinite=config.on_nonfinite,
         eval_steps=length.eval_steps,
         save_steps=config.save_steps,
-        # one more than are tested, for the checkpoint of an interrupted epoch
+        # and one more, for the checkpoint of an interrupted epoch
         save_total_limit=max(config.save_total_limit, (config.test_last or 0) + 1),
         best_by=config.best_by,
         early_stopping_patience=length.patience,
@@ -307,13 +308,13 @@ def build_trainer(
         seed=config.seed,
         progress=progress,
     )
-    # dropout must differ between processes; the weights, drawn before, must not
+    # dropout must differ between processes; the initial weights must not
     seed_rng(config.seed + 1 + trainer.accelerator.process_index)
     return trainer, loaders
 
 
 def load_data(config: TrainConfig) -> Any:
-    """Return the data set of these settings."""
+    """Load the data set of these settings."""
     from mtlkit.data import load_dataset
 
     return load_dataset(config.data, data_dir=config.data_dir, seed=config.seed)
@@ -322,7 +323,7 @@ def load_data(config: TrainConfig) -> Any:
 def build_model(
     config: TrainConfig, *, dataset: Any = None, change: Change | None = None
 ) -> tuple[torch.nn.Module, Sequence[Task], Any]:
-    """Return the network, its tasks and the data set; the weights depend on the seed alone."""
+    """Return the network, its tasks and the data set; the weights only depend on the seed."""
     if dataset is None:
         dataset = load_data(config)
     tasks: Sequence[Task] = [Task.of(task) for task in dataset.tasks]
@@ -330,7 +331,7 @@ def build_model(
     if config.architecture and hasattr(dataset, "complete_architecture"):
         architecture = dataset.complete_architecture(config.architecture)
     if not architecture:
-        raise ConfigError(f"data set {config.data!r} has no network of its own; set 'architecture'")
+        raise ConfigError(f"data set {config.data!r} has no default network; set 'architecture'")
     seed_rng(config.seed)
     method: Any = methods.with_seed(config.method, config.seed)
     extra = {} if config.preference is None else {"preference": config.preference}
@@ -345,7 +346,7 @@ def build_model(
 
 
 def make_optimizer(config: TrainConfig, model: torch.nn.Module) -> Optimizer:
-    """Return the optimizer of these settings, the method's parameters in a group of their own."""
+    """Return the optimizer of these settings, with a separate group for the method's parameters."""
     groups = param_groups(
         model, lr=config.lr, method_lr=config.method_lr, weight_decay=config.weight_decay
     )
@@ -371,16 +372,11 @@ def _loader(dataset: Any, split: str, config: TrainConfig) -> DataLoader[Any] | 
     samples = getattr(dataset, split, None)
     if samples is None or len(samples) == 0:
         return None
-    # a last batch of one sample has no statistics for batch normalization
+    # BatchNorm cannot handle a last batch of one sample
     drop_last = split == "train" and len(samples) >= config.batch_size
     if hasattr(dataset, "loader"):
-        loader: DataLoader[Any] = dataset.loader(
-            split,
-            config.batch_size,
-            drop_last=drop_last,
-            num_workers=config.workers,
-            seed=config.seed,
-        )
+        options = {"drop_last": drop_last, "num_workers": config.workers, "seed": config.seed}
+        loader: DataLoader[Any] = dataset.loader(split, config.batch_size, **options)
         return loader
     return DataLoader(
         samples,

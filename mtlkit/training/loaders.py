@@ -1,9 +1,9 @@
-"""Data loaders whose order depends on seed and epoch alone, split exactly over the processes.
+"""Data loaders whose order only depends on seed and epoch, split exactly over the processes.
 
-Accelerate's own sharding repeats samples to fill the last batch, and draws the order from a generator
-that a resumed run would have to replay. Here each batch of the given loader is one global batch, and
-every process takes its share of it. A resumed run skips the batches that it has used without reading
-them. A stream (an ``IterableDataset``, or any iterable of batches) is read by the first process for all.
+Accelerate's sharding repeats samples to fill the last batch, and draws the order from a generator that a
+resumed run would have to replay. Here, each batch of the given loader is one global batch, and every
+process takes a part of it. A resumed run skips used batches without reading them. A stream (an
+``IterableDataset``, or any iterable of batches) is read by the first process for all.
 """
 
 from __future__ import annotations
@@ -17,12 +17,7 @@ import torch
 from accelerate.data_loader import DataLoaderDispatcher, DataLoaderShard, DataLoaderStateMixin
 from accelerate.data_loader import prepare_data_loader as place
 from accelerate.state import GradientState
-from accelerate.utils import (
-    broadcast_object_list,
-    gather_object,
-    recursively_apply,
-    send_to_device,
-)
+from accelerate.utils import broadcast_object_list, gather_object, recursively_apply, send_to_device
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, default_collate
 
@@ -38,11 +33,10 @@ _SEED_STRIDE = 1_000_003
 
 
 class ShardedBatches:
-    """Batches of another batch sampler, split into one share per process.
+    """The batches of another batch sampler, split into one part per process.
 
-    The shares of a batch together are the batch: nothing is repeated or dropped. A process whose share
-    would be empty is given one sample whose labels must not count; ``padded`` holds the numbers of such
-    batches.
+    No sample is repeated or dropped. A process whose part would be empty gets one sample whose labels do
+    not count; ``padded`` has the numbers of these batches.
     """
 
     def __init__(self, batches: Any, rank: int, world: int, seed: int) -> None:
@@ -51,7 +45,7 @@ class ShardedBatches:
         self.world = world
         self.seed = seed
         self.padded: set[int] = set()
-        # seeds of worker processes, so that opening the loader draws nothing from the global generator
+        # for the seeds of workers, so that the loader draws nothing from the global generator
         self.worker_generator = torch.Generator()
         self._sampler: Any = getattr(self.batches, "sampler", None)
         if self._sampler is not None:
@@ -63,7 +57,7 @@ class ShardedBatches:
         return len(self.batches)
 
     def set_epoch(self, epoch: int) -> None:
-        """Put the samples into the order of this epoch."""
+        """Set the order of the samples to that of this epoch."""
         self.epoch = epoch
         self.worker_generator.manual_seed(self.seed * _SEED_STRIDE + epoch)
         for holder in (self.batches, self._sampler):
@@ -92,33 +86,32 @@ class ShardedBatches:
 
 
 def _share(size: int, rank: int, world: int) -> slice:
-    """Return the share of a process in a batch of this size; it may be empty."""
+    """Return the part of a batch for a process; it may be empty."""
     return slice(size * rank // world, size * (rank + 1) // world)
 
 
 class Batch(NamedTuple):
-    """A batch on the device, and what is known on the host about its labels."""
+    """A batch on the device, with the counts of its labels on the host."""
 
     inputs: Any
     targets: dict[str, Tensor | None]
     labels: dict[str, LabelCount]
     rows: Rows | None = None
-    """The samples of each task, if it may have a forward pass of its own."""
+    """The samples of each task, for one forward pass per task; None for a single pass."""
 
 
 class Batches:
-    """A loader's batches for this process, sent to its device with their labels counted before.
+    """The batches of a loader for this process, on its device, with their label counts.
 
-    Whether a task has labels decides what is computed. That is read off the targets while they are on
-    the host, so that no step waits for the device. A loader whose batches are on the device already has
-    its targets read there, which makes every step wait.
+    Labels are counted on the host, so that no step waits for the device, unless the batches of the
+    loader are already there.
 
     Args:
-        source: gives ``(inputs, targets)``.
-        tasks: whose labels are counted.
-        accelerator: says which device.
-        training: whether to look for tasks that are labeled on different samples.
-        own_samples: finds the samples of each task; None where they are not needed.
+        source: iterable of ``(inputs, targets)``.
+        tasks: tasks whose labels are counted.
+        accelerator: accelerator of the run.
+        training: whether to check for tasks that are labeled on different samples.
+        own_samples: finds the samples of each task, if needed.
     """
 
     def __init__(
@@ -136,10 +129,10 @@ class Batches:
         self._overlap = LabelOverlap(tasks) if training else None
         self._own_samples = own_samples
         self.target_names: set[str] = set()
-        """Names of the targets that batches have had so far."""
+        """Names of all targets so far."""
 
     def advice(self, method: Any) -> str | None:
-        """Return what the labels of the first batches mean for the method; once, None otherwise.
+        """Return advice on the method from the labels of the first batches, once; None otherwise.
 
         Every process must call this after every batch.
         """
@@ -154,7 +147,7 @@ class Batches:
         return self._read(self.source, 0)
 
     def start(self, epoch: int, first: int = 0) -> Generator[Batch, None, None]:
-        """Return the batches of this epoch without the first ones; close it if it is left early."""
+        """Return the batches of this epoch from number ``first``; close it to stop early."""
         if hasattr(self.source, "set_epoch"):
             self.source.set_epoch(epoch)
         return self._read(self._skip(first), first)
@@ -188,12 +181,12 @@ class Batches:
                 rows = None if split is None else split.find(inputs, own, labels)
                 found = Batch(inputs, own, labels, rows)
                 if device.type != "cpu":
-                    # a copy to CUDA need not be awaited, since the stream keeps the order
+                    # no need to wait for a copy to CUDA: the stream keeps the order
                     found = send_to_device(found, device, non_blocking=device.type == "cuda")
                 yield found
         finally:
             if hasattr(source, "end"):
-                source.end()  # otherwise Accelerate keeps treating an abandoned loader as active
+                source.end()  # else Accelerate treats the loader as active
 
     def _is_padded(self, number: int) -> bool:
         source = self.source
@@ -204,9 +197,7 @@ class Batches:
 def unpack(batch: Any, tasks: Sequence[Task]) -> tuple[Any, Mapping[str, Tensor | None]]:
     """Return the inputs of a batch, and its targets by task name."""
     if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise UsageError(
-            f"a batch must be (inputs, targets), not {type(batch).__name__}; targets by task name"
-        )
+        raise UsageError(f"a batch must be (inputs, targets by task name), not {type(batch).__name__}")
     inputs, targets = batch
     if isinstance(targets, Mapping):
         return inputs, {name: _as_tensor(target) for name, target in targets.items()}
@@ -222,7 +213,7 @@ def unpack(batch: Any, tasks: Sequence[Task]) -> tuple[Any, Mapping[str, Tensor 
 
 
 def _as_tensor(target: Any) -> Tensor | None:
-    """Stack a target that a user's own loader gives as a list of numbers and None."""
+    """Stack a target that is a list of numbers and None, from a user's loader."""
     return stack_targets(target) if isinstance(target, list) else target
 
 
@@ -235,9 +226,9 @@ def prepare_loader(
     training: bool = False,
     own_samples: OwnSamples | None = None,
 ) -> Batches:
-    """Return the batches of a loader for this process: its share of each, on its device.
+    """Return the batches of a loader for this process: its part of each, on its device.
 
-    Loaders by task are mixed in training, and read one after the other elsewhere.
+    A mapping of loaders by task is mixed in training, and read one after the other otherwise.
     """
     if isinstance(loader, Batches):
         return loader
@@ -248,12 +239,12 @@ def prepare_loader(
 
 
 def _source(loader: Any, tasks: Sequence[Task], accelerator: Any, seed: int) -> Any:
-    """Return a loader that Accelerate knows and that leaves the batches on the host, where it can."""
+    """Return a loader that Accelerate tracks and that leaves batches on the host, if possible."""
     if isinstance(loader, DataLoaderShard | DataLoaderDispatcher):
         if accelerator.num_processes > 1:
             warn_first(
-                "a loader that Accelerate has prepared repeats samples to fill the last batch, which "
-                "counts them twice on several processes; give the Trainer the loader itself",
+                "a loader prepared by Accelerate repeats samples to fill the last batch, so several "
+                "processes count them twice; give the Trainer the original loader",
                 stacklevel=4,
             )
         return loader
@@ -285,10 +276,10 @@ def _source(loader: Any, tasks: Sequence[Task], accelerator: Any, seed: int) -> 
 
 
 class Stream(DataLoaderStateMixin):  # type: ignore[misc]
-    """Batches of an iterable, of which nothing can be read out of turn.
+    """The batches of an iterable, which can only be read in order.
 
-    On several processes the first one reads, and every process takes its share of each batch: together
-    they see every sample once, however many there are. So the stream must not be split by rank itself.
+    With several processes, the first one reads and every process takes a part of each batch, so that
+    each sample is used once. The stream itself must not be split by rank.
     """
 
     _drop_last = True
@@ -323,7 +314,7 @@ class Stream(DataLoaderStateMixin):  # type: ignore[misc]
         self.end()
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the loader and its data set, where these have an order per epoch."""
+        """Set the epoch of the loader and its data set, if they have one."""
         holder: Any
         for holder in (self.batches, getattr(self.batches, "dataset", None)):
             if hasattr(holder, "set_epoch"):
@@ -334,7 +325,7 @@ class Stream(DataLoaderStateMixin):  # type: ignore[misc]
             return iter(self.batches)
 
     def _receive(self) -> Iterator[Any]:
-        """Yield what the first process reads; its error, too, ends all processes."""
+        """Yield the batches that the first process reads; its errors end all processes."""
         reads = self.accelerator.is_main_process
         batches = self._open() if reads else None
         while True:
@@ -357,7 +348,7 @@ class Stream(DataLoaderStateMixin):  # type: ignore[misc]
             yield batch
 
     def _take_share(self, number: int, batch: Any) -> Any:
-        """Return this process's part of every tensor; one sample where that is empty."""
+        """Return this process's part of every tensor; one sample if it is empty."""
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         sizes: list[int] = []
         recursively_apply(lambda tensor: sizes.append(len(tensor)), batch)

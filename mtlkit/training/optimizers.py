@@ -1,6 +1,6 @@
-"""Optimizers and learning-rate schedules from config strings, and the method's own parameter group.
+"""Optimizers and learning-rate schedules from config strings, and the parameter group of the method.
 
-The rotations are the slow learner of the paper's appendix B: their own group, at half the rate.
+The rotations are the slow learner of the RotoGrad paper's appendix B: a group with half the rate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mtlkit.method.method import Method
 METHOD_GROUP = "method"
 
 PAPER_DECAY, PAPER_STEPS = 0.9999, 17_600
-"""The rotations' decay on multi-MNIST, and the steps of that run: 300 epochs of batches of 1024."""
+"""The paper's decay on multi-MNIST, and the steps of that run: 300 epochs with batches of 1024."""
 
 Curve: TypeAlias = Callable[[int], float]
 
@@ -32,7 +32,7 @@ _OPTIMIZERS: dict[str, type[Optimizer]] = {
     for name, kind in vars(torch.optim).items()
     if isinstance(kind, type)
     and issubclass(kind, Optimizer)
-    and name not in ("Optimizer", "LBFGS", "SparseAdam")  # the second needs a closure
+    and name not in ("Optimizer", "LBFGS", "SparseAdam")  # LBFGS needs a closure
 }
 _SCHEDULES = {
     "constant": (),
@@ -51,19 +51,19 @@ class ParamGroups(list[dict[str, Any]]):
 
 
 def describe_groups(groups: Iterable[dict[str, Any]]) -> str:
-    """Say of every group how many parameters it has, and at which rate they learn."""
+    """Describe the number of parameters and the learning rate of every group."""
     groups = list(groups)
     first = float(groups[0]["lr"]) if groups else 0.0
-    said = []
+    texts = []
     for index, group in enumerate(groups):
         rate = float(group["lr"])
         size = sum(parameter.numel() for parameter in group["params"])
         text = f"{group.get('name', index)}: {size:,} parameters, lr {rate:g}"
         if index and first and rate != first:
-            share = rate / first
-            text += f", {'half' if share == 0.5 else f'{share:g} times'} the network's"
-        said.append(text)
-    return "; ".join(said)
+            ratio = rate / first
+            text += f", {'half' if ratio == 0.5 else f'{ratio:g} times'} the network's"
+        texts.append(text)
+    return "; ".join(texts)
 
 
 def param_groups(
@@ -74,19 +74,19 @@ def param_groups(
     method_options: dict[str, Any] | None = None,
     **options: Any,
 ) -> list[dict[str, Any]]:
-    """Return optimizer groups with the method's own parameters apart, at half the learning rate.
+    """Return optimizer groups, with the method's parameters in a group at half the learning rate.
 
     Args:
         model: the network with its method, or several modules (backbone, heads, method).
-        lr: the network's learning rate.
+        lr: learning rate of the network.
         method_lr: learning rate of rotations or learned weights; by default half of ``lr``, which the
             RotoGrad paper found best.
         method_options: further options of the method's group, such as ``betas``.
         options: further options of the network's group, such as ``weight_decay``.
 
     Returns:
-        A list for any torch optimizer; the method's group is named ``"method"``, and is left out if
-        the method owns no parameters.
+        A list for any torch optimizer; the method's group is named ``"method"``, and is omitted if the
+        method has no parameters.
 
     >>> import torch, mtlkit
     >>> network = torch.nn.Linear(3, 4)
@@ -127,10 +127,10 @@ def param_groups(
 def rotation_schedule(optimizer: Optimizer, decay: float = 0.9999) -> MultiplicativeLR:
     """Return a scheduler that multiplies the method's learning rate by ``decay`` at every ``step()``.
 
-    The network's rate is not changed. The rotations then decay faster than the network, which is the
-    condition for convergence (proposition B.1). It chains with schedulers that multiply the rate they
-    find (``StepLR``, ``ExponentialLR``, ``CosineAnnealingLR``). ``LambdaLR`` and ``OneCycleLR``
-    overwrite it: give these the factor ``decay**step`` for the method's group instead.
+    The network's rate is unchanged, so the rotations decay faster than the network, which is the
+    condition for convergence (proposition B.1). It can be combined with schedulers that multiply the
+    current rate (``StepLR``, ``ExponentialLR``, ``CosineAnnealingLR``). ``LambdaLR`` and ``OneCycleLR``
+    overwrite the rate: give them the factor ``decay**step`` for the method's group instead.
 
     >>> import torch, mtlkit
     >>> method = mtlkit.create_method("rotograd", tasks=2, feature_dim=4)
@@ -153,23 +153,14 @@ def rotation_schedule(optimizer: Optimizer, decay: float = 0.9999) -> Multiplica
     others = [rate for name, rate in rates.items() if name != METHOD_GROUP]
     if others:
         _warn_if_fast(rates[METHOD_GROUP], max(others), [])
-    factors: list[Curve] = [_Factor(decay if name == METHOD_GROUP else 1.0) for name in names]
-    return MultiplicativeLR(optimizer, lr_lambda=factors)
+    # PyTorch saves the state of schedulers without functions
+    factors: dict[bool, Curve] = {True: lambda epoch: decay, False: lambda epoch: 1.0}
+    return MultiplicativeLR(optimizer, lr_lambda=[factors[name == METHOD_GROUP] for name in names])
 
 
 def paper_decay(steps: int) -> float:
-    """Return the decay per step that ends where the paper's run ended, at 17 % of the first rate."""
+    """Return the decay per step that ends at 17 % of the initial rate, as in the paper."""
     return float(PAPER_DECAY ** (PAPER_STEPS / max(steps, 1)))
-
-
-class _Factor:
-    """A constant factor; an object, so that the scheduler's state can be saved."""
-
-    def __init__(self, value: float) -> None:
-        self.value = value
-
-    def __call__(self, epoch: int) -> float:
-        return self.value
 
 
 _warned = False
@@ -183,8 +174,8 @@ def _warn_if_fast(method_lr: float, lr: float, methods: list[Method]) -> None:
         _warned = True
         warn_first(
             f"the rotations' learning rate ({method_lr:g}) is above the network's ({lr:g}); RotoGrad "
-            "converges when the rotations are the slow learner (appendix B of the paper): take about "
-            "half of the network's rate and decay it with mtlkit.rotation_schedule",
+            "converges if the rotations are the slow learner (appendix B of the paper): use about half "
+            "of the network's rate, and decay it with mtlkit.rotation_schedule",
             stacklevel=3,
         )
 
@@ -192,13 +183,13 @@ def _warn_if_fast(method_lr: float, lr: float, methods: list[Method]) -> None:
 def build_optimizer(
     spec: str, groups: Sequence[dict[str, Any]], method_spec: str | None = None
 ) -> Optimizer:
-    """Create an optimizer of torch by name, such as ``"sgd(momentum=0.9)"``, of these groups.
+    """Create a torch optimizer by name, such as ``"sgd(momentum=0.9)"``.
 
-    ``method_spec`` is that of the method's own group, where it is another one.
+    ``method_spec`` is the optimizer of the method's group, if it is different.
     """
     own = [group for group in groups if group.get("name") == METHOD_GROUP]
     if method_spec is not None:
-        _read_spec("optimizer", method_spec, _options)  # an error even if there are no parameters
+        _read_spec("optimizer", method_spec, _options)  # check it even if there are no parameters
     if method_spec is None or method_spec == spec or not own:
         return _make(spec, groups)
     others = [group for group in groups if group.get("name") != METHOD_GROUP]
@@ -206,7 +197,7 @@ def build_optimizer(
 
 
 def _options(name: str) -> tuple[str, ...] | None:
-    """The options of an optimizer; rates and decay are settings of their own."""
+    """Return the options of an optimizer, without those that are separate settings."""
     if name not in _OPTIMIZERS:
         return None
     known = inspect.signature(_OPTIMIZERS[name]).parameters
@@ -216,7 +207,7 @@ def _options(name: str) -> tuple[str, ...] | None:
 def _read_spec(
     kind: str, spec: str, options_of: Callable[[str], Sequence[str] | None]
 ) -> tuple[str, dict[str, Any]]:
-    """The name and the options of a config string with one part."""
+    """Return name and options of a config string with one part."""
     parts = parse_spec(spec)
     name, options = parts[0].name, dict(parts[0].options)
     known = options_of(name)
@@ -237,7 +228,7 @@ def _make(spec: str, groups: Sequence[dict[str, Any]]) -> Optimizer:
 
 
 class CombinedOptimizer(Optimizer):
-    """Several optimizers as one; its parameter groups are theirs."""
+    """Combines several optimizers, with all their parameter groups."""
 
     def __init__(self, parts: Sequence[Optimizer]) -> None:
         self.parts = list(parts)
@@ -245,7 +236,7 @@ class CombinedOptimizer(Optimizer):
         self._gather()
 
     def _gather(self) -> None:
-        # the same objects, so that a scheduler's changes reach the parts
+        # the same objects, so that schedulers change the parts
         self.param_groups = [group for part in self.parts for group in part.param_groups]
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -274,21 +265,23 @@ class CombinedOptimizer(Optimizer):
 def make_schedule(
     spec: str, optimizer: Optimizer, steps: int, epoch_steps: int, rotation_decay: float = 1.0
 ) -> LRScheduler | None:
-    """Return the scheduler of a config string, for every step; None if no rate ever changes.
+    """Return the scheduler of a config string, to be called after every step; None for constant rates.
 
-    ``cosine`` and ``linear`` go down to zero at the end; ``cosine(period=200)`` goes down and up again
-    within 400 steps. ``step(every=100, factor=0.5)`` halves the rate every 100 steps, with
-    ``epochs=100`` instead every 100 epochs. ``plateau(factor=0.7, patience=5, min_lr=1e-5)`` multiplies
-    the rates by the factor after more than five validations without a better score. With ``on=network``
-    the method's own rate is unchanged.
+    ``cosine`` and ``linear`` decay to zero at the end; ``cosine(period=200)`` falls and rises again
+    within 400 steps. ``step(every=100, factor=0.5)`` halves the rate every 100 steps,
+    ``step(epochs=100)`` every 100 epochs. ``plateau(factor=0.7, patience=5, min_lr=1e-5)`` multiplies
+    the rates by the factor after more than five validations without a better score. With
+    ``on=network``, the method's rate is unchanged.
 
-    ``rotation_decay`` is a factor of the method's own rate at every step, besides the schedule. It is
-    part of this scheduler because PyTorch's ``LambdaLR`` overwrites what others did to a rate.
+    ``rotation_decay`` is an additional factor of the method's rate at every step. It is part of this
+    scheduler because PyTorch's ``LambdaLR`` overwrites the changes of others.
     """
     name, options = _read_spec("schedule", spec, _SCHEDULES.get)
     if name == "plateau":
         if rotation_decay != 1:
-            raise ConfigError("schedule plateau goes without rotation_decay: it changes all rates alike")
+            raise ConfigError(
+                "schedule plateau cannot be combined with rotation_decay: it changes all rates equally"
+            )
         try:
             return ReduceLROnPlateau(optimizer, mode="max", threshold=0.0, **options)
         except (TypeError, ValueError) as error:
@@ -300,7 +293,7 @@ def make_schedule(
     if name == "constant" and rotation_decay == 1:
         return None
 
-    # PyTorch does not save functions, so a run that is resumed with more steps follows the longer curve
+    # PyTorch does not save functions, so a run resumed with more steps follows the longer curve
     def own(step: int) -> float:
         return (curve(step) if reach == "all" else 1.0) * rotation_decay**step
 
@@ -309,7 +302,7 @@ def make_schedule(
 
 
 def _curve(spec: str, name: str, options: dict[str, Any], steps: int, epoch_steps: int) -> Curve:
-    """Return the factor of a rate by the number of steps taken."""
+    """Return the factor of a rate as a function of the step."""
     if name == "constant":
         return lambda step: 1.0
     if name == "cosine":
@@ -329,11 +322,9 @@ def _curve(spec: str, name: str, options: dict[str, Any], steps: int, epoch_step
 
 
 class Schedulers:
-    """The schedulers of a run, each stepped when it is due.
+    """The schedulers of a run, stepped after every ``"step"`` or ``"epoch"``.
 
-    Args:
-        given: one scheduler, several, or None.
-        every: ``"step"`` or ``"epoch"``; ``ReduceLROnPlateau`` is stepped after validations instead.
+    ``ReduceLROnPlateau`` is stepped after every validation instead.
     """
 
     def __init__(self, given: Any, every: Literal["step", "epoch"]) -> None:

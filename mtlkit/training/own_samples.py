@@ -1,8 +1,8 @@
-"""One forward pass per task, where every task has samples of its own.
+"""One forward pass per task, if every task has its own samples.
 
-Gradients of parameters take one backward pass per task. Through one graph of the whole batch each of
-them visits every sample, so a step costs K plain ones. K graphs of the tasks' own samples cost one
-plain step together, and give the same gradients.
+Gradients of parameters need one backward pass per task. With one graph of the whole batch, each pass
+visits every sample, so a step costs as much as K plain steps. With K graphs of the tasks' own samples,
+it costs as much as one, with the same gradients.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from mtlkit.tasks.overlap import labeled_samples
 
 PerTask: TypeAlias = Literal["auto", "always", "never"]
 Rows: TypeAlias = dict[str, "slice | Tensor"]
-"""The samples of a batch that each task has labels of; a task without labels is left out."""
+"""The labeled samples of each task in a batch; a task without labels is left out."""
 
 
 class OwnSamples:
-    """Finds the samples of each task in the batches of a run.
+    """Finds the samples of each task in a batch.
 
     Args:
-        tasks: of the run.
-        strict: whether every batch must be split; otherwise a batch is left whole if some sample has
-            labels of two tasks, or if its inputs cannot be split.
+        tasks: tasks of the run.
+        strict: whether every batch must be split; otherwise a batch stays whole if a sample has labels
+            of two tasks, or if its inputs cannot be split.
     """
 
     def __init__(self, tasks: Sequence[Task], *, strict: bool) -> None:
@@ -41,10 +41,10 @@ class OwnSamples:
     def wanted(
         cls, mode: PerTask, model: nn.Module, method: Method, tasks: Sequence[Task]
     ) -> OwnSamples | None:
-        """Return what splits the batches of a run; None where no pass per task is wanted.
+        """Return an object that splits the batches of a run; None for a single forward pass.
 
-        ``"auto"`` wants them where they give the same gradients: no layer computes with a batch as a
-        whole, as BatchNorm does, and the model says which parameters are shared.
+        ``"auto"`` splits them if the gradients are the same: no BatchNorm depends on the whole batch,
+        and the shared parameters are known.
         """
         if mode == "never" or not method.wrt_parameters or method.is_sum or method.forking is not None:
             return None
@@ -52,7 +52,7 @@ class OwnSamples:
         if mode == "always" and any(isinstance(norm, nn.SyncBatchNorm) for norm in norms):
             raise UsageError(
                 "forward_per_task='always': SyncBatchNorm waits for all processes in every forward "
-                "pass, and not all of them have samples of every task; leave the setting at 'auto'"
+                "pass, but not all of them have samples of every task; use 'auto'"
             )
         shared: Any = getattr(model, "shared_parameters", None)
         if mode == "auto" and (norms or (method.shared is None and shared is None)):
@@ -64,7 +64,7 @@ class OwnSamples:
     def find(
         self, inputs: Any, targets: Mapping[str, Tensor | None], labels: Mapping[str, LabelCount]
     ) -> Rows | None:
-        """Return the samples of every task, from a batch on the host; None to leave it whole."""
+        """Return the samples of every task in a batch on the host; None to keep it whole."""
         size = self._batch_size(inputs)
         masks = {}
         for task in self.tasks:
@@ -87,7 +87,7 @@ class OwnSamples:
     def _batch_size(self, inputs: Any) -> int | None:
         """Return the number of samples; None if the inputs cannot be split by them."""
         if isinstance(inputs, Mapping) and set(inputs) <= {task.name for task in self.tasks}:
-            return None  # the network itself has one pass per task
+            return None  # the network has one pass per task
         sizes: set[int] = set()
         try:
             recursively_apply(lambda t: sizes.add(len(t)), inputs, error_on_other_type=True)
@@ -97,7 +97,7 @@ class OwnSamples:
 
 
 def _places(mask: Tensor) -> slice | Tensor:
-    """Return where a mask is true: a slice if these are neighbors, which copies nothing."""
+    """Return the true positions of a mask; adjacent ones as a slice, which copies nothing."""
     places = mask.nonzero().flatten()
     first, last = int(places[0]), int(places[-1])
     return slice(first, last + 1) if last - first + 1 == len(places) else places
@@ -109,5 +109,5 @@ def select(inputs: Any, rows: slice | Tensor) -> Any:
 
 
 def count(rows: slice | Tensor) -> int:
-    """Return how many samples these are."""
+    """Return the number of samples."""
     return rows.stop - rows.start if isinstance(rows, slice) else len(rows)

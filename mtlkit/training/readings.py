@@ -1,9 +1,9 @@
-"""Losses and gradient norms of the training batches, and what happens when they are not finite.
+"""Losses and gradient norms of training batches, and the check that they are finite.
 
-They stay on the device until they are read. ``on_nonfinite="raise"`` never makes a step wait for the
-device: it looks in steps that log, before a validation, before a checkpoint and at the end, and its
-error names the first step that went wrong, and its tasks. Until then training continues with useless
-weights, which are never saved. ``"skip"`` must know before the optimizer's step, so each step waits.
+They stay on the device until they are read. With ``on_nonfinite="raise"``, no step waits for the device:
+the values are read in steps that log, before validations and checkpoints, and at the end; the error
+names the first step that failed, and its tasks. Until then training continues with useless weights,
+which are never saved. With ``"skip"``, each step waits for the device before the optimizer's step.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ from mtlkit.method.method import Method
 from mtlkit.method.stats import Stats
 
 _MOST_SKIPS = 50
+_WITHOUT_LABELS = (
+    "if the batch has no label of this task, so that its loss is a mean over nothing, mark missing "
+    "targets (None, negative classes, NaN), or name the labels: Task(..., labels=lambda target: "
+    "target != 255); such batches are then left out; else "
+)
 _STATISTICS = ("running_mean", "running_var")
 
 
@@ -30,27 +35,21 @@ class BatchReading(NamedTuple):
     step: int
     """Optimizer step that the batch belongs to, from 1."""
     batch: int
-    """Number of the batch in its epoch, from 1."""
+    """Number of the batch in the epoch, from 1."""
     total: Tensor
-    """What backward was called on, of this process."""
+    """Argument of the backward pass on this process."""
     losses: Sequence[Tensor | None]
-    """Of each task over the labels of this process; None for a task without labels."""
+    """Loss of each task over the labels of this process; None without labels."""
     own_counts: Sequence[float]
     """Numbers of labels on this process."""
     counts: Sequence[float]
     """Numbers of labels on all processes."""
     gradients: Stats | Tensor | None
-    """The method's statistics, or the norm of the whole gradient; None where it is not looked at."""
+    """Statistics of the method, or the norm of the gradient; None if it is not checked."""
 
 
 class Readings:
-    """Collects losses and norms without waiting for the device; :meth:`read` waits for it.
-
-    Args:
-        tasks: names of the tasks.
-        accelerator: whose processes share every batch.
-        on_nonfinite: ``"raise"`` or ``"skip"``.
-    """
+    """Collects losses and norms without waiting for the device; only :meth:`read` waits."""
 
     def __init__(
         self, tasks: Sequence[str], accelerator: Any, on_nonfinite: Literal["raise", "skip"]
@@ -68,17 +67,17 @@ class Readings:
         return len(self._unread)
 
     def add(self, reading: BatchReading) -> None:
-        """Keep the losses and norms of a batch."""
+        """Store the losses and norms of a batch."""
         self._unread.append(reading)
 
     def read(self) -> str | None:
-        """Read the batches since the last call, and say what was not finite; None if nothing was.
+        """Read the batches since the last call, and describe what is not finite; None if all is.
 
         This waits for the device; every process must call it at the same step.
 
         Raises:
-            NonFiniteError: for a value that is not finite, unless such steps are skipped; after many
-                skipped steps in a row in any case.
+            NonFiniteError: for a value that is not finite, unless such steps are skipped, or after many
+                skipped steps in a row.
         """
         unread, self._unread = self._unread, []
         if not unread:
@@ -93,13 +92,14 @@ class Readings:
             if reason is None:
                 reason = self._describe(reading, total, losses, norms)
                 if reason is not None:
-                    self._react(reason, reading)
+                    nan = [loss is not None and math.isnan(loss) for loss in losses]
+                    self._react(reason, reading, _WITHOUT_LABELS if 0 < sum(nan) < len(nan) else "")
         if reason is None:
             self._skips = 0
         return reason
 
     def _to_host(self, readings: Sequence[BatchReading]) -> list[list[float]]:
-        """Return the total, K sums of losses and K norms of every batch, over all processes."""
+        """Return the total, K sums of losses and K norms of every batch, summed over processes."""
         dtype = torch.float32 if self.device.type == "mps" else torch.float64
         zero = torch.zeros((), dtype=dtype, device=self.device)
         cells = [zero if x is None else x for r in readings for x in (r.total, *r.losses)]
@@ -113,12 +113,12 @@ class Readings:
         rows: list[list[float]] = table.tolist()
         return rows
 
-    def _react(self, reason: str, reading: BatchReading) -> None:
+    def _react(self, reason: str, reading: BatchReading, advice: str) -> None:
         where = f"{reason} at step {reading.step}, batch {reading.batch} of the epoch"
         if not self.skips:
             raise NonFiniteError(
-                f"{where}; lower the learning rate, clip the gradient (max_grad_norm), look at the "
-                "data, or skip such steps with on_nonfinite='skip'"
+                f"{where}; {advice}lower the learning rate, clip the gradient (max_grad_norm), look at "
+                "the data, or skip such steps with on_nonfinite='skip'"
             )
         self._skips += 1
         if self._skips >= _MOST_SKIPS:
@@ -129,7 +129,7 @@ class Readings:
     def _describe(
         self, reading: BatchReading, total: float, losses: list[float | None], norms: list[float]
     ) -> str | None:
-        """Say what of a batch is not finite."""
+        """Describe what is not finite in a batch."""
         names = self._not_finite(losses)
         if names:
             return f"the loss of {names} is not finite"
@@ -156,7 +156,7 @@ def _norms(gradients: Stats | Tensor | None, zero: Tensor) -> Tensor:
 
 
 class LossMeans:
-    """Mean loss of every task over the labels since the last line of the log."""
+    """Mean loss of every task over the labels since the last reset."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = names
@@ -172,7 +172,7 @@ class LossMeans:
         """Include a batch."""
         self.batches += 1
         for index, (loss, count) in enumerate(zip(losses, counts, strict=True)):
-            if loss is not None and math.isfinite(loss):  # others stop the run, or are skipped
+            if loss is not None and math.isfinite(loss):  # else the run stops or skips the step
                 self._sums[index] += loss * count
                 self._counts[index] += count
 
@@ -183,26 +183,26 @@ class LossMeans:
 
 
 class RunningStatistics:
-    """Buffers that a forward pass changes, such as those of BatchNorm; a method guards its own."""
+    """Saves and restores buffers that a forward pass changes, such as BatchNorm's."""
 
     def __init__(self, model: nn.Module, method: Method) -> None:
         self.model, self.method = model, method
         self._kept: list[tuple[Tensor, Tensor]] = []
 
     def keep(self) -> None:
-        """Copy them before a forward pass that may have to leave no trace."""
+        """Copy the buffers of the model, except the method's own."""
         own = {id(buffer) for buffer in self.method.buffers()}
         buffers = [buffer for buffer in self.model.buffers() if id(buffer) not in own]
         self._kept = [(buffer, buffer.clone()) for buffer in buffers]
 
     def restore(self) -> None:
-        """Put back what was kept."""
+        """Restore the copies."""
         for buffer, kept in self._kept:
             buffer.copy_(kept)
 
 
 def gradients_of(method: Method, parameters: Sequence[Tensor]) -> Any:
-    """Return the method's statistics of the last backward; without a merge, the gradient's norm."""
+    """Return the method's statistics of the last backward pass; without any, the gradient's norm."""
     stats = method.stats
     if stats is not None:
         return stats
@@ -211,11 +211,7 @@ def gradients_of(method: Method, parameters: Sequence[Tensor]) -> Any:
 
 
 def check_parameters(module: nn.Module, step: int) -> None:
-    """Refuse to save weights that are not finite, which a finite loss and gradient may hide.
-
-    Raises:
-        NonFiniteError: naming the parameters.
-    """
+    """Raise a NonFiniteError if parameters are not finite, which a finite loss may hide."""
     learned = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
     learned |= {name: b for name, b in module.named_buffers() if name.rpartition(".")[2] in _STATISTICS}
     if not learned or math.isfinite(_total_norm(list(learned.values()), math.inf)):

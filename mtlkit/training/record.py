@@ -1,6 +1,6 @@
-"""``model.json``: what a run's network is, so that it can be built again without the data.
+"""``model.json``: a description of a run's network, to build it again without the data.
 
-The weights are in a file beside it, and so is the preprocessing, where the data set has one.
+Weights and the preprocessing of the data set, if any, are in separate files.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from mtlkit.tasks import Task, create_task, list_tasks
 from mtlkit.tasks.registry import kinds
 
 RECORD = "model.json"
-"""File in a run's folder that describes its network."""
+"""File that describes the network of a run."""
 PREPROCESSING = "preprocessing.json"
-"""File beside it with what turns raw samples into inputs, where the data set has such a thing."""
+"""File that describes how raw samples become inputs."""
 WEIGHTS = "checkpoints/best.pt"
 
 Record = dict[str, Any]
@@ -35,13 +35,13 @@ Record = dict[str, Any]
 def describe_run(
     model: nn.Module, predicted: Sequence[Task], dataset: Any, plugins: Sequence[str] = ()
 ) -> Record | None:
-    """Return what is needed to build a run's network again; None if no config string describes it.
+    """Return a description to build a run's network again; None if no config string describes it.
 
     Args:
-        model: the network, or one that computes some tasks of the network ``model.architecture``.
-        predicted: the tasks that ``model`` predicts.
-        dataset: that the network was made for.
-        plugins: files or modules that register what the network is made of.
+        model: the network, or a wrapper of the network ``model.architecture`` for some tasks.
+        predicted: tasks that ``model`` predicts.
+        dataset: data set of the run.
+        plugins: files or modules that register parts of the network.
     """
     network: Any = getattr(model, "architecture", model)
     try:
@@ -63,10 +63,7 @@ def describe_run(
 
 
 def write_record(folder: Path, record: Record | None, dataset: Any = None, **facts: Any) -> None:
-    """Write ``model.json``, with the facts known by now, and the preprocessing of ``dataset``.
-
-    Without a record, only the preprocessing.
-    """
+    """Write ``model.json``, if there is a record, and the preprocessing of ``dataset``, if any."""
     preprocessing = getattr(dataset, "preprocessing", None)
     if preprocessing is not None:
         write_text(folder / PREPROCESSING, preprocessing.to_json())
@@ -75,20 +72,17 @@ def write_record(folder: Path, record: Record | None, dataset: Any = None, **fac
 
 
 def readable_json(content: Any) -> str:
-    """Return JSON with a line per entry, but lists of plain values in one line."""
+    """Return JSON with one line per entry, and lists of plain values on one line."""
     text = json.dumps(content, indent=1, ensure_ascii=False)
-    return re.sub(r"\[\n([^\[\]{}]*)\n\s*\]", _in_one_line, text) + "\n"
-
-
-def _in_one_line(found: re.Match[str]) -> str:
-    return "[" + " ".join(line.strip() for line in found[1].split("\n")) + "]"
+    lists = re.compile(r"\[\n([^\[\]{}]*)\n\s*\]")
+    return lists.sub(lambda found: "[" + re.sub(r"\n\s*", " ", found[1].strip()) + "]", text) + "\n"
 
 
 def read_record(path: Path) -> Record:
     """Read what :func:`write_record` wrote.
 
     Raises:
-        MtlkitError: for a file that is damaged or that a later version wrote.
+        MtlkitError: for a file that is damaged or of a newer version.
     """
     try:
         record: Record = json.loads(path.read_text(encoding="utf-8"))
@@ -116,7 +110,7 @@ def describe_task(task: Task) -> dict[str, Any]:
 def restore_task(described: Mapping[str, Any]) -> Task:
     """Create the task that :func:`describe_task` described.
 
-    One that was made in Python, with a loss that no string names, has its name, size and classes.
+    A task with a loss in Python only has its name, outputs and classes.
     """
     name = described["name"]
     try:
@@ -135,7 +129,7 @@ def restore_task(described: Mapping[str, Any]) -> Task:
 
 
 def describe_inputs(inputs: Any) -> Any:
-    """Return shapes and types of one sample's inputs, in their structure; None if unknown."""
+    """Return shapes and types of the inputs of one sample, in their structure; None if unknown."""
     if isinstance(inputs, Tensor):
         return {"shape": list(inputs.shape), "dtype": str(inputs.dtype).removeprefix("torch.")}
     if isinstance(inputs, Mapping):
@@ -146,7 +140,7 @@ def describe_inputs(inputs: Any) -> Any:
 
 
 def draw_inputs(described: Any, size: int) -> Any:
-    """Return a batch of such inputs: noise, or zeros where they are integers; None if unknown."""
+    """Return a random batch of such inputs, zeros for integers; None if unknown."""
     if described is None:
         return None
     items = described.get("items")
@@ -161,7 +155,7 @@ def draw_inputs(described: Any, size: int) -> Any:
 
 
 def _first_input(dataset: Any) -> Any:
-    for split in ("val", "test", "train"):  # training samples may be augmented by random numbers
+    for split in ("val", "test", "train"):  # training samples may be augmented
         samples = getattr(dataset, split, None)
         if samples is not None and len(samples):
             return samples[0][0]
@@ -169,7 +163,7 @@ def _first_input(dataset: Any) -> Any:
 
 
 def _spec_of(task: Task) -> str:
-    """The kind of a task that was made by its class, with the option that says its size."""
+    """Return the kind of a task that was created by its class, with the option for its size."""
     if task.kind not in list_tasks():
         return task.kind
     factory = kinds.get(task.kind)
@@ -181,4 +175,4 @@ def _spec_of(task: Task) -> str:
 
 
 def _unknown_loss(prediction: Tensor, target: Tensor) -> Tensor:
-    raise UsageError("the loss of this task was Python code, which a run's folder does not hold")
+    raise UsageError("the loss of this task is Python code, which is not stored in the run's folder")

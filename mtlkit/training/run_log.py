@@ -1,4 +1,4 @@
-"""What a run shows: the log file, trackers, statistics of the gradients, and the progress bar."""
+"""The output of a run: log file, trackers, gradient statistics and progress bar."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import torch
@@ -27,7 +26,7 @@ _TRACKED = ("norms", "weights", "update_cosines", "rotation_angles")
 _INTERVAL = 0.5
 _MOST_TASKS = 4
 _WIDE = 110
-"""Terminal width from which there is room for a long bar."""
+"""Terminal width from which the bar is long."""
 
 Shown = Literal["bar", "lines", ""]
 Metrics = Mapping[str, Mapping[str, float]]
@@ -38,8 +37,8 @@ class RunLog:
 
     Args:
         output: folder of the run; None writes no file.
-        accelerator: whose trackers are used.
-        start_trackers: whether the trackers are this run's own and have to be started.
+        accelerator: accelerator with the trackers.
+        start_trackers: whether the trackers belong to this run and must be started.
     """
 
     def __init__(self, output: Path | None, accelerator: Any, *, start_trackers: bool) -> None:
@@ -49,7 +48,7 @@ class RunLog:
         self._file: Log | None = None
 
     def open(self, tasks: Sequence[Task], until: int | None, **facts: Any) -> None:
-        """Open the file, up to the step that a resumed run keeps; None starts an empty log."""
+        """Open the file; a resumed run keeps lines up to the step ``until``, a new one keeps none."""
         if self.output is None or not self.accelerator.is_main_process:
             return
         if self.start_trackers and not self.accelerator.trackers:
@@ -89,7 +88,7 @@ class RunLog:
         optimizer: Any,
         summary: Mapping[str, Any] | None,
     ) -> None:
-        """Write losses since the last time, learning rates and the monitor's summary."""
+        """Write the losses since the last call, learning rates and gradient statistics."""
         rates = {
             str(group.get("name", index)): group["lr"]
             for index, group in enumerate(optimizer.param_groups)
@@ -118,13 +117,13 @@ class RunLog:
 
 
 class Monitor:
-    """Samples ``method.stats`` and averages it between summaries, without an extra backward.
+    """Samples ``method.stats`` and averages it between summaries, without an extra backward pass.
 
     For a method with groups of parameters and up to ten tasks, ``groups`` of a summary has the mean
-    cosine of every pair of tasks in each group: where in the network they conflict.
+    cosine of every pair of tasks in each group, such as a layer.
 
     Args:
-        method: the method to watch.
+        method: the method to monitor.
         every: number of steps between samples.
 
     >>> import torch, mtlkit
@@ -140,7 +139,7 @@ class Monitor:
 
     def __init__(self, method: Method, every: int = 10) -> None:
         if every < 1:
-            raise SpecError(f"a monitor samples every 1 or more steps, not every {every}")
+            raise SpecError(f"every must be at least 1, not {every}")
         self.method = method
         self.every = every
         self._sums: dict[str, Tensor] = {}
@@ -148,7 +147,7 @@ class Monitor:
         self._samples = 0
 
     def observe(self, step: int) -> None:
-        """Sample the last step, if it is due, without waiting for the device."""
+        """Sample the last step, if due, without waiting for the device."""
         if step % self.every:
             return
         stats = self.method.stats
@@ -161,9 +160,9 @@ class Monitor:
         if len(self.method.tasks) <= _MOST_GROUPED:
             values |= {_GROUP + name: group.cosines for name, group in stats.groups.items()}
         self._samples += 1
-        for name, value in values.items():  # sums stay on the device: nothing is read here
+        for name, value in values.items():  # sums stay on the device
             value = value.detach().to(torch.float32 if value.is_mps else torch.float64)
-            finite = torch.isfinite(value)  # a task that is absent or overflowed is left out
+            finite = torch.isfinite(value)  # without tasks that are absent or overflowed
             if name not in self._sums:
                 self._sums[name] = torch.zeros_like(value)
                 self._counts[name] = torch.zeros_like(value)
@@ -172,7 +171,7 @@ class Monitor:
 
     @property
     def conflict(self) -> float | None:
-        """Fraction of pairs of tasks with a negative cosine, over the samples; None without any."""
+        """Fraction of pairs of tasks with a negative cosine since the last summary; None without any."""
         if self._samples == 0:
             return None
         pairs = [self._sums["conflicts"].triu(1).sum(), self._counts["conflicts"].triu(1).sum()]
@@ -180,7 +179,7 @@ class Monitor:
         return conflicts / count if count else 0.0
 
     def summary(self) -> dict[str, Any] | None:
-        """Return means since the last summary, as plain numbers; None where nothing was sampled."""
+        """Return means since the last summary, as plain numbers; None without samples."""
         if self._samples == 0:
             return None
         means = {name: self._sums[name] / self._counts[name] for name in self._sums}
@@ -208,9 +207,9 @@ class Monitor:
 
 
 def rotation_angles(method: Method) -> list[float] | None:
-    """Return how far each rotation has turned from the identity, in degrees; None without rotations.
+    """Return the angle of each rotation in degrees; None without rotations.
 
-    A rotation of m dimensions turns m/2 planes; given is the angle whose cosine is the mean of their
+    A rotation of m dimensions turns m/2 planes; this is the angle whose cosine is the mean of their
     cosines, ``trace(R) / m``.
     """
     try:
@@ -225,49 +224,39 @@ def rotation_angles(method: Method) -> list[float] | None:
 
 
 class Progress:
-    """A bar on a terminal, or a line per epoch: losses, main metrics, conflicts, and the speed.
+    """A bar on a terminal, or a line per epoch: losses, main metrics, conflicts and speed.
 
     Args:
         shown: ``bar``, ``lines``, or empty for nothing.
-        total: steps to be taken, None if that is not known.
-        console: of rich; None for one on stderr.
+        total: total number of steps; None if unknown.
+        console: rich console; None for stderr.
     """
 
     def __init__(self, shown: Shown, total: int | None, console: Any = None) -> None:
         self._bar: Any = None
         self._lines = shown == "lines"
-        self._next = float("inf")
+        self._next = math.inf
         self._started_at = 0
         self._begun = time.monotonic()
         self._total = total
         if shown == "bar":
             from rich.console import Console
-            from rich.progress import (
-                BarColumn,
-                MofNCompleteColumn,
-                TextColumn,
-                TimeRemainingColumn,
-            )
+            from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
 
             console = Console(stderr=True) if console is None else console
             bar_width = 20 if console.width >= _WIDE else 10
-            self._bar = Bar(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=bar_width),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[values]}"),
-                TimeRemainingColumn(compact=True),
-                console=console,
-                refresh_per_second=4,
-            )
+            bar, remaining = BarColumn(bar_width=bar_width), TimeRemainingColumn(compact=True)
+            first, last = ("{task.description}", bar), ("{task.fields[values]}", remaining)
+            columns = (*first, MofNCompleteColumn(), *last)
+            self._bar = Bar(*columns, console=console, refresh_per_second=4)
             # epoch, bar, step of steps, remaining time, and the spaces between them
             counted = 2 * len(str(total)) + 1
             self._room = console.width - len("epoch 1000") - bar_width - counted - len("00:00:00") - 4
 
     @staticmethod
     def wanted(shown: bool | None) -> Shown:
-        """Return what to show; None means a bar on a terminal, and lines elsewhere."""
+        """Return what to show; None means a bar on a terminal and lines elsewhere."""
         if shown is None:
             return "bar" if sys.stderr.isatty() else "lines"
         return "bar" if shown else ""
@@ -280,14 +269,12 @@ class Progress:
             self._next = 0.0
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
     def advance(self, step: int) -> None:
-        """Set the step that a resumed run starts from."""
+        """Set the first step of a resumed run."""
         self._started_at = step
         if self._bar is not None:
             self._bar.update(self._row, completed=step)
@@ -304,26 +291,16 @@ class Progress:
         conflict: float | None,
         validation: Metrics,
     ) -> None:
-        """Show the values of this step in the bar: as many as fit, the first ones first."""
+        """Show as many values of this step as fit into the bar."""
         self._next = time.monotonic() + _INTERVAL
         pieces = [*_losses(losses), self._rate(step), *_metrics(validation)]
         if conflict is not None:
             pieces.append(f"conflict {conflict:.0%}")
-        self._bar.update(
-            self._row,
-            completed=step,
-            description=f"epoch {epoch + 1}",
-            values=_fit(pieces, self._room),
-        )
+        text, name = _fit(pieces, self._room), f"epoch {epoch + 1}"
+        self._bar.update(self._row, completed=step, description=name, values=text)
 
-    def end_epoch(
-        self,
-        step: int,
-        epoch: int,
-        losses: Mapping[str, float],
-        validation: Metrics,
-    ) -> None:
-        """Write the line of a finished epoch, where lines are shown."""
+    def end_epoch(self, step: int, epoch: int, losses: Mapping[str, float], validation: Metrics) -> None:
+        """Print the line of a finished epoch, if lines are shown."""
         if self._lines:
             of = "" if self._total is None else f" of {self._total}"
             values = " | ".join([*_losses(losses), *_metrics(validation), self._rate(step)])
@@ -340,7 +317,7 @@ def _losses(losses: Mapping[str, float]) -> list[str]:
 
 
 def _metrics(validation: Metrics) -> list[str]:
-    """The main metric of the first tasks."""
+    """Return the main metrics of the first tasks."""
     pieces = []
     for name, row in list(validation.items())[:_MOST_TASKS]:
         metric = next((key for key in row if key != "loss"), "loss")
@@ -349,11 +326,6 @@ def _metrics(validation: Metrics) -> list[str]:
 
 
 def _fit(pieces: Sequence[str], room: int) -> str:
-    """Join pieces from the first on, as far as there is room for them."""
-    text = ""
-    for piece in pieces:
-        longer = f"{text} | {piece}" if text else piece
-        if len(longer) > room:
-            break
-        text = longer
-    return text
+    """Join as many of the first pieces as fit."""
+    texts = [" | ".join(pieces[:count]) for count in range(len(pieces) + 1)]
+    return next(text for text in reversed(texts) if len(text) <= max(room, 0))

@@ -1,4 +1,4 @@
-"""Where a run is and what training changes: saved to checkpoints, and restored from one."""
+"""The position and state of a run, saved to checkpoints and restored from them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from mtlkit.training.step import LossModule
 
 @dataclass
 class FitResult:
-    """How training ended; :meth:`mtlkit.Trainer.fit` returns it.
+    """The result of :meth:`mtlkit.Trainer.fit`.
 
     Attributes:
-        step: optimizer steps taken, those of a resumed run included.
-        epoch: complete epochs.
-        validation: metrics of the last validation, by task; empty without one.
+        step: number of optimizer steps, from the start of the run.
+        epoch: number of complete epochs.
+        validation: metrics of the last validation by task; empty without one.
         best_step: step of the best validation; None without one.
-        best_checkpoint: file with the weights to use; None for a run without an output folder.
-        stopped_early: whether ``early_stopping_patience`` ended it.
-        still_improving: whether the last of several validations was the best, so that more steps might
-            give a better network.
+        best_checkpoint: file with the best weights; None for a run without an output folder.
+        stopped_early: whether ``early_stopping_patience`` ended the run.
+        still_improving: whether the last of several validations was the best, so that more steps may
+            help.
 
     >>> from mtlkit.training import FitResult
     >>> fit = FitResult(90, 3, {}, best_step=90, best_checkpoint=None, stopped_early=False)
@@ -49,12 +49,12 @@ class FitResult:
 
 @dataclass
 class Position:
-    """Where a run is; part of every checkpoint."""
+    """The position of a run; part of every checkpoint."""
 
     step: int = 0
     epoch: int = 0
     batch: int = 0
-    """Batches of this epoch that have been used."""
+    """Number of used batches in this epoch."""
     best: float | None = None
     best_step: int | None = None
     first: dict[str, float] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Position:
     validated: int | None = None
     """Step of the last validation."""
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
-    """What it measured, by task."""
+    """Metrics of the last validation by task."""
     validations: int = 0
     without_progress: int = 0
     """Validations since the best one."""
@@ -70,11 +70,11 @@ class Position:
     """Whether the run was stopped early."""
 
     def is_due(self, every: int | None) -> bool:
-        """Whether this step is a multiple of ``every``; False for None."""
+        """Return whether this step is a multiple of ``every``; False for None."""
         return every is not None and self.step % every == 0
 
     def reached(self, epochs: int | None, steps: int | None) -> bool:
-        """Whether training is over."""
+        """Return whether training is over."""
         return (
             self.done
             or (epochs is not None and self.epoch >= epochs)
@@ -83,7 +83,7 @@ class Position:
 
     @staticmethod
     def end(batches: Any, batches_per_step: int, epochs: int | None, steps: int | None) -> int | None:
-        """Return the step that training ends at; None where the loader does not know its length."""
+        """Return the last step; None if the loader has no length."""
         if epochs is None:
             return steps
         try:
@@ -103,7 +103,7 @@ class Position:
         return False
 
     def result(self, best_checkpoint: Path | None) -> FitResult:
-        """Return how training ended."""
+        """Return the result of the training."""
         return FitResult(
             step=self.step,
             epoch=self.epoch,
@@ -111,25 +111,24 @@ class Position:
             best_step=self.best_step,
             best_checkpoint=best_checkpoint,
             stopped_early=self.done,
-            # whether the last of several validations was the best
             still_improving=self.validations > 1 and self.best_step == self.validated,
         )
 
     def gave_up(self, patience: int | None) -> bool:
-        """Whether this many validations brought no progress; False for None."""
+        """Return whether this many validations brought no progress; False for None."""
         return patience is not None and self.without_progress >= patience
 
 
 class Saver:
-    """Writes what training changes to the checkpoints of one run, and restores it.
+    """Saves the state of a run to checkpoints, and restores it.
 
     Args:
         output: folder of the run; None saves nothing.
-        keep: how many of the last checkpoints stay, besides the best.
+        keep: number of recent checkpoints to keep, in addition to the best.
         module: model, method and losses.
-        optimizer: as Accelerate prepared it.
-        schedulers: of the learning rate.
-        seed: of the run; a checkpoint of another one is refused.
+        optimizer: optimizer prepared by Accelerate.
+        schedulers: learning-rate schedulers.
+        seed: seed of the run; checkpoints of other seeds are refused.
     """
 
     def __init__(
@@ -154,17 +153,17 @@ class Saver:
 
     @property
     def best(self) -> Path | None:
-        """The best checkpoint; None where there is none."""
+        """The best checkpoint, if there is one."""
         checkpoints = self.checkpoints
         return checkpoints.best if checkpoints is not None and checkpoints.best.exists() else None
 
     def holds(self, step: int) -> bool:
-        """Whether the newest checkpoint is of this step."""
+        """Return whether the newest checkpoint is of this step."""
         newest = [] if self.checkpoints is None else self.checkpoints.paths()
         return bool(newest) and f"{step:09d}" in newest[-1].name
 
     def save(self, here: Position, *, best: bool | None = None) -> Path | None:
-        """Write a checkpoint; every process must call this. ``best`` overrides the validations."""
+        """Write a checkpoint; every process must call this. ``best`` overrides the validation score."""
         if self.checkpoints is None:
             return None
         check_parameters(self.module, here.step)
@@ -186,19 +185,19 @@ class Saver:
         return path or self.checkpoints.directory / f"step-{here.step:09d}.pt"
 
     def load_best(self) -> bool:
-        """Give the model the weights of the best checkpoint; False where there is none."""
+        """Load the best weights into the model; return False if there are none."""
         if self.best is None:
             return False
         self._write_weights(load_checkpoint(self.best))
         return True
 
     def load_last(self, epochs: int) -> Iterator[int]:
-        """Give the model the weights after each of the last epochs in turn, and yield their steps."""
+        """Load the weights after each of the last epochs in turn, and yield their steps."""
         paths = [] if self.checkpoints is None else self.checkpoints.paths()
         states = [(path, load_checkpoint(path)["position"]) for path in paths]
         ends = [(path, position["step"]) for path, position in states if position["batch"] == 0]
         if not ends:
-            raise UsageError("no checkpoint of a complete epoch is kept; train for an epoch at least")
+            raise UsageError("there is no checkpoint of a complete epoch; train for at least one epoch")
         for path, step in ends[-epochs:]:
             self._write_weights(load_checkpoint(path))
             yield step
@@ -206,7 +205,7 @@ class Saver:
     def resume(
         self, resume: str | os.PathLike[str] | None, step: int
     ) -> tuple[Position, dict[str, Any] | None, str] | None:
-        """Restore a checkpoint: its position, this process's random state, and where it is from."""
+        """Restore a checkpoint; return position, random state of this process, and origin."""
         path = self._find(resume, step)
         if path is None:
             return None
@@ -225,7 +224,7 @@ class Saver:
         return position, ranks[rank] if rank < len(ranks) else None, origin
 
     def _find(self, resume: str | os.PathLike[str] | None, step: int) -> str | None:
-        """Return the checkpoint to start from; None for none."""
+        """Return the checkpoint to resume from, if any."""
         if resume is None:
             if self.checkpoints is not None and step == 0:
                 refuse_old_run(self.checkpoints)
@@ -243,11 +242,11 @@ class Saver:
         return newest
 
     def _restore(self, state: Mapping[str, Any], path: str) -> None:
-        """Restore the state that was loaded from ``path``; refuse that of another run."""
+        """Restore the state loaded from ``path``; raise if it is of another run."""
         for what, now in self.identity.items():
             if state[what] != now:
                 raise CheckpointError(
-                    f"{path} is of a run with {what} {state[what]!r}, this one has {now!r}; "
+                    f"{path} is from a run with {what} {state[what]!r}, but this one has {now!r}; "
                     "resume with the same settings, or start a new run in another folder"
                 )
         try:
@@ -260,8 +259,8 @@ class Saver:
                 self.accelerator.scaler.load_state_dict(state["scaler"])
         except (RuntimeError, ValueError, KeyError) as error:
             raise CheckpointError(
-                f"{path} does not fit this model or optimizer: {error}; build them as in the run that "
-                "wrote it"
+                f"{path} does not match this model or optimizer: {error}; build them as in the original "
+                "run"
             ) from None
 
     def _read_weights(self) -> dict[str, Any]:
@@ -285,7 +284,7 @@ class Saver:
         sharding.set_model_state_dict(self.model, dict(state["model"]), options=options)
 
     def _write_optimizer(self, state: Mapping[str, Any]) -> None:
-        """Give the optimizer its state; the run must be sharded if the one that saved it was."""
+        """Load the optimizer's state, which must be from a run with the same sharding."""
         if bool(state["sharded"]) != self.sharded:
             kind = "with" if state["sharded"] else "without"
             raise ValueError(f"the optimizer's state was saved {kind} FSDP")
@@ -301,10 +300,10 @@ class Saver:
 
 
 def refuse_old_run(checkpoints: Checkpoints) -> None:
-    """Raise where a new run would write into the folder of another one."""
+    """Raise if a new run would write to the folder of another run."""
     old = checkpoints.paths()
     if old:
         raise UsageError(
-            f"{checkpoints.directory.parent} holds a run already ({old[-1].name}); resume it with "
+            f"{checkpoints.directory.parent} already contains a run ({old[-1].name}); resume it with "
             "resume='auto' (--resume auto), or choose another output folder"
         )

@@ -1,4 +1,4 @@
-"""A thin training loop on Accelerate, which does devices, processes, precision and accumulation."""
+"""A thin training loop on Accelerate, which handles devices, processes, precision and accumulation."""
 
 from __future__ import annotations
 
@@ -22,23 +22,21 @@ from mtlkit.training.accelerators import (
     make_accelerator,
 )
 from mtlkit.training.checkpoints import write_rng
+from mtlkit.training.checks import (
+    BestBy,
+    check_at_least,
+    check_best_by,
+    check_choice,
+    check_single_task,
+    check_tasks,
+)
 from mtlkit.training.evaluation import evaluate, mean_metrics, percent_behind, score
 from mtlkit.training.loaders import Batches, prepare_loader
 from mtlkit.training.optimizers import Schedulers, describe_groups
 from mtlkit.training.own_samples import PerTask
 from mtlkit.training.run_log import Monitor, Progress, RunLog
 from mtlkit.training.state import FitResult, Position, Saver
-from mtlkit.training.step import (
-    BestBy,
-    LossModule,
-    TrainStep,
-    check_at_least,
-    check_best_by,
-    check_choice,
-    check_optimizer,
-    check_single_task,
-    check_tasks,
-)
+from mtlkit.training.step import LossModule, TrainStep, check_optimizer
 
 _MOST_UNREAD = 1000  # batches whose losses stay on the device, in runs that rarely log
 
@@ -49,40 +47,40 @@ class Trainer:
     Args:
         model: a module whose forward returns predictions by task name, with its method in
             ``model.method`` (see :func:`mtlkit.create_architecture`); without one, losses are summed.
-        tasks: what to learn, one :class:`~mtlkit.Task` for each task of the method.
-        optimizer: over the parameters of ``model``; see :func:`mtlkit.param_groups`.
-        accelerator: an ``accelerate.Accelerator``; None makes one from ``mixed_precision`` and
+        tasks: one :class:`~mtlkit.Task` for each task of the method.
+        optimizer: optimizer of the parameters of ``model``; see :func:`mtlkit.param_groups`.
+        accelerator: an ``accelerate.Accelerator``; None creates one from ``mixed_precision`` and
             ``gradient_accumulation_steps``.
-        scheduler: of the learning rate, or a list of them, stepped by ``scheduler_every``;
-            ``ReduceLROnPlateau`` is given the validation's score and must have ``mode="max"``.
+        scheduler: one or several learning-rate schedulers, stepped by ``scheduler_every``;
+            ``ReduceLROnPlateau`` gets the validation score and needs ``mode="max"``.
         scheduler_every: ``"step"`` or ``"epoch"``.
-        output: folder for the log and the checkpoints; None writes nothing.
+        output: folder for log and checkpoints; None writes nothing.
         mixed_precision: ``"no"``, ``"bf16"`` or ``"fp16"``.
         gradient_accumulation_steps: batches per optimizer step.
-        max_grad_norm: largest norm of the gradient.
-        clip: whose gradient that limits: ``"all"`` parameters, or those ``"shared"`` by the tasks.
-        forward_per_task: whether each task has a forward pass of its own, over the samples that it has
-            labels of; a step of methods with ``wrt=parameters`` takes up to K times less, others ignore
-            it. ``"auto"``: for batches in which no sample has labels of two tasks, and networks without
-            BatchNorm, which would see the tasks apart; ``"always"``; ``"never"``.
-        on_nonfinite: what to do about a loss or gradient that is not finite. ``"raise"`` stops with
-            the names of task and step; it notices in the next step that logs, and before anything is
-            validated or saved. ``"skip"`` skips the step, for which every step waits for the device.
+        max_grad_norm: largest norm of the gradient, for clipping.
+        clip: parameters whose gradient is clipped: ``"all"``, or those ``"shared"`` by the tasks.
+        forward_per_task: run one forward pass per task, over its labeled samples: ``"always"``,
+            ``"never"``, or ``"auto"`` for networks without BatchNorm and batches in which no sample has
+            labels of two tasks. Steps with ``wrt=parameters`` are then up to K times faster; other
+            methods ignore it.
+        on_nonfinite: reaction to a loss or gradient that is not finite. ``"raise"`` stops with an error
+            that names task and step, at the next log, validation or checkpoint; ``"skip"`` skips the
+            step, which makes every step wait for the device.
         eval_steps: steps between validations; None validates after every epoch.
         save_steps: steps between checkpoints; None saves with every validation or epoch.
-        save_total_limit: how many of the last checkpoints stay, besides the best.
-        best_by: which validation is best: ``"improvement"``, the tasks' mean relative gain over the
-            first validation in their main metrics; ``"loss"``, the sum of the tasks' losses;
+        save_total_limit: number of recent checkpoints to keep, in addition to the best.
+        best_by: criterion of the best validation: ``"improvement"``, the mean over tasks of the relative
+            gain in their main metrics since the first validation; ``"loss"``, the sum of the losses;
             ``"task/metric"``; ``"mean/metric"`` over tasks; or ``{"task/metric": value}``, a single-task
-            row that the field's Delta m is relative to.
-        early_stopping_patience: number of validations without improvement after which training stops.
-        single_task_metrics: validation metrics of single-task models, ``{"depth": {"mae": 0.6}}``:
-            methods that favor tasks behind these (``pivrg``) learn how far after every validation.
+            row for Delta m.
+        early_stopping_patience: stop after this many validations without improvement.
+        single_task_metrics: validation metrics of single-task models, ``{"depth": {"mae": 0.6}}``, for
+            methods that favor tasks that are worse (``pivrg``).
         logging_steps: steps between lines of the log.
-        monitor_steps: steps between samples of the method's statistics; 0 turns it off.
+        monitor_steps: steps between samples of the method's statistics; 0 for none.
         log_with: Accelerate's trackers, such as ``("tensorboard",)``.
-        seed: of the order of the samples.
-        progress: show a progress bar; None shows it on a terminal, and a line per epoch elsewhere.
+        seed: seed of the order of the samples.
+        progress: whether to show a progress bar; None shows one on a terminal, and lines elsewhere.
 
     >>> import torch, mtlkit
     >>> tasks = [mtlkit.Task.regression("sum"), mtlkit.Task.binary("sign")]
@@ -129,15 +127,10 @@ class Trainer:
     ) -> None:
         check_choice("clip", clip, ("all", "shared"))
         check_choice("mixed_precision", mixed_precision, ("no", "bf16", "fp16"))
-        numbers = {
-            "gradient_accumulation_steps": gradient_accumulation_steps,
-            "eval_steps": eval_steps,
-            "save_steps": save_steps,
-            "save_total_limit": save_total_limit,
-            "early_stopping_patience": early_stopping_patience,
-            "logging_steps": logging_steps,
-        }
-        check_at_least(1, numbers)
+        steps = {"eval_steps": eval_steps, "save_steps": save_steps, "logging_steps": logging_steps}
+        check_at_least(1, {**steps, "gradient_accumulation_steps": gradient_accumulation_steps})
+        check_at_least(1, {"early_stopping_patience": early_stopping_patience})
+        check_at_least(1, {"save_total_limit": save_total_limit})
         self.tasks = check_tasks(tasks)
         self.output = None if output is None else Path(output)
         self.accelerator = accelerator or make_accelerator(
@@ -145,14 +138,11 @@ class Trainer:
         )
         adapt_accelerator(self.accelerator, gradient_accumulation_steps)
         self._schedulers = Schedulers(scheduler, scheduler_every)
-        self.eval_steps = eval_steps
-        self.save_steps = save_steps
+        self.eval_steps, self.save_steps, self.logging_steps = eval_steps, save_steps, logging_steps
         self.best_by = check_best_by(best_by, self.tasks)
         self.early_stopping_patience = early_stopping_patience
         self.single_task_metrics = check_single_task(single_task_metrics or {}, self.tasks)
-        self.logging_steps = logging_steps
-        self.seed = seed
-        self.show_progress = progress
+        self.seed, self.show_progress = seed, progress
         check_optimizer(optimizer, model)
         self.model = model
         module = LossModule(model, self.tasks, self.accelerator)
@@ -182,12 +172,12 @@ class Trainer:
 
     @property
     def step(self) -> int:
-        """Optimizer steps taken so far."""
+        """Number of optimizer steps so far."""
         return self._position.step
 
     @property
     def epoch(self) -> int:
-        """Whole epochs so far."""
+        """Number of complete epochs so far."""
         return self._position.epoch
 
     def fit(
@@ -199,20 +189,20 @@ class Trainer:
         steps: int | None = None,
         resume: str | os.PathLike[str] | None = None,
     ) -> FitResult:
-        """Train until ``epochs`` or ``steps`` are reached, counted from the beginning of the run.
+        """Train for ``epochs`` or ``steps``, counted from the start of the run.
 
         Args:
-            train: loader of ``(inputs, {task: target})``; its batch is that of all processes together.
-                Or ``{task: loader}``, each with its own data; see :func:`mtlkit.data.mix`.
-            validation: loader that decides which checkpoint is best. Never give the test set here.
+            train: loader of ``(inputs, {task: target})``, with the batches of all processes together; or
+                ``{task: loader}``, see :func:`mtlkit.data.mix`.
+            validation: loader that selects the best checkpoint; never the test set.
             epochs: passes over ``train``.
             steps: optimizer steps; with both, whichever comes first.
-            resume: ``"auto"`` for the newest good checkpoint in the output folder, if there is one;
-                or a checkpoint's path.
+            resume: ``"auto"`` for the newest valid checkpoint in the output folder, if there is one; or
+                the path of a checkpoint.
 
         Raises:
-            NonFiniteError: where a loss or gradient is not finite and ``on_nonfinite="raise"``.
-            Interrupted: after Ctrl-C or SIGTERM, when the checkpoint has been written.
+            NonFiniteError: for a loss or gradient that is not finite, with ``on_nonfinite="raise"``.
+            Interrupted: after Ctrl-C or SIGTERM; a checkpoint has been written.
         """
         if epochs is None and steps is None:
             raise SpecError("give fit() epochs or steps")
@@ -231,7 +221,7 @@ class Trainer:
             optimizer=describe_groups(self.optimizer.param_groups),
         )
         if validating is None and self.output is not None and not resumed:
-            self._log.note("no validation set: the last checkpoint is kept as the best", self.step)
+            self._log.note("no validation set: the last checkpoint counts as the best", self.step)
         # all accelerators of a process share this setting
         self.accelerator.gradient_accumulation_steps = self._step.batches_per_step
         self._counts.start()
@@ -260,17 +250,16 @@ class Trainer:
         return evaluate(network, self.tasks, batches, self.accelerator)
 
     def evaluate_last(self, loader: Any, epochs: int) -> dict[str, dict[str, float]]:
-        """Return the mean of the metrics after each of the last epochs whose checkpoints are kept.
+        """Return the mean of the metrics after each of the last epochs, from their checkpoints.
 
-        Papers on NYUv2 and Cityscapes report this mean on the test set. The model then has the weights
-        of the last epoch.
+        Papers on NYUv2 and Cityscapes report this mean on the test set. The model keeps the weights of
+        the last epoch.
         """
         batches = prepare_loader(loader, self.tasks, self.accelerator, self.seed)
-        found = [self.evaluate(batches) for _ in self._saver.load_last(epochs)]
-        return mean_metrics(found)
+        return mean_metrics([self.evaluate(batches) for _ in self._saver.load_last(epochs)])
 
     def load_best(self) -> bool:
-        """Give the model the weights of the best checkpoint; False where there is none."""
+        """Load the best weights into the model; return False if there are none."""
         return self._saver.load_best()
 
     def _train_epoch(
@@ -288,12 +277,11 @@ class Trainer:
                 try:
                     outcome = self._step.take(batch, here.step + 1, here.batch)
                 except Exception:
-                    if self._counts.processes == 1:  # an earlier step that was not finite comes first
+                    if self._counts.processes == 1:  # an earlier step may not be finite
                         self._readings.read()
                     raise
                 here.batch += 1
-                advice = batches.advice(self.method)
-                if advice is not None:
+                if (advice := batches.advice(self.method)) is not None:
                     self._log.note(advice, self.step)
                 if outcome == "unlabeled" and here.step == 0:
                     self._log.write("unlabeled", 0)
@@ -308,10 +296,8 @@ class Trainer:
                 last = steps is not None and here.step >= steps
                 validates, saves = here.is_due(self.eval_steps), here.is_due(self.save_steps)
                 stops = self._counts.should_stop
-                if not (last or validates or saves or stops):
-                    continue
                 if self.accelerator.gradient_state.end_of_dataloader:
-                    continue  # done after the loop, at the end of the epoch
+                    continue  # handled after the loop
                 if last:
                     return
                 if validates:
@@ -323,7 +309,7 @@ class Trainer:
                 if stops:
                     raise Interrupted(here.step, self._save())
         if here.batch == 0:
-            raise UsageError("the training loader gave no batch; is the data set empty?")
+            raise UsageError("the training loader has no batches; is the data set empty?")
         if whole and here.step == begun and outcome == "unlabeled":
             names = ", ".join(task.name for task in self.tasks)
             raise UsageError(f"no batch of the epoch has a label of {names}: there is nothing to learn")
@@ -336,8 +322,7 @@ class Trainer:
         progress.end_epoch(here.step, here.epoch, losses.means(), here.metrics)
         losses.reset()
         self._warn_of_unlabeled(batches)
-        every = self.save_steps
-        if every is None or here.is_due(every) or validating is not None:
+        if self.save_steps is None or here.is_due(self.save_steps) or validating is not None:
             self._save()
 
     def _after_step(self, progress: Progress) -> None:
@@ -392,9 +377,8 @@ class Trainer:
             self._save(best=True if validating is None else None)
 
     def _warn_of_unlabeled(self, batches: Batches) -> None:
-        """Warn, at the end of the first epoch, of tasks without any label so far."""
-        note = self._counts.describe_unlabeled(batches.target_names)
-        if note:
+        """Warn, at the end of the first epoch, of tasks without any label."""
+        if note := self._counts.describe_unlabeled(batches.target_names):
             self._log.note(note, self.step)
 
     def _save(self, *, best: bool | None = None) -> Path | None:
@@ -403,7 +387,7 @@ class Trainer:
         return self._saver.save(self._position, best=best)
 
     def _resume(self, resume: str | os.PathLike[str] | None) -> bool:
-        """Whether this continues a run."""
+        """Restore a checkpoint, if any; return whether this continues a run."""
         found = self._saver.resume(resume, self.step)
         if found is None:
             return resume is None and self.step > 0
@@ -411,5 +395,5 @@ class Trainer:
         here = self._position
         here.done = here.gave_up(self.early_stopping_patience)
         if self._saved_rng is None:
-            self._log.note(f"{origin}: random generators are not restored here", self.step)
+            self._log.note(f"{origin}: random generators are not restored on this process", self.step)
         return True

@@ -1,4 +1,4 @@
-"""AdaTask: Adam's moments for each task of its own."""
+"""AdaTask: separate Adam moments for each task."""
 
 from typing import Annotated, Any, Literal
 
@@ -13,7 +13,7 @@ from mtlkit.method import GradientAggregator, State, Tasks
 
 @register_method("adatask")
 class AdaTask(GradientAggregator):
-    r"""Take a step of Adam for each task, with moments of its own, and add the steps.
+    r"""Compute a step of Adam for each task, with its own moments, and add the steps.
 
     .. math:: \sum_k \frac{\hat m_k}{\sqrt{\hat v_k} + \epsilon}, \qquad
         m_k \leftarrow \beta_1 m_k + (1 - \beta_1)\, G_k, \quad
@@ -21,26 +21,26 @@ class AdaTask(GradientAggregator):
 
     for every shared parameter, with the bias corrections :math:`\hat m_k = m_k / (1 - \beta_1^t)` and
     :math:`\hat v_k = v_k / (1 - \beta_2^t)`, where t counts the steps in which the task is present. So
-    no task decides another one's learning rates. The state is 2K copies of the shared parameters, which
+    no task sets the learning rates of another. The state is 2K copies of the shared parameters, which
     have to be the same in every step.
 
-    The merged gradient is the step of Adam, up to the learning rate: give the shared parameters to
-    plain ``SGD`` (no momentum) with the learning rate that Adam would have, and the heads to ``Adam``.
-    A feature's gradient belongs to one sample of one batch and has no moments, so this is a method for
-    ``wrt=parameters`` alone, which is its default.
+    The merged gradient is the step of Adam, up to the learning rate: give the shared parameters to plain
+    ``SGD`` (no momentum) with the learning rate that Adam would have, and the heads to ``Adam``. A
+    feature's gradient belongs to one sample of one batch and has no moments, so the method works with
+    ``wrt=parameters`` only, which is its default.
 
     Update scale: K identical gradients merge to K times Adam's step: in the first step every entry is K
     or -K.
 
-    Differences: none from the paper's AdaTask with Adam, or from the authors' optimizer class; there
-    the heads have ordinary Adam too. The paper's variants for AdaGrad and RMSProp are left out. LibMTL
-    and TorchJD do not have the method.
+    Differences: none from the paper's AdaTask with Adam, or from the authors' optimizer class; there,
+    too, the heads use ordinary Adam. The paper's variants for AdaGrad and RMSProp are not included.
+    LibMTL and TorchJD do not have the method.
 
     Args:
         beta1: decay of the first moments.
         beta2: decay of the second moments.
-        eps: :math:`\epsilon`, in the unit of the gradients.
-        wrt: ``parameters``; there is no other choice.
+        eps: :math:`\epsilon`, in the units of the gradients.
+        wrt: must be ``parameters``.
 
     Example:
         >>> import mtlkit, torch
@@ -54,10 +54,9 @@ class AdaTask(GradientAggregator):
         "AAAI 2023"
     )
     url = "https://arxiv.org/abs/2211.15055"
-    year = 2023
     idea = "Gradient balancing: no task dominates by its size"
     waived_laws = {
-        "scale": "eps has the unit of the gradients, as in Adam",
+        "scale": "eps has the units of the gradients, as in Adam",
         "single_task": "the gradient of a single task becomes Adam's step",
         "identical_rows": "Adam divides every entry by its own size, so that the direction changes",
     }
@@ -87,7 +86,6 @@ class AdaTask(GradientAggregator):
         self.add_state("seen", 0)
 
     def merge(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
-        """The sum of the tasks' steps."""
         seen = state.seen + 1
         m = torch.lerp(grads, state.first_moments, self.beta1)
         v = torch.lerp(grads.square(), state.second_moments, self.beta2)

@@ -8,21 +8,21 @@ from torch import Tensor
 from mtlkit.config import Choice, register_method
 from mtlkit.engine.gram import eps_of
 from mtlkit.method import State, Tasks
-from mtlkit.weighting._forms.preference import PreferredMerge
+from mtlkit.weighting._forms.options import PreferredMerge
 
 
 @register_method("aligned_mtl")
 class AlignedMTL(PreferredMerge):
-    r"""Replace the task gradients by the nearest ones that are orthogonal and of one length, and add.
+    r"""Replace the task gradients by the nearest orthogonal ones of equal length, and add them.
 
     With the gradient matrix :math:`U \Sigma V^\top` (tasks in columns), the aligned gradients are
     :math:`\sigma\, U V^\top`, of condition number 1. So the weights are
 
     .. math:: w = \sigma\, V \Sigma^{-1} V^\top \mathbf{1}
 
-    The eigenvalues of the Gram matrix are all that is needed. Singular values that are zero to
-    rounding, those of linearly dependent gradients, are left out. Where all gradients are zero, all
-    weights are those preferred, by default one.
+    Only the eigenvalues of the Gram matrix are needed. Singular values that are zero to rounding
+    (linearly dependent gradients) are dropped. Where all gradients are zero, the weights are the
+    preference, by default one.
 
     Update scale: K identical gradients g merge to K g.
 
@@ -31,10 +31,10 @@ class AlignedMTL(PreferredMerge):
 
     Args:
         scale_mode: what :math:`\sigma` is: ``min``, the smallest singular value (the paper's choice),
-            ``median`` (of two in the middle, the smaller), or ``rmse``, the root of the mean eigenvalue.
+            ``median`` (the lower one of an even number), or ``rmse``, the root of the mean eigenvalue.
         preference: numbers p of zero or more, one per task or by name, that take the place of
-            :math:`\mathbf{1}` in the weights; tasks that a mapping does not name have 1. TorchJD's
-            ``pref_vector``.
+            :math:`\mathbf{1}` in the weights; tasks that a mapping does not name have 1. Named
+            ``pref_vector`` in TorchJD.
 
     Example:
         >>> import torch, mtlkit
@@ -44,7 +44,6 @@ class AlignedMTL(PreferredMerge):
     """
 
     paper = "Senushkin et al., Independent Component Alignment for Multi-Task Learning, CVPR 2023"
-    year = 2023
     url = "https://arxiv.org/abs/2305.19000"
     idea = "Remove conflicts: project or turn gradients"
     search_space = {"scale_mode": Choice("min", "median", "rmse")}
@@ -60,7 +59,6 @@ class AlignedMTL(PreferredMerge):
         self.scale_mode = scale_mode
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """The balance transformation of the preference, by default its row sums."""
         values, vectors = torch.linalg.eigh(gram.double())
         kept = values > values[-1] * len(gram) * eps_of(gram)
         inverse = torch.where(kept, values.rsqrt(), 0.0)

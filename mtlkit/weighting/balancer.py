@@ -1,4 +1,4 @@
-"""EnCodec's balancer: fixed shares of the merged gradient's norm."""
+"""EnCodec's balancer: fixed fractions of the merged gradient's norm."""
 
 from typing import Annotated, Any
 
@@ -6,21 +6,20 @@ from torch import Tensor
 
 from mtlkit.config import Choice, Ge, Gt, LogUniform, Lt, register_method
 from mtlkit.engine.gram import norms_of, safe_divide
-from mtlkit.method import GradientAggregator, State, Tasks
-from mtlkit.weighting._forms.numbers import Numbers
-from mtlkit.weighting._forms.preference import preference_of
+from mtlkit.method import State, Tasks
+from mtlkit.weighting._forms.options import PreferredMerge
 
 
 @register_method("balancer")
-class Balancer(GradientAggregator):
-    r"""Give every task a fixed share of the merged gradient, whatever the size of its own.
+class Balancer(PreferredMerge):
+    r"""Give every task a fixed fraction of the merged gradient, whatever the size of its own.
 
     .. math:: \sum_k R\, \frac{\lambda_k}{\sum_j \lambda_j}\, \frac{G_k}{\langle \|G_k\| \rangle_\beta}
 
     with the bias-corrected moving average :math:`\langle \|G_k\| \rangle_\beta` of the task's gradient
-    norms. So the :math:`\lambda_k` mean shares, not factors of losses with units, and the learning rate
-    alone decides the size of a step. A task whose gradients have all been zero takes no part; the shares
-    are those of the tasks that are present.
+    norms. So the :math:`\lambda_k` set fractions, not factors of losses with units, and the learning
+    rate alone sets the size of a step. A task whose gradients have all been zero takes no part; the
+    fractions are relative to the tasks present.
 
     Update scale: K identical gradients g merge to :math:`R\, g / \|g\|` in the first step.
 
@@ -33,7 +32,7 @@ class Balancer(GradientAggregator):
         preference: numbers :math:`\lambda` of zero or more, one per task or by name; tasks that a
             mapping does not name have 1, as all have by default.
         norm: R, the norm of the merged gradient if all gradients are parallel and of their average norm.
-        beta: decay of the moving averages; 0 takes each step as it is.
+        beta: decay of the moving averages; 0 uses the current norms alone.
 
     Example:
         >>> import mtlkit, torch
@@ -44,7 +43,6 @@ class Balancer(GradientAggregator):
 
     paper = "Défossez et al., High Fidelity Neural Audio Compression, TMLR 2023"
     url = "https://arxiv.org/abs/2210.13438"
-    year = 2023
     idea = "Gradient balancing: no task dominates by its size"
     reads_angles = False
     waived_laws = {"single_task": "the gradient of a single task gets the norm R"}
@@ -54,26 +52,19 @@ class Balancer(GradientAggregator):
         self,
         tasks: Tasks,
         *,
-        preference: Numbers | None = None,
         norm: Annotated[float, Gt(0)] = 1.0,
         beta: Annotated[float, Ge(0), Lt(1)] = 0.999,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        self.preference = preference
         self.norm = norm
         self.beta = beta
-        if preference is not None:
-            reason = "the shares belong to named tasks"
-            self.waived_laws = {**self.waived_laws, "permutation": reason, "absent_task": reason}
-        self.add_constant("shares", preference_of("balancer", preference, self.tasks))
         self.add_state("norms", 0.0)
         self.add_state("seen", 0)
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """The shares divided by the average norms."""
         seen = state.seen + 1
         norms = self.beta * state.norms + (1 - self.beta) * norms_of(gram)
         averages = norms / (1 - self.beta ** seen.double())
-        shares = safe_divide(state.shares, state.shares.sum())
-        return self.norm * safe_divide(shares, averages), state.replace(norms=norms, seen=seen)
+        fractions = safe_divide(state.preferred, state.preferred.sum())
+        return self.norm * safe_divide(fractions, averages), state.replace(norms=norms, seen=seen)

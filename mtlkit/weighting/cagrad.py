@@ -19,19 +19,19 @@ class CAGrad(GradientAggregator):
     .. math:: \operatorname{argmax}_d\ \min_k \langle G_k, d \rangle \quad
         \text{subject to}\quad \|d - G_0\| \le c\,\|G_0\|
 
-    which is :math:`d = G_0 + c\,\|G_0\|\, G_w / \|G_w\|` for the :math:`w` in the simplex that
-    minimizes :math:`\langle G_w, G_0\rangle + c\,\|G_0\|\,\|G_w\|`. Only the Gram matrix is needed. The
-    optimum is exact: a few non-negative least squares problems on the K x K matrix.
+    which is :math:`d = G_0 + c\,\|G_0\|\, G_w / \|G_w\|` for the :math:`w` in the simplex that minimizes
+    :math:`\langle G_w, G_0\rangle + c\,\|G_0\|\,\|G_w\|`. Only the Gram matrix is needed. The optimum is
+    exact, by a few non-negative least squares problems on the K x K matrix.
 
     Update scale: K identical gradients g merge to (1 + c) g.
 
     Differences: nothing is rescaled afterward, as in the paper. LibMTL and the authors' image code
     divide by :math:`1 + c^2`; the latter also multiplies by K, to match the sum of the losses. Their
-    code for reinforcement learning has variants that divide by other numbers. The paper leaves open
-    what happens where the gradients are Pareto stationary and the minimum is at :math:`G_w = 0`: many d
-    are optimal then, and this is the one nearest to :math:`G_0`. TorchJD returns zero there, which lies
-    outside the ball if c < 1, and also where the squared norms sum to less than 1e-4. The peers' solvers
-    stop at a tolerance.
+    code for reinforcement learning has variants that divide by other numbers. The paper leaves open what
+    happens where the gradients are Pareto stationary and the minimum is at :math:`G_w = 0`: many d are
+    optimal then, and this is the one nearest to :math:`G_0`. TorchJD returns zero there, which lies
+    outside the ball if c < 1, and also where the squared norms sum to less than 1e-4. The solvers of
+    LibMTL and TorchJD stop at a tolerance.
 
     Args:
         c: radius of the ball, relative to the mean gradient; 0 is the mean. With c < 1 stationary
@@ -46,7 +46,6 @@ class CAGrad(GradientAggregator):
     """
 
     paper = "Liu et al., Conflict-Averse Gradient Descent for Multi-task Learning, NeurIPS 2021"
-    year = 2021
     url = "https://arxiv.org/abs/2110.14048"
     idea = "A common descent direction, or a fair bargain"
     solves_on_host = True
@@ -60,6 +59,5 @@ class CAGrad(GradientAggregator):
         self.c = c
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """The mean's weights and those of the correction."""
         weights = on_host(conflict_averse_weights, gram, c=self.c, rounding=eps_of(gram))
         return weights.to(gram.dtype), state

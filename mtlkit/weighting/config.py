@@ -6,7 +6,7 @@ from torch import Tensor
 from mtlkit.config import register_method
 from mtlkit.engine.gram import cosine_matrix, eps_of, norms_of, safe_divide
 from mtlkit.method import State
-from mtlkit.weighting._forms.preference import PreferredMerge
+from mtlkit.weighting._forms.options import PreferredMerge
 
 
 @register_method("config")
@@ -23,21 +23,21 @@ class ConFIG(PreferredMerge):
 
     .. math:: w_k = \frac{\sum_i \|G_i\| (C a)_i}{a^\top C a} \frac{a_k}{\|G_k\|}
 
-    so no (K, N) matrix is inverted. A task whose gradient is zero takes no part. Dependent gradients
-    are served in the least-squares sense. Where no direction serves them (two opposite gradients),
-    the merged gradient is zero.
+    so no (K, N) matrix is inverted. A task whose gradient is zero takes no part. Linearly dependent
+    gradients are handled in the least-squares sense. Where there is no such direction (two opposite
+    gradients), the merged gradient is zero.
 
     Update scale: K identical gradients g merge to K g.
 
     Differences: none in the definition. The authors' code and TorchJD have the same defaults (equal
     weights, the summed projections as length); LibMTL does not have the method. Eigenvalues of C below
-    its precision count as zero; the peers cut at the precision of U, whose singular values are the
-    roots of these eigenvalues.
+    its precision count as zero; the others cut at the precision of U, whose singular values are the
+    square roots of these eigenvalues.
 
     Args:
         preference: numbers p of zero or more, one per task or by name, that take the place of 1 in
             :math:`U^+ 1`: the cosines with the task gradients are then proportional to them. Tasks that
-            a mapping does not name have 1. TorchJD's ``pref_vector``.
+            a mapping does not name have 1. Named ``pref_vector`` in TorchJD.
 
     Example:
         >>> import torch, mtlkit
@@ -50,21 +50,19 @@ class ConFIG(PreferredMerge):
         "Liu et al., ConFIG: Towards Conflict-free Training of Physics Informed Neural Networks, "
         "ICLR 2025"
     )
-    year = 2025
     url = "https://arxiv.org/abs/2408.11104"
     idea = "Remove conflicts: project or turn gradients"
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """Coefficients of the task gradients in the conflict-free one."""
         count = len(gram)
         norms = norms_of(gram)
         values, vectors = torch.linalg.eigh(cosine_matrix(gram))
         resolved = values > values[-1] * (8 * count * eps_of(gram))
         p = state.preferred
         products = torch.where(resolved, p @ vectors, 0.0)  # of p with the eigenvectors
-        solution = vectors @ torch.where(resolved, products / values, 0.0)  # a
-        served = vectors @ products  # C a
+        a = vectors @ torch.where(resolved, products / values, 0.0)
+        Ca = vectors @ products
         # p is orthogonal to all resolved eigenvectors when the gradients cancel
-        some = served @ served > (1e-10 * p.sum()) ** 2
-        length = torch.where(some, norms @ served / (solution @ served), 0.0)
-        return (length * safe_divide(solution, norms)).to(gram.dtype), state
+        found = Ca @ Ca > (1e-10 * p.sum()) ** 2
+        length = torch.where(found, norms @ Ca / (a @ Ca), 0.0)
+        return (length * safe_divide(a, norms)).to(gram.dtype), state

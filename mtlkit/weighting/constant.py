@@ -5,9 +5,8 @@ from typing import Any
 from torch import Tensor
 
 from mtlkit.config import Simplex, register_method
-from mtlkit.config.spec import Part
 from mtlkit.method import GradientAggregator, State, Tasks
-from mtlkit.weighting._forms.numbers import Numbers, per_task
+from mtlkit.weighting._forms.options import Numbers, per_task
 
 
 @register_method("constant")
@@ -16,15 +15,15 @@ class Constant(GradientAggregator):
 
     .. math:: L = \sum_k c_k L_k, \qquad g = \sum_k c_k G_k
 
-    The loss of each head has its factor too. The gradients are merged by the plain sum.
+    The loss of each head is weighted too. The gradients are merged by the plain sum.
 
     Update scale: K identical gradients g merge to :math:`\sum_k c_k\, g`, by default K g. The factor of
     a loss is :math:`c_k`.
 
     Args:
         weights: finite numbers :math:`c_k`, one per task in task order, or a mapping from task names.
-            Tasks that a mapping does not name have the factor one, as all have by default. TorchJD's
-            ``Constant`` has no default.
+            Tasks that a mapping does not name have 1, as all have by default. TorchJD's ``Constant`` has
+            no default.
 
     Example:
         >>> import torch, mtlkit
@@ -38,19 +37,11 @@ class Constant(GradientAggregator):
 
     def __init__(self, tasks: Tasks, *, weights: Numbers | None = None, **common: Any) -> None:
         super().__init__(tasks, **common)
-        self.given = weights  # `weights` is the method's own call
+        self.weights = weights
         if weights is not None:
-            self.waived_laws = {
-                "permutation": "the weights belong to named tasks",
-                "absent_task": "the weights belong to named tasks",
-                "single_task": "its loss has its weight",
-            }
+            named = dict.fromkeys(("permutation", "absent_task"), "the weights belong to named tasks")
+            self.waived_laws = {**named, "single_task": "a single loss is multiplied by its weight"}
         self.add_constant("factors", per_task("weights of constant", weights, self.tasks, 1.0))
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """The given factors."""
         return state.factors, state
-
-    def own_spec(self) -> Part:
-        """Name and weights."""
-        return Part(self.name, {} if self.given is None else {"weights": self.given})

@@ -12,15 +12,14 @@ from mtlkit.weighting._forms.scalarization import PreferredScalarization
 
 @register_method("cosmos")
 class COSMOS(PreferredScalarization):
-    r"""Minimize the preferred sum of the losses, and keep their vector in the preferred direction.
+    r"""Minimize a weighted sum of the losses, and keep the loss vector in the preferred direction.
 
     .. math:: f = \sum_k r_k L_k - \lambda \cos(r, L), \qquad
         w_k = r_k - \lambda \Big( \frac{r_k}{\|r\| \|L\|}
         - \frac{\langle r, L \rangle L_k}{\|r\| \|L\|^3} \Big)
 
-    The preference r is brought to sum one over the present tasks. A weight may be negative, where a
-    loss is smaller than its preference asks for. Where all losses are zero, the penalty has no
-    gradient.
+    The preference r is normalized to sum to one over the present tasks. A weight is negative where a
+    loss is smaller than its preference asks for. Where all losses are zero, the penalty has no gradient.
 
     Update scale: at equal losses and an equal preference every loss has the factor 1/K.
 
@@ -44,7 +43,6 @@ class COSMOS(PreferredScalarization):
         "Ruchte and Grabocka, Scalable Pareto Front Approximation for Deep Multi-Objective Learning, "
         "ICDM 2021"
     )
-    year = 2021
     url = "https://arxiv.org/abs/2103.12880"
     idea = "A chosen point of the Pareto front"
     waived_laws = {
@@ -57,7 +55,6 @@ class COSMOS(PreferredScalarization):
         self.penalty = penalty
 
     def scalarize(self, losses: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """The penalized sum and its derivatives."""
         preference = safe_divide(state.weighting, state.weighting.sum())
         exact = losses.double()
         length = exact.norm()

@@ -20,7 +20,7 @@ class CRMOGM(GradientAggregator):
 
     with the weights :math:`\hat w^t` of the method ``inner``: ``cr_mogm(inner=cagrad(c=0.4))``. This
     method needs what ``inner`` needs, and keeps and saves its state. A task's average starts at its
-    first weight, and stands still while the task is absent.
+    first weight, and does not change while the task is absent.
 
     Update scale: that of ``inner``; with the default, K identical gradients g merge to g.
 
@@ -29,7 +29,7 @@ class CRMOGM(GradientAggregator):
 
     Args:
         inner: config string of a method that has a weight per task.
-        alpha: share of the old weights; 0 is inner itself. TorchJD has 0.9 too.
+        alpha: fraction of the old weights; 0 is ``inner`` itself. TorchJD has 0.9 too.
 
     Example:
         >>> import torch, mtlkit
@@ -42,7 +42,6 @@ class CRMOGM(GradientAggregator):
         "Zhou et al., On the Convergence of Stochastic Multi-Objective Gradient Manipulation and "
         "Beyond, NeurIPS 2022"
     )
-    year = 2022
     url = "https://proceedings.neurips.cc/paper_files/paper/2022/hash/f91bd64a3620aad8e70a27ad9cb3ca57-Abstract-Conference.html"
     idea = "A common descent direction, or a fair bargain"
     search_space = {"alpha": Uniform(0.5, 0.99)}
@@ -67,11 +66,10 @@ class CRMOGM(GradientAggregator):
         self.add_state("seen", 0)
 
     def read(self, present: tuple[int, ...], **extras: Any) -> State:
-        """Own state and, in ``state.inner``, that of the inner method."""
+        """Read the own state and, as ``state.inner``, that of the inner method."""
         return super().read(present, **extras, inner=self.smoothed_part.read(present, **extras))
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """The smoothed weights."""
         found, inner = self.smoothed_part.weigh(gram, state.inner)
         found = found.double()
         average = self.alpha * state.smoothed + (1 - self.alpha) * found
@@ -79,17 +77,17 @@ class CRMOGM(GradientAggregator):
         return smoothed, state.replace(smoothed=smoothed, seen=state.seen + 1, inner=inner)
 
     def commit(self, old: State, new: State, present: tuple[int, ...], finite: Tensor) -> None:
-        """Keep both states."""
+        """Commit both states."""
         super().commit(old, new, present, finite)
         self.smoothed_part.commit(old.inner, new.inner, present, finite)
 
     @property
     def learned(self) -> dict[str, nn.Parameter]:
-        """Those of the inner method."""
+        """The learned parameters of the inner method."""
         return self.smoothed_part.learned
 
     def learn(self, gram: Tensor, state: State) -> Mapping[str, Tensor]:
-        """Gradients of the inner method's parameters."""
+        """Return the gradients of the inner method's parameters."""
         return self.smoothed_part.learn(gram, state.inner)
 
 
@@ -99,7 +97,7 @@ def _create(inner: str, tasks: tuple[str, ...]) -> GradientAggregator:
     if len(parts) > 1 or part.roles != {"merge"} or part.needs_whole_gradients:
         raise SpecError(
             f"inner of cr_mogm must be one method with a weight per task, such as 'mgda' or "
-            f"'cagrad(c=0.4)', not {inner!r}; other parts are joined outside: 'uw+cr_mogm(inner=mgda)'"
+            f"'cagrad(c=0.4)', not {inner!r}; combine other parts outside: 'uw+cr_mogm(inner=mgda)'"
         )
     if part.wrt != "features" or not part.sync:
         raise SpecError(f"give wrt and sync to cr_mogm, not to its inner {inner!r}")

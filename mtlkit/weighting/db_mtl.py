@@ -32,7 +32,7 @@ class DBMTL(GradientAggregator):
     .. math:: \Big(\max_j n_j\Big) \sum_k \frac{G_k}{\|G_k\|}, \qquad
         n_k \leftarrow \beta_t\, n_k + (1 - \beta_t)\, \|G_k\|
 
-    The losses have to be positive. The value of ``total`` is the number of tasks, not the sum of the
+    The losses must be positive. The value of ``total`` is the number of tasks, not the sum of the
     logarithms. A loss of zero has no logarithm and keeps its gradient; a task whose gradient (or
     average) is zero takes no part.
 
@@ -44,9 +44,10 @@ class DBMTL(GradientAggregator):
     norms; here zeros are treated as described above. TorchJD does not have the method.
 
     Args:
-        beta: decay of the averages; 0 takes each step as it is. The paper chooses among 0.1, 0.5 and
+        beta: decay of the averages; 0 uses the current step alone. The paper chooses among 0.1, 0.5 and
             0.9 for each data set.
-        beta_sigma: how fast ``beta`` itself falls with the steps; 0 keeps it (the paper also tries 0.5).
+        beta_sigma: how fast ``beta`` itself decays with the steps; 0 keeps it constant (the paper also
+            tries 0.5).
 
     Example:
         >>> import torch, mtlkit
@@ -59,7 +60,6 @@ class DBMTL(GradientAggregator):
         "Lin et al., Dual-Balancing for Multi-Task Learning, arXiv 2308.12029, 2023 (accepted by Neural "
         "Networks)"
     )
-    year = 2023
     url = "https://arxiv.org/abs/2308.12029"
     idea = "Gradient balancing: no task dominates by its size"
     reads_angles = False
@@ -86,11 +86,10 @@ class DBMTL(GradientAggregator):
         self.add_state("seen", 0)
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """One divided by the loss: the derivative of its logarithm."""
         return torch.where(losses == 0, 1.0, safe_divide(torch.ones_like(losses), losses.abs())), state
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """The largest average norm divided by each norm."""
+        """Give every gradient the largest average norm."""
         norms = norms_of(gram)
         averages = torch.lerp(norms, state.norms, self._beta(state))
         averages = torch.where(state.norms == 0, norms, averages)
@@ -98,7 +97,7 @@ class DBMTL(GradientAggregator):
         return weights, state.replace(norms=averages, seen=state.seen + 1)
 
     def merge(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
-        """The averaged gradients, all with the largest of their norms."""
+        """Average the gradients, and give all averages the largest of their norms."""
         averages = torch.lerp(grads, state.averages, self._beta(state).to(grads.dtype)[:, None])
         norms = averages.norm(dim=1)
         merged = safe_divide(norms.max(), norms) @ averages

@@ -29,8 +29,9 @@ class DWA(GradientAggregator):
     set ``window`` to that number; otherwise the equation is applied at every step, noise included.
 
     Args:
-        temperature: T; larger values make the weights more equal. 2 in the paper and the peers.
-        window: steps over which a loss is averaged; None for an epoch of the Trainer, or one step.
+        temperature: T; larger values make the weights more equal. 2 in the paper, LibMTL and TorchJD.
+        window: number of steps over which a loss is averaged; by default an epoch of the Trainer, or one
+            step in your own loop.
 
     Example:
         >>> import torch, mtlkit
@@ -43,7 +44,6 @@ class DWA(GradientAggregator):
     """
 
     paper = "Liu et al., End-to-End Multi-Task Learning with Attention, CVPR 2019"
-    year = 2019
     url = "https://arxiv.org/abs/1803.10704"
     idea = "Weigh losses: by uncertainty, progress or chance"
     uses_losses = True
@@ -71,7 +71,6 @@ class DWA(GradientAggregator):
         self.epoch_batches = batches
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """Softmax of the rates, times the number of tasks present; at its end a window is kept."""
         rates = relative_losses(state.newer, state.older)  # `older` is zero before two full windows
         weights = softmax_weights(rates, self.temperature)
         loss_sum, counted = state.loss_sum + losses.double(), state.counted + 1

@@ -19,9 +19,9 @@ class ExcessMTL(SimplexWeights):
         E_k = G_k^\top H_k^{-1} G_k, \quad H_k = \Big(\sum_{\tau \le t} \|G_k^\tau\|^2\Big)^{1/2} I
 
     where :math:`E_k^0` is the mean over the task's first ``warmup`` steps. The weights start at 1/K, and
-    stay as they are while one of the present tasks is in its warm-up. A noisy label raises a task's
-    loss but not its excess risk, so such a task does not take over. A task whose gradients were zero
-    in its warm-up has the exponent zero.
+    stay as they are while one of the present tasks is in its warm-up. A noisy label raises a task's loss
+    but not its excess risk, so such a task does not take over. The exponent of a task whose gradients
+    were zero in its warm-up is zero.
 
     Update scale: K identical gradients g merge to g.
 
@@ -34,9 +34,8 @@ class ExcessMTL(SimplexWeights):
     Args:
         eta: step size of the weights. 1 in the authors' command for Office-Home and in TorchJD;
             LibMTL has 0.01.
-        warmup: number of steps that set the scale of each task. One in the authors' code and in
-            LibMTL, three epochs in the paper's appendix; TorchJD has 0, which takes the excess risks
-            as they are.
+        warmup: number of steps that set the scale of each task. One in the authors' code and in LibMTL,
+            three epochs in the paper's appendix; TorchJD has 0, which uses the excess risks unscaled.
 
     Example:
         >>> import torch, mtlkit
@@ -46,7 +45,6 @@ class ExcessMTL(SimplexWeights):
     """
 
     paper = "He et al., Robust Multi-Task Learning with Excess Risks, ICML 2024"
-    year = 2024
     url = "https://arxiv.org/abs/2402.02009"
     idea = "A chosen point of the Pareto front"
     search_space = {"eta": LogUniform(0.01, 2.0)}
@@ -67,14 +65,13 @@ class ExcessMTL(SimplexWeights):
         self.add_state("baseline", 0.0)
         self.add_state("seen", 0)
 
-    def move(self, shares: Tensor, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """One step of exponentiated gradient ascent, after the warm-up."""
+    def move(self, w: Tensor, gram: Tensor, state: State) -> tuple[Tensor, State]:
         squares = state.squares + gram.diagonal()
         excess = safe_divide(gram.diagonal(), squares.sqrt())
         relative = safe_divide(excess, state.baseline / self.warmup)
-        moved = torch.softmax(shares.log() + self.eta * relative, dim=0)
+        moved = torch.softmax(w.log() + self.eta * relative, dim=0)
         warm = state.seen < self.warmup
-        return torch.where(warm.any(), shares, moved), state.replace(
+        return torch.where(warm.any(), w, moved), state.replace(
             squares=squares,
             baseline=torch.where(warm, state.baseline + excess, state.baseline),
             seen=state.seen + 1,

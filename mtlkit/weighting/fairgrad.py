@@ -10,12 +10,10 @@ from mtlkit.engine.gram import eps_of
 from mtlkit.method import GradientAggregator, State, Tasks, on_host
 from mtlkit.weighting._solvers import bargaining_weights
 
-_LEAST = 0.05
-
 
 @register_method("fairgrad")
 class FairGrad(GradientAggregator):
-    r"""Share out progress by alpha-fairness.
+    r"""Divide progress among the tasks by alpha-fairness.
 
     The merged gradient :math:`d = \sum_k w_k G_k` maximizes :math:`\sum_k \langle G_k, d \rangle^{1 -
     \alpha} / (1 - \alpha)` in a ball, so that the weights solve
@@ -36,7 +34,7 @@ class FairGrad(GradientAggregator):
     clips its norm to 1; LibMTL does neither.
 
     Args:
-        alpha: 0 for the sum, 1 for proportional fairness, larger for the worst-off tasks. 1 is the
+        alpha: 0 is the sum, 1 proportional fairness; larger values favor the worst-off tasks. 1 is the
             default of the authors' code and of LibMTL; the authors' scripts for QM9 and CelebA have 2.
             TorchJD has no default.
 
@@ -48,7 +46,6 @@ class FairGrad(GradientAggregator):
     """
 
     paper = "Ban and Ji, Fair Resource Allocation in Multi-Task Learning, ICML 2024"
-    year = 2024
     url = "https://arxiv.org/abs/2402.15638"
     idea = "A common descent direction, or a fair bargain"
     solves_on_host = True
@@ -58,13 +55,12 @@ class FairGrad(GradientAggregator):
     search_space = {"alpha": Uniform(0.5, 3.0)}
 
     def __init__(
-        self, tasks: Tasks, *, alpha: Literal[0] | Annotated[float, Ge(_LEAST)] = 1.0, **common: Any
+        self, tasks: Tasks, *, alpha: Literal[0] | Annotated[float, Ge(0.05)] = 1.0, **common: Any
     ) -> None:
         super().__init__(tasks, **common)
         self.alpha = alpha
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """Solution of the power law."""
         if self.alpha == 0:
             return torch.ones_like(gram[0]), state
         weights = on_host(bargaining_weights, gram, power=1 / self.alpha, rounding=eps_of(gram))

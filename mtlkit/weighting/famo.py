@@ -9,7 +9,7 @@ from mtlkit.config import Ge, LogUniform, register_method
 from mtlkit.engine.gram import safe_divide
 from mtlkit.method import GradientAggregator, State, Tasks
 from mtlkit.weighting._forms.losses import log_losses
-from mtlkit.weighting._forms.numbers import Numbers, per_task
+from mtlkit.weighting._forms.options import Numbers, per_task
 
 _BETAS = (0.9, 0.999)
 _EPS = 1e-8
@@ -17,12 +17,12 @@ _EPS = 1e-8
 
 @register_method("famo")
 class FAMO(GradientAggregator):
-    r"""Let all log-losses fall at about the same rate, from the loss values alone.
+    r"""Decrease all log-losses at about the same rate, from the loss values alone.
 
     .. math:: f = c \sum_k z_k \log(L_k - b_k), \qquad z = \operatorname{softmax}(\xi), \qquad
         c = \Big( \sum_k \frac{z_k}{L_k - b_k} \Big)^{-1}
 
-    with c held constant, so the weights :math:`c\, z_k / (L_k - b_k)` are convex. The logits :math:`\xi`
+    with c held constant, so the weights :math:`c\, z_k / (L_k - b_k)` sum to one. The logits :math:`\xi`
     follow the change of the log-losses by a step of Adam with weight decay :math:`\gamma`:
 
     .. math:: \delta_k = \log(L_k^{t} - b_k) - \log(L_k^{t+1} - b_k), \qquad
@@ -40,11 +40,11 @@ class FAMO(GradientAggregator):
     anyway: no second forward pass. But the batch differs, so :math:`\delta` carries the noise of the
     batches. The logits and Adam's moments are state of the method, not parameters, so that no other
     optimizer moves them. A task that was absent keeps its logit and its moments, and without a second
-    pass compares with its own last loss. The authors' code and the peers add 1e-8 to the losses. The
-    authors' code also clips the norm of the shared gradient to 1; that is left to the training loop.
+    pass compares with its own last loss. The authors' code, LibMTL and TorchJD add 1e-8 to the losses.
+    The authors' code also clips the norm of the shared gradient to 1; that is left to the training loop.
 
     Args:
-        lr: learning rate of the logits; 0.025 in the authors' code and the peers.
+        lr: learning rate of the logits; 0.025 in the authors' code, LibMTL and TorchJD.
         gamma: weight decay of the logits. 0.001 in LibMTL, TorchJD and the authors' script for QM9;
             0.01 in their package and their script for CelebA.
         min_losses: lower bounds :math:`b`, one per task or by name; zero by default.
@@ -59,7 +59,6 @@ class FAMO(GradientAggregator):
     """
 
     paper = "Liu et al., FAMO: Fast Adaptive Multitask Optimization, NeurIPS 2023"
-    year = 2023
     url = "https://arxiv.org/abs/2306.03792"
     idea = "Weigh losses: by uncertainty, progress or chance"
     uses_losses = True
@@ -87,33 +86,32 @@ class FAMO(GradientAggregator):
         self.add_state("known", False)
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """The convex weights; without a second pass, after the logits have moved."""
         above, logs, active = _above_bounds(losses, state)
         if self.training and not self.second_pass:
             state = self._advance(logs, active, state)
         if self.training:
             known = active if self.second_pass else state.known | active
             state = state.replace(last_logs=torch.where(active, logs, state.last_logs), known=known)
-        shares = _softmax(state.logits, active)
-        # the least loss makes the quotients of order one
+        z = _softmax(state.logits, active)
+        # dividing by the smallest loss keeps the quotients of order one
         least = torch.where(active, above, torch.inf).min()
-        quotients = safe_divide(shares * torch.where(torch.isinf(least), 1.0, least), above)
+        quotients = safe_divide(z * torch.where(torch.isinf(least), 1.0, least), above)
         return safe_divide(quotients, quotients.sum()), state
 
     def update(self, losses: Tensor, state: State) -> State:
-        """Move the logits by what the step did to the losses of its own batch."""
+        """Move the logits by the change of the losses of the same batch."""
         if not self.second_pass:
             return state
         _, logs, active = _above_bounds(losses, state)
-        # what was compared is forgotten: another call moves nothing
+        # compared losses are forgotten, so that another call changes nothing
         return self._advance(logs, active, state).replace(known=torch.zeros_like(state.known))
 
     def _advance(self, logs: Tensor, active: Tensor, state: State) -> State:
         """Compare the log-losses with the last ones and take a step of Adam on the logits."""
         moves = state.known & active
         change = torch.where(moves, state.last_logs - logs, 0.0)
-        shares = _softmax(state.logits, moves)
-        gradient = shares * (change - shares @ change) + self.gamma * state.logits
+        z = _softmax(state.logits, moves)
+        gradient = z * (change - z @ change) + self.gamma * state.logits
         updates = state.updates + moves
         first = _BETAS[0] * state.first_moments + (1 - _BETAS[0]) * gradient
         second = _BETAS[1] * state.second_moments + (1 - _BETAS[1]) * gradient.square()

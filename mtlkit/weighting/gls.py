@@ -16,15 +16,15 @@ class GLS(Scalarization):
     .. math:: f = \Big( \prod_k L_k \Big)^{1/K} = \exp\Big( \frac1K \sum_k \log L_k \Big), \qquad
         w_k = \frac{f}{K L_k}
 
-    It is computed in logarithms, so a thousand tasks neither overflow nor vanish. The losses must be
+    It is computed in logarithms, so a thousand tasks neither overflow nor underflow. The losses must be
     positive. A loss of zero takes no part in the step (the product would be zero, and its gradient
-    undefined); a negative one makes the total NaN. ``geometric_mean`` is another name of it.
+    undefined); a negative one makes the total NaN. ``geometric_mean`` is another name for it.
 
     Update scale: at equal losses every loss has the factor 1/K.
 
     Differences: the paper also proposes to raise the losses of focused tasks to a power; this is its
     plain form. LibMTL multiplies the losses themselves, which is NaN for many small ones. TorchJD, too,
-    takes logarithms; a loss of zero gives NaN gradients there. Neither has options for it.
+    takes logarithms; a loss of zero gives NaN gradients there.
 
     Example:
         >>> import torch, mtlkit
@@ -37,12 +37,10 @@ class GLS(Scalarization):
         "Chennupati et al., MultiNet++: Multi-Stream Feature Aggregation and Geometric Loss Strategy "
         "for Multi-Task Learning, CVPR Workshops 2019"
     )
-    year = 2019
     url = "https://arxiv.org/abs/1904.08492"
     idea = "Weigh losses: by uncertainty, progress or chance"
 
     def scalarize(self, losses: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """Geometric mean, and its quotient by each loss and their number."""
         logs, active = log_losses(losses)
         count = active.sum().clamp(min=1)
         mean = logs.sum() / count

@@ -32,7 +32,7 @@ class GO4Align(GradientAggregator):
     Args:
         num_groups: number of groups; not more than there are tasks in a step. The paper has 2 for NYUv2
             and 5 for QM9.
-        eta: step size of p, in one divided by the unit of the losses.
+        eta: step size of p, in units of 1/loss.
 
     Example:
         >>> import mtlkit, torch
@@ -45,7 +45,6 @@ class GO4Align(GradientAggregator):
 
     paper = "Shen et al., GO4Align: Group Optimization for Multi-Task Alignment, NeurIPS 2024"
     url = "https://arxiv.org/abs/2404.06486"
-    year = 2024
     idea = "Weigh losses: by uncertainty, progress or chance"
     uses_losses = True
     search_space = {"num_groups": Choice(1, 2, 3, 5), "eta": LogUniform(1e-5, 1e-2)}
@@ -61,16 +60,16 @@ class GO4Align(GradientAggregator):
         super().__init__(tasks, **common)
         self.num_groups = num_groups
         self.eta = eta
-        self.add_state("log_shares", -math.log(len(self.tasks)))
+        self.add_state("log_p", -math.log(len(self.tasks)))
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """The mean of the group; p is kept as its logarithm, so that it cannot vanish."""
         exact = torch.where(losses < 0, torch.nan, losses.double())
-        log_p = (state.log_shares.log_softmax(dim=0) - self.eta * exact).log_softmax(dim=0)
+        # p is kept as its logarithm, so that it cannot underflow
+        log_p = (state.log_p.log_softmax(dim=0) - self.eta * exact).log_softmax(dim=0)
         s = log_p.exp() * safe_divide(exact.sum(), exact)
         weights = group_means(s, min(self.num_groups, len(s)))
-        # what the present tasks share stays theirs
-        return weights, state.replace(log_shares=log_p + state.log_shares.logsumexp(dim=0))
+        # the present tasks keep the sum of their p
+        return weights, state.replace(log_p=log_p + state.log_p.logsumexp(dim=0))
 
 
 def group_means(values: Tensor, groups: int) -> Tensor:

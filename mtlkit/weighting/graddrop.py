@@ -9,7 +9,7 @@ from mtlkit.config import Ge, Le, Uniform, register_method
 from mtlkit.engine.randomness import uniform
 from mtlkit.errors import SpecError
 from mtlkit.method import GradientAggregator, State, Tasks
-from mtlkit.weighting._forms.numbers import Numbers, per_task
+from mtlkit.weighting._forms.options import Numbers, per_task
 
 
 @register_method("graddrop")
@@ -32,10 +32,11 @@ class GradDrop(GradientAggregator):
     on the gradient as it is, as here. No leak is the default of LibMTL and TorchJD too.
 
     Args:
-        leak: share of each task's gradient that is never dropped, from 0 to 1: one number, or one per
+        leak: fraction of each task's gradient that is never dropped, from 0 to 1: one number, or one per
             task in task order or by name.
-        seed: of the random choices. A batch that is split evenly over processes gets the choices it
-            would get whole, if the features are one tensor; with several, others of the same kind.
+        seed: seed of the random choices. If the features are one tensor, a batch that is split evenly
+            over processes gets the choices of the whole batch; with several tensors it gets others, of
+            the same distribution.
 
     Example:
         >>> import torch, mtlkit
@@ -48,7 +49,6 @@ class GradDrop(GradientAggregator):
         "Chen et al., Just Pick a Sign: Optimizing Deep Multitask Models with Gradient Sign Dropout, "
         "NeurIPS 2020"
     )
-    year = 2020
     url = "https://arxiv.org/abs/2010.06808"
     idea = "Remove conflicts: project or turn gradients"
     search_space = {"leak": Uniform(0.0, 0.9)}
@@ -72,9 +72,8 @@ class GradDrop(GradientAggregator):
         self.add_state("draws", 0, per="all")
 
     def merge(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
-        """Mask the (P, N) gradients by sign and add them."""
         leaks = state.leaks.to(grads.dtype)
-        part = grads.clamp(min=0)  # (P, N); one at a time, as it is as large as all gradients
+        part = grads.clamp(min=0)  # (P, N); one at a time, because it is as large as all gradients
         positive, leaked_up = part.sum(dim=0), leaks @ part  # (N,)
         part = torch.clamp(grads, max=0, out=part)
         negative, leaked_down = part.sum(dim=0), leaks @ part

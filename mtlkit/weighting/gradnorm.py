@@ -21,14 +21,13 @@ class GradNorm(GradientAggregator):
         \bar G = \frac1K \sum_k w_k \|G_k\|, \quad
         r_k = \frac{L_k / L_k^0}{\frac1K \sum_i L_i / L_i^0}
 
-    with the target :math:`\bar G r_k^\alpha` held constant, and are brought back to sum K after every
-    move of the optimizer. A weight that a large move made negative is set to zero. :math:`L_k^0` is the
+    with the target :math:`\bar G r_k^\alpha` held constant, and are rescaled to sum to K after every
+    step of the optimizer. A weight that a large step made negative is set to zero. :math:`L_k^0` is the
     first loss that is not zero.
 
-    The parameter ``task_weights`` belongs to the optimizer alone: the method never writes to it, but
-    adds its moves to the weights of its own. So the parameter itself does not sum to K; see
-    ``stats.weights`` or ``balanced`` for the weights. An optimizer's weight decay pulls the parameter to
-    zero, not the weights; give it none.
+    The method never writes to the parameter ``task_weights``: it adds the optimizer's updates to weights
+    of its own. So the parameter itself does not sum to K; ``stats.weights`` and ``balanced`` have the
+    weights. Weight decay would pull the parameter to zero, and not the weights; use none.
 
     Update scale: K identical gradients g merge to K g in the first step; the weights always sum to the
     number of tasks present.
@@ -53,7 +52,6 @@ class GradNorm(GradientAggregator):
         "Chen et al., GradNorm: Gradient Normalization for Adaptive Loss Balancing in Deep Multitask "
         "Networks, ICML 2018"
     )
-    year = 2018
     url = "https://arxiv.org/abs/1711.02257"
     idea = "Gradient balancing: no task dominates by its size"
     reads_angles = False
@@ -64,13 +62,12 @@ class GradNorm(GradientAggregator):
         super().__init__(tasks, **common)
         self.alpha = alpha
         self.add_learned("task_weights", 1.0)
-        # the weights after all moves of the optimizer up to `applied`, brought to sum K each time
+        # the weights after the optimizer's updates up to `applied`, rescaled to sum to K each time
         self.add_state("balanced", 1.0)
         self.add_state("applied", 1.0)
         self.add_state("initial_losses", 0.0)
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """The learned weights; over the tasks present, their mean is one."""
         weights = self._balance(state)
         new = state.replace(
             balanced=weights * state.balanced.mean(),  # absent tasks keep theirs
@@ -81,7 +78,7 @@ class GradNorm(GradientAggregator):
         return weights, new
 
     def learn(self, gram: Tensor, state: State) -> Mapping[str, Tensor]:
-        r""":math:`\|G_k\| \operatorname{sign}(w_k \|G_k\| - \bar G r_k^\alpha)`."""
+        r"""Return :math:`\|G_k\| \operatorname{sign}(w_k \|G_k\| - \bar G r_k^\alpha)`."""
         norms = norms_of(gram)
         weighted = self._balance(state) * norms
         rates = safe_divide(state.losses.double(), self._initial_losses(state))
@@ -90,7 +87,7 @@ class GradNorm(GradientAggregator):
         return {"task_weights": norms * torch.sign(weighted - target)}
 
     def _balance(self, state: State) -> Tensor:
-        """Apply the optimizer's last move, and bring the weights to mean one."""
+        """Apply the optimizer's last update, and rescale the weights to mean one."""
         moved = (state.balanced + state.task_weights.detach() - state.applied).clamp(min=0)
         return torch.where(moved.mean() > 0, safe_divide(moved, moved.mean()), 1.0)
 

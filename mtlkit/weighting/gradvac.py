@@ -37,9 +37,9 @@ class GradVac(GradientAggregator):
     turned a gradient).
 
     Args:
-        beta: how fast the averages follow. 0.01, the paper's value, remembers some hundred steps;
-            LibMTL and TorchJD have 0.5, which remembers two or three.
-        seed: of the random orders, which are the same on every process.
+        beta: weight of the newest cosine. 0.01, the paper's value, remembers some hundred steps; LibMTL
+            and TorchJD have 0.5, which remembers two or three.
+        seed: seed of the random orders, which are the same on every process.
 
     Example:
         >>> import torch, mtlkit
@@ -52,7 +52,6 @@ class GradVac(GradientAggregator):
         "Wang et al., Gradient Vaccine: Investigating and Improving Multi-task Optimization in "
         "Massively Multilingual Models, ICLR 2021"
     )
-    year = 2021
     url = "https://arxiv.org/abs/2010.05874"
     idea = "Remove conflicts: project or turn gradients"
     waived_laws = {
@@ -70,9 +69,8 @@ class GradVac(GradientAggregator):
         self.add_state("draws", 0, per="all")
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """Coefficients of the task gradients in the sum of the turned ones."""
         norms, unit = norms_of(gram), cosine_matrix(gram)
-        turns = random_orders(self.seed, state.draws, len(gram)).T  # (K - 1, K): to whom, by turn
+        turns = random_orders(self.seed, state.draws, len(gram)).T  # (K - 1, K): the other task, by turn
         phi_hat = state.phi_hat  # moving averages of the cosines
         meets = torch.outer(norms, norms) > 0
         target = _cotangents(phi_hat)
@@ -98,5 +96,5 @@ class GradVac(GradientAggregator):
 
 
 def _cotangents(cosines: Tensor) -> Tensor:
-    """Length along the other gradient, for a length of one across it."""
+    """Return the length along the other gradient for a length of one orthogonal to it."""
     return cosines / (1 - cosines.square()).sqrt()

@@ -12,27 +12,28 @@ from mtlkit.weighting._forms.losses import inverse_losses, relative_losses, soft
 
 @register_method("igb")
 class IGB(GradientAggregator):
-    r"""Minimize the logarithms of the losses, those that have fallen least above all.
+    r"""Minimize the log-losses, with more weight on losses that have fallen less.
 
     .. math:: \sum_k w_k \log L_k, \qquad
         w = K \operatorname{softmax}\Big( \frac{L}{L^0} \Big)
 
     with w held constant, so that the factor of a loss is :math:`w_k / L_k`. The base :math:`L^0_k` is
     the task's mean loss in the window number ``base`` (IGBv1 of the paper). Until it is known for a
-    task, the task's ratio is 1, so that all :math:`w_k` are 1 at first: the method then is ``si``. The
-    losses have to be positive: a loss of zero takes no part in the step, a negative one makes the total
-    NaN. The value of the total is the sum of the :math:`w_k`, that is K.
+    task, the task's ratio is 1, so all :math:`w_k` are 1 at first: then the method is ``si``. The losses
+    must be positive: a loss of zero takes no part in the step, a negative one makes the total NaN. The
+    value of the total is the sum of the :math:`w_k`, that is K.
 
     Update scale: every loss L has the factor 1/L at first.
 
     Differences: in the authors' code a window is an epoch, and the base is the second one. It is one
     here too under the :class:`~mtlkit.Trainer`, which knows how many batches an epoch has. In your own
     loop, set ``window`` to that number. The paper's IGBv2, which learns the weights by reinforcement
-    learning, is left out. LibMTL and TorchJD do not have the method.
+    learning, is not included. LibMTL and TorchJD do not have the method.
 
     Args:
         base: which window gives the base losses, counted from 1.
-        window: steps over which a loss is averaged; None for an epoch of the Trainer, or one step.
+        window: number of steps over which a loss is averaged; by default an epoch of the Trainer, or one
+            step in your own loop.
 
     Example:
         >>> import mtlkit, torch
@@ -46,7 +47,6 @@ class IGB(GradientAggregator):
 
     paper = "Dai et al., Improvable Gap Balancing for Multi-Task Learning, UAI 2023"
     url = "https://arxiv.org/abs/2307.15429"
-    year = 2023
     idea = "Weigh losses: by uncertainty, progress or chance"
     uses_losses = True
     search_space = {"base": Choice(1, 2, 3)}
@@ -72,7 +72,6 @@ class IGB(GradientAggregator):
         self.epoch_batches = batches
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """Softmax of the ratios to the base losses, divided by the losses."""
         exact = losses.double()
         ratios = relative_losses(exact, state.base_losses)  # 1 until the base is known
         weights = softmax_weights(ratios) * inverse_losses(losses)

@@ -22,10 +22,10 @@ class IMTLG(GradientAggregator):
     Update scale: K identical gradients g merge to g.
 
     Differences: none from the paper where the gradients are independent. Where they are not, its system
-    is singular; the pseudo-inverse of C is used, so that equal tasks share their weight. LibMTL inverts
-    the singular matrix and fails. TorchJD takes the pseudo-inverse of the Gram matrix, so that its
-    weights of dependent gradients change with their lengths, and returns zero where the solution sums
-    to less than 1e-12.
+    is singular; the pseudo-inverse of C is used, so that identical tasks share their weight. LibMTL
+    inverts the singular matrix and fails. TorchJD takes the pseudo-inverse of the Gram matrix, so that
+    its weights of dependent gradients change with their lengths, and returns zero where the solution
+    sums to less than 1e-12.
 
     Example:
         >>> import torch, mtlkit
@@ -35,12 +35,10 @@ class IMTLG(GradientAggregator):
     """
 
     paper = "Liu et al., Towards Impartial Multi-task Learning, ICLR 2021"
-    year = 2021
     url = "https://openreview.net/forum?id=IMPnRXEWpvr"
     idea = "Gradient balancing: no task dominates by its size"
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """Solution of the equal-projection system, with sum one."""
         norms = norms_of(gram)
         values, vectors = torch.linalg.eigh(cosine_matrix(gram))
         rounding = 8 * len(gram) * eps_of(gram)

@@ -16,14 +16,16 @@ class IMTLL(GradientAggregator):
     .. math:: \sum_k \big( e^{s_k} L_k - s_k \big)
 
     The :math:`s_k` are parameters of the method: add ``method.parameters()`` to the optimizer. They are
-    zero at first. At rest :math:`e^{s_k} L_k = 1` for every task, whatever the units of the losses.
+    zero at first. At the optimum :math:`e^{s_k} L_k = 1` for every task, whatever the units of the
+    losses.
 
-    This is the loss part of IMTL; the gradient part is ``imtl_g``.
+    This is the loss part of IMTL, the gradient part is ``imtl_g``; ``imtl`` stands for both.
 
     Update scale: every loss has the factor 1 at first.
 
-    Differences: none from the paper with its base a = e. LibMTL (in its IMTL) and TorchJD start at zero
-    too. It is twice ``uw`` with :math:`s_k` negated, so both have the same optima, on different paths.
+    Differences: none from the paper with its base a = e. LibMTL's IMTL is this pair; it and TorchJD,
+    which has the halves apart, start at zero too. It is twice ``uw`` with :math:`s_k` negated, so both
+    have the same optima, on different paths.
 
     Example:
         >>> import torch, mtlkit
@@ -33,7 +35,6 @@ class IMTLL(GradientAggregator):
     """
 
     paper = "Liu et al., Towards Impartial Multi-task Learning, ICLR 2021"
-    year = 2021
     url = "https://openreview.net/forum?id=IMPnRXEWpvr"
     idea = "Gradient balancing: no task dominates by its size"
 
@@ -42,10 +43,8 @@ class IMTLL(GradientAggregator):
         self.add_learned("log_scales", 0.0)
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """The learned scales."""
         return torch.exp(state.log_scales), state
 
     def loss_penalty(self, losses: Tensor, state: State) -> Tensor | None:
-        """Minus the sum of the logarithms of the scales."""
         penalty: Tensor = -state.log_scales.sum()
         return penalty

@@ -15,8 +15,8 @@ from mtlkit.method import GradientAggregator, State, Tasks
 class Krum(GradientAggregator):
     r"""Take the mean of the gradients that are nearest to their neighbors.
 
-    The score of a task is the sum of the squared distances to its :math:`K - f - 2` nearest others, but
-    at least to one,
+    The score of a task is the sum of the squared distances to its :math:`K - f - 2` nearest others, at
+    least one,
 
     .. math:: s_k = \sum_{j \in N(k)} \|G_k - G_j\|^2
 
@@ -45,7 +45,6 @@ class Krum(GradientAggregator):
         "Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, "
         "NeurIPS 2017"
     )
-    year = 2017
     url = "https://arxiv.org/abs/1703.02757"
     idea = "Robust against outliers, and references"
 
@@ -70,14 +69,13 @@ class Krum(GradientAggregator):
         self.n_selected = n_selected
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """Equal weights of the selected tasks."""
         count = len(gram)
         if count == 1:
             return torch.ones_like(gram[0]), state
         exact = gram.double()
         squares = exact.diagonal()
         distances = torch.add(squares[:, None] + squares, exact, alpha=-2)
-        # and the distance to itself, which is zero
+        # beside the distance to itself, which is zero
         neighbors = min(max(count - self.n_byzantine - 2, 1), count - 1)
         scores = distances.sort(dim=1).values[:, : neighbors + 1].sum(dim=1)
         selected = min(self.n_selected, count)

@@ -12,7 +12,7 @@ from mtlkit.method import GradientAggregator, State, Tasks
 
 @register_method("ldc")
 class LDC(GradientAggregator):
-    r"""Learn weights and network together, with a penalty on differences of the weighted losses.
+    r"""Learn weights with the network, and penalize differences between the weighted losses.
 
     .. math:: \sum_k w_k \tilde L_k + \lambda \sum_{k < K}
         \big| w_k \tilde L_k - w_{k+1} \tilde L_{k+1} \big|, \qquad
@@ -34,11 +34,11 @@ class LDC(GradientAggregator):
     Differences: the paper's bilevel problem (penalty above, weighted sum below) is solved as in the
     authors' code, by one descent on the sum of both. Their weights are a linear layer and a softmax over
     the pooled features for NYUv2 and Cityscapes, clamped to [0.2, 0.8], and free numbers under a sigmoid
-    for QM9 and CelebA; here they are free numbers under the softmax, as a method weighs losses without
-    their features. Where their weights do not sum to one, they divide the weighted sum by that sum, for
-    all but Cityscapes. The losses are divided by the first ones always; the authors do so for NYUv2, up
-    to a common factor, and take logarithms as well for QM9. Their penalty for Cityscapes compares the
-    losses without weights. LibMTL and TorchJD do not have the method.
+    for QM9 and CelebA; here they are free numbers under the softmax, because a method does not see the
+    features. Where their weights do not sum to one, the authors divide the weighted sum by that sum,
+    except for Cityscapes, whose penalty also compares unweighted losses. They divide by the first losses
+    for NYUv2, up to a common factor, and for QM9, where they also take logarithms. LibMTL and TorchJD do
+    not have the method.
 
     Args:
         penalty: :math:`\lambda`. 0.01 to 0.1 in the authors' scripts; above 0.5 the factor of a loss may
@@ -59,7 +59,6 @@ class LDC(GradientAggregator):
         "arXiv 2502.08585, 2025"
     )
     url = "https://arxiv.org/abs/2502.08585"
-    year = 2025
     idea = "Weigh losses: by uncertainty, progress or chance"
     uses_losses = True
     waived_laws = {"permutation": "the penalty compares neighbors in task order"}
@@ -72,7 +71,6 @@ class LDC(GradientAggregator):
         self.add_state("reference", 0.0)
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """The derivatives of the sum by the losses, a function of the learned logits."""
         reference = torch.where(state.reference == 0, losses.abs().double(), state.reference)
         divisor = torch.where(reference == 0, 1.0, reference)
         w = state.logits.double().softmax(dim=0)

@@ -8,7 +8,7 @@ from torch import Tensor
 from mtlkit.config import Choice, Ge, Le, LogUniform, register_method
 from mtlkit.engine.gram import norms_of, safe_divide
 from mtlkit.method import State, Tasks
-from mtlkit.weighting._forms.primary import PrimaryMerge
+from mtlkit.weighting._forms.options import PrimaryMerge
 
 
 @register_method("lr_annealing")
@@ -27,22 +27,21 @@ class LRAnnealing(PrimaryMerge):
     extremes on how the batch is split over processes. So at the features the norms take the place of
     both, :math:`\|G_r\| / \|G_k\|`.
 
-    Where the reference task is absent, or one of the two gradients is zero, :math:`\lambda_k` stays as
-    it is.
+    Where the reference task is absent, or one of the two gradients is zero, :math:`\lambda_k` is
+    unchanged.
 
     Update scale: K identical gradients g merge to K g at the features, and with ``reference=mean``. The
     maximum exceeds the mean, so that :math:`\lambda_k` grows with the number of parameters.
 
-    Differences: the authors' code renews the weights every ten steps, here it is every step; it takes
-    the mean of the layers' means, here it is the mean of all entries. The code keeps 0.9 of the old
-    weights, which is ``alpha=0.1``. The code of ReLoBRaLo's authors has ``reference=mean``. LibMTL and
-    TorchJD do not have the method.
+    Differences: the authors' code updates the weights every ten steps, not every step, and takes the
+    mean of the layers' means, not of all entries. It keeps 0.9 of the old weights: ``alpha=0.1``. The
+    code of ReLoBRaLo's authors has ``reference=mean``. LibMTL and TorchJD do not have the method.
 
     Args:
-        primary: name or index of the reference task; without it the first.
-        alpha: share of the new ratio in the moving average.
-        reference: what is taken of the reference gradient with ``wrt=parameters``: ``max`` or ``mean``
-            of its absolute entries.
+        primary: name or index of the reference task; the first by default.
+        alpha: weight of the new ratio in the moving average.
+        reference: size of the reference gradient with ``wrt=parameters``: ``max`` or ``mean`` of its
+            absolute entries.
 
     Example:
         >>> import mtlkit, torch
@@ -56,7 +55,6 @@ class LRAnnealing(PrimaryMerge):
         "Networks, SIAM Journal on Scientific Computing 2021"
     )
     url = "https://arxiv.org/abs/2001.04536"
-    year = 2021
     idea = "Gradient balancing: no task dominates by its size"
     reads_angles = False
     search_space = {"alpha": LogUniform(0.001, 0.9), "reference": Choice("max", "mean")}
@@ -76,12 +74,12 @@ class LRAnnealing(PrimaryMerge):
         self.add_state("lambdas", 1.0)
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """The moving average of the ratios of norms."""
+        """Average the ratios of norms."""
         norms = norms_of(gram)
         return self._average(norms, norms, state)
 
     def merge(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
-        """The paper's own rule: the ratios of maximum and mean."""
+        """Average the paper's own ratios, of maximum and mean."""
         sizes = grads.abs()
         means = sizes.mean(dim=1).double()
         references = sizes.amax(dim=1).double() if self.reference == "max" else means

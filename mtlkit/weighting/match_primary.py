@@ -8,12 +8,12 @@ from torch import Tensor
 from mtlkit.config import Choice, Ge, Gt, Le, LogUniform, Lt, Uniform, register_method
 from mtlkit.engine.gram import norms_of, safe_divide
 from mtlkit.method import State, Tasks
-from mtlkit.weighting._forms.primary import PrimaryMerge
+from mtlkit.weighting._forms.options import PrimaryMerge
 
 
 @register_method("match_primary")
 class MatchPrimary(PrimaryMerge):
-    r"""Add the auxiliary tasks' gradients with the norm of the main task's.
+    r"""Scale the auxiliary gradients to the norm of the main task's, and add them all.
 
     .. math:: G_p + \sum_{k \ne p} w_k G_k, \qquad
         w_k = c \Big( r \min\Big( \frac{n_p}{n_k},\, w_{max} \Big) + 1 - r \Big)
@@ -22,22 +22,22 @@ class MatchPrimary(PrimaryMerge):
     zero. By default this is VQGAN's adaptive weight, there of the adversarial loss relative to the
     reconstruction loss. MetaBalance is ``match_primary(relax=0.7, beta=0.9, wrt=parameters,
     groups=tensor)``: the same for every parameter tensor, with averages and a relaxation. Where the main
-    task is absent, or has had no gradient but zero, the ratios are 1.
+    task is absent, or its gradients have all been zero, the ratios are 1.
 
     Update scale: K identical gradients g merge to K g.
 
     Differences: VQGAN takes the norms at the decoder's last layer; here they are those of the gradients
     that are merged. It adds a constant to the norm in the denominator, 1e-6 in the paper and 1e-4 in the
-    code. MetaBalance's averages start at zero, which cancels in the quotient; here they are corrected
-    for it, which differs only for tasks that are absent at times. Its strategies that only enlarge or
-    only reduce gradients are left out. LibMTL and TorchJD do not have the method.
+    code. MetaBalance's averages start at zero, which cancels in the quotient; here they are
+    bias-corrected, which differs only for tasks that are absent at times. Its strategies that only
+    enlarge or only reduce gradients are not included. LibMTL and TorchJD do not have the method.
 
     Args:
-        primary: name or index of the main task; without it the first.
+        primary: name or index of the main task; the first by default.
         strength: c, how large the auxiliary gradients are relative to the main one. It is 0.8 to 1 in
             VQGAN's configurations.
         relax: r, from 0 (plain sum) to 1 (equal norms). MetaBalance has 0.7 in its code.
-        beta: decay of the moving averages; 0 takes each step as it is. MetaBalance has 0.9.
+        beta: decay of the moving averages; 0 uses the current norms alone. MetaBalance has 0.9.
         max_ratio: :math:`w_{max}`; 10,000 in VQGAN's code, no limit in MetaBalance's.
 
     Example:
@@ -81,7 +81,6 @@ class MatchPrimary(PrimaryMerge):
         self.add_state("seen", 0)
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """The relaxed ratios of the norms; 1 for the main task."""
         seen = state.seen + 1
         norms = self.beta * state.norms + (1 - self.beta) * norms_of(gram)
         averages = norms / (1 - self.beta ** seen.double())

@@ -9,7 +9,7 @@ from mtlkit.method import GradientAggregator, State
 
 @register_method("mean")
 class Mean(GradientAggregator):
-    r"""The mean of the task gradients.
+    r"""Average the task gradients.
 
     .. math:: g = \frac1K \sum_k G_k
 
@@ -29,5 +29,4 @@ class Mean(GradientAggregator):
     reads_gram = False
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """One divided by the number of tasks."""
         return torch.full_like(gram[0], 1 / len(gram)), state

@@ -27,7 +27,7 @@ class MGDA(GradientAggregator):
     Update scale: K identical gradients g merge to g.
 
     Differences: none from the paper, which has no :math:`c_k`; these are an option of the authors' code.
-    The authors, LibMTL and TorchJD run Frank and Wolfe's method to a tolerance. LibMTL has the same
+    The authors, LibMTL and TorchJD run the Frank-Wolfe method to a tolerance. LibMTL has the same
     options and default; with gradients of parameters it also applies the weights to the divided
     gradients. TorchJD has none of the options. The authors' one published setting, for CelebA, has
     ``loss+``.
@@ -35,8 +35,8 @@ class MGDA(GradientAggregator):
     Args:
         normalize: the divisors :math:`c_k`: ``none`` is 1, ``l2`` the norm of the gradient, ``loss`` the
             absolute value of the loss as it was given, before other parts weigh it, ``loss+`` the
-            product of both. A task whose loss is zero is done and gets weight zero; if all are, the
-            weights are equal.
+            product of both. A task whose loss is zero gets weight zero; if all are zero, the weights are
+            equal.
 
     Example:
         >>> import torch, mtlkit
@@ -46,7 +46,6 @@ class MGDA(GradientAggregator):
     """
 
     paper = "Sener and Koltun, Multi-Task Learning as Multi-Objective Optimization, NeurIPS 2018"
-    year = 2018
     url = "https://arxiv.org/abs/1810.04650"
     idea = "A common descent direction, or a fair bargain"
     solves_on_host = True
@@ -64,7 +63,6 @@ class MGDA(GradientAggregator):
         self.uses_losses = normalize in ("loss", "loss+")
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """Barycentric coordinates of the point of minimum norm."""
         if self.normalize == "none":
             return on_host(min_norm_point, gram), state
         sizes = state.losses.abs() if self.uses_losses else torch.ones_like(gram[0])

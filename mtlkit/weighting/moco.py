@@ -33,9 +33,9 @@ class MoCo(SimplexWeights):
         w \leftarrow \Pi\Big(w - \gamma_t\,\Big(\frac{\mathbf{Y}}{\operatorname{mean}_k \mathbf{Y}_{kk}}
         + \rho I\Big)\, w\Big)
 
-    with the Gram matrix :math:`\mathbf{G}`, which is also the first :math:`\mathbf{Y}`. The square of
-    the batches' noise stays in its diagonal, where the paper's averages lose it; ``modo`` avoids that
-    bias by other means.
+    with the Gram matrix :math:`\mathbf{G}`, which is also the first :math:`\mathbf{Y}`. The squared
+    batch noise stays in its diagonal, where the paper's averages remove it; ``modo`` avoids that bias by
+    other means.
 
     Update scale: K identical gradients g merge to g at the features. With ``wrt=parameters`` they merge
     to :math:`\beta g` in the first step, by default g/2, and approach g in later ones.
@@ -49,9 +49,8 @@ class MoCo(SimplexWeights):
         beta: step size of the average. The defaults of all options are LibMTL's; the authors' scripts
             have 0.05 to 0.99 here, by data set.
         beta_sigma: how fast ``beta`` decays.
-        gamma: step size of the weights. With ``wrt=parameters`` it has the unit of one divided by a
-            squared norm; at the features it has none, as the products are divided by their mean
-            diagonal.
+        gamma: step size of the weights. With ``wrt=parameters`` it has units of 1/norm^2; at the
+            features it has none, because the products are divided by their mean diagonal.
         gamma_sigma: how fast ``gamma`` decays.
         rho: weight of the penalty on :math:`\|w\|^2`.
 
@@ -66,7 +65,6 @@ class MoCo(SimplexWeights):
         "Fernando et al., Mitigating Gradient Bias in Multi-objective Learning: A Provably Convergent "
         "Approach, ICLR 2023"
     )
-    year = 2023
     url = "https://arxiv.org/abs/2210.12624"
     idea = "A common descent direction, or a fair bargain"
     search_space = {"beta": Uniform(0.05, 0.99), "gamma": LogUniform(0.01, 1.0)}
@@ -92,35 +90,33 @@ class MoCo(SimplexWeights):
         if self.needs_whole_gradients:
             self.add_state("tracked", per="coordinate")
             self.waived_laws = {
-                "scale": "gamma has the unit of one divided by a squared norm",
+                "scale": "gamma has units of 1/norm^2",
                 "single_task": "the average starts at zero, as in the paper",
             }
         else:
             self.add_state("tracked", 0.0, per="pair")
         self.add_state("steps", 0, per="all")
 
-    def move(self, shares: Tensor, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """One projected step on the averaged products."""
+    def move(self, w: Tensor, gram: Tensor, state: State) -> tuple[Tensor, State]:
+        """Take a projected step on the averaged products."""
         average = state.tracked + self._beta(state) * (gram - state.tracked)
         new = state.tracked.diagonal() == 0
         average = torch.where(new[:, None] | new, gram, average)
         products = safe_divide(average, average.diagonal().mean())
-        return self._descend(shares, products, state), state.replace(
-            tracked=average, steps=state.steps + 1
-        )
+        return self._descend(w, products, state), state.replace(tracked=average, steps=state.steps + 1)
 
     def merge(self, grads: Tensor, state: State) -> tuple[Tensor, State]:
-        """The paper's own rule: average the gradients, and step along the averages."""
+        """Follow the paper: average the gradients, and merge the averages."""
         average = torch.lerp(state.tracked, grads, self._beta(state).to(grads.dtype))
-        shares = safe_divide(state.shares, state.shares.sum())
-        moved = self._descend(shares, (average @ average.T).double(), state)
+        w = safe_divide(state.w, state.w.sum())
+        moved = self._descend(w, (average @ average.T).double(), state)
         return moved.to(grads.dtype) @ average, state.replace(
-            tracked=average, shares=moved * state.shares.sum(), steps=state.steps + 1
+            tracked=average, w=moved * state.w.sum(), steps=state.steps + 1
         )
 
-    def _descend(self, shares: Tensor, products: Tensor, state: State) -> Tensor:
+    def _descend(self, w: Tensor, products: Tensor, state: State) -> Tensor:
         gamma = self.gamma / (state.steps + 1).double() ** self.gamma_sigma
-        return project_onto_simplex(shares - gamma * (products @ shares + self.rho * shares))
+        return project_onto_simplex(w - gamma * (products @ w + self.rho * w))
 
     def _beta(self, state: State) -> Tensor:
         rate: Tensor = self.beta / (state.steps + 1).double() ** self.beta_sigma

@@ -28,9 +28,9 @@ class MoDo(SimplexWeights):
     which is twice as long. TorchJD leaves the products to the caller.
 
     Args:
-        gamma: step size of the weights. The authors' 0.001 (NYUv2, Office-31; LibMTL's default too)
-            belongs to products of parameters' gradients as they are; TorchJD has 0.1 for these. The
-            default here is for divided products.
+        gamma: step size of the weights. The authors' 0.001 (NYUv2, Office-31; LibMTL's default too) is
+            for unnormalized products of parameter gradients, for which TorchJD has 0.1. The default here
+            is for normalized products.
         rho: weight of the penalty on :math:`\|w\|^2`, which keeps the weights near 1/K. LibMTL and
             TorchJD have 0.1 too; the authors' MNIST code has 0.
         normalize: divide the products by the mean square of the gradients' norms, so that ``gamma``
@@ -48,7 +48,6 @@ class MoDo(SimplexWeights):
         "Chen et al., Three-Way Trade-Off in Multi-Objective Learning: Optimization, Generalization "
         "and Conflict-Avoidance, NeurIPS 2023"
     )
-    year = 2023
     url = "https://arxiv.org/abs/2305.20057"
     idea = "A common descent direction, or a fair bargain"
     waived_laws = {
@@ -71,10 +70,9 @@ class MoDo(SimplexWeights):
         self.rho = rho
         self.normalize = normalize
 
-    def move(self, shares: Tensor, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """One projected step."""
+    def move(self, w: Tensor, gram: Tensor, state: State) -> tuple[Tensor, State]:
         products = state.cross_gram.double()
         if self.normalize:
             products = safe_divide(products, gram.diagonal().mean())
-        step = products @ shares + self.rho * shares
-        return project_onto_simplex(shares - self.gamma * step), state
+        step = products @ w + self.rho * w
+        return project_onto_simplex(w - self.gamma * step), state

@@ -34,7 +34,7 @@ class NashMTL(GradientAggregator):
     solution by a sequence of conic programs, 20 at most by default.
 
     Args:
-        update_every: number of steps for which the weights of one solution are used.
+        update_every: solve for new weights only every this many steps.
         max_norm: bound of :math:`\|d\|`; None, or 0, for none. The authors' code, LibMTL and TorchJD
             have 1, a bound for the gradient of the shared parameters; a feature's gradient is another
             quantity, so there is no bound by default. ``nash_mtl(wrt=parameters, max_norm=1)`` is
@@ -48,7 +48,6 @@ class NashMTL(GradientAggregator):
     """
 
     paper = "Navon et al., Multi-Task Learning as a Bargaining Game, ICML 2022"
-    year = 2022
     url = "https://arxiv.org/abs/2202.01017"
     idea = "A common descent direction, or a fair bargain"
     solves_on_host = True
@@ -71,12 +70,11 @@ class NashMTL(GradientAggregator):
         self.add_state("age", 0, per="all")
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """The bargaining solution, or the one kept, clipped."""
         rounding = eps_of(gram)
 
         def bargain(gram: Matrix, kept: Matrix, age: Matrix) -> Matrix:
             if age % self.update_every == 0 or (kept < 0).any():
-                kept = bargaining_weights(gram, 1.0, rounding)
+                kept = bargaining_weights(gram, power=1.0, rounding=rounding)
             return np.stack([_clip(kept, gram, self.max_norm), kept])
 
         weights, kept = on_host(bargain, gram, state.kept, state.age)
@@ -84,6 +82,6 @@ class NashMTL(GradientAggregator):
 
 
 def _clip(weights: Matrix, gram: Matrix, max_norm: float | None) -> Matrix:
-    """Weights with which the merged gradient is no longer than ``max_norm``."""
+    """Scale the weights down so that the norm of the merged gradient is at most ``max_norm``."""
     norm = math.sqrt(max(float(weights @ gram @ weights), 0.0))
     return weights * (max_norm / norm) if max_norm and norm > max_norm else weights

@@ -11,15 +11,15 @@ from mtlkit.method import GradientAggregator, State, Tasks
 
 @register_method("normalize")
 class Normalize(GradientAggregator):
-    r"""Divide every loss by its value at the first step, and from step ``burn_in`` on by that step's.
+    r"""Divide every loss by its first value, and from step ``burn_in`` on by the value at that step.
 
     .. math:: L_k \leftarrow L_k / |L_k^{ref}|
 
     (appendix C.1 of the paper: losses that fall quickly at first would otherwise become too small). A
-    loss of zero is no reference; the first that is not zero becomes it. A task counts the steps in which
-    it is present.
+    reference is never zero: the first nonzero loss is taken. Each task counts the steps in which it is
+    present.
 
-    Update scale: every loss L has the factor :math:`1/|L|` at first, so that it becomes 1 in size.
+    Update scale: every loss L has the factor :math:`1/|L|` at first.
 
     Differences: the authors' package (rotograd 0.1.6) divides by the reference with its sign, and takes
     it again one step later: its period of 20 is ``burn_in=21``. There the division is off by default.
@@ -36,7 +36,6 @@ class Normalize(GradientAggregator):
     """
 
     paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"
-    year = 2022
     url = "https://arxiv.org/abs/2103.02631"
     idea = "Homogenize sizes and directions (RotoGrad)"
     uses_losses = True
@@ -48,7 +47,6 @@ class Normalize(GradientAggregator):
         self.add_state("seen", 0)
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """One divided by the reference."""
         renew = state.reference == 0
         if self.training:
             renew = renew | (state.seen + 1 == self.burn_in)

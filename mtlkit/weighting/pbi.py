@@ -8,20 +8,20 @@ from torch import Tensor
 from mtlkit.config import Ge, LogUniform, register_method
 from mtlkit.engine.gram import safe_divide
 from mtlkit.method import State, Tasks
-from mtlkit.weighting._forms.numbers import Numbers, per_task
+from mtlkit.weighting._forms.options import Numbers, per_task
 from mtlkit.weighting._forms.scalarization import PreferredScalarization
 
 
 @register_method("pbi")
 class PBI(PreferredScalarization):
-    r"""Go down along a preferred direction, and pay for the distance from it.
+    r"""Decrease the losses along a preferred direction, and penalize the distance from it.
 
     .. math:: f = d_1 + \theta d_2, \qquad d_1 = \langle L - z, u \rangle, \qquad
         d_2 = \| L - z - d_1 u \|, \qquad u = r / \|r\|
 
     .. math:: w = u + \theta \frac{L - z - d_1 u}{d_2}
 
-    A weight may be negative, where a loss is smaller than its preference asks for.
+    A weight is negative where a loss is smaller than its preference asks for.
 
     Update scale: at equal losses and an equal preference every loss has the factor :math:`1/\sqrt K`.
 
@@ -30,7 +30,7 @@ class PBI(PreferredScalarization):
     not have the method.
 
     Args:
-        theta: price of the distance; the default is the paper's. TorchJD has no default.
+        theta: weight of the distance; the default is the paper's. TorchJD has no default.
         ideal: the point z, one number per task or by name; zero by default.
         preference: numbers r of zero or more, one per task or by name; equal by default.
 
@@ -45,7 +45,6 @@ class PBI(PreferredScalarization):
         "Zhang and Li, MOEA/D: A Multiobjective Evolutionary Algorithm Based on Decomposition, IEEE "
         "Transactions on Evolutionary Computation 2007"
     )
-    year = 2007
     url = "https://doi.org/10.1109/TEVC.2007.892759"
     idea = "A chosen point of the Pareto front"
     search_space = {"theta": LogUniform(0.1, 10.0)}
@@ -64,7 +63,6 @@ class PBI(PreferredScalarization):
         self.add_constant("ideal_point", per_task("ideal of pbi", ideal, self.tasks, 0.0))
 
     def scalarize(self, losses: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """Distance along the direction plus the price of that from it, and the derivatives."""
         unit = safe_divide(state.weighting, state.weighting.norm())
         above = losses.double() - state.ideal_point
         along = above @ unit

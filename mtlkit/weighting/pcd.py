@@ -7,15 +7,15 @@ from torch import Tensor
 
 from mtlkit.config import Ge, Le, LogUniform, Lt, register_method
 from mtlkit.engine.gram import eps_of, safe_divide
-from mtlkit.errors import unknown_name
-from mtlkit.method import GradientAggregator, State, Tasks, on_host
+from mtlkit.method import State, Tasks, on_host
+from mtlkit.weighting._forms.options import PrimaryMerge
 from mtlkit.weighting._solvers import constrained_descent_weights
 from mtlkit.weighting._solvers.geometry import Matrix
 
 
 @register_method("pcd")
-class PCD(GradientAggregator):
-    r"""Follow the primary task's gradient, but grant every other task some progress.
+class PCD(PrimaryMerge):
+    r"""Follow the primary task's gradient, but guarantee every other task some progress.
 
     .. math:: \min_d \|d - \tilde G_1\|^2 \quad \text{subject to}\quad
         \langle \tilde G_j, d \rangle \ge \tau\, \|\tilde G_j\|^2 \ \text{ for } j > 1
@@ -32,9 +32,9 @@ class PCD(GradientAggregator):
     defaults. LibMTL does not have the method.
 
     Args:
-        primary: name of the primary task; without it the first, and if it is absent the first that
-            is present.
-        tau: share of its own normalized progress that each secondary task is granted, in [0, 1].
+        primary: name or index of the primary task; the first by default. While it is absent, the first
+            task that is present takes its place.
+        tau: fraction of its own normalized progress that every other task is guaranteed.
         beta: decay of the moving averages.
 
     Example:
@@ -48,39 +48,26 @@ class PCD(GradientAggregator):
         "Varam and AlHajri, Not All Objectives Are Born Equal: Priority-Constrained Descent for "
         "Hierarchical Multi-Objective Optimization, TMLR 2026"
     )
-    year = 2026
     url = "https://arxiv.org/abs/2606.29521"
     idea = "A chosen point of the Pareto front"
     solves_on_host = True
-    waived_laws = {"permutation": "the first task is the primary one, unless another is named"}
     search_space = {"tau": LogUniform(0.005, 0.5)}
 
     def __init__(
         self,
         tasks: Tasks,
         *,
-        primary: str | int | None = None,
         tau: Annotated[float, Ge(0), Le(1)] = 0.02,
         beta: Annotated[float, Ge(0), Lt(1)] = 0.999,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
-        if primary is not None and str(primary) not in self.tasks:
-            raise unknown_name("task", str(primary), self.tasks)
-        self.primary = primary
-        if primary is not None:
-            self.waived_laws = {
-                "permutation": "the primary task is named",
-                "absent_task": "without the primary task, the first that is present takes its place",
-            }
         self.tau = tau
         self.beta = beta
-        self.add_constant("is_primary", [float(name == str(primary)) for name in self.tasks])
         self.add_state("squares", 0.0)
         self.add_state("seen", 0)
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """Weights of the constrained direction."""
         seen = state.seen + 1
         squares = self.beta * state.squares + (1 - self.beta) * gram.diagonal()
         scales = safe_divide(1 - self.beta ** seen.double(), squares).sqrt()

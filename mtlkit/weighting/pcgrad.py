@@ -24,11 +24,11 @@ class PCGrad(GradientAggregator):
 
     Update scale: K identical gradients g merge to K g.
 
-    Differences: none from the paper. LibMTL and TorchJD add too. The authors' code discards its shuffle,
-    so that its order is always that of the losses.
+    Differences: none from the paper. LibMTL and TorchJD also add. The authors' code discards its
+    shuffle, so its order is always that of the losses.
 
     Args:
-        seed: of the random orders, which are the same on every process.
+        seed: seed of the random orders, which are the same on every process.
 
     Example:
         >>> import torch, mtlkit
@@ -38,7 +38,6 @@ class PCGrad(GradientAggregator):
     """
 
     paper = "Yu et al., Gradient Surgery for Multi-Task Learning, NeurIPS 2020"
-    year = 2020
     url = "https://arxiv.org/abs/2001.06782"
     idea = "Remove conflicts: project or turn gradients"
     waived_laws = {
@@ -51,14 +50,14 @@ class PCGrad(GradientAggregator):
         self.add_state("draws", 0, per="all")
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """Coefficients of the task gradients in the sum of the projected ones."""
         exact = gram.double()
-        turns = random_orders(self.seed, state.draws, len(gram)).T  # (K - 1, K): onto whom, by turn
+        orders = random_orders(self.seed, state.draws, len(gram))  # (K, K - 1): onto whom, by turn
         coef = safe_divide(exact, exact.diagonal())  # <G_i, G_j> / |G_j|^2
         # row i belongs to the gradient of task i as it is projected
-        current, removed = coef, torch.zeros_like(exact)
-        for others in turns[..., None]:  # (K, 1)
-            conflict = current.gather(1, others).clamp_max(0)
-            removed.scatter_(1, others, conflict)
-            current = torch.addcmul(current, conflict, coef[others[:, 0]], value=-1)
+        current, removed = coef.clone(), torch.zeros_like(exact)
+        for others in orders.unbind(dim=1):  # (K,)
+            column = others[:, None]
+            conflict = current.gather(1, column).clamp_max_(0)
+            removed.scatter_(1, column, conflict)
+            current.addcmul_(conflict, coef.index_select(0, others), value=-1)
         return 1 - removed.sum(dim=0), state.replace(draws=state.draws + 1)

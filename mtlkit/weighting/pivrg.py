@@ -9,16 +9,13 @@ from torch import Tensor
 from mtlkit.config import Ge, Gt, Uniform, register_method
 from mtlkit.engine.gram import eps_of
 from mtlkit.method import GradientAggregator, State, Tasks, on_host
-from mtlkit.weighting._forms.numbers import Numbers, per_task
+from mtlkit.weighting._forms.options import Numbers, per_task
 from mtlkit.weighting._solvers import bargaining_weights
-from mtlkit.weighting._solvers.geometry import Matrix
-
-_LEAST = 0.05
 
 
 @register_method("pivrg")
 class PIVRG(GradientAggregator):
-    r"""Share out progress by alpha-fairness, with more for tasks that are behind single-task training.
+    r"""Divide progress by alpha-fairness, with more for tasks that are behind single-task training.
 
     The merged gradient is :math:`\sum_k x_k G_k` with the x > 0 that solves
 
@@ -66,7 +63,6 @@ class PIVRG(GradientAggregator):
         "https://openaccess.thecvf.com/content/CVPR2025/papers/Qin_Revisiting_Fairness_in_Multitask_"
         "Learning_A_Performance-Driven_Approach_for_Variance_CVPR_2025_paper.pdf"
     )
-    year = 2025
     solves_on_host = True
     idea = "A common descent direction, or a fair bargain"
     waived_laws = {
@@ -80,7 +76,7 @@ class PIVRG(GradientAggregator):
         self,
         tasks: Tasks,
         *,
-        alpha: Annotated[float, Ge(_LEAST)] = 2.0,
+        alpha: Annotated[float, Ge(0.05)] = 2.0,
         bound: Annotated[float, Gt(1)] = 2.0,
         min_temperature: Annotated[float, Gt(0)] = 10.0,
         **common: Any,
@@ -102,13 +98,8 @@ class PIVRG(GradientAggregator):
         self.scores.copy_(torch.tensor(values, dtype=torch.float64))
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """Solution of the weighted power law."""
         s = state.scores
         temperature = ((s.max() - s.min()) / math.log(self.bound)).clamp(min=self.min_temperature)
         w = len(s) * (s / temperature).softmax(dim=0)
-        rounding = eps_of(gram)
-
-        def bargain(gram: Matrix, shares: Matrix) -> Matrix:
-            return bargaining_weights(gram, 1 / self.alpha, rounding, shares)
-
-        return on_host(bargain, gram, w).to(gram.dtype), state
+        x = on_host(bargaining_weights, gram, w, power=1 / self.alpha, rounding=eps_of(gram))
+        return x.to(gram.dtype), state

@@ -11,7 +11,7 @@ from mtlkit.method import GradientAggregator, State, Tasks
 
 @register_method("random")
 class Random(GradientAggregator):
-    r"""Draw the weights of the gradients anew at every step.
+    r"""Draw new weights of the gradients at every step.
 
     .. math:: w = \operatorname{softmax}(z), \qquad z_k \sim N(0, 1)
 
@@ -23,7 +23,7 @@ class Random(GradientAggregator):
     Differences: none from the paper. LibMTL's RGW and TorchJD's Random are the same.
 
     Args:
-        seed: of the draws.
+        seed: seed of the draws.
 
     Example:
         >>> import torch, mtlkit
@@ -36,7 +36,6 @@ class Random(GradientAggregator):
         "Lin et al., Reasonable Effectiveness of Random Weighting: A Litmus Test for Multi-Task "
         "Learning, TMLR 2022"
     )
-    year = 2022
     url = "https://arxiv.org/abs/2111.10603"
     idea = "Robust against outliers, and references"
     waived_laws = {"permutation": "the weights are drawn per position"}
@@ -48,6 +47,5 @@ class Random(GradientAggregator):
         self.add_state("draws", 0, per="all")
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """Softmax of standard normal numbers."""
         weights = normal(self.seed, state.draws, len(gram)).double().softmax(dim=0)
         return weights, state.replace(draws=state.draws + 1)

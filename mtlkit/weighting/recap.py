@@ -26,10 +26,10 @@ class RECAP(GradientAggregator):
 
     Update scale: in the first 2W steps every loss has the factor 1; the factors always sum to K.
 
-    Differences: the paper reweighs objectives of reinforcement learning and replayed supervised
-    losses; the replay itself is a matter of the data. A quotient by a mean of zero is 1 for c and 0 for
-    i. The standard deviation divides by 2W. No code of the authors was found to compare with. LibMTL and
-    TorchJD do not have the method.
+    Differences: the paper reweighs objectives of reinforcement learning and replayed supervised losses;
+    the replay itself is a matter of the data. A quotient by a mean of zero is 1 for c and 0 for i. The
+    standard deviation divides by 2W. We found no code by the authors. LibMTL and TorchJD do not have the
+    method.
 
     Args:
         window: W, number of losses in a window.
@@ -50,7 +50,6 @@ class RECAP(GradientAggregator):
         "Reasoning Models, arXiv 2510.21978, 2025"
     )
     url = "https://arxiv.org/abs/2510.21978"
-    year = 2025
     idea = "Weigh losses: by uncertainty, progress or chance"
     uses_losses = True
     search_space = {"window": Choice(5, 10, 20, 50), "temperature": LogUniform(0.2, 20.0)}
@@ -70,7 +69,6 @@ class RECAP(GradientAggregator):
         self.add_state("seen", 0)
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """Softmax of the two signals, times the number of tasks present."""
         history = state.history  # (P, 2W), the newest loss last
         older, newer = history.unflatten(1, (2, self.window)).mean(dim=2).unbind(dim=1)
         c = relative_losses(older, newer)

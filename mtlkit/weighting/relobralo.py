@@ -37,7 +37,7 @@ class ReLoBRaLo(GradientAggregator):
         rho: probability of going on from the past weights; 1, the default of the authors' script, never
             looks back.
         temperature: :math:`\tau`; larger values make the weights more equal.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Example:
         >>> import mtlkit, torch
@@ -54,7 +54,6 @@ class ReLoBRaLo(GradientAggregator):
         "Methods in Applied Mechanics and Engineering 2025 (arXiv 2110.09813, 2021)"
     )
     url = "https://arxiv.org/abs/2110.09813"
-    year = 2021
     idea = "Weigh losses: by uncertainty, progress or chance"
     uses_losses = True
     search_space = {
@@ -85,7 +84,6 @@ class ReLoBRaLo(GradientAggregator):
         self.add_state("draws", 0, per="all")
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """The moving average of the balanced weights."""
         exact = losses.double()
         new = state.seen == 0
         first = torch.where(new, exact, state.first)

@@ -34,7 +34,7 @@ class RLW(GradientAggregator):
 
     Args:
         dist: distribution of the weights.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Example:
         >>> import torch, mtlkit
@@ -47,7 +47,6 @@ class RLW(GradientAggregator):
         "Lin et al., Reasonable Effectiveness of Random Weighting: A Litmus Test for Multi-Task "
         "Learning, TMLR 2022"
     )
-    year = 2022
     url = "https://arxiv.org/abs/2111.10603"
     idea = "Weigh losses: by uncertainty, progress or chance"
     waived_laws = {"permutation": "the weights are drawn per position"}
@@ -67,7 +66,6 @@ class RLW(GradientAggregator):
         self.add_state("draws", 0, per="all")
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """This step's draw."""
         return self._draw(len(losses), state.draws), state.replace(draws=state.draws + 1)
 
     def _draw(self, count: int, draws: Tensor) -> Tensor:

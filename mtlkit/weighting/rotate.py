@@ -17,7 +17,7 @@ from mtlkit.rotations import Axis, GeotorchRotations, Rotations
 
 @register_method("rotate")
 class Rotate(GradientAggregator):
-    r"""Rotate the features for every task so that the task gradients come to point the same way.
+    r"""Rotate the features for every task so that the task gradients point the same way.
 
     Task k is given :math:`r_k = R_k z`. With :math:`G_k = R_k^\top \tilde g_k`, where
     :math:`\tilde g_k = \nabla_{r_k} L_k` is held constant, the rotations minimize
@@ -25,7 +25,7 @@ class Rotate(GradientAggregator):
     .. math:: -\sum_n \langle R_k^\top \tilde g_{n,k}, v_n \rangle, \quad V = \frac1K \sum_k G_k/\|G_k\|
 
     on SO(m) (Algorithm 1 of the paper): any optimizer moves them along :math:`V^\top G_k - G_k^\top V`,
-    by the exponential map. What merges the :math:`G_k` is another part: ``rotate+scale`` is RotoGrad,
+    by the exponential map. Another part merges the :math:`G_k`: ``rotate+scale`` is RotoGrad,
     ``rotate+imtl_g`` the paper's "RotoGrad + IMTL-G", and alone it is "Rotate Only".
 
     Update scale: K identical gradients g merge to K g. Cost: one (batch, m) x (m, m) product per task in
@@ -35,20 +35,20 @@ class Rotate(GradientAggregator):
     Differences: the authors' code (rotograd 0.1.6) starts, in effect, from random rotations, because
     geotorch replaces the identity that it is given: ``start=random``. Its gradient of the rotations is
     this one times twice the norm of the mean gradient for (B, d) features. That is a small number, so
-    Adam's eps damps it. Its base point stays where it began, and its burn-in comes one step
-    later. Its ``normalize_losses``, off by default, is the part ``normalize``.
+    Adam's eps damps it. Its base point never moves, and its burn-in comes one step later. Its
+    ``normalize_losses``, off by default, is the part ``normalize``.
 
     Args:
-        feature_dim: size of the rotated axis (given to ``create_method``).
-        size: rotate only the first ``size`` features and pass the others on; default all.
+        feature_dim: size of the rotated axis, an argument of ``create_method``.
+        size: rotate only the first ``size`` features and pass the others through; default all.
         blocks: block-diagonal rotations of this many equal blocks.
         dim: which axis holds the features: -1 for (B, d) and (B, T, d), ``channel`` for (B, C, ...) with
             every position rotated alike, ``flat`` for all but the batch axis, flattened.
         start: ``identity``, or ``random`` for rotations drawn uniformly from SO(m).
-        seed: of the random start.
-        update_every: update the rotations only once in so many steps; synchronizes once per step.
-        fold_every: move the rotations that the network sees once in so many steps, by the sum of the
-            optimizer's moves since: the paper's slow leader, at the cost of one move.
+        seed: seed of the random start.
+        update_every: update the rotations only every this many steps, at one synchronization per step.
+        fold_every: apply the optimizer's updates to the rotations only every this many steps, as one
+            sum: the paper's slow leader, at the cost of one update.
         burn_in: the step at which ``scale`` takes its reference norms again.
         backend: ``lie`` (fast), or ``geotorch``, the reference: autograd through geotorch's exponential.
         feature_index: which tensor is rotated where the features are a list or dict; default the last.
@@ -62,7 +62,6 @@ class Rotate(GradientAggregator):
     """
 
     paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"
-    year = 2022
     url = "https://arxiv.org/abs/2103.02631"
     idea = "Homogenize sizes and directions (RotoGrad)"
     search_space = {"size": FeatureShare(0.25, 0.5, 0.75, 1.0), LR_RATIO: LogUniform(0.05, 1.0)}
@@ -99,7 +98,7 @@ class Rotate(GradientAggregator):
         else:
             raise SpecError("rotate(backend=geotorch) moves at every step: leave fold_every out")
         self.add_state("turns", 0, per="all")
-        # whether this step updates or folds, and what geotorch does, depends on values
+        # otherwise whether a step updates or folds, or what geotorch does, depends on values
         self.traceable = update_every == fold_every == 1 and backend == "lie"
         waived = {}
         if start == "random":
@@ -109,11 +108,11 @@ class Rotate(GradientAggregator):
         self.waived_laws = waived
 
     def matrices(self) -> Tensor:
-        """(K, m, m) current rotations."""
+        """Return the (K, m, m) current rotations."""
         return self.rotation.matrices()
 
     def join(self, parts: Sequence[GradientAggregator]) -> None:
-        """Hand ``burn_in`` to the part that has reference norms."""
+        """Pass ``burn_in`` on to the part that has reference norms."""
         if self.burn_in:
             merge: Any = next((part for part in parts if "merge" in part.roles), None)
             if not hasattr(merge, "burn_in"):
@@ -124,11 +123,11 @@ class Rotate(GradientAggregator):
             merge.burn_in = merge.burn_in or self.burn_in
 
     def held(self) -> tuple[Tensor, ...]:
-        """(K, b, n, n) rotations of this forward, with the optimizer's last update applied."""
+        """Return (K, b, n, n) rotations for this forward, with the optimizer's last update applied."""
         return (self.rotation.fold(),)
 
     def fork(self, features: list[Tensor], *held: Tensor) -> list[list[Tensor]]:
-        """The features, rotated for every task."""
+        """Rotate the features for every task."""
         count, index = len(features), self.feature_index
         if not -count <= index < count:
             raise UsageError(f"rotate(feature_index={index}): choose one of the {count} features")
@@ -152,11 +151,11 @@ class Rotate(GradientAggregator):
         return {task: [*row[:index], turned.get(task), *row[index + 1 :]] for task, row in grads.items()}
 
     def owned(self) -> tuple[Tensor, ...]:
-        """The parameters of the rotations, or geotorch's rotations."""
+        """Return the parameters of the rotations, or geotorch's rotations."""
         return self.rotation.owned()
 
     def gradients(self, grads: Mapping[int, Sequence[Tensor | None]], step: Step) -> list[Tensor | None]:
-        r"""Gradients :math:`V^\top G_k - G_k^\top V`; None in the steps between updates."""
+        r"""Return :math:`V^\top G_k - G_k^\top V`; None in the steps between updates."""
         if self.update_every > 1:
             state = self.read(step.present)
             update = int(state.turns) % self.update_every == 0
@@ -171,7 +170,7 @@ class Rotate(GradientAggregator):
     def rotate_gradients(
         self, grads: Mapping[int, Sequence[Tensor | None]], units: Tensor, processes: Processes
     ) -> list[Tensor]:
-        """Gradients from those of the features and (K,) factors that make these of length 1 / P."""
+        """Return the gradients, given those of the features and (K,) factors that scale these to 1/P."""
         reached = self._rotated(grads)
         if reached:
             rows = self.axis.rows(torch.stack(list(reached.values())), self.blocks)  # (P, b, N, n)
@@ -183,7 +182,7 @@ class Rotate(GradientAggregator):
         return gradients if processes.alone else [*processes.mean(torch.stack(gradients))]
 
     def _rotated(self, rows: Mapping[int, Sequence[Tensor | None]]) -> dict[int, Tensor]:
-        """Gradients of the rotated tensor, of the tasks that reach it."""
+        """Return the gradients of the rotated tensor, for the tasks that reach it."""
         found = {task: row[self.feature_index] for task, row in rows.items()}
         return {task: leaf for task, leaf in found.items() if leaf is not None}
 
@@ -197,6 +196,6 @@ def _checked_size(size: int | None, feature_dim: int | None, blocks: int) -> int
         )
     if side < 1 or (feature_dim is not None and side > feature_dim):
         raise SpecError(f"size of rotate must be between 1 and feature_dim={feature_dim}, not {side}")
-    if blocks < 1 or side % blocks:
+    if side % blocks:
         raise SpecError(f"blocks of rotate must divide the {side} rotated features, not {blocks}")
     return side

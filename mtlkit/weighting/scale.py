@@ -39,7 +39,6 @@ class Scale(GradientAggregator):
     """
 
     paper = "Javaloy and Valera, RotoGrad: Gradient Homogenization in Multitask Learning, ICLR 2022"
-    year = 2022
     url = "https://arxiv.org/abs/2103.02631"
     idea = "Homogenize sizes and directions (RotoGrad)"
     reads_angles = False
@@ -51,7 +50,6 @@ class Scale(GradientAggregator):
         self.add_state("seen", 0)
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        r""":math:`C / \|G_k\|`."""
         norms = norms_of(gram)
         renew = (state.initial_norms == 0) | (state.seen + 1 == self.burn_in)
         initial = torch.where(renew, norms, state.initial_norms)

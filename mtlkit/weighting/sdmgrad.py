@@ -40,10 +40,9 @@ class SDMGrad(SimplexWeights):
         lam: pull toward the mean gradient. The default is the authors' for NYUv2, LibMTL's and
             TorchJD's; the authors have 0.6 for reinforcement learning.
         lr: step size of the inner descent. The authors and TorchJD have 10, LibMTL 5. With these the
-            descent jumps between corners of the simplex and amplifies rounding errors, so the default
-            departs on purpose: 0.2 converges.
-        momentum: of the inner descent; 0.5 everywhere.
-        n_iter: number of inner steps; 20 everywhere.
+            descent jumps between corners of the simplex and amplifies rounding errors; 0.2 converges.
+        momentum: momentum of the inner descent; 0.5 in all three.
+        n_iter: number of inner steps; 20 in all three.
 
     Example:
         >>> import torch, mtlkit
@@ -56,7 +55,6 @@ class SDMGrad(SimplexWeights):
         "Xiao et al., Direction-oriented Multi-objective Learning: Simple and Provable Stochastic "
         "Algorithms, NeurIPS 2023"
     )
-    year = 2023
     url = "https://arxiv.org/abs/2305.18409"
     idea = "A common descent direction, or a fair bargain"
     solves_on_host = True
@@ -82,19 +80,18 @@ class SDMGrad(SimplexWeights):
         self.momentum = momentum
         self.n_iter = n_iter
 
-    def move(self, shares: Tensor, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """The inner descent."""
+    def move(self, w: Tensor, gram: Tensor, state: State) -> tuple[Tensor, State]:
         products = safe_divide(state.cross_gram.double(), norms_of(gram).mean().square())
-        moved = on_host(self._descend, products, shares)
+        moved = on_host(self._descend, products, w)
         return moved, state
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """The point, pulled toward the mean."""
+        """Pull the point toward the mean."""
         point, new = super().weigh(gram, state)
         return (point + self.lam / len(point)) / (1 + self.lam), new
 
-    def _descend(self, products: Matrix, shares: Matrix) -> Matrix:
-        point, velocity = shares, np.zeros_like(shares)
+    def _descend(self, products: Matrix, w: Matrix) -> Matrix:
+        point, velocity = w, np.zeros_like(w)
         for _ in range(self.n_iter):
             velocity = self.momentum * velocity + products @ (point + self.lam / len(point))
             point = project_onto_simplex(point - self.lr * velocity)

@@ -14,8 +14,8 @@ class SI(Scalarization):
 
     .. math:: \sum_k \log L_k, \qquad w_k = 1 / L_k
 
-    The gradient does not change when a loss is multiplied by a constant. The losses have to be
-    positive: a loss of zero takes no part in the step, a negative one makes the total NaN.
+    The gradient does not change when a loss is multiplied by a constant. The losses must be positive: a
+    loss of zero takes no part in the step, a negative one makes the total NaN.
 
     Update scale: every loss L has the factor 1/L.
 
@@ -30,15 +30,13 @@ class SI(Scalarization):
     """
 
     paper = "Navon et al., Multi-Task Learning as a Bargaining Game, ICML 2022 (its SI baseline)"
-    year = 2022
     url = "https://arxiv.org/abs/2202.01017"
     idea = "Gradient balancing: no task dominates by its size"
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """Inverse losses; NaN for a loss without a logarithm, which does not affect the others."""
+        """Return inverse losses; a negative loss gives NaN for its own task alone."""
         return inverse_losses(losses), state
 
     def scalarize(self, losses: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """Sum of the logarithms, and the inverse losses."""
         logs, _ = log_losses(losses)
         return logs.sum(), inverse_losses(losses)

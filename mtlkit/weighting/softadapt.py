@@ -20,17 +20,17 @@ class SoftAdapt(GradientAggregator):
     with the rate of change :math:`s_k` per step, a backward difference over the last ``points`` losses:
     :math:`L_k^t - L_k^{t-1}` for two. Two variants of the paper can be combined: ``normalized`` divides
     the rates by :math:`\sum_j |s_j|`, so that their unit does not matter, and ``loss_weighted``
-    multiplies each exponential by the mean of these losses. A task that has not yet seen enough losses
-    has the rate zero. Steps without a task's labels do not count for it.
+    multiplies each exponential by the mean of these losses. The rate is zero until a task has seen
+    enough losses. Steps without a task's labels do not count for it.
 
     Update scale: at equal losses every loss has the factor 1/K; the factors always sum to 1.
 
-    Differences: the authors' package leaves it to the caller how often the weights are renewed (its
+    Differences: the authors' package leaves it to the caller how often the weights are updated (its
     examples do so every five epochs); here it is every step. With more than two points the package takes
-    the rate at the oldest of them (a forward difference), here it is that at the newest. To normalize,
-    it divides by the sum of the rates, whose sign may change and which may vanish; the sum of their
-    absolute values does so only if all rates are zero. It adds 1e-8 to the softmax's denominator. LibMTL
-    and TorchJD do not have the method.
+    the rate at the oldest of them (a forward difference), not at the newest. To normalize, it divides by
+    the sum of the rates, which may be negative or zero; the sum of their absolute values vanishes only
+    if all rates do. It adds 1e-8 to the softmax's denominator. LibMTL and TorchJD do not have the
+    method.
 
     Args:
         beta: how strongly the rates count; negative values favor losses that fall faster.
@@ -53,7 +53,6 @@ class SoftAdapt(GradientAggregator):
         "Multi-Part Loss Functions, arXiv 1912.12355, 2019"
     )
     url = "https://arxiv.org/abs/1912.12355"
-    year = 2019
     idea = "Weigh losses: by uncertainty, progress or chance"
     uses_losses = True
     search_space = {
@@ -82,7 +81,6 @@ class SoftAdapt(GradientAggregator):
         self.add_state("seen", 0)
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """Softmax of the rates of change, the current losses included."""
         history = torch.cat([state.history[:, 1:], losses.double()[:, None]], dim=1)
         seen = state.seen + 1
         columns = zip(self.coefficients, history.unbind(dim=1), strict=True)

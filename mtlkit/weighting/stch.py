@@ -26,8 +26,8 @@ class STCH(PreferredScalarization):
     :math:`\frac1K \sum_k \lambda_k \log L_k` is minimized; :math:`n_k` is the mean loss in the second
     half of them. Without warm-up, :math:`n_k = 1`.
 
-    The losses have to be positive: a loss of zero takes no part in the step, a negative one makes the
-    total NaN. With ``transform=none`` that holds for the warm-up alone.
+    The losses must be positive: a loss of zero takes no part in the step, a negative one makes the total
+    NaN. With ``transform=none`` that holds for the warm-up alone.
 
     Update scale: at equal losses L every loss has the factor 1/(K L) in the warm-up, and after it where
     the :math:`n_k` are equal.
@@ -42,8 +42,8 @@ class STCH(PreferredScalarization):
     Args:
         mu: smoothness; the smaller, the more only the worst task counts. The default is that of the
             authors' multi-task code and of LibMTL. TorchJD has no default.
-        warmup: steps before the smooth maximum is used, counted for each task; if a present task
-            has seen fewer, all tasks are in the warm-up. The authors' code and LibMTL warm up for five
+        warmup: number of steps before the smooth maximum is used, counted for each task; while a present
+            task has seen fewer, all are in the warm-up. The authors' code and LibMTL warm up for five
             epochs and take :math:`n_k` from the last of them.
         transform: ``log``, or ``none`` for :math:`y_k = \lambda_k L_k / n_k`.
         preference: numbers of zero or more, one per task or by name; equal by default.
@@ -56,7 +56,6 @@ class STCH(PreferredScalarization):
     """
 
     paper = "Lin et al., Smooth Tchebycheff Scalarization for Multi-Objective Optimization, ICML 2024"
-    year = 2024
     url = "https://arxiv.org/abs/2402.19078"
     idea = "A chosen point of the Pareto front"
     search_space = {"mu": LogUniform(0.1, 5.0)}
@@ -78,7 +77,6 @@ class STCH(PreferredScalarization):
         self.add_state("seen", 0)
 
     def scalarize(self, losses: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """The smooth maximum and its derivatives; those of the mean of logarithms in the warm-up."""
         preference = safe_divide(state.weighting, state.weighting.mean())
         counted = max(self.warmup - self.warmup // 2, 1)
         known = (state.seen >= self.warmup) & (state.nadir_sums > 0)
@@ -93,18 +91,18 @@ class STCH(PreferredScalarization):
             values, slopes = preference * exact / nadir, preference / nadir
         largest = values.max()
         largest = torch.where(largest == -torch.inf, 0.0, largest)
-        shares = torch.exp((values - largest) / self.mu)  # at most one: nothing overflows
-        total = torch.where(active.any(), shares.sum(), 1.0)
+        exponentials = torch.exp((values - largest) / self.mu)  # at most one: nothing overflows
+        total = torch.where(active.any(), exponentials.sum(), 1.0)
         smooth = largest + self.mu * total.log()
         warm = (state.seen < self.warmup).any()
         mean = (preference * logs).sum() / len(losses)
         return (
             torch.where(warm, mean, smooth),
-            torch.where(warm, log_slopes / len(losses), shares / total * slopes),
+            torch.where(warm, log_slopes / len(losses), exponentials / total * slopes),
         )
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """Partial derivatives; the losses of the warm-up's second half are added up."""
+        """Return partial derivatives, and add up the losses of the warm-up's second half."""
         weights, _ = super().weigh_losses(losses, state)
         counts = (state.seen >= self.warmup // 2) & (state.seen < self.warmup)
         sums = torch.where(counts, state.nadir_sums + losses.double(), state.nadir_sums)

@@ -9,11 +9,11 @@ from mtlkit.method import GradientAggregator, State
 
 @register_method("sum")
 class Sum(GradientAggregator):
-    r"""The plain sum of the task gradients: every weight is one.
+    r"""Add the task gradients: every weight is one.
 
     .. math:: g = \sum_k G_k
 
-    ``method(features)`` may be left out; with it, the step's statistics are kept as for all others.
+    The call ``method(features)`` is optional; with it, ``method.stats`` is filled as for other methods.
 
     Update scale: K identical gradients g merge to K g. LibMTL's EW is this sum.
 
@@ -29,5 +29,4 @@ class Sum(GradientAggregator):
     reads_gram = False
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """Ones."""
         return torch.ones_like(gram[0]), state

@@ -5,7 +5,7 @@ from torch import Tensor
 from mtlkit.config import register_method
 from mtlkit.engine.gram import eps_of
 from mtlkit.method import State, on_host
-from mtlkit.weighting._forms.preference import PreferredMerge
+from mtlkit.weighting._forms.options import PreferredMerge
 from mtlkit.weighting._solvers import dual_cone_projections
 from mtlkit.weighting._solvers.geometry import Matrix
 
@@ -19,7 +19,7 @@ class UPGrad(PreferredMerge):
         \langle G_j, y \rangle \ge 0 \text{ for all } j
 
     so that the merged gradient conflicts with no task. The K projections are non-negative least squares
-    problems with one common matrix, the Gram matrix. They are solved together and exactly.
+    problems with one common matrix, solved together and exactly.
 
     Update scale: K identical gradients g merge to g.
 
@@ -27,12 +27,12 @@ class UPGrad(PreferredMerge):
     and add 1e-4 to its diagonal; where the trace is less than 1e-4 they return the mean. Here K times
     the rounding error is added to the diagonal of the cosines, so that rounding does not decide where
     some combination of the gradients nearly vanishes, and nothing depends on their scale; there, a
-    larger change of them can still change the projections much.
+    larger change of them can still change the projections a lot.
 
     Args:
         preference: numbers p of zero or more, one per task or by name, for the merged gradient
-            :math:`\sum_k p_k\, \pi(G_k)`; tasks that a mapping does not name have 1. Without it all are
-            1/K. TorchJD's ``pref_vector``.
+            :math:`\sum_k p_k\, \pi(G_k)`; tasks that a mapping does not name have 1. By default all are
+            1/K. Named ``pref_vector`` in TorchJD.
 
     Example:
         >>> import torch, mtlkit
@@ -42,13 +42,11 @@ class UPGrad(PreferredMerge):
     """
 
     paper = "Quinton and Rey, Jacobian Descent for Multi-Objective Optimization, arXiv 2406.16232, 2024"
-    year = 2024
     url = "https://arxiv.org/abs/2406.16232"
     idea = "Remove conflicts: project or turn gradients"
     solves_on_host = True
 
     def weigh(self, gram: Tensor, state: State) -> tuple[Tensor, State]:
-        """The preferred sum of the projections' weights, by default their mean."""
         weights = on_host(_projections, gram, self.preferred_or_mean(state), rounding=eps_of(gram))
         return weights.to(gram.dtype), state
 

@@ -19,9 +19,9 @@ class UW(GradientAggregator):
         c_k = 2, \text{ or } 1 \text{ for classification}
 
     The log-variances :math:`s_k = \log \sigma_k^2` are parameters of the method: add
-    ``method.parameters()`` to the optimizer. They are zero at first. At rest :math:`\sigma_k^2 = 2 L_k /
-    c_k`, so that each weight is :math:`1/(2 L_k)`: the method minimizes half the sum of the log-losses
-    (compare ``si``).
+    ``method.parameters()`` to the optimizer. They are zero at first. At the optimum :math:`\sigma_k^2 =
+    2 L_k / c_k`, so that each weight is :math:`1/(2 L_k)`: the method minimizes half the sum of the
+    log-losses (compare ``si``).
 
     Update scale: every loss has the factor 1/2 at first, or 1 for classification.
 
@@ -43,7 +43,6 @@ class UW(GradientAggregator):
         "Kendall et al., Multi-Task Learning Using Uncertainty to Weigh Losses for Scene Geometry and "
         "Semantics, CVPR 2018"
     )
-    year = 2018
     url = "https://arxiv.org/abs/1705.07115"
     idea = "Weigh losses: by uncertainty, progress or chance"
     waived_laws = {"single_task": "a loss is weighed by half its inverse variance, also if it is alone"}
@@ -62,10 +61,8 @@ class UW(GradientAggregator):
         self.add_learned("log_variances", 0.0)
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        r""":math:`1 / (c_k \sigma_k^2)`."""
         return state.factors * torch.exp(-state.log_variances), state
 
     def loss_penalty(self, losses: Tensor, state: State) -> Tensor | None:
-        r"""The sum of :math:`\log \sigma_k`."""
         penalty: Tensor = 0.5 * state.log_variances.sum()
         return penalty

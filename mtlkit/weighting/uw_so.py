@@ -19,17 +19,16 @@ class UWSO(GradientAggregator):
 
     For given losses, uncertainty weighting is optimal at weights proportional to :math:`1/L_k`; the
     softmax with the temperature T normalizes them. Nothing is learned, so that the weights follow the
-    losses at once. The losses have to be positive: a loss of zero takes no part in the step, a negative
-    one makes the total NaN.
+    losses at once. The losses must be positive: a loss of zero takes no part in the step, a negative one
+    makes the total NaN.
 
     Update scale: at equal losses every loss has the factor 1/K; the factors always sum to 1.
 
-    Differences: none from the paper, which tunes T for each data set and names no default. No code of
-    the authors was found to compare with. LibMTL and TorchJD do not have the method.
+    Differences: none from the paper, which tunes T for each data set and names no default. We found no
+    code by the authors. LibMTL and TorchJD do not have the method.
 
     Args:
-        temperature: T, in one divided by the unit of the losses; larger values make the weights more
-            equal.
+        temperature: T, in units of 1/loss; larger values make the weights more equal.
 
     Example:
         >>> import mtlkit, torch
@@ -44,7 +43,6 @@ class UWSO(GradientAggregator):
         "GCPR 2024"
     )
     url = "https://arxiv.org/abs/2408.07985"
-    year = 2024
     idea = "Weigh losses: by uncertainty, progress or chance"
     uses_losses = True
     search_space = {"temperature": LogUniform(0.1, 100.0)}
@@ -56,9 +54,8 @@ class UWSO(GradientAggregator):
         self.temperature = temperature
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """Softmax over the losses that are not zero."""
         inverse = inverse_losses(losses)
         shifted = (inverse - inverse.max()) / self.temperature
         shifted = torch.where(losses == 0, -torch.inf, shifted)
-        shares = shifted.exp()
-        return safe_divide(shares, shares.sum()), state
+        exponentials = shifted.exp()
+        return safe_divide(exponentials, exponentials.sum()), state

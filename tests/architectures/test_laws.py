@@ -203,13 +203,13 @@ def test_every_law_is_seen_broken():
     ],
     ids=["trunk", "nothing", "all heads"],
 )
-def test_wrong_task_modules_are_told_by_parameter(given, message):
+def test_wrong_task_modules_are_reported_by_parameter(given, message):
     broken = type("Broken", (Net,), {"task_modules": given})
     with pytest.raises(AssertionError, match=message):
         check_architecture(broken, inputs=torch.randn(6, 8))
 
 
-def test_checking_leaves_the_random_state_alone():
+def test_checking_does_not_change_the_random_state():
     before = torch.get_rng_state()
     check_architecture(Net, inputs=torch.ones(6, 8))
     assert torch.equal(torch.get_rng_state(), before)

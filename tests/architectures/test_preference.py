@@ -48,7 +48,7 @@ def test_the_weights_are_theta_0_plus_the_preferred_sum_of_the_differences(kind)
     for layer in blended(net):
         step = layer.parametrizations.weight
         if kind == "full":
-            deltas = step[0].delta
+            deltas = step[0].delta.view(2, *layer.weight.shape)
         else:
             deltas = [step[0].up[:, k] @ step[0].down[k] for k in range(2)]
         by_hand = step.original + 0.75 * deltas[0] + 0.25 * deltas[1]
@@ -196,7 +196,7 @@ def test_a_wrong_preference_is_refused_with_what_is_accepted() -> None:
     with pytest.raises(MtlkitError, match="depth"):
         net.set_preference({"normals": 1})
     for wrong in ({"seg": -1, "depth": 2}, {"seg": 0}, {}, {"seg": float("nan")}, {"seg": float("inf")}):
-        with pytest.raises(SpecError, match="above zero"):
+        with pytest.raises(SpecError, match="above 0"):
             net.set_preference(wrong)
     plain = mtlkit.create_architecture(SPEC, TASKS)
     assert plain.preference is None
@@ -258,3 +258,96 @@ def test_a_resumed_training_draws_and_learns_as_an_unbroken_one(tmp_path) -> Non
         weights.append(net.state_dict())
     assert weights[0].keys() == weights[1].keys()
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def losses_after(net, steps: int = 6) -> tuple[list[list[float]], dict]:
+    """The losses of each step, and the weights after the last; the preference changes in every step."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    generator = torch.Generator().manual_seed(2)
+    seen = []
+    for _ in range(steps):
+        x = torch.randn(16, 4, generator=generator)
+        factors = net.draw_preference()
+        found = net(x)
+        losses = [found["seg"].logsumexp(1).mean(), (found["depth"] - x[:, :1]).square().mean()]
+        optimizer.zero_grad()
+        net.method.total(losses, factors=factors).backward()
+        optimizer.step()
+        seen.append([loss.item() for loss in losses])
+    return seen, net.state_dict()
+
+
+@pytest.mark.parametrize("kind", ["full", "lora(rank=2)"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_a_compiled_network_follows_every_preference_as_an_eager_one(backend, kind) -> None:
+    torch.compiler.reset()
+    eager, compiled = make(kind), make(kind)
+    compiled.compile(backend=backend)
+    shake(eager)
+    shake(compiled)
+    wanted, weights = losses_after(eager)
+    found, others = losses_after(compiled)
+    assert torch.allclose(torch.tensor(found), torch.tensor(wanted), rtol=1e-4)
+    for name, value in weights.items():
+        if not name.endswith("_extra_state"):
+            assert torch.allclose(others[name], value, atol=1e-5), name
+    x = torch.randn(5, 4)
+    for chosen in ({"seg": 1}, {"depth": 1}, {"seg": 1, "depth": 3}):
+        eager.eval().set_preference(chosen)
+        compiled.eval().set_preference(chosen)
+        assert close(compiled(x), eager(x))
+
+
+@pytest.mark.parametrize("kind", ["full", "lora(rank=1)"])
+def test_mixed_precision_learns_the_trade_off_too(kind) -> None:
+    tasks, loader = conflicting()
+    net, _ = conflicted_net(tasks, kind)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.03)
+    mtlkit.Trainer(net, tasks, optimizer, mixed_precision="bf16", progress=False).fit(loader, epochs=40)
+    assert all(parameter.dtype == torch.float32 for parameter in net.parameters())
+    for share in (0.0, 0.5, 1.0):
+        net.eval().set_preference({"up": share, "down": 1 - share})
+        assert net.backbone.weight.item() == pytest.approx(2 * share - 1, abs=0.15)
+
+
+def test_parts_that_read_the_losses_do_not_see_the_preference() -> None:
+    """The reference of ``normalize`` is the loss, not the loss times what the first batch drew."""
+    tasks, loader = conflicting()
+    torch.manual_seed(0)
+    net = mtlkit.create_architecture(
+        "hard_sharing(backbone=mlp(8, inputs=1))", tasks, method="normalize+sum", preference="full"
+    )
+    x, y = next(iter(loader))
+    with torch.no_grad():
+        first = net(x)
+    wanted = [(first[name] - y[name]).square().mean().item() for name in net.tasks]
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    trainer = mtlkit.Trainer(net, tasks, optimizer, progress=False)
+    trainer.fit([(x, y)], steps=1)
+    assert net.method.parts[0].reference.tolist() == pytest.approx(wanted, rel=1e-5)
+    assert net.preference["up"] != pytest.approx(0.5, abs=0.01)
+
+
+def test_factors_multiply_the_weighed_losses() -> None:
+    for spec in ("sum", "normalize", "imtl_g"):
+        method = mtlkit.create_method(spec, ("a", "b"))
+        plain, twice = (mtlkit.create_method(spec, ("a", "b")) for _ in range(2))
+        z = torch.ones(3, requires_grad=True)
+        grads = []
+        for each, factors in ((plain, None), (twice, torch.tensor([2.0, 2.0])), (method, [0.0, 0.0])):
+            first, second = each(z)
+            losses = {"a": first.sum(), "b": (second**2).sum()}
+            (grad,) = torch.autograd.grad(each.total(losses, factors=factors), z)
+            grads.append(grad)
+        assert torch.allclose(grads[1], 2 * grads[0]), spec
+        assert not grads[2].any(), spec
+    with pytest.raises(SpecError, match="3 factors for 2 tasks"):
+        method.total([torch.tensor(1.0), torch.tensor(1.0)], factors=[1, 2, 3])
+
+
+def test_full_differences_of_a_convolution_can_be_channels_last() -> None:
+    net = mtlkit.create_architecture("paper_mnist(preference=full)", {"left": 10, "right": 10})
+    shake(net)
+    x = torch.randn(2, 1, 28, 28)
+    wanted = net.eval()(x)
+    assert close(net.to(memory_format=torch.channels_last)(x), wanted)

@@ -29,7 +29,7 @@ def own_method():
                     on two lines.
             """
 
-            paper, year = "A | B, C, 2030", 2030
+            paper = "A | B, C, 2030"
             waived_laws = {"distributed": "it is not"}
 
             def __init__(self, tasks, *, power: Annotated[float, Ge(0)] = 2.0, **common):
@@ -98,7 +98,7 @@ def test_a_method_registered_elsewhere_is_read_too(own_method):
     assert facts.summary == "Add G_k with power."
     assert facts.cost == "Gram matrix + solver"
     assert facts.distributed == "it is not"
-    assert facts.paper == "A | B, C, 2030"
+    assert (facts.paper, facts.year) == ("A | B, C, 2030", 2030)
     assert facts.options[0].description == "how much, on two lines."
     assert facts.options[0].accepted == "a number, 0 or more"
     assert "my_merge" in {each.name for each in all_facts()}

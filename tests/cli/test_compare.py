@@ -77,8 +77,8 @@ def test_a_file_and_flags_go_together(tmp_path, capsys, monkeypatch):
         (["--data", "multidigit", "--methods", "sum"], "did you mean 'multidigits'"),
         (["--data", "multidigits", "--methods", "pcgad"], "did you mean 'pcgrad'"),
         (["--data", "multidigits", "--methods", "sum", "--budget", "tiny"], "'small' or 'full'"),
-        (["--data", "multidigits", "--methods", "sum", "--budget", "small"], "has no key 'small'"),
-        (["--demo", "--config", "x.yaml"], "--demo excludes --config"),
+        (["--data", "multidigits", "--methods", "sum", "--budget", "small"], "needs a key 'small'"),
+        (["--demo", "--config", "x.yaml"], "--demo has its own settings"),
         (["--config", "absent.yaml"], "cannot read the configuration absent.yaml"),
         (
             ["--data", "multidigits", "--methods", "sum", "--launcher", "ray"],

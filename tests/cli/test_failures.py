@@ -34,7 +34,7 @@ def test_a_full_disk_is_told_with_the_file_and_what_to_do(failing):
 
     code, said = failing(write)
     assert code == 1
-    assert "the disk is full while writing runs/x/last.pt; make room" in said
+    assert "the disk is full while writing runs/x/last.pt; free some space" in said
     assert "Traceback" not in said
 
 
@@ -43,7 +43,7 @@ def test_a_checkpoint_on_a_full_disk_is_told_too(failing):
     code, said = failing(lambda: torch.save({"weights": torch.ones(100_000)}, "/dev/full"))
     assert code == 1
     assert "the disk is full" in said
-    assert "make room" in said
+    assert "free some space" in said
 
 
 def test_the_traceback_goes_to_a_file(failing):
@@ -82,7 +82,7 @@ def test_shapes_that_do_not_fit_are_told_as_that(fail, monkeypatch):
     monkeypatch.setattr("mtlkit.cli.failures.users_line", lambda error: "")
     with pytest.raises((RuntimeError, ValueError)) as caught:
         fail()
-    assert explain(caught.value).startswith("shapes do not fit (")
+    assert explain(caught.value).startswith("shapes do not match (")
 
 
 def test_memory_and_other_errors_say_what_to_do(monkeypatch):

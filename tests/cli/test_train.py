@@ -116,7 +116,7 @@ def test_a_run_whose_folder_was_moved_resumes_where_it_lies_and_says_so(tmp_path
     again = ["train", "-c", tmp_path / "new" / "config.yaml", "--steps", 6, "--resume", "auto"]
     assert call(*again) == 0
     shown = capsys.readouterr()
-    assert f"resumes in {tmp_path / 'new'}" in shown.err
+    assert f"resuming in {tmp_path / 'new'}" in shown.err
     assert f"6 steps, 1 epochs; {tmp_path / 'new'}" in shown.out
     assert not (tmp_path / "old").exists()
 
@@ -368,7 +368,7 @@ def test_accelerate_leaves_fsdp_out_on_a_cpu_and_it_is_said(tmp_path):
     name = "checkpoints/step-000000006.pt"
     assert (weights(tmp_path / "one" / name) - weights(tmp_path / "two" / name)).abs().max() < 1e-5
     # Accelerate takes DDP where FSDP is asked for, without a word of its own
-    assert ended.stderr.count("FSDP was asked for") == 1
+    assert ended.stderr.count("FSDP was requested") == 1
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with GPUs, Accelerate joins the processes")

@@ -51,7 +51,7 @@ def test_a_launcher_is_refused_with_what_to_do(variables, monkeypatch):
     refuse_launcher("mtlkit compare")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(LaunchError, match="mtlkit compare starts processes of its own"):
+    with pytest.raises(LaunchError, match="mtlkit compare starts its own processes"):
         refuse_launcher("mtlkit compare")
 
 

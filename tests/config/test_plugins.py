@@ -145,7 +145,7 @@ def test_a_plugin_is_listed_and_described(plugin, capsys):
         ("import sys\n\nsys.exit('bye')\n", "broken.py, line 3: SystemExit: bye"),
         (
             "import mtlkit\n@mtlkit.register_method('sum')\nclass Mine: pass\n",
-            "broken.py, line 2: SpecError: method 'sum' is registered already",
+            "broken.py, line 2: SpecError: method 'sum' is already registered",
         ),
     ],
 )
@@ -161,10 +161,10 @@ def test_the_error_of_a_plugin_is_one_sentence_with_file_and_line(plugin, text, 
 @pytest.mark.parametrize(
     ("plugin_name", "message"),
     [
-        ("absent.py", "there is no such file"),
+        ("absent.py", "no such file"),
         ("no_such_module_here", "No module named 'no_such_module_here'"),
-        ("json.py", "another module is called 'json'"),
-        ("my-data.py", "must be one that Python can import"),
+        ("json.py", "another module is named 'json'"),
+        ("my-data.py", "must be a Python identifier"),
     ],
 )
 def test_a_plugin_that_cannot_be_found_says_why(plugin, plugin_name, message):

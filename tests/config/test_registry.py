@@ -30,7 +30,7 @@ def test_an_entry_point_with_the_name_of_a_built_in_is_refused_aloud(monkeypatch
     fresh = registry.Registry("kind of task", "mtlkit.tasks", "mtlkit.tasks")
     fresh.register("binary")(print)
     monkeypatch.setattr(registry, "entry_points", lambda group: [Entry()])
-    with pytest.warns(RuntimeWarning, match=r"'binary'.* is registered already \(builtins.print\)"):
+    with pytest.warns(RuntimeWarning, match=r"'binary'.* is already registered \(builtins.print\)"):
         assert fresh.get("binary") is print
 
 
@@ -101,9 +101,9 @@ def test_a_method_can_be_registered_in_one_line_and_is_used_by_its_name():
         assert str(method) == "normalize+first_only_for_test"
         rows = torch.randn(3, 5)
         assert torch.equal(method.combine(rows), rows[0])
-        with pytest.raises(SpecError, match="registered already"):
+        with pytest.raises(SpecError, match="already registered"):
             mtlkit.register_method("pcgrad")(FirstOnly)
-        with pytest.raises(SpecError, match="registered already"):
+        with pytest.raises(SpecError, match="already registered"):
             mtlkit.register_method("rotograd")(FirstOnly)
     assert "first_only_for_test" not in mtlkit.list_methods()
 
@@ -116,7 +116,7 @@ def test_a_factory_that_returns_something_else_is_refused():
 
 
 def test_a_name_must_be_a_word():
-    with pytest.raises(SpecError, match="must be a word"):
+    with pytest.raises(SpecError, match="name must be"):
         mtlkit.register_method("my method")
 
 

@@ -119,7 +119,7 @@ def test_what_is_no_spec_is_refused(text):
     ["file=/tmp/x.csv, targets=[a]", "targets={gross income: binary}", "targets={pay €: binary}"],
 )
 def test_a_path_or_an_odd_name_without_quotes_is_told_to_have_them(given):
-    with pytest.raises(SpecError, match=r"put a path in quotes.*and so a name that is not one word"):
+    with pytest.raises(SpecError, match=r"put paths.*and names of several words in quotes"):
         parse_spec(f"table({given})")
 
 

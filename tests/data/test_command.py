@@ -33,7 +33,7 @@ def test_all_data_sets_are_listed(capsys, monkeypatch, tmp_path):
     assert "not found" in out
 
 
-def test_a_preview_is_a_picture(capsys, tmp_path):
+def test_a_preview_is_an_image(capsys, tmp_path):
     path = tmp_path / "out" / "preview.png"
     spec = "multidigits(train=40, val=10, test=10)"
     code, out, _ = run(capsys, spec, "--preview", str(path), "--count", "3")
@@ -93,7 +93,7 @@ def test_a_data_set_that_needs_options_is_explained_without_them(capsys):
     assert "table(targets=...)" in err
 
 
-def test_a_table_is_described_and_has_no_picture(capsys, tmp_path, monkeypatch):
+def test_a_table_is_described_and_has_no_image(capsys, tmp_path, monkeypatch):
     pytest.importorskip("pandas", reason="pandas is in mtlkit[table]")
     monkeypatch.chdir(tmp_path)
     rows = [f"{i % 17};{'abc'[i % 3]};{'yes' if i % 5 else 'no'}" for i in range(60)]

@@ -95,12 +95,12 @@ SETS = {
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_every_domain_is_a_task_with_pictures_of_its_own(tmp_path, name):
+def test_every_domain_is_a_task_with_images_of_its_own(tmp_path, name):
     factory, folders = SETS[name]
-    write_office(tmp_path / name, folders, factory.things)
+    write_office(tmp_path / name, folders, factory.classes)
     data = load_dataset(f"{name}(size=8)", data_dir=tmp_path, seed=3)
-    classes = len(factory.things)
-    assert data.task_names == tuple(factory.places)
+    classes = len(factory.classes)
+    assert data.task_names == tuple(factory.folders)
     assert all(task.outputs == classes for task in data.tasks)
     seen = Counter()
     for split, share in ((data.train, 3), (data.val, 1), (data.test, 1)):
@@ -122,7 +122,7 @@ def test_every_domain_is_a_task_with_pictures_of_its_own(tmp_path, name):
 
 def test_one_domain_or_some_of_them(tmp_path):
     factory, folders = SETS["office31"]
-    write_office(tmp_path / "office31", tuple(f.split("/")[0] for f in folders), factory.things)
+    write_office(tmp_path / "office31", tuple(f.split("/")[0] for f in folders), factory.classes)
     whole = load_dataset("office31(size=8)", data_dir=tmp_path)
     webcam = load_dataset("office31(size=8, domains=webcam, train=10)", data_dir=tmp_path)
     assert webcam.task_names == ("webcam",)
@@ -138,10 +138,10 @@ def test_one_domain_or_some_of_them(tmp_path):
 
 def test_sources_mix_the_domains_evenly(tmp_path):
     factory, folders = SETS["office31"]
-    write_office(tmp_path / "office31", folders, factory.things, each=3)
-    of = ", ".join(f"{name}: office31(domains={name}, size=8)" for name in factory.places)
+    write_office(tmp_path / "office31", folders, factory.classes, each=3)
+    of = ", ".join(f"{name}: office31(domains={name}, size=8)" for name in factory.folders)
     data = load_dataset(f"sources(of={{{of}}}, mixing=uniform)", data_dir=tmp_path)
-    assert data.task_names == tuple(factory.places)
+    assert data.task_names == tuple(factory.folders)
     _, targets = next(iter(data.loader("train", 12)))
     counts = [task.count_labels(targets[task.name]).number for task in data.tasks]
     assert counts == [4, 4, 4]
@@ -150,9 +150,9 @@ def test_sources_mix_the_domains_evenly(tmp_path):
     assert load_dataset(f"sources(of={{{other}}})", data_dir=tmp_path).preprocessing is None
 
 
-def test_absent_and_strange_folders_are_named(tmp_path):
+def test_absent_and_unknown_folders_are_named(tmp_path):
     factory, folders = SETS["office31"]
-    write_office(tmp_path / "office31", folders, factory.things[:-1], each=3)
+    write_office(tmp_path / "office31", folders, factory.classes[:-1], each=3)
     with pytest.raises(DataError, match=r"(?s)trash_can.*gatech"):
         _ = load_dataset("office31", data_dir=tmp_path).train
     write_office(tmp_path / "office31", folders, ("trash_can", "zebra"), each=3)
@@ -174,7 +174,7 @@ def test_absent_and_strange_folders_are_named(tmp_path):
 
 def test_domains_meet_in_the_parameters_but_not_at_the_features(tmp_path):
     factory, folders = SETS["office31"]
-    write_office(tmp_path / "office31", folders, factory.things, each=3)
+    write_office(tmp_path / "office31", folders, factory.classes, each=3)
     data = load_dataset("office31(size=16)", data_dir=tmp_path)
     torch.manual_seed(0)
     for where, expected in (("features", True), ("parameters", False)):

@@ -225,7 +225,7 @@ def test_damaged_celeba_files_are_named(tmp_path):
     with pytest.raises(DataError, match="list_attr_celeba"):
         _ = load_dataset("celeba", data_dir=tmp_path).test
     (folder / "list_attr_celeba.txt").write_text("\n".join(text.splitlines()[:-1]))
-    with pytest.raises(DataError, match="promises 12 images and lists 11"):
+    with pytest.raises(DataError, match="says 12 images, but it has 11"):
         _ = load_dataset("celeba", data_dir=tmp_path).test
     (folder / "list_attr_celeba.txt").write_text(text)
     (folder / "list_eval_partition.txt").write_text("000001.jpg 3\n")

@@ -1,4 +1,4 @@
-"""Own pictures: tables of labels, class folders, maps, transforms, and what is refused."""
+"""Your own images: tables of labels, class folders, maps, transforms, and what is refused."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ import torch
 import mtlkit
 from mtlkit.cli import main
 from mtlkit.data import DataError, load_dataset, notes
-from mtlkit.data.images import Preprocessing
+from mtlkit.data.images import ImagePreprocessing
 from mtlkit.errors import MissingExtraError, SpecError
 from mtlkit.tasks import NO_LABEL
 
@@ -57,7 +57,7 @@ def raw(picture: torch.Tensor) -> torch.Tensor:
     return 255 * (picture * std + mean)
 
 
-def test_a_table_names_the_pictures_and_their_labels():
+def test_a_table_names_the_images_and_their_labels():
     frame = write_pictures()
     frame.loc[4, "breed"] = None
     frame.to_csv("labels.csv", index=False)
@@ -81,7 +81,7 @@ def test_a_table_names_the_pictures_and_their_labels():
     assert targets["age"].shape == (6, 1)
 
 
-def test_the_column_of_names_is_found_and_endings_may_lack(capsys):
+def test_the_column_of_names_is_found_and_suffixes_may_be_missing(capsys):
     frame = write_pictures(10)
     spec = f"images(folder=photos, labels=labels.csv, targets={TARGETS}, size=32)"
     load_dataset(spec)
@@ -97,7 +97,7 @@ def test_the_column_of_names_is_found_and_endings_may_lack(capsys):
         load("size=32")
 
 
-def test_a_second_table_names_the_pictures_to_test_on():
+def test_a_second_table_names_the_images_to_test_on():
     frame = write_pictures(20)
     frame[:15].to_csv("labels.csv", index=False)
     later = frame[15:].copy()
@@ -111,7 +111,14 @@ def test_a_second_table_names_the_pictures_to_test_on():
         load("size=16, test_labels=later.csv")
 
 
-def test_pictures_on_both_sides_of_a_split_are_said(capsys):
+@pytest.mark.parametrize(("size", "told"), [("224", True), ("64", False), ("None", False)])
+def test_small_images_that_are_enlarged_by_much_are_reported(size, told, capsys):
+    write_pictures()
+    load(f"size={size}")
+    assert ("enlarged to 224 x 224" in capsys.readouterr().err) is told
+
+
+def test_images_on_both_sides_of_a_split_are_reported(capsys):
     frame = write_pictures(10)
     pandas.concat([frame] * 3).to_csv("labels.csv", index=False)
     load("size=16")
@@ -137,7 +144,7 @@ def test_folders_are_classes(parts):
     assert renamed.task_names == ("pet",)
 
 
-def test_pictures_without_labels_or_in_a_mess_are_refused():
+def test_images_without_labels_or_in_a_mess_are_refused():
     write_pictures(6)
     with pytest.raises(DataError, match="have no labels"):
         load_dataset("images(folder=photos)")
@@ -175,7 +182,7 @@ MAPS = (
 )
 
 
-def test_maps_have_the_names_of_their_pictures_and_follow_them():
+def test_maps_have_the_names_of_their_images_and_follow_them():
     write_pictures(20)
     write_maps(20)
     Path("masks/7.png").unlink()
@@ -202,7 +209,7 @@ def test_maps_have_the_names_of_their_pictures_and_follow_them():
 
 
 @pytest.mark.parametrize("augment", ["crop(scale=0.4)+flip", "'RandomRotation(degrees=40)'"])
-def test_a_mask_stays_on_its_picture_whatever_is_done_to_both(augment):
+def test_a_mask_stays_on_its_image_whatever_is_done_to_both(augment):
     write_pictures(12)
     write_maps(12)
     targets = "{road: segmentation(classes=3, folder=masks)}"
@@ -218,7 +225,7 @@ def test_a_mask_stays_on_its_picture_whatever_is_done_to_both(augment):
 
 
 @pytest.mark.parametrize("fit", ["stretch", "crop", "pad"])
-def test_pictures_of_other_proportions_are_fitted(fit):
+def test_images_of_other_proportions_are_fitted(fit):
     write_pictures(10)
     write_maps(10)
     targets = "{road: segmentation(classes=3, folder=masks)}"
@@ -264,7 +271,7 @@ def test_augmentation_depends_on_seed_epoch_and_sample_alone():
         ("size=0", "height, width"),
         ("augment=flop", "did you mean 'flip'"),
         ("augment=flip(p=1)", "option of augment=flip"),
-        ("augment='RandomRotation()'", "torchvision cannot make it"),
+        ("augment='RandomRotation()'", "torchvision rejects it"),
         ("augment='TenCrop(size=8)'", "cannot be applied"),
         ("mean=[0.5]", "1 numbers for 3 channel"),
         ("fit=squeeze", "fit"),
@@ -288,7 +295,7 @@ def test_a_missing_package_names_both_extras(module, package, monkeypatch):
     assert "pip install 'mtlkit[vision,table]'" in str(refused.value)
 
 
-def test_gray_pictures_have_one_channel():
+def test_gray_images_have_one_channel():
     write_pictures(10)
     data = load("size=32, channels=1, mean=[0.5], std=[0.5]")
     assert data.train[0][0].shape == data.input_shape == (1, 32, 32)
@@ -345,7 +352,7 @@ def test_a_network_that_does_not_fit_is_refused():
     write_pictures(10)
     write_maps(10)
     spec = "images(folder=photos, targets={road: segmentation(classes=3, folder=masks)}, size=%s)"
-    with pytest.raises(SpecError, match=r"multiples of 32; take size=\[32, 64\]"):
+    with pytest.raises(SpecError, match=r"multiples of 32; set size=\[32, 64\]"):
         _ = load_dataset(spec % "[40, 60]").default_architecture
     data = load_dataset(spec % 32)
     with pytest.raises(SpecError, match="road is a map"):
@@ -354,7 +361,7 @@ def test_a_network_that_does_not_fit_is_refused():
     assert "img_size=(48, 48)" in fixed
 
 
-def test_a_picture_taken_sideways_is_turned():
+def test_the_exif_orientation_is_applied():
     write_pictures(10)
     exif = Image.Exif()
     exif[0x0112] = 6  # held by its right side
@@ -385,14 +392,14 @@ def test_maps_and_labels_are_learned_by_one_network():
     }
     model.method.total(losses).backward()
     assert all(p.grad is not None for p in model.task_parameters("breed"))
-    with pytest.raises(SpecError, match="all tasks are among vectors"):
+    with pytest.raises(SpecError, match="all tasks are in vectors"):
         mtlkit.create_architecture("smp(vectors=[a])", ["a"])
 
 
 def test_the_saved_preprocessing_reads_folders_tables_and_single_files():
     write_pictures(10)
     data = load("size=[16, 24], fit=crop")
-    again = Preprocessing.from_json(data.preprocessing.to_json())
+    again = ImagePreprocessing.from_json(data.preprocessing.to_json())
     assert again.to_json() == data.preprocessing.to_json()
     rows = again.read("photos")
     assert list(rows["file"]) == sorted(f"{index}.png" for index in range(10))
@@ -410,7 +417,7 @@ def test_the_saved_preprocessing_reads_folders_tables_and_single_files():
     with pytest.raises(DataError, match="no file or folder"):
         again.read("elsewhere")
     with pytest.raises(DataError, match="not the preprocessing"):
-        Preprocessing.from_json("[]")
+        ImagePreprocessing.from_json("[]")
 
 
 def test_names_with_leading_zeros_need_no_ending():
@@ -428,7 +435,7 @@ def test_names_with_leading_zeros_need_no_ending():
     assert list(data.preprocessing.read("photos/new.csv")["file"])[7] == "0007"
 
 
-def test_rows_name_pictures_as_the_training_table_did():
+def test_rows_name_images_as_the_training_table_did():
     frame = write_pictures(10)
     preprocessing = load("size=16").preprocessing
     frame.to_csv("photos/again.csv", index=False)
@@ -441,11 +448,11 @@ def test_rows_name_pictures_as_the_training_table_did():
     with pytest.raises(DataError, match=r"no column 'name', 'path' or 'file'.*given are: age"):
         preprocessing.inputs(frame[["age"]])
     # the table of training lies beside the folder, not in it
-    with pytest.raises(DataError, match=r"10 of 10 images are not in the folder .*as seen from there"):
+    with pytest.raises(DataError, match=r"10 of 10 images are not in the folder .*relative to it"):
         preprocessing.read("labels.csv")
     frame.loc[2, "name"] = None
     frame.to_csv("photos/again.csv", index=False)
-    with pytest.raises(DataError, match="column 'name' is to name the images, but 1 cells are empty"):
+    with pytest.raises(DataError, match="column 'name' must name the images, but 1 cells are empty"):
         preprocessing.read("photos/again.csv")
 
 

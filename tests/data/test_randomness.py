@@ -10,7 +10,7 @@ from mtlkit.data.randomness import sample_uniform, split_indices
 @given(
     st.integers(0, 2**63), st.integers(0, 10**6), st.lists(st.integers(0, 10**9), min_size=1, max_size=9)
 )
-def test_a_samples_numbers_do_not_depend_on_its_company(seed, epoch, indices):
+def test_a_samples_numbers_do_not_depend_on_the_other_samples(seed, epoch, indices):
     together = sample_uniform(seed, epoch, indices, 4)
     for row, index in enumerate(indices):
         assert np.array_equal(sample_uniform(seed, epoch, [index], 4)[0], together[row])

@@ -258,11 +258,11 @@ def test_a_config_string_describes_the_same_data(files):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"of": {}}, "one source at least"),
+        ({"of": {}}, "at least one source"),
         ({"of": {"a": "multidigits"}, "mixing": "often"}, "mixing"),
         ({"of": {"a": "multidigits"}, "batches": "some"}, "'one', 'all'"),
         ({"of": {"a": "multidigits", "b": "multidigits"}}, "need different names"),
-        ({"of": {"a": "multidigits", "b": "cifar10"}}, "one shape.*batches=one"),
+        ({"of": {"a": "multidigits", "b": "cifar10"}}, "same shape.*batches=one"),
     ],
 )
 def test_sources_that_do_not_fit_are_refused_with_what_to_do(options, reason):

@@ -10,7 +10,7 @@ import torch
 
 import mtlkit
 from mtlkit.data import DataError, load_dataset, notes
-from mtlkit.data.table import Preprocessing
+from mtlkit.data.table import TablePreprocessing
 from mtlkit.errors import SpecError
 
 pandas = pytest.importorskip("pandas", reason="pandas is in mtlkit[table]")
@@ -192,7 +192,7 @@ def test_preprocessing_survives_json_and_takes_plain_rows():
     frame = people()
     write(frame)
     data = load(targets="{income: regression, married: binary, grade: classification}")
-    again = Preprocessing.from_json(data.preprocessing.to_json())
+    again = TablePreprocessing.from_json(data.preprocessing.to_json())
     assert again.to_json() == data.preprocessing.to_json()
     assert torch.equal(again.inputs(again.read("people.csv")), data.preprocessing.inputs(frame))
     row = {"age": "44", "hours": None, "job": "nurse"}
@@ -203,7 +203,7 @@ def test_preprocessing_survives_json_and_takes_plain_rows():
     with pytest.raises(DataError, match=r"columns that this table lacks: 'hours'; given are: age, job"):
         again.inputs([{"age": 44, "job": "nurse"}])
     with pytest.raises(DataError, match="not the preprocessing"):
-        Preprocessing.from_json("[1]")
+        TablePreprocessing.from_json("[1]")
 
 
 def test_values_that_only_the_test_file_has_are_never_taken_silently(capsys):
@@ -234,7 +234,7 @@ def test_values_that_only_the_test_file_has_are_never_taken_silently(capsys):
         load("test_file=later.csv", targets="{income: regression}")
 
 
-def test_guessed_kinds_are_said(capsys):
+def test_guessed_kinds_are_reported(capsys):
     write(people())
     data = load(targets="[income, married, grade, job]")
     kinds = {task.name: task.kind for task in data.tasks}
@@ -252,7 +252,7 @@ def test_guessed_kinds_are_said(capsys):
     assert capsys.readouterr().err == ""  # once per process
 
 
-def test_a_rare_yes_is_said_unless_the_metric_was_chosen(capsys):
+def test_a_rare_yes_is_reported_unless_the_metric_was_chosen(capsys):
     frame = people()
     frame["rich"] = ["yes" if row % 20 == 0 else "no" for row in range(len(frame))]
     write(frame)
@@ -262,7 +262,7 @@ def test_a_rare_yes_is_said_unless_the_metric_was_chosen(capsys):
     assert "'rich' is yes in " in capsys.readouterr().err
 
 
-def test_which_value_is_yes_can_be_said():
+def test_which_value_is_yes_can_be_set():
     write(people())
     data = load(
         targets="{craft: binary(column=job, yes=[smith, nurse]), clerk: binary(column=job, yes=clerk)}"
@@ -272,7 +272,7 @@ def test_which_value_is_yes_can_be_said():
     assert torch.equal(craft[known], 1 - clerk[known])
     assert data.tasks[1].classes == ("no", "clerk")
     with pytest.raises(
-        DataError, match=r"holds 3 values: 'clerk', 'nurse', 'smith'. Say which mean yes"
+        DataError, match=r"holds 3 values: 'clerk', 'nurse', 'smith'. Name those that mean yes"
     ):
         load(targets="{job: binary}")
     with pytest.raises(DataError, match="yes='pilot' is not in column 'job'"):
@@ -351,7 +351,7 @@ def test_dates_of_parquet_are_read_from_csv_too():
     frame["day"] = pandas.date_range("2024-01-01", periods=200, freq="7h").to_numpy()[::-1]
     frame.to_parquet("people.parquet")
     data = load_dataset("table(file=people.parquet, targets={income: regression}, inputs=[age, day])")
-    preprocessing = Preprocessing.from_json(data.preprocessing.to_json())
+    preprocessing = TablePreprocessing.from_json(data.preprocessing.to_json())
     write(frame, "new.csv")
     assert torch.equal(preprocessing.inputs(preprocessing.read("new.csv")), preprocessing.inputs(frame))
     rows = [{"age": 40, "day": "2024-01-15"}, {"age": 40, "day": pandas.Timestamp(2024, 1, 15)}]
@@ -391,7 +391,7 @@ def test_codes_are_the_same_with_and_without_a_decimal_point():
         assert preprocessing.inputs(preprocessing.read("new.csv"))[0, 1] == 4
 
 
-def test_a_stray_word_among_numbers_is_told(capsys):
+def test_a_stray_word_among_numbers_is_reported(capsys):
     frame = people().astype(object)
     frame.loc[[3, 50, 90], "age"] = "n/a"
     write(frame)
@@ -488,7 +488,7 @@ def test_a_wrong_column_is_an_error_with_the_nearest():
         load(targets="{income: depth}")
 
 
-def test_a_wrong_option_of_a_target_is_told_with_those_of_columns_and_kinds():
+def test_a_wrong_option_of_a_target_is_reported_with_those_of_columns_and_kinds():
     write(people())
     with pytest.raises(SpecError, match=r"did you mean 'column' or 'columns'\?.*classes.*yes"):
         load(targets="{it: binary(colum=income)}")
@@ -500,7 +500,7 @@ def test_a_wrong_option_of_a_target_is_told_with_those_of_columns_and_kinds():
         (b"", "people.csv is empty: the file has no bytes"),
         (b"a,b,c\n", "is empty: it has no rows"),
         (b"a,b\n1,2\n3,4,5\n6,7\n", "cannot read the table"),
-        (b"a,b\n\xff\xfe,2\n3,4\n", "give its encoding"),
+        (b"a,b\n\xff\xfe,2\n3,4\n", "set its encoding"),
         (b"a,a ,b\n1,2,3\n4,5,6\n", "two columns called 'a'; rename one"),
         (b"\x1f\x8b\x00garbage", "cannot read|encoding"),
     ],
@@ -524,11 +524,11 @@ def test_damaged_archives_and_missing_files_are_refused():
         load_dataset("table")
 
 
-def test_another_format_is_told_which_are_read():
+def test_an_error_for_another_format_lists_the_accepted_ones():
     write(people())
     with zipfile.ZipFile("people.csv.zip", "w") as packed:
         packed.write("people.csv")
-    with pytest.raises(DataError, match=r"read are CSV, gzipped CSV \(\.csv\.gz\) and Parquet"):
+    with pytest.raises(DataError, match=r"formats are CSV, gzipped CSV \(\.csv\.gz\) and Parquet"):
         load_dataset("table", file="people.csv.zip", targets=["age"])
     for name in ("people.csv", "data/people.csv.gz"):
         with pytest.raises(SpecError, match=rf"is a file.*table\(file='{name}', targets=...\)"):
@@ -589,7 +589,7 @@ def test_rotograd_learns_a_table(tmp_path):
     assert result.test is not None
     assert result.test["income"]["mse"] < 0.5
     assert result.test["married"]["auc"] > 0.6
-    saved = Preprocessing.from_json((tmp_path / "run" / "preprocessing.json").read_text())
+    saved = TablePreprocessing.from_json((tmp_path / "run" / "preprocessing.json").read_text())
     assert saved.columns == ["age", "hours", "grade", "job"]
 
 
@@ -631,6 +631,7 @@ def test_the_command_line_compares_methods_on_a_table(tmp_path, capsys):
         "constant",
         "ridge",
         "forest",
+        "boosting",
     }
     assert set(made.runs[0].metrics) <= {"income", "married"}
     assert list(made.runs[-1].metrics["married"]) == ["loss", "f1", "auc", "accuracy"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import mtlkit
 from mtlkit.cli import main
 from mtlkit.data import DataError, load_dataset, notes
-from mtlkit.data.table import Preprocessing
+from mtlkit.data.table import TablePreprocessing
 from mtlkit.errors import SpecError, UsageError
 
 pandas = pytest.importorskip("pandas", reason="pandas is in mtlkit[table]")
@@ -72,7 +72,7 @@ def test_dates_are_features_however_they_are_written(written, capsys):
     assert later[0, 0] != later[1, 0]
 
 
-def test_a_date_of_two_meanings_is_told_and_can_be_decided(capsys):
+def test_a_date_of_two_meanings_is_reported_and_can_be_decided(capsys):
     words = [f"0{1 + i % 9}/0{1 + i % 7}/2021" for i in range(ROWS)]
     data = load_csv(frame_with(day=words))
     assert "dayfirst=True" in capsys.readouterr().err
@@ -104,7 +104,7 @@ NUMBERS = np.array([1665.5, -12.25, 1234567.0, 0.5, 999.0, 70000.25])
         ("apostrophes", lambda x: f"{x:,.2f}".replace(",", "'"), ","),
         ("decimal comma", lambda x: f"{x:.2f}".replace(".", ","), ";"),
         ("comma and points", lambda x: f"{x:,.2f}".translate(str.maketrans(",.", ".,")), ";"),
-        ("per cent", lambda x: f"{x:.2f}%", ","),
+        ("percent", lambda x: f"{x:.2f}%", ","),
         ("blanks", lambda x: f"{x:,.2f}".replace(",", " ").replace(".", ","), ";"),
     ],
 )
@@ -116,7 +116,7 @@ def test_numbers_are_read_as_people_write_them(name, write, separator, capsys):
     rows = pandas.DataFrame({"amount": [write(x) for x in NUMBERS]})
     scale = float(np.abs(NUMBERS).max())
     assert np.allclose(values_of(data, rows) / scale, NUMBERS / scale, atol=1e-6)
-    again = Preprocessing.from_json(data.preprocessing.to_json())
+    again = TablePreprocessing.from_json(data.preprocessing.to_json())
     assert torch.equal(again.inputs(rows), data.preprocessing.inputs(rows))
     # a network that was trained on text also takes numbers
     plain = data.preprocessing.inputs(pandas.DataFrame({"amount": NUMBERS}))
@@ -195,7 +195,7 @@ def test_nothing_is_left_out_in_silence(capsys):
         assert word in shown
 
 
-def test_a_hundred_targets_are_named_by_a_wildcard_and_told_in_few_lines(capsys):
+def test_a_hundred_targets_are_named_by_a_wildcard_and_reported_in_few_lines(capsys):
     random = np.random.default_rng(0)
     frame = pandas.DataFrame({f"school_{i}": random.normal(size=ROWS) for i in range(100)})
     frame["age"] = np.arange(ROWS) % 9
@@ -212,7 +212,7 @@ def test_a_hundred_targets_are_named_by_a_wildcard_and_told_in_few_lines(capsys)
         load_dataset("table(file=rows.csv, targets=['scool_*'])")
 
 
-def test_a_data_frame_is_taken_wherever_a_file_is():
+def test_a_data_frame_is_taken_instead_of_a_file():
     frame = frame_with(age=np.arange(ROWS) % 9, day=DAYS)
     frame.to_parquet("rows.parquet")
     stored = load_dataset("table(file=rows.parquet, targets={y: regression})")
@@ -245,7 +245,7 @@ def test_the_backbone_table_is_completed_by_the_data_set():
         )
     wrong = data.train.inputs[:3].clone()
     wrong[1, -1] = 5
-    with pytest.raises(UsageError, match="codes 0 to 4, but was given 5"):
+    with pytest.raises(UsageError, match="codes 0 to 4, not 5"):
         network(wrong)
 
 
@@ -290,7 +290,7 @@ def test_a_comparison_does_not_go_on_with_changed_labels(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         main([*command, "--methods", "sum,pcgrad", "-o", "runs"])
     assert stop.value.code == 1
-    assert "the data have changed" in capsys.readouterr().err
+    assert "the data changed" in capsys.readouterr().err
 
 
 # any table: names, cells and gaps of any kind
@@ -359,7 +359,7 @@ def test_any_table_is_encoded_or_refused_with_a_sentence_and_every_column_is_acc
         assert (column.taken == "left out") == (column.name not in data.preprocessing.columns)
         assert column.note or column.taken != "left out"
     # the saved preprocessing gives the same inputs to the same raw rows
-    again = Preprocessing.from_json(data.preprocessing.to_json())
+    again = TablePreprocessing.from_json(data.preprocessing.to_json())
     try:
         raw = again.read("any.csv") if as_csv else frame
     except DataError as error:

@@ -20,7 +20,7 @@ def test_export_says_what_it_wrote_and_how_exact_it_is(run, capsys, tmp_path):
     assert code == 0
     assert f"wrote {tmp_path / 'net.pt2'} (" in output.out
     assert "batch dynamic)" in output.out
-    difference = float(output.out.split("difference to the network: ")[1].split()[0])
+    difference = float(output.out.split("difference from the network: ")[1].split()[0])
     assert difference < 1e-5
     code, output = call(capsys, "export", run, "--format", "safetensors", "--batch", 4)
     assert code == 0
@@ -32,9 +32,9 @@ def test_wrong_orders_to_export_exit_with_2(run, capsys):
         (["--format", "onx"], "did you mean 'onnx'"),
         (
             ["--format", "pt2", "--batch", "many"],
-            "--batch is dynamic or a number of samples, not 'many'",
+            "--batch must be dynamic or a number of samples, not 'many'",
         ),
-        ([], "say the format: one of pt2, onnx, safetensors"),
+        ([], "set the format: one of pt2, onnx, safetensors"),
     ):
         code, output = call(capsys, "export", run, *arguments)
         assert code == 2

@@ -80,7 +80,7 @@ def test_a_run_on_a_table_is_exported(format, run):
     assert json.loads((run / "model.json").read_text())["weights"] == "checkpoints/best.pt"  # untouched
 
 
-def test_pictures_are_exported_with_any_batch(tmp_path):
+def test_images_are_exported_with_any_batch(tmp_path):
     model = loaded("paper_mnist(logits=True)", "rotograd", (1, 28, 28))
     assert mtlkit.export(model, tmp_path / "net.onnx").difference < 1e-5
     import onnxruntime
@@ -179,7 +179,7 @@ def test_a_fixed_batch_is_fixed(tmp_path):
         program(model.example(2))
 
 
-def test_rotations_that_stay_are_said_and_kept(tmp_path):
+def test_rotations_that_stay_are_reported_and_kept(tmp_path):
     """Heads without a layer have nothing to fold a rotation into."""
     model = loaded("hard_sharing(backbone=mlp(8, inputs=6), heads=identity)", "sum", (6,))
     model.network.set_method("rotate(size=4)")
@@ -198,7 +198,7 @@ def test_rotations_that_stay_are_said_and_kept(tmp_path):
 
 
 def test_wrong_orders_are_refused(run, tmp_path, monkeypatch):
-    with pytest.raises(SpecError, match="say the format"):
+    with pytest.raises(SpecError, match="set the format"):
         mtlkit.export(run)
     with pytest.raises(SpecError, match="unknown format 'onx'; did you mean 'onnx'"):
         mtlkit.export(run, format="onx")
@@ -229,3 +229,46 @@ def test_a_file_that_computes_something_else_is_not_written(run, monkeypatch):
     with pytest.raises(MtlkitError, match="nothing was written"):
         mtlkit.export(run, format="pt2")
     assert not (run / "model.pt2").exists()
+
+
+@pytest.mark.parametrize("kind", ["lora(rank=2)", "full"])
+@pytest.mark.parametrize("format", ["onnx", "pt2", "safetensors"])
+def test_a_file_may_take_the_preference_as_an_input(format, kind, tmp_path):
+    model = loaded(f"hard_sharing(backbone=mlp(8, 6, inputs=4), preference={kind})", "rotograd", (4,))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith((".delta", ".up")):
+                parameter.normal_()
+    made = mtlkit.export(model, tmp_path / f"net.{format}", preference="input")
+    assert made.difference < 1e-5
+    x, outputs = torch.randn(5, 4), []
+    for preference in ([1.0, 0.0], [0.0, 1.0], [0.3, 0.7], [2.0, 6.0]):
+        chosen = dict(zip(model.network.tasks, preference, strict=True))
+        model.network.set_preference(chosen)
+        with torch.no_grad():
+            wanted = model(x)
+        if format == "onnx":
+            import onnxruntime
+
+            session = onnxruntime.InferenceSession(str(made.path))
+            assert [given.name for given in session.get_inputs()] == ["inputs", "preference"]
+            arrays = session.run(
+                ["a", "b"], {"inputs": x.numpy(), "preference": np.array(preference, np.float32)}
+            )
+            found = dict(zip("ab", map(torch.from_numpy, arrays), strict=True))
+        elif format == "pt2":
+            found = torch.export.load(made.path).module()(x, torch.tensor(preference))
+        else:
+            again = mtlkit.load(made.path)
+            again.network.set_preference(chosen)
+            found = again(x)
+        for task, prediction in wanted.items():
+            assert torch.allclose(found[task], prediction, atol=1e-5)
+        outputs.append(wanted["b"])
+    assert not torch.allclose(outputs[0], outputs[1], atol=0.01), "the preference changes the outputs"
+
+
+def test_a_network_without_preferences_cannot_take_one_as_an_input(tmp_path):
+    model = loaded("hard_sharing(backbone=mlp(8, inputs=4))", "sum", (4,))
+    with pytest.raises(MtlkitError, match="without preferences"):
+        mtlkit.export(model, tmp_path / "net.pt2", preference="input")

@@ -296,7 +296,7 @@ def test_a_compiled_model_is_fused_to_an_ordinary_module(part, with_example, tmp
     assert torch.equal(read(x)[0], fused(x)[0])
 
 
-def test_only_heads_that_can_be_folded_are_and_the_reason_is_said():
+def test_only_heads_that_can_be_folded_are_and_the_reason_is_reported():
     x = torch.randn(7, 5)
     net = ReadsTwice(nn.Linear(5, 6), linear_heads(), turned("rotograd", 6))
     with pytest.warns(UserWarning, match=r"1 rotation\(s\) as .* \(b: folding it changes the output\)"):

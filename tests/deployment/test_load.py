@@ -83,7 +83,7 @@ def test_a_task_with_a_loss_of_its_own_keeps_what_predictions_need():
         again.loss(torch.zeros(1), torch.zeros(1))
 
 
-def test_a_run_on_pictures_is_loaded_too(tmp_path):
+def test_a_run_on_images_is_loaded_too(tmp_path):
     settings = {"data": "multidigits(train=64, val=16, test=16)", "steps": 2, "output": str(tmp_path)}
     run_training(TrainConfig.make(settings, "test"), progress=False)
     model = mtlkit.load(tmp_path)
@@ -119,7 +119,7 @@ def test_the_runs_of_a_comparison_are_loaded_if_their_weights_were_kept(tmp_path
         assert mtlkit.export(exported, tmp_path / "net.safetensors").difference < 1e-5
 
 
-def test_what_cannot_be_loaded_is_said(run, tmp_path):
+def test_what_cannot_be_loaded_is_reported(run, tmp_path):
     with pytest.raises(MtlkitError, match=r"there is no folder .*nowhere"):
         mtlkit.load(tmp_path / "nowhere")
     with pytest.raises(MtlkitError, match=r"holds no run of mtlkit"):

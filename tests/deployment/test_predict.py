@@ -83,7 +83,7 @@ def test_new_words_missing_values_and_given_targets_are_fine(trained_run, tmp_pa
     assert np.isfinite(found["height"]).all()
 
 
-def test_what_cannot_be_predicted_is_said_and_nothing_is_written(trained_run, tmp_path):
+def test_what_cannot_be_predicted_is_reported_and_nothing_is_written(trained_run, tmp_path):
     new, out = tmp_path / "new.csv", tmp_path / "out.csv"
     out.write_text("old")
     frame = people(5)
@@ -116,7 +116,7 @@ def test_without_a_header_all_columns_must_be_there(tmp_path):
     data = f"table(file='{table}', header=False, targets={{rich: binary(column=1)}})"
     run = train(tmp_path / "run", table, data=data, method="sum", steps=3, epochs=None)
     frame[["age", "job"]].to_csv(tmp_path / "new.csv", index=False, header=False)
-    with pytest.raises(DataError, match=r"has 2 columns, and the table that was learned from 3\."):
+    with pytest.raises(DataError, match=r"has 2 columns, and the training table has 3\."):
         predict(run, tmp_path / "new.csv", tmp_path / "out.csv")
     frame.assign(rich="").to_csv(tmp_path / "new.csv", index=False, header=False)
     assert predict(run, tmp_path / "new.csv", tmp_path / "out.csv") == 240

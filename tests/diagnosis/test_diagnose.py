@@ -24,7 +24,7 @@ def diagnose(model, tasks, data=None, steps=24, **options):
     return mtlkit.diagnose(model, tasks, data or batches(tasks), steps, **options)
 
 
-def test_norms_that_differ_400_fold_are_told_with_what_to_try_first():
+def test_norms_that_differ_400_fold_are_reported_with_what_to_try_first():
     tasks = directed_tasks(small=[1, 0, 0, 0], large=[0, 400, 0, 0])
     found = diagnose(Directed(tasks), tasks)
     np.testing.assert_allclose(
@@ -94,7 +94,7 @@ def test_tasks_of_different_samples_are_measured_at_the_parameters():
     assert "different samples" in rules(at_features)
 
 
-def test_batches_of_one_task_each_are_told_and_not_taken_for_orthogonal():
+def test_batches_of_one_task_each_are_reported_and_not_taken_for_orthogonal():
     tasks = directed_tasks(a=[1, 0, 0, 0], b=[1, 0, 0, 0])
     data = batches(tasks, count=4, labeled={"a": [0, 1, 2, 3], "b": []})
     data += batches(tasks, count=4, labeled={"a": [], "b": [0, 1, 2, 3]})
@@ -113,7 +113,7 @@ def test_tasks_without_or_with_few_labels_are_named():
     assert "few 1, against 48 of all" in finding(found, "few labels").text
 
 
-def test_steps_that_are_not_finite_are_left_out_and_told():
+def test_steps_that_are_not_finite_are_left_out_and_reported():
     tasks = directed_tasks(a=[1, 0, 0, 0], b=[1, 1, 0, 0])
     data = batches(tasks, count=4)
     data[2][0][0, 0] = math.inf
@@ -122,7 +122,7 @@ def test_steps_that_are_not_finite_are_left_out_and_told():
     assert np.isfinite(found.summary.cosine).all()
 
 
-def test_a_drifting_ratio_and_rising_losses_are_told():
+def test_a_drifting_ratio_and_rising_losses_are_reported():
     class Growing(Directed):
         steps = 0
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import mtlkit
-from tests.distributed.launch import run_processes
+from mtlkit.testing.processes import run_processes
 from tests.networks import SmallNet
 
 BACKENDS = ("eager", "aot_eager", "inductor")
@@ -33,7 +33,7 @@ PLACES = {
 """The method of each place, and whether the network calls ``method(features)``."""
 CELLS = list(itertools.product(BACKENDS, SETUPS, PLACES))
 REFUSED = {("FSDP2", "parameters"): "leave method(features) out"}
-"""What does not hold, and a part of the sentence that refuses it."""
+"""Combinations that are refused, with a part of the error."""
 
 PAGE = Path(__file__).parents[2] / "docs" / "distributed.md"
 BEGIN, END = "<!-- combinations: begin -->\n", "<!-- combinations: end -->\n"

@@ -59,7 +59,7 @@ def total_without_a_loss(rank: int) -> str:
 
 
 def sharded_method(shard: bool) -> str:
-    """What a method says that was sharded itself."""
+    """The error of a method that was sharded itself."""
     method = mtlkit.create_method("rotograd", 2, feature_dim=6)
     backbone = nn.Linear(4, 6)
     if shard:

@@ -17,7 +17,7 @@ def samples() -> tuple[torch.Tensor, torch.Tensor]:
     return prediction, target
 
 
-def figures(rank: int, world: int, first: int) -> dict[str, float]:
+def metrics_of(rank: int, world: int, first: int) -> dict[str, float]:
     """Metrics of a binary task whose samples from ``first`` on are the second process's."""
     prediction, target = samples()
     task = Task.binary("b")
@@ -29,6 +29,6 @@ def figures(rank: int, world: int, first: int) -> dict[str, float]:
 
 @pytest.mark.parametrize("first", [7, 30])
 def test_a_binary_tasks_metrics_do_not_depend_on_the_processes(first):
-    alone = figures(0, 1, first)
-    for found in run_processes(figures, first):
+    alone = metrics_of(0, 1, first)
+    for found in run_processes(metrics_of, first):
         assert found == pytest.approx(alone)

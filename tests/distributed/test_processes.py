@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mtlkit
-from mtlkit.testing.cases import Case
+from mtlkit.testing.cases import MethodCase
 from mtlkit.testing.processes import require_same_end, train_alone, train_on_two_processes
 
 
@@ -21,7 +21,9 @@ def exact_methods() -> list[str]:
 
 
 CASES = {
-    name: Case(name, {}, tasks=3, seed=7, examples=1, device=torch.device("cpu"), dtype=torch.float64)
+    name: MethodCase(
+        name, {}, tasks=3, seed=7, examples=1, device=torch.device("cpu"), dtype=torch.float64
+    )
     for name in exact_methods()
 }
 

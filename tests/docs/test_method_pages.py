@@ -60,6 +60,15 @@ def test_a_page_shows_link_options_and_ranges(pages):
     assert "autoclass" not in alias
 
 
+def test_the_title_of_a_page_is_the_papers_without_its_venue(pages):
+    titles = {facts.name: pages.title(facts) for facts in catalog.all_facts()}
+    assert titles["pcgrad"] == "PCGrad: Gradient Surgery for Multi-Task Learning (Yu et al. 2020)"
+    assert titles["rotograd"].startswith("RotoGrad: Gradient Homogenization")
+    assert titles["nash_mtl"].startswith("Nash-MTL: ")
+    assert titles["sum"] == "sum"
+    assert not [title for title in titles.values() if "arXiv" in title or title.count("(") > 1]
+
+
 def test_methods_are_grouped_by_the_idea_that_they_state(pages):
     with methods.temporary():
 

@@ -12,18 +12,20 @@ from pathlib import Path
 import pytest
 
 import mtlkit
-from tests.engine.run_compiled import SEVERAL_LOSSES
+from tests.engine.run_compiled import ALL_LABELS, SEVERAL_LOSSES
 
-pytestmark = pytest.mark.timeout(3600)  # 90 s of one core, all of it in the set-up of the first test
+pytestmark = pytest.mark.timeout(3600)  # a minute of one core, all of it in the set-up of the first test
 ROOT = Path(__file__).parents[2]
-# all that draw at random, and one of each other kind
-DOZEN = ("pcgrad", "gradvac", "graddrop", "rlw", "random", "relobralo")
-DOZEN += ("rotograd", "mgda", "imtl_g", "uw", "gradnorm", "modo")
+# one of each kind of state, also with a task without labels; and all others that draw at random, and more
+DOZEN = ["pcgrad", "rotograd", "uw", "gradnorm"]
+MORE = ("gradvac", "graddrop", "rlw", "random", "relobralo", "mgda", "imtl_g", "modo")
+DOZEN += [name + ALL_LABELS for name in MORE]
 
 
 def check(backend: str, names: Sequence[str], cache: Path) -> dict[str, str]:
     """What is wrong with each method; after a crash a new process goes on with the next one."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(cache)}
+    environment["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # more would be processes that import torch
     wrong: dict[str, str] = {}
     while len(wrong) < len(names):
         command = [sys.executable, "-m", "tests.engine.run_compiled", backend, *names[len(wrong) :]]

@@ -534,7 +534,7 @@ def test_a_method_can_be_copied_and_pickled_in_the_middle_of_a_step(spec):
     train(twin, [torch.randn(8, 4)])
 
 
-def test_a_head_that_changes_its_features_in_place_is_told_so():
+def test_a_head_that_changes_its_features_in_place_is_refused():
     method = mtlkit.create_method("pcgrad", 2)
     first, _ = method(torch.randn(3, 2, requires_grad=True).sin())
     with pytest.raises(RuntimeError, match="inplace"):

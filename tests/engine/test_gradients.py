@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 
@@ -66,6 +68,42 @@ def test_a_tensor_that_no_task_reaches_has_no_gradient():
     vector = pieces.matrix().sum(dim=0)
     assert vector.shape == (61,)
     assert pieces.split(vector)[1] is None
+
+
+@pytest.mark.parametrize("merge", ["weighted", "matrix"])
+def test_the_gradients_of_a_tensor_are_freed_before_those_of_the_next_are_merged(merge, monkeypatch):
+    given, weights = rows(), torch.tensor([0.5, -1.0, 2.0])
+    wanted, pieces = flat(given), Gradients(given, torch.float32)
+    alive = [weakref.ref(given[2][place]) for place in range(len(SHAPES))]
+    given.clear()
+    counts = []
+    seen = gradients.as_real
+
+    def count(gradient):
+        counts.append(sum(reference() is not None for reference in alive))
+        return seen(gradient)
+
+    monkeypatch.setattr(gradients, "as_real", count)
+    if merge == "matrix":
+        vector = weights @ pieces.matrix(free=True)
+        merged = pieces.split(vector)
+    else:
+        merged = pieces.weighted(weights, free=True)
+    assert sorted(set(counts), reverse=True) == [3, 2, 1]
+    torch.testing.assert_close(torch.cat([m.flatten() for m in merged]), weights @ wanted)
+
+
+def test_taken_tensors_keep_the_tasks_that_reach_them_and_leave_the_others():
+    given = rows()
+    given[0][1] = given[2][2] = None
+    tensors = [torch.zeros(shape) for shape in SHAPES]
+    pieces = Gradients(given, torch.float32, tensors)
+    taken = pieces.take([1])
+    assert taken.tasks == (2, 3)
+    torch.testing.assert_close(taken.weighted(torch.ones(2))[0], given[2][1] + given[3][1])
+    assert pieces.rows[3][1] is None
+    assert pieces.rows[3][0] is given[3][0]
+    assert pieces.take([0, 2]).tasks == (0, 2, 3)
 
 
 def test_gradients_in_other_memory_layouts_are_read_by_position():

@@ -582,7 +582,7 @@ def test_a_compiled_network_equals_eager(spec, inside, backend):
 
 
 @pytest.mark.parametrize("spec", [SCALE, "moco(wrt=parameters)", "gradnorm(wrt=parameters)"])
-def test_a_copy_goes_on_by_itself(spec):
+def test_a_copy_is_independent(spec):
     net, xs = OneHead(), batches(3)
     model = nn.ModuleDict({"net": net, "method": mtlkit.create_method(spec, TASKS, shared=net)})
     pending = model["method"].total(targets_of(net, xs[0]))

@@ -1,13 +1,16 @@
 """Mistakes in a training loop of one's own are answered in the first step, and nothing else is."""
 
 import warnings
+import weakref
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.optim.optimizer import _global_optimizer_post_hooks
 
 import mtlkit
+from mtlkit.engine import optimizer_guard
 from mtlkit.errors import SpecError, UsageError
 
 TASKS = ("size", "kind")
@@ -68,6 +71,21 @@ def test_an_optimizer_that_trains_the_method_is_not_warned_of(how):
         loop.steps(2, network, *([own] if how == "apart" else []))
 
 
+def test_optimizers_are_no_longer_watched_once_every_method_is_checked(monkeypatch):
+    monkeypatch.setattr(optimizer_guard, "_waiting", weakref.WeakKeyDictionary())
+    first, second = Loop("rotograd"), Loop("uw")
+    trained = [
+        torch.optim.SGD([*loop.network, *loop.method.parameters()], lr=0.1) for loop in (first, second)
+    ]
+    first.steps(1, trained[0])
+    second.method.total(second.losses()).backward()
+    first.steps(1, trained[0])
+    assert optimizer_guard._after_step in _global_optimizer_post_hooks.values()  # for the second one
+    trained[1].step()
+    second.steps(1, trained[1])
+    assert optimizer_guard._after_step not in _global_optimizer_post_hooks.values()
+
+
 @pytest.mark.parametrize("spec", ["pcgrad", "rotograd", "pcgrad(wrt=parameters)", "dwa"])
 def test_training_in_evaluation_mode_is_warned_of_once(spec):
     loop = Loop(spec)
@@ -110,7 +128,7 @@ def test_a_task_without_any_loss_is_warned_of_and_one_that_takes_turns_is_not():
 
 
 @pytest.mark.parametrize("spec", ["pcgrad", "rotograd"])
-def test_a_head_that_begins_in_place_is_told_to_write_relu_without_inplace(spec):
+def test_a_head_that_begins_in_place_is_refused_with_advice(spec):
     loop = Loop(spec)
     loop.heads[0] = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(8, 1))
     with pytest.raises(RuntimeError, match=r"method\(features\).* write nn.ReLU\(\)"):
@@ -173,3 +191,24 @@ def test_the_optimizer_of_another_network_is_none_of_a_methods_business():
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             torch.optim.SGD(other.parameters(), lr=0.1).step()
+
+
+@pytest.mark.parametrize(
+    ("shape", "refused"),
+    [
+        ((2, 16, 8, 8), True),  # square maps
+        ((2, 4, 4, 8), False),  # channels last
+        ((2, 3, 5, 8), False),  # tokens of several frames
+        ((2, 5, 8), False),  # tokens
+    ],
+)
+def test_the_width_of_a_square_map_is_not_rotated(shape, refused):
+    features = torch.randn(shape, requires_grad=True)
+    method = mtlkit.create_method("rotograd", 2, feature_dim=8)
+    if refused:
+        with pytest.raises(UsageError, match=rf"dim=channel and feature_dim={shape[1]}.*dim=3"):
+            method(features)
+    else:
+        method(features)
+    last = mtlkit.create_method(f"rotograd(dim={len(shape) - 1})", 2, feature_dim=8)
+    assert len(last(features)) == 2

@@ -150,10 +150,10 @@ def test_every_batch_is_the_same_for_every_method(tmp_path, monkeypatch):
         return change
 
     monkeypatch.setattr(module, "_noting_start", record)
-    config = make(methods=["sum", "pcgrad", "rotograd"], seeds=[3])
+    config = make(methods=["sum", "rotograd"], seeds=[3])
     for job in plan_jobs(config, tmp_path, ["left"]):
         assert run_job(job).error == ""
-    assert len(seen) == 4
+    assert len(seen) == 3
     assert len(next(iter(seen.values()))) == 6
     assert len({tuple(batches) for batches in seen.values()}) == 1
 
@@ -263,7 +263,7 @@ def test_methods_and_seeds_can_be_added(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"epochs": 3}, r"epochs was 2, now 3\), and"),
+        ({"epochs": 3}, r"epochs was 2, now 3\)"),
         ({"epochs": None, "steps": 5, "normalize": False}, "normalize .* epochs was 2, now None; steps"),
         ({"methods": ["sum", {"method": "rotograd", "lr": 0.1}]}, "method 'rotograd' was 'normalize"),
     ],
@@ -315,21 +315,23 @@ def test_another_comparison_in_the_folder_is_refused(whole):
         compare(make(epochs=3), folder, progress=False)
 
 
-def test_two_processes_give_the_table_of_one(whole, tmp_path):
-    folder, _ = whole
-    (tmp_path / "timing.json").write_text((folder / "timing.json").read_text())
-    compare(make(jobs=2, timing=2), tmp_path, progress=False)
-    assert tables(tmp_path) == tables(folder)
+def test_two_processes_give_the_runs_of_one(whole, tmp_path):
+    def results(made):
+        runs = [run for run in made.runs if run.seed == 1]
+        return {run.label: (run.metrics, run.steps, run.best_last, run.history) for run in runs}
+
+    made = compare(make(jobs=2, seeds=[1]), tmp_path, progress=False)
+    assert results(made) == results(whole[1])
 
 
 def long(jobs: int) -> dict:
     """Settings with which there is time for a kill."""
-    return {**SETTINGS, "jobs": jobs, "epochs": 6}
+    return {**SETTINGS, "jobs": jobs, "epochs": 6, "seeds": 1}
 
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_killed_comparison_goes_on_and_gives_the_identical_table(tmp_path, jobs):
-    compare(make(epochs=6), tmp_path / "left_alone", progress=False)
+    compare(make(epochs=6, seeds=1), tmp_path / "left_alone", progress=False)
     out = tmp_path / "killed" / "out"
     results = out / "results.jsonl"
     with started("compare", tmp_path / "killed", long(jobs)) as process:
@@ -338,12 +340,12 @@ def test_a_killed_comparison_goes_on_and_gives_the_identical_table(tmp_path, job
         process.send_signal(signal.SIGKILL)
         process.wait()
     done = results.read_text()
-    assert len(done.splitlines()) < 6
+    assert len(done.splitlines()) < 3
     with started("compare", tmp_path / "killed", long(jobs)) as process:
         wait_for(lambda: process.poll() is not None)
     assert process.returncode == 0, (tmp_path / "killed" / "output.txt").read_text()
     assert results.read_text().startswith(done)
-    assert len(results.read_text().splitlines()) == 6
+    assert len(results.read_text().splitlines()) == 3
     assert tables(out) == tables(tmp_path / "left_alone")
 
 
@@ -436,7 +438,7 @@ def test_a_process_that_dies_costs_its_run_only(tmp_path):
     jobs[1].train["data"] = "nonsense"
     outcomes = {}
     Processes(2).run(jobs, lambda job: None, lambda job, outcome: outcomes.update({job.label: outcome}))
-    assert "ended with code 9" in outcomes["a"].error
+    assert "ended with exit code 9" in outcomes["a"].error
     assert "nonsense" in outcomes["b"].error
 
 
@@ -519,14 +521,17 @@ def test_a_method_can_have_settings_of_its_own():
     [
         ({"epoch": 3}, "unknown key 'epoch'; did you mean 'epochs'"),
         ({"small": {"epoch": 3}}, "small: unknown key 'epoch'"),
-        ({"methods": []}, "'methods' must name one method or more"),
+        ({"methods": []}, "'methods' must name one or more methods"),
         ({"methods": ["pcgad"]}, "did you mean 'pcgrad'"),
-        ({"methods": ["sum", "sum"]}, "two methods are called 'sum'"),
+        ({"methods": ["sum", "sum"]}, "two methods have the label 'sum'"),
         ({"methods": [{"method": "sum", "labl": "x"}]}, "did you mean 'label'"),
         ({"methods": ["single-task("]}, "cannot read spec"),
         ({"methods": [{"method": "sum", "label": "single-task"}]}, "cannot be a label"),
-        ({"methods": [{"method": "sum", "extra_capacity": {"side": 3}}]}, "extra_capacity is true or"),
-        ({"seeds": 0}, "'seeds' is a number from 1"),
+        (
+            {"methods": [{"method": "sum", "extra_capacity": {"side": 3}}]},
+            "extra_capacity must be true or",
+        ),
+        ({"seeds": 0}, "'seeds' must be a number from 1"),
         ({"seeds": [1, 1]}, "a seed twice"),
         ({"jobs": 0}, "'jobs' must be 1 or more, not 0"),
         ({"timing": True}, "'timing' must be an integer"),
@@ -534,7 +539,7 @@ def test_a_method_can_have_settings_of_its_own():
         ({"normalize": "yes"}, "'normalize' must be true or false"),
         ({"lr": "fast"}, "'lr' must be"),
         ({"reference": "nonsense"}, "unknown method 'nonsense'"),
-        ({"small": 3}, "'small' must hold keys and values"),
+        ({"small": 3}, "'small' must be a mapping"),
     ],
 )
 def test_wrong_settings_are_named(changes, message):
@@ -553,11 +558,11 @@ def test_the_fields_protocol_changes_the_keys_under_field(tmp_path):
     assert (field.train["test_last"], field.single_task) == (10, False)
     assert field.published["rows"][0]["source"] == "A paper"
     assert CompareConfig.make(field.settings).settings == field.settings
-    with pytest.raises(ConfigError, match="has no key 'field'"):
+    with pytest.raises(ConfigError, match="needs a key 'field'"):
         CompareConfig.make({**SETTINGS, "protocol": "field"})
     with pytest.raises(ConfigError, match="field: unknown key 'epoch'"):
         CompareConfig.make({**SETTINGS, "protocol": "field", "field": {"epoch": 3}})
-    with pytest.raises(ConfigError, match="the file has digits"):
+    with pytest.raises(ConfigError, match="names in the file: digits"):
         CompareConfig.make({**SETTINGS, "published": f"{file}:letters"})
 
 
@@ -567,7 +572,7 @@ def test_the_small_budget_overrides():
     small = CompareConfig.make(settings, budget="small")
     assert small.train["epochs"] == 1
     assert [e.label for e in small.entries] == ["sum", "mgda"]
-    with pytest.raises(ConfigError, match="has no key 'small'"):
+    with pytest.raises(ConfigError, match="needs a key 'small'"):
         CompareConfig.make(SETTINGS, budget="small")
 
 

@@ -46,6 +46,10 @@ TINY = {
     "qm9_small": ({**MOLECULES, "data": "qm9(train=20, val=8, test=8)"}, ["single-task", "si"]),
     "office31": (TIMM, ["single-task", "pcgrad"]),
     "office_home": (TIMM, []),
+    "fold_every": (
+        {"data": "multimnist(train=16, val=8, test=8)", "batch_size": 8},
+        ["every eighth step"],
+    ),
     "units": (
         {"data": "multimnist(train=16, val=8, test=8, pixels=count)", "batch_size": 8},
         ["rotograd"],
@@ -85,14 +89,18 @@ def write_census(folder: Path) -> None:
 
 def write(name: str, folder: Path) -> None:
     name = name.removeprefix("nash_")
-    kept = {"multifashion": "fashion_mnist", "units": "mnist", "qm9": "site", "qm9_small": "site"}.get(
-        name, name
-    )
+    kept = {
+        "multifashion": "fashion_mnist",
+        "units": "mnist",
+        "fold_every": "mnist",
+        "qm9": "site",
+        "qm9_small": "site",
+    }.get(name, name)
     if (folder / kept).exists():
         return
     if name == "census":
         write_census(folder / name)
-    elif name in ("multifashion", "units"):
+    elif name in ("multifashion", "units", "fold_every"):
         write_mnist(folder / kept)
     elif name == "nyuv2":
         write_mtan(folder / name, train=10, val=2, size=(32, 64))
@@ -102,7 +110,7 @@ def write(name: str, folder: Path) -> None:
         write_cityscapes(folder / name, train=5, val=1)
     else:
         factory, domains = SETS[name]
-        write_office(folder / name, domains, factory.things, each=3)
+        write_office(folder / name, domains, factory.classes, each=3)
 
 
 def settings_of(path: Path) -> dict:

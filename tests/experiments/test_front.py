@@ -45,6 +45,14 @@ def test_the_volume_is_above_the_reference_that_was_given(run) -> None:
     assert front(run, points=6, split="val", reference=worst).hypervolume > 0
 
 
+def test_the_preferences_of_a_front_may_be_given(run) -> None:
+    found = front(run, points=[[1, 1, 1, 1, 1], [5, 0, 0, 0, 5]], split="val")
+    assert np.allclose(found.preferences, [[0.2] * 5, [0.5, 0, 0, 0, 0.5]])
+    assert found.main_metrics.shape == (2, 5)
+    with pytest.raises(SpecError, match="a column per task"):
+        front(run, points=[[1, 1]])
+
+
 def test_a_wrong_order_to_front_says_what_to_do(run, tmp_path) -> None:
     with pytest.raises(MtlkitError, match="left"):
         front(run, points=6, reference={"lefft": 0})
@@ -75,6 +83,12 @@ def test_an_exported_file_is_the_network_at_the_preference(run, capsys, tmp_path
     read = mtlkit.load(path)
     assert read.network.preference is None
     found = read(x)
+    assert all(torch.allclose(found[task], wanted[task], atol=1e-5) for task in wanted)
+    code, _ = call(capsys, "export", run, "--output", path, "--preference", "input")
+    assert code == 0
+    kept = mtlkit.load(path)
+    kept.network.set_preference({"left": 2, "right": 1})
+    found = kept(x)
     assert all(torch.allclose(found[task], wanted[task], atol=1e-5) for task in wanted)
     with pytest.raises(MtlkitError, match="left"):
         mtlkit.export(run, path, preference={"lefft": 1})

@@ -21,7 +21,7 @@ import transformers
 import mtlkit
 from mtlkit.errors import MtlkitError, UsageError
 from mtlkit.integrations.huggingface import MultiTaskCallback, MultiTaskTrainer, TaskCollator
-from tests.distributed.launch import run_processes
+from mtlkit.testing.processes import run_processes
 from tests.integrations import run_huggingface
 from tests.integrations.small_models import (
     TASKS,
@@ -349,7 +349,7 @@ def test_rows_without_labels_are_predicted(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["adapters", "fork"])
-def test_a_resumed_run_goes_on_exactly(tmp_path, kind):
+def test_a_resumed_run_continues_exactly(tmp_path, kind):
     def make(steps):
         options = {
             "save_strategy": "steps",
@@ -437,12 +437,12 @@ def test_a_causal_model_that_fsdp_has_sharded_ends_where_one_process_does(tmp_pa
         ),
     ],
 )
-def test_a_mistake_is_answered_with_what_to_do(tmp_path, model, options, said):
+def test_a_mistake_raises_an_error_that_says_what_to_do(tmp_path, model, options, said):
     with pytest.raises(MtlkitError, match=said):
         make_trainer(model(), tmp_path, **options)
 
 
-def test_a_model_that_is_made_anew_is_refused(tmp_path):
+def test_model_init_is_refused(tmp_path):
     with pytest.raises(MtlkitError, match="model_init"):
         MultiTaskTrainer(args=arguments(tmp_path), model_init=TwoHeads, method="sum", tasks=TASKS)
 

@@ -81,7 +81,7 @@ class Case:
 
 
 class SmallResNet(nn.Module):
-    """The parts of a ResNet that LibMTL's PLE and Cross_stitch take and put together anew."""
+    """The parts of a ResNet that LibMTL's PLE and Cross_stitch take apart and recombine."""
 
     def __init__(self):
         super().__init__()

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 import mtlkit
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.integrations.lightning import MultiTask
-from tests.distributed.launch import run_processes
+from mtlkit.testing.processes import run_processes
 
 
 class Plain(lightning.LightningModule):
@@ -120,7 +120,7 @@ def test_a_module_is_fitted_again_after_an_exception(tmp_path):
     assert "training_step" not in vars(module)
 
 
-def test_a_second_fit_goes_on_with_the_same_method(tmp_path):
+def test_a_second_fit_continues_with_the_same_method(tmp_path):
     once, twice = Plain(), Plain()
     twice.load_state_dict(once.state_dict())
     trainer(tmp_path, callback("rotograd"), epochs=2).fit(once, loader())
@@ -259,12 +259,12 @@ def test_what_cannot_work_is_refused_with_what_to_do(tmp_path):
         def losses(self, batch):
             return {"kind": self.heads["kind"](self.backbone(batch[0]).clone()).sum()}
 
-    with pytest.raises(UsageError, match="very output of the backbone"):
+    with pytest.raises(UsageError, match="backbone's very output"):
         trainer(tmp_path, callback("mgda")).fit(Copies(), loader())
 
     class Sums(Plain):
         def losses(self, batch):
             return sum(super().losses(batch).values())
 
-    with pytest.raises(UsageError, match="returns the losses by task"):
+    with pytest.raises(UsageError, match="return the losses by task"):
         trainer(tmp_path, callback("mgda")).fit(Sums(), loader())

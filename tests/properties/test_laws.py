@@ -24,6 +24,7 @@ VARIANTS = [
     "dwa(window=2)",
     "gradnorm(wrt=parameters)",
     "graddrop(leak=0.2)",
+    "igb(window=2)",
     "imtl_l+cagrad",
     "lr_annealing(wrt=parameters)",
     "match_primary(primary=1, relax=0.7, beta=0.9)",
@@ -41,10 +42,11 @@ VARIANTS = [
     "scale(burn_in=2)",
     "softadapt(points=3, normalized=True, loss_weighted=True)",
     "stch(warmup=3)",
+    "stch(warmup=0, transform=none)",
     "upgrad(preference={'0': 2.0})",
     "uw(classification=['0'])",
 ]
-# tests/distributed runs all methods in one pair of processes, tests/test_junction.py compiles them
+# tests/distributed runs all methods in one pair of processes, tests/engine/test_compiled.py compiles them
 ELSEWHERE = ("distributed", "compiled")
 OF_MERGES = [law for law in LAWS if hasattr(merge_laws, law)]
 OF_STEPS = [law for law in LAWS if law not in (*OF_MERGES, *ELSEWHERE)]

@@ -19,8 +19,7 @@ from mtlkit.config.logs import Log
 from mtlkit.experiments.demo import PARTS, write_demo_page
 from mtlkit.report.page import PALETTE, Charts, Listing, Note, Section, palette_slots, render_page
 from mtlkit.report.report import render_report, write_report
-from mtlkit.report.results import Comparison, Run, TaskRecord
-from mtlkit.report.single_run import read_trainer_run
+from mtlkit.report.results import Comparison, Run, TaskRecord, read_trainer_run
 from mtlkit.report.tables import build_table
 from mtlkit.training import Monitor
 from tests.report.browser import DARK, LIGHT, look, needs_browser

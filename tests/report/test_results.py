@@ -8,8 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mtlkit.report.histories import read_history
-from mtlkit.report.results import Comparison, ResultsError, Run, TaskRecord, append_result, run_folder
-from mtlkit.report.single_run import read_trainer_run
+from mtlkit.report.results import (
+    Comparison,
+    ResultsError,
+    Run,
+    TaskRecord,
+    append_result,
+    read_trainer_run,
+    run_folder,
+)
 from mtlkit.report.tables import build_table, to_csv
 from tests.report.drawn_results import draw_comparison
 

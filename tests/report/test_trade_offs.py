@@ -69,7 +69,7 @@ def test_beyond_three_tasks_there_is_a_line_per_method_and_dominated_weightings_
     assert dashes.pop("worst") == "dot"
     solid = list(dashes.values()).count("solid")
     assert solid > 1
-    assert f"{solid} of them are on the front" in blocks(section, Note)[0].text
+    assert f"{solid} of them are on the Pareto front" in blocks(section, Note)[0].text
     (x,) = [trace for trace in figure["data"] if trace["name"] == "x"]
     np.testing.assert_allclose(x["y"], 10)
     assert list(figure["layout"]["xaxis"]["ticktext"]) == [f"t{k}" for k in range(5)]

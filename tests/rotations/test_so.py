@@ -106,7 +106,7 @@ def test_a_huge_move_turns_by_the_capacity_and_rotations_stay_rotations() -> Non
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_a_move_that_is_not_finite_leaves_that_rotation_and_the_others_go_on(bad: float) -> None:
+def test_a_move_that_is_not_finite_is_not_applied_and_others_are(bad: float) -> None:
     module = turned(3, 4)
     before, applied = module.base.clone(), module.applied.clone()
     random_step(module, 0.05, seed=1)
@@ -123,7 +123,7 @@ def test_a_move_that_is_not_finite_leaves_that_rotation_and_the_others_go_on(bad
     assert (module.base[1] - exact(before[1:2], good[1] - applied[1:2])).abs().max() < 1e-6
 
 
-def test_parameters_that_are_not_finite_are_told_at_the_next_check() -> None:
+def test_parameters_that_are_not_finite_cause_a_warning_at_the_next_check() -> None:
     module = turned(2, 4, steps=1)
     with torch.no_grad():
         module.lie[0][0, 0, 0] = torch.nan
@@ -368,7 +368,7 @@ def test_what_somebody_writes_is_projected_at_the_next_fold() -> None:
 
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("moment", ["after the step", "after the forward"])
-def test_training_goes_on_bit_for_bit_from_a_state(moment: str, every: int) -> None:
+def test_training_continues_bit_for_bit_from_a_state(moment: str, every: int) -> None:
     def train(module: Rotations, optimizer: torch.optim.Optimizer, first: int, last: int) -> None:
         for step in range(first, last):
             generator = torch.Generator().manual_seed(step)

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,24 @@ def run_processes(arguments: list[str], world: int = 1, **extra: str) -> None:
         assert process.returncode == 0, output[-4000:]
 
 
-def run_small(folder: Path, options: dict[str, Any], world: int = 1, **extra: str) -> dict[str, Any]:
+def run_here(options: dict[str, Any]) -> None:
+    """Train ``tests.training.run_small`` in this process, which saves the start of another one."""
+    from tests.training.run_small import main
+
+    threads = torch.get_num_threads()
+    with warnings.catch_warnings():
+        try:
+            main(dict(options))
+        finally:
+            torch.set_num_threads(threads)
+
+
+def run_small(folder: Path, options: dict[str, Any], world: int = 1) -> dict[str, Any]:
     """Train ``tests.training.run_small`` and return what it saved."""
     save = folder / f"final-{world}.pt"
-    text = json.dumps({**options, "save": str(save)})
-    run_processes(["-m", "tests.training.run_small", text], world, **extra)
+    options = {**options, "save": str(save)}
+    if world == 1:
+        run_here(options)
+    else:
+        run_processes(["-m", "tests.training.run_small", json.dumps(options)], world)
     return torch.load(save, weights_only=True)

@@ -88,10 +88,17 @@ def make_stream(size: int, seed: int = 0, missing: float = 0.0):
 
 
 def make_trainer(
-    method: str = "sum", dropout: float = 0.0, lr: float = 0.02, **options
+    method: str = "sum",
+    dropout: float = 0.0,
+    lr: float = 0.02,
+    preference: str | None = None,
+    **options,
 ) -> mtlkit.Trainer:
     torch.manual_seed(0)
-    model = SmallNet(method, dropout)
+    model: nn.Module = SmallNet(method, dropout)
+    if preference is not None:
+        spec = "hard_sharing(backbone=mlp(16, 8, inputs=6))"
+        model = mtlkit.create_architecture(spec, TASKS, method=method, preference=preference)
     optimizer = torch.optim.Adam(mtlkit.param_groups(model, lr=lr))
     options.setdefault("progress", False)
     return mtlkit.Trainer(model, TASKS, optimizer, **options)

@@ -117,7 +117,7 @@ def test_the_newest_good_checkpoint_is_used(tmp_path):
     for step in range(3):
         checkpoints.save(step, state(step))
     (tmp_path / "step-000000002.pt").write_bytes(b"PK\x03\x04 cut")
-    with pytest.warns(RuntimeWarning, match="the one before it is used"):
+    with pytest.warns(RuntimeWarning, match="using the one before it"):
         path, found = checkpoints.latest()
     assert path.name == "step-000000001.pt"
     assert found["model"]["weight"][0] == 1

@@ -120,7 +120,7 @@ def test_seeds_are_a_number_or_a_list_also_on_the_command_line():
     assert seeds(3) == seeds("3") == seeds([0, 1, 2]) == (0, 1, 2)
     assert seeds("4,7") == seeds([4, 7]) == (4, 7)
     for wrong in ("x", "1,x", "", 0, -1, True, [], ["a"], [-1], None):
-        with pytest.raises(ConfigError, match="'seeds' is a number from 1"):
+        with pytest.raises(ConfigError, match="'seeds' must be a number from 1"):
             seeds(wrong)
 
 
@@ -133,7 +133,7 @@ def test_the_schema_for_editors_describes_every_key(command):
     assert "data" in schema["required"]
     assert schema["properties"]["batch_size"] == {
         "default": 64,
-        "description": "Samples per step and batch, over all processes together.",
+        "description": "Samples per batch, over all processes.",
         "minimum": 1,
         "type": "integer",
     }

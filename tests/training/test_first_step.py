@@ -16,7 +16,7 @@ def trainer_of(model, parameters=None):
 
 def test_rotations_outside_the_optimizer_are_warned_of():
     model = SmallNet("rotograd")
-    with pytest.warns(UserWarning, match="0 of the .* parameters of the method rot.*param_groups"):
+    with pytest.warns(UserWarning, match="no optimizer holds .* parameters of rot.*param_groups"):
         trainer_of(model, [*model.backbone.parameters(), *model.heads.parameters()])
 
 
@@ -50,5 +50,5 @@ def test_the_loss_of_a_detached_prediction_is_refused_with_its_task():
 
 def test_one_hot_labels_are_refused_with_what_to_give_instead():
     batches = [(x, {**y, "label": nn.functional.one_hot(y["label"], 3)}) for x, y in make_loader()]
-    with pytest.raises(UsageError, match=r"'label' has shape \(8, 3\), as one-hot.*argmax"):
+    with pytest.raises(UsageError, match=r"'label' has shape \(8, 3\), like one-hot.*argmax"):
         trainer_of(SmallNet()).fit(batches, steps=1)

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from tests.training.processes import run_processes, start_processes
+from tests.training.processes import run_here, run_processes, start_processes
 
 OPTIONS = {
     "method": "rotograd",
@@ -21,21 +21,24 @@ OPTIONS = {
 }
 
 
-def arguments(folder, name: str, epochs: int, pause: float) -> list[str]:
-    options = {
+def settings(folder, name: str, epochs: int, pause: float = 0.0) -> dict:
+    return {
         **OPTIONS,
         "pause": pause,
         "output": str(folder / name),
         "save": str(folder / f"{name}.pt"),
         "fit": {"epochs": epochs, "resume": "auto"},
     }
-    return ["-m", "tests.training.run_small", json.dumps(options)]
+
+
+def arguments(*given) -> list[str]:
+    return ["-m", "tests.training.run_small", json.dumps(settings(*given))]
 
 
 def kill_and_resume(folder, kills: int, seed: int) -> None:
     random.seed(seed)
     epochs = 2 + 2 * kills + kills // 4  # an epoch takes half a second, and a life one at most
-    run_processes(arguments(folder, "whole", epochs, 0.0))
+    run_here(settings(folder, "whole", epochs))
     log = folder / "killed" / "log.jsonl"
     for _ in range(kills):
         (process,) = start_processes(arguments(folder, "killed", epochs, 0.02), 1)
@@ -46,7 +49,7 @@ def kill_and_resume(folder, kills: int, seed: int) -> None:
         process.send_signal(signal.SIGKILL)
         output, _ = process.communicate()
         assert process.returncode == -signal.SIGKILL, f"it ended before it was killed:\n{output}"
-    run_processes(arguments(folder, "killed", epochs, 0.0))
+    run_processes(arguments(folder, "killed", epochs))
     whole = torch.load(folder / "whole.pt", weights_only=True)
     killed = torch.load(folder / "killed.pt", weights_only=True)
     assert whole["step"] == killed["step"] == 12 * epochs

@@ -49,6 +49,23 @@ def test_a_nonfinite_task_is_named(method, gradient):
         poisoned_trainer(method, {2}, gradient).fit(make_loader(), epochs=1)
 
 
+def test_a_loss_that_ignores_all_labels_of_a_batch_is_told_how_to_name_them():
+    def fit(**options):
+        net = SmallNet("imtl_g")
+        ignoring = nn.CrossEntropyLoss(ignore_index=255)
+        tasks = [mtlkit.Task("label", ignoring, outputs=3, **options), TASKS[1]]
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        batches = [
+            (torch.randn(8, 6), {"label": torch.full((8,), label), "value": torch.randn(8, 1)})
+            for label in (2, 255)
+        ]
+        return mtlkit.Trainer(net, tasks, optimizer, progress=False).fit(batches, epochs=1)
+
+    with pytest.raises(NonFiniteError, match=r"'label' is not finite.*no label.*labels=lambda"):
+        fit()
+    assert fit(labels=lambda target: target != 255).step == 2
+
+
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.parametrize("method", ["sum", "pcgrad", "rotograd"])
 def test_skipping_leaves_the_step_out(method, gradient, tmp_path):

@@ -12,6 +12,11 @@ CASES = {
         "max_grad_norm": 0.5,
         "data": {"size": 40},
     },
+    "preference": {
+        "method": "normalize+sum",
+        "preference": "lora(rank=2)",
+        "data": {"size": 33, "missing": 0.6},
+    },
 }
 
 

@@ -130,7 +130,7 @@ def test_the_log_holds_mean_losses_over_the_labels(tmp_path):
 
 def test_without_validation_the_last_is_kept_and_it_says_so(tmp_path):
     trainer = make_trainer(output=tmp_path)
-    with pytest.warns(UserWarning, match="no validation set: the last checkpoint is kept"):
+    with pytest.warns(UserWarning, match="no validation set: the last checkpoint counts"):
         result = trainer.fit(make_loader(), epochs=2)
     assert result.best_step is None
     assert load_checkpoint(result.best_checkpoint)["position"]["step"] == 10
@@ -317,13 +317,13 @@ def test_a_run_that_goes_on_from_another_folder_has_its_best_weights(tmp_path):
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
     make_trainer(output=tmp_path).fit(make_loader(), steps=1)
-    with pytest.raises(UsageError, match="holds a run already"):
+    with pytest.raises(UsageError, match="already contains a run"):
         make_trainer(output=tmp_path).fit(make_loader(), steps=1)
 
 
 def test_a_checkpoint_of_another_run_does_not_fit(tmp_path):
     make_trainer("pcgrad", output=tmp_path).fit(make_loader(), steps=1)
-    with pytest.raises(CheckpointError, match="method 'pcgrad', this one has 'mgda'"):
+    with pytest.raises(CheckpointError, match="method 'pcgrad', but this one has 'mgda'"):
         make_trainer("mgda", output=tmp_path).fit(make_loader(), steps=2, resume="auto")
 
 

@@ -30,7 +30,7 @@ def test_thirty_steps_equal_a_plain_implementation():
 
 
 @given(gradients())
-def test_every_task_has_its_share_of_the_norm(rows):
+def test_every_task_has_its_fraction_of_the_norm(rows):
     preference = list(range(1, len(rows) + 1))
     method = mtlkit.create_method("balancer", len(rows), preference=preference, norm=5.0)
     weights = method.weights(rows @ rows.T)

@@ -28,7 +28,7 @@ def test_alpha_of_zero_is_the_inner_method(seed, inner):
         torch.testing.assert_close(smooth.combine(rows), plain.combine(rows))
 
 
-def test_the_inner_state_is_saved_and_goes_on():
+def test_the_inner_state_is_saved_and_restored():
     method = mtlkit.create_method("cr_mogm(inner=gradvac(beta=0.5))", 3)
     rows = [torch.randn(3, 5, generator=torch.Generator().manual_seed(seed)) for seed in range(6)]
     for row in rows[:3]:

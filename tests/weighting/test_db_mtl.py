@@ -154,7 +154,7 @@ def test_the_average_starts_at_zero_with_parameters():
 @pytest.mark.parametrize(
     "spec", ["db_mtl", "db_mtl(wrt=parameters)", "db_mtl(beta_sigma=0.5, wrt=parameters)"]
 )
-def test_it_goes_on_from_a_state_dict_bit_for_bit(spec, dtype):
+def test_it_continues_from_a_state_dict_bit_for_bit(spec, dtype):
     rows = torch.randn(6, 3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(
         dtype
     )

@@ -82,7 +82,7 @@ def test_options_that_are_not_finite_are_errors(option):
 
 
 @pytest.mark.filterwarnings("ignore:no validation set")
-def test_the_trainer_says_how_long_an_epoch_is_unless_the_window_is_given():
+def test_the_trainer_sets_the_length_of_an_epoch_unless_the_window_is_given():
     from tests.training.small_problem import make_loader, make_trainer
 
     trainer = make_trainer("dwa")

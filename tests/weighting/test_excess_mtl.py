@@ -37,7 +37,7 @@ def test_a_task_that_stays_far_from_its_optimum_gains_weight():
     method = mtlkit.create_method("excess_mtl(eta=0.1)", 2)
     for step in range(20):
         method.combine(diagonal(1, 0.7**step))
-    assert method.parts[0].shares[0] > 0.6
+    assert method.parts[0].w[0] > 0.6
 
 
 def test_a_task_that_comes_late_stops_the_others_for_its_warmup():
@@ -53,7 +53,7 @@ def test_a_task_that_comes_late_stops_the_others_for_its_warmup():
     torch.testing.assert_close(step(1, 2, None), torch.tensor([0.5, 1.0, 0.0]).double())
     moved = step(2, 2, None)
     assert moved[0] > moved[1] > 0
-    shares = method.parts[0].shares.clone()
+    shares = method.parts[0].w.clone()
     torch.testing.assert_close(shares.sum(), torch.tensor(1.0).double())
     assert shares[2] == pytest.approx(1 / 3)
     torch.testing.assert_close(step(1, 1, 1), shares)

@@ -53,17 +53,17 @@ def test_no_partition_into_groups_is_better(values, groups):
     assert deviations.item() == pytest.approx(cost, rel=1e-6, abs=1e-9 * max(values) ** 2)
 
 
-def test_with_a_group_per_task_every_weighted_loss_is_the_share_of_the_sum():
+def test_with_a_group_per_task_every_weighted_loss_is_p_times_the_sum():
     values = [0.5, 2.0, 8.0]
     total, weights = step(mtlkit.create_method("go4align(num_groups=3, eta=0.0)", 3), values)
     assert [w * v for w, v in zip(weights, values, strict=True)] == pytest.approx([10.5 / 3] * 3)
     assert total == pytest.approx(10.5)
 
 
-def test_an_absent_task_keeps_its_share():
+def test_an_absent_task_keeps_its_p():
     method = mtlkit.create_method("go4align(eta=1.0)", 3)
     step(method, [1.0, None, 2.0])
-    shares = method.parts[0].state_dict()["log_shares"].exp().tolist()
+    shares = method.parts[0].state_dict()["log_p"].exp().tolist()
     assert shares[1] == pytest.approx(1 / 3)
     assert sum(shares) == pytest.approx(1)
 

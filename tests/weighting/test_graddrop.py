@@ -39,7 +39,7 @@ def test_pure_coordinates_are_added_as_they_are():
     assert mtlkit.create_method("graddrop", 2).combine(rows).tolist() == [4.0, -6.0, 0.0]
 
 
-def test_a_leak_lets_its_share_through():
+def test_a_leak_keeps_its_fraction():
     rows = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
     whole = mtlkit.create_method("graddrop(leak=1.0)", 3).combine(rows)
     torch.testing.assert_close(whole, rows.sum(dim=0))

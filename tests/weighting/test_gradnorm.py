@@ -181,7 +181,7 @@ def test_the_parameter_is_left_to_the_optimizer():
     assert method.stats.weights.tolist() == [0.5, 1.5]
 
 
-def test_training_goes_on_from_a_state_dict():
+def test_training_continues_from_a_state_dict():
     net = SmallNet("gradnorm")
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
     batches = torch.randn(6, 8, 4, generator=torch.Generator().manual_seed(0))

@@ -100,7 +100,7 @@ def test_agrees_with_torchjd_on_drawn_matrices_of_two_tasks():
         torch.testing.assert_close(ours.combine(rows), theirs(rows), rtol=1e-6, atol=1e-8)
 
 
-def test_identical_tasks_are_left_alone_however_long_they_are_seen():
+def test_identical_tasks_are_unchanged_however_long_they_are_seen():
     method = mtlkit.create_method("gradvac(beta=0.9)", 3)
     for seed in range(30):
         row = drawn(seed, 1, 6).float()

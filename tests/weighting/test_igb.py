@@ -43,7 +43,7 @@ def test_the_task_with_the_largest_gap_counts_most_whatever_the_units():
     assert factors[0][0] < factors[0][1]
 
 
-def test_the_trainer_says_how_long_an_epoch_is():
+def test_the_trainer_sets_the_length_of_an_epoch():
     method = mtlkit.create_method("igb", 2)
     method.parts[0].set_epoch_length(3)
     for t in range(7):

@@ -11,7 +11,7 @@ def leaves(values):
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))
-def test_at_rest_all_scaled_losses_are_one(values):
+def test_at_the_optimum_all_scaled_losses_are_one(values):
     method = mtlkit.create_method("imtl_l", len(values)).double()
     with torch.no_grad():
         method.parts[0].log_scales.copy_(-torch.tensor(values).double().log())
@@ -51,3 +51,7 @@ def test_values_and_gradients_equal_torchjd():
         torch.testing.assert_close(total, expected)
         torch.testing.assert_close(torch.stack([loss.grad for loss in losses]), stacked.grad)
         torch.testing.assert_close(ours.parts[0].log_scales.grad, theirs.log_scale.grad)
+
+
+def test_imtl_stands_for_both_of_its_halves():
+    assert str(mtlkit.create_method("imtl", 2)) == "imtl_l+imtl_g"

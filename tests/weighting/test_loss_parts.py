@@ -1,4 +1,4 @@
-"""What holds for every part that weighs the losses."""
+"""What holds for every part that weighs the losses, beside the laws of mtlkit.testing."""
 
 import copy
 import math
@@ -37,7 +37,6 @@ SPECS = [
     "uw_so",
     "ldc",
 ]
-WITH_STATE = [spec for spec in SPECS if spec not in ("gls", "si", "constant", "uw_so")]
 
 
 def sequence(tasks, steps=6, seed=0):
@@ -54,30 +53,6 @@ def step(method, values):
             if torch.isfinite(parameter.grad).all():
                 parameter -= 0.1 * parameter.grad
     return found
-
-
-@pytest.mark.parametrize("spec", SPECS)
-def test_training_goes_on_bit_for_bit_from_a_state_dict(spec):
-    values = sequence(3)
-    method = mtlkit.create_method(spec, 3)
-    for row in values[:3]:
-        step(method, row)
-    resumed = mtlkit.create_method(spec, 3)
-    resumed.load_state_dict(copy.deepcopy(method.state_dict()), strict=True)
-    for row in values[3:]:
-        assert step(resumed, row) == step(method, row)
-
-
-@pytest.mark.parametrize("spec", SPECS)
-def test_without_a_task_it_is_the_method_of_the_others(spec):
-    fewer = mtlkit.create_method(spec, ["a", "c"])
-    method = mtlkit.create_method(spec, ["a", "b", "c"])
-    for first, last in sequence(2):
-        total, (one, absent, two) = step(method, [first, None, last])
-        assert absent is None
-        expected, weights = step(fewer, [first, last])
-        assert total == pytest.approx(expected)
-        assert [one, two] == pytest.approx(weights)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -102,29 +77,6 @@ def test_a_loss_that_is_not_finite_gives_such_a_total_and_leaves_the_state(spec,
     assert not torch.isfinite(torch.tensor(total))
     for key, value in method.state_dict().items():
         assert torch.equal(value, state[key]), key
-
-
-@pytest.mark.parametrize("spec", WITH_STATE)
-def test_an_evaluation_changes_nothing(spec):
-    values = sequence(3)
-    method = mtlkit.create_method(spec, 3)
-    for row in values[:4]:
-        step(method, row)
-    state = copy.deepcopy(method.state_dict())
-    method.eval()
-    method.total([torch.tensor(v) for v in values[4]])
-    method.train()
-    with torch.no_grad():
-        method.total([torch.tensor(v) for v in values[5]])
-    assert state
-    for key, value in method.state_dict().items():
-        assert torch.equal(value, state[key]), key
-
-
-@pytest.mark.parametrize("spec", SPECS)
-def test_the_string_gives_the_same_method_back(spec):
-    assert str(mtlkit.create_method(spec, 3)) == spec
-    assert str(mtlkit.create_method(str(mtlkit.create_method(spec, 3)), 3)) == spec
 
 
 @pytest.mark.parametrize("spec", ["gls", "si", "stch", "stch(warmup=3)", "cosmos", "pbi"])
@@ -176,22 +128,6 @@ def test_it_goes_before_a_merge(spec, merge):
     rows = torch.stack([w * v * s / 9 for w, v, s in zip(weights, values, slopes, strict=True)])
     expected = plain.combine(rows.flatten(1)).reshape(4, 5)
     torch.testing.assert_close(features.grad, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "spec", ["famo", "stch", "si", "gls", "dwa(window=1)", "normalize", "db_mtl(wrt=features)"]
-)
-def test_a_step_with_a_bad_loss_leaves_no_trace(spec):
-    method, untouched = (mtlkit.create_method(spec, 2) for _ in range(2))
-    rows = torch.eye(2)
-    for values in ([1.0, 2.0], [math.nan, 1.0], [1.0, 1.5]):
-        losses = torch.tensor(values)
-        merged = method.combine(rows, losses)
-        if math.isnan(values[0]):
-            continue
-        torch.testing.assert_close(merged, untouched.combine(rows, losses))
-    for name, value in untouched.state_dict().items():
-        torch.testing.assert_close(method.state_dict()[name], value)
 
 
 @pytest.mark.parametrize("spec", ["famo", "stch", "si", "gls", "go4align", "igb", "uw_so"])

@@ -141,7 +141,7 @@ def test_on_parameters_it_is_the_rule_of_the_paper(seed, tasks):
         expected = paper.merge(dict(enumerate(rows.numpy())))
         assert degrees(merged, expected) < 1e-4
         torch.testing.assert_close(merged, torch.from_numpy(expected))
-        torch.testing.assert_close(method.parts[0].shares, torch.from_numpy(paper.weights))
+        torch.testing.assert_close(method.parts[0].w, torch.from_numpy(paper.weights))
 
 
 @pytest.mark.parametrize("fork", [True, False], ids=["features", "losses"])
@@ -159,13 +159,13 @@ def test_a_network_follows_the_rule_of_the_paper_also_without_a_task(fork):
         assert degrees(merged, expected) < 1e-4
         torch.testing.assert_close(merged, torch.from_numpy(expected))
         optimizer.step()
-    assert (net.method.parts[0].shares - 1 / 3).abs().max() > 0.05
+    assert (net.method.parts[0].w - 1 / 3).abs().max() > 0.05
     torch.testing.assert_close(net.method.parts[0].tracked, torch.from_numpy(paper.averages))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("before", [0, 3])
-def test_on_parameters_training_goes_on_bit_for_bit_from_a_state_dict(before, dtype):
+def test_on_parameters_training_continues_bit_for_bit_from_a_state_dict(before, dtype):
     rows = torch.randn(7, 3, 20, generator=torch.Generator().manual_seed(0), dtype=dtype)
     method = mtlkit.create_method("moco(wrt=parameters)", 3)
     for step in range(before):
@@ -197,16 +197,16 @@ def test_on_parameters_another_number_of_coordinates_is_an_error():
         method.combine(torch.ones(2, 3))
 
 
-def test_share_of_an_absent_task_is_kept():
+def test_the_weight_of_an_absent_task_is_kept():
     method = mtlkit.create_method("moco(gamma=0.5)", 3)
     method.combine(torch.diag(torch.tensor([1.0, 2.0, 3.0])))
-    before = method.parts[0].shares.clone()
+    before = method.parts[0].w.clone()
     z = torch.randn(4, 3, requires_grad=True, generator=torch.Generator().manual_seed(0))
     views = method(z)
     method.total([views[0].square().sum(), None, (views[2] - 1).square().sum()]).backward()
-    assert method.parts[0].shares[1] == before[1]
-    assert method.parts[0].shares[0] != before[0]
-    torch.testing.assert_close(method.parts[0].shares.sum().item(), 1.0)
+    assert method.parts[0].w[1] == before[1]
+    assert method.parts[0].w[0] != before[0]
+    torch.testing.assert_close(method.parts[0].w.sum().item(), 1.0)
 
 
 @pytest.mark.parametrize("option", ["beta", "beta_sigma", "gamma", "gamma_sigma", "rho"])

@@ -30,7 +30,7 @@ def test_features_are_compared_between_even_and_odd_samples():
     moved = 0.5 - 0.1 * (products @ torch.full((2,), 0.5, dtype=torch.float64))
     share = moved[0] - (moved.sum() - 1) / 2
     share = share.clamp(0, 1)
-    torch.testing.assert_close(method.parts[0].shares, torch.stack([share, 1 - share]))
+    torch.testing.assert_close(method.parts[0].w, torch.stack([share, 1 - share]))
 
 
 def test_noise_that_differs_between_samples_does_not_move_the_weights_on_average():
@@ -43,7 +43,7 @@ def test_noise_that_differs_between_samples_does_not_move_the_weights_on_average
         z = torch.zeros(16, 4, requires_grad=True)
         views = method(z)
         method.total([(views[0] * 0.01).sum(), (views[1] * noise * 0.1).sum()]).backward()
-        moved.append(method.parts[0].shares[1] - 0.5)
+        moved.append(method.parts[0].w[1] - 0.5)
     sample = torch.stack(moved)
     assert sample.mean().abs() < 4 * sample.std() / 200**0.5
     # on the Gram matrix the same task would lose weight at every step

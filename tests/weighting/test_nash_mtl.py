@@ -69,7 +69,7 @@ def test_two_totals_of_one_backward_are_two_steps():
     assert method.parts[0].age == 6
 
 
-def test_a_task_that_was_never_present_makes_all_bargain_anew():
+def test_a_task_that_was_never_present_makes_all_bargain_again():
     method = mtlkit.create_method("nash_mtl(update_every=3)", 3)
     z = torch.zeros(1, 4, dtype=torch.float64, requires_grad=True)
     rows = drawn(0, 3, 4)
@@ -103,16 +103,16 @@ def test_direction_agrees_with_torchjd_on_drawn_matrices():
     from torchjd.aggregation import NashMTL
 
     differences = []
-    for seed in range(200):
+    for seed in range(60):
         tasks = 2 + seed % 2
         rows = drawn(seed, tasks, 12)
         ours = mtlkit.create_method("nash_mtl", tasks).combine(rows)
         theirs = NashMTL(tasks, max_norm=0.0)(rows)
         assert (rows @ ours > 0).all()
         differences.append(1 - torch.cosine_similarity(ours, theirs, dim=0).item())
-    # it stops after 20 programs, for some matrices far from the solution
-    assert sorted(differences)[100] < 1e-4
-    assert sum(difference < 1e-2 for difference in differences) >= 190
+    # TorchJD stops after 20 programs, for some matrices far from the solution
+    assert sorted(differences)[30] < 1e-4
+    assert sum(difference < 1e-2 for difference in differences) >= 57
 
 
 def test_without_bound_max_norm_may_be_none_or_zero():

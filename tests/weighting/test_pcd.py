@@ -8,7 +8,7 @@ from mtlkit.errors import SpecError, UnknownNameError
 from tests.weighting.strategies import drawn
 
 
-def test_secondary_task_is_granted_its_share():
+def test_a_secondary_task_is_guaranteed_its_fraction():
     rows = torch.tensor([[3.0, 0.0], [0.0, 5.0]], dtype=torch.float64)
     merged = mtlkit.create_method("pcd(tau=0.75)", 2).combine(rows)
     # in units of the norms d = (1, 0.75), scaled to the length 3 of the primary gradient

@@ -20,7 +20,7 @@ def test_two_steps_by_hand():
     torch.testing.assert_close(second, torch.tensor([4.5, 4.5]))
 
 
-def test_references_are_read_anew_at_burn_in():
+def test_references_are_read_again_at_burn_in():
     method = mtlkit.create_method("scale(burn_in=3)", 2)
     for norms in ([1.0, 1.0], [2.0, 3.0], [4.0, 8.0], [2.0, 2.0]):
         merged = method.combine(torch.diag(torch.tensor(norms)))

@@ -46,7 +46,7 @@ def test_features_are_compared_between_even_and_odd_samples():
     moved = 0.5 - 0.1 * products @ torch.full((2,), 0.5, dtype=torch.float64)
     expected = moved - (moved.sum() - 1) / 2
     assert (expected > 0).all()
-    torch.testing.assert_close(method.parts[0].shares, expected)
+    torch.testing.assert_close(method.parts[0].w, expected)
 
 
 def test_agrees_with_torchjd_on_drawn_matrices():

@@ -1,6 +1,6 @@
-"""Own images: a folder with a table of labels, folders of classes, or files with maps."""
+"""Your own images: a folder with a table of labels, class folders, or files with maps."""
 
 from mtlkit.data.images.dataset import Images
-from mtlkit.data.images.preprocessing import Preprocessing
+from mtlkit.data.images.preprocessing import ImagePreprocessing
 
-__all__ = ["Images", "Preprocessing"]
+__all__ = ["ImagePreprocessing", "Images"]

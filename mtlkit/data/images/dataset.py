@@ -1,4 +1,4 @@
-"""The data set ``images``: own images, without a line of code."""
+"""The data set ``images``: your own images."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from mtlkit.config.spec import SpecLike
-from mtlkit.data.base import (
-    DataError,
-    Split,
-    SplitName,
-    find_path,
-    register_dataset,
-)
+from mtlkit.data.base import DataError, Split, SplitName, find_path, register_dataset
 from mtlkit.data.collate import Targets
 from mtlkit.data.files import DataDir
 from mtlkit.data.images.files import (
@@ -30,16 +24,10 @@ from mtlkit.data.images.files import (
 )
 from mtlkit.data.images.maps import MAP_SUFFIXES, MapTarget, find_map_target
 from mtlkit.data.images.networks import complete_for_images, default_network
-from mtlkit.data.images.preprocessing import Preprocessing
+from mtlkit.data.images.preprocessing import ImagePreprocessing
 from mtlkit.data.images.transforms import IMAGENET, Augmentation, Fit, Sizing, check_size
 from mtlkit.data.notes import Notices
-from mtlkit.data.table.reading import (
-    ColumnFinder,
-    Frame,
-    find_file,
-    import_pandas,
-    name_of,
-)
+from mtlkit.data.table.reading import ColumnFinder, Frame, find_file, import_pandas, name_of
 from mtlkit.data.table.splitting import SPLIT_NAMES, RowData
 from mtlkit.data.table.targets import expand_targets, find_targets, fit_targets
 from mtlkit.errors import SpecError
@@ -47,35 +35,34 @@ from mtlkit.errors import SpecError
 
 @register_dataset("images")
 class Images(RowData):
-    """A folder of images; labels are in a table, in the names of folders, or in files of their own.
+    """A folder of images, with labels in a table, in the names of folders, or in image files.
 
-    With ``labels``, a table names the images and holds the targets. Without, each class has a folder
-    of its own, below ``train``, ``val`` and ``test`` or not, and the task is called ``label``. A target
-    of kind ``segmentation``, ``depth``, ``normals`` or ``dense_regression`` is a file per image, which a
-    column of the table names, or which has the image's name in the ``folder`` of the target. What is
-    missing is a missing label. Images are read when they are needed; their sizes are checked before.
+    With ``labels``, a table has the names of the images and the targets. Without it, each class has a
+    folder, optionally inside folders ``train``, ``val`` and ``test``, and the task is named ``label``. A
+    target of kind ``segmentation``, ``depth``, ``normals`` or ``dense_regression`` is a file per image,
+    which a column of the table names, or which has the image's name in the ``folder`` of the target.
+    Missing files are missing labels. Images are read on demand; their sizes are checked at the start.
 
     Args:
-        data_dir: folder that ``folder`` and ``labels`` may also be given from; None means
+        data_dir: folder to which ``folder`` and ``labels`` may also be relative; None means
             ``$MTLKIT_DATA``.
-        seed: decides which images go where, and the augmentations.
-        folder: with the images, in folders below it or not.
+        seed: seed of the splits and the augmentations.
+        folder: folder with the images; they may be in subfolders.
         labels: CSV or Parquet file with a row per image; in Python also a pandas DataFrame.
-        file: its column with the images' names; None looks for it.
+        file: column with the names of the images; None finds it.
         targets: ``{task: kind}`` as for the data set ``table``; for maps
             ``segmentation(classes=3, column=mask)`` or ``segmentation(classes=3, folder=masks)``, PNG or
-            .npy with the number of a class per pixel, ``missing=255`` where it is not known;
+            .npy with the number of a class per pixel, ``missing=255`` for unknown pixels;
             ``depth(unit=0.001)`` for PNG in millimeters; ``normals`` as .npy or as colors.
-        size: of the inputs: a number, [height, width], or None for the files' own.
-        fit: how an image of other proportions gets there: ``stretch``, ``crop`` or ``pad``.
-        augment: of training images: ``none``, ``flip``, ``crop``, ``color``, joined by ``+``, or
-            transforms of torchvision such as ``RandAugment(num_ops=2)``.
+        size: size of the inputs: an integer, [height, width], or None for the size of the files.
+        fit: how the aspect ratio of an image is changed: ``stretch``, ``crop`` or ``pad``.
+        augment: augmentation of training images: ``none``, ``flip``, ``crop``, ``color``, joined by
+            ``+``, or transforms of torchvision such as ``RandAugment(num_ops=2)``.
         channels: 3, or 1 for gray images.
-        mean: of the channels, in the unit interval; None means ImageNet's.
-        std: of the channels; None means ImageNet's.
-        check: before training, read the first bytes of all files (``headers``), all ``pixels``, or
-            ``none``.
-        test_labels: a second table, with the images to test on.
+        mean: means of the channels, for values in [0, 1]; None means ImageNet's.
+        std: standard deviations of the channels; None means ImageNet's.
+        check: before training, read the ``headers`` of all files, all ``pixels``, or ``none``.
+        test_labels: a second table, with the test images.
         options: those of :class:`~mtlkit.data.table.splitting.RowData`.
 
     Example:
@@ -163,6 +150,13 @@ class Images(RowData):
         self._note_repeated()
         self.notices.say()
         first_size = check_files(self._parts.values(), channels, check, self._sizing.size is None)
+        if self._sizing.size is not None and 2 * max(first_size) < min(self._sizing.size):
+            (height, width), (high, wide) = first_size, self._sizing.size
+            self.notices.note(
+                f"the images are {height} x {width} pixels and are enlarged to {high} x {wide}, which "
+                "takes long; size=None leaves them as they are, size=64 enlarges them less"
+            )
+            self.notices.say()
         made = {target.task: target.make_task() for target in fitted}
         made |= {target.task: target.made for target in self._maps}
         names = [f"column_{key}" if isinstance(key, int) else str(key) for key in wanted]
@@ -173,7 +167,7 @@ class Images(RowData):
             kinds = {m.task: m.made.kind for m in self._maps}
             self._augmentation = Augmentation(str(augment), self._sizing, kinds)
             self._augmentation.check(self._sizing, {m.task: len(m.nothing((1, 1))) for m in self._maps})
-        self.preprocessing = Preprocessing(self._sizing, self.reading, self._file)
+        self.preprocessing = ImagePreprocessing(self._sizing, self.reading, self._file)
 
     @property
     def title(self) -> str:
@@ -182,11 +176,11 @@ class Images(RowData):
 
     @property
     def default_architecture(self) -> str:  # type: ignore[override]  # not every size fits
-        """A ResNet18 with a head or a decoder per task."""
+        """ResNet18 with a head or a decoder per task."""
         return self.complete_architecture(default_network(self.tasks))
 
     def make_split(self, split: SplitName) -> ImageSplit:
-        """Return one part of the images."""
+        """Return the images of one split."""
         paths, maps = self._parts[split]
         return ImageSplit(
             paths,
@@ -198,13 +192,13 @@ class Images(RowData):
         )
 
     def complete_architecture(self, spec: SpecLike) -> str:
-        """Return the architecture on a backbone that reads these images, where it names none."""
+        """Return the architecture with a backbone for these images, unless it names one."""
         return complete_for_images(spec, self.input_shape, self.tasks)
 
     def _files(
         self, rows: Frame, places: Sequence[Path]
     ) -> tuple[list[Path], dict[MapTarget, list[Path | None]]]:
-        """Return the files of the images, and of the maps that belong to them."""
+        """Return the files of the images and of their maps."""
         names = known_names(rows[self._file])
         images = find_images(names, places)
         maps: dict[MapTarget, list[Path | None]] = {}
@@ -223,8 +217,8 @@ class Images(RowData):
             maps[target] = [find_image(stem, [folder], MAP_SUFFIXES) for stem in stems]
             if not any(maps[target]):
                 raise DataError(
-                    f"target {target.task!r}: the folder {folder} has no file for any image; expected "
-                    f"for example {Path(names[0]).with_suffix('.png')}"
+                    f"target {target.task!r}: the folder {folder} has no file for any image; expected, "
+                    f"for example, {Path(names[0]).with_suffix('.png')}"
                 )
         return [images[name] for name in names], maps
 
@@ -233,21 +227,21 @@ class Images(RowData):
         shared = len(every) - len(set(every))
         if shared:
             self.notices.note(
-                f"{shared} images are in more than one of train, val and test, since several rows "
-                "name them; let a column say where they belong: split=..."
+                f"{shared} images are in more than one of train, val and test, because several rows "
+                "name them; name a column with the split of each row: split=..."
             )
 
 
 class ImageSplit(Split):
-    """Images with their labels, and with the maps that belong to them, read when they are asked for.
+    """Images with their labels and maps, read on demand.
 
     Args:
-        paths: of the images.
-        labels: (N, ...) by task, for tasks whose targets are no maps.
-        sizing: from pixels to inputs.
-        maps: by target, the file of every image; None where it has none.
-        augmentation: of training images; None for none.
-        seed: of the augmentation.
+        paths: the images.
+        labels: (N, ...) by task, for tasks whose targets are not maps.
+        sizing: turns pixels into inputs.
+        maps: by target, the file of every image, or None.
+        augmentation: augmentation of training images, or None.
+        seed: seed of the augmentation.
     """
 
     def __init__(
@@ -291,7 +285,7 @@ def _map_targets(targets: Mapping[Any, Any]) -> list[MapTarget]:
 
 
 def _rows_of_folder(folder: Path, targets: Any) -> Frame:
-    """Return columns ``file``; ``label`` for images in folders; ``split`` where these have parts."""
+    """Return columns ``file``, ``label`` for class folders, and ``split`` for folders of splits."""
     names = list_images(folder)
     above = [Path(name).parts[:-1] for name in names]
     rows: dict[str, Sequence[str]] = {"file": names}
@@ -304,37 +298,37 @@ def _rows_of_folder(folder: Path, targets: Any) -> Frame:
     elif any(above):
         flat = next(name for name, parts in zip(names, above, strict=True) if not parts)
         raise DataError(
-            f"some images of {folder} are in folders of a class and some are not, such as {flat}; put "
-            "each into the folder of its class, or give a table: labels=labels.csv"
+            f"some images of {folder} are in class folders and some are not, such as {flat}; move each "
+            "to the folder of its class, or give a table: labels=labels.csv"
         )
     elif targets is None:
         raise DataError(
             f"the images of {folder} have no labels: give a table with labels=labels.csv and "
-            "targets={...}, or put each image into the folder of its class"
+            "targets={...}, or move each image to the folder of its class"
         )
     return import_pandas().DataFrame(rows)
 
 
 def _wanted_targets(targets: Any, frame: Frame, labels: Any) -> dict[Any, Any]:
-    """Return the kind by task; None where it is to be guessed."""
+    """Return the kind by task; None for a kind to be guessed."""
     if targets is None and labels is None:
         return {"label": "classification"}
     if targets is None:
         raise SpecError(
-            "images needs targets=..., the columns of its table to learn; they are: "
+            "images needs targets=..., the columns of its table to predict, from: "
             f"{', '.join(frame.columns)}"
         )
     return expand_targets(targets, list(frame.columns))
 
 
 def _guess_file_column(frame: Frame, source: str, notices: Notices) -> str:
-    """Return the first column whose values end like images."""
+    """Return the first column whose values look like names of images."""
     for name in frame.columns:
         known = frame[name].dropna()
         if len(known) and all(str(value).lower().endswith(SUFFIXES) for value in known.unique()[:50]):
             notices.note(f"column {name!r} names the images, guessed from its values")
             return str(name)
     raise DataError(
-        f"no column of {source} looks like names of images; say which with file=..., one of: "
+        f"no column of {source} looks like names of images; name it with file=..., one of: "
         f"{', '.join(frame.columns)}"
     )

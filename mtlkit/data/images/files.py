@@ -1,4 +1,4 @@
-"""Image files: which there are, how large they are, and their pixels; errors name the file."""
+"""Image files: find them, and read their sizes and pixels; errors name the file."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from mtlkit.errors import MissingExtraError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".gif")
 _EIGHT_BITS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
-_ORIENTATION = 0x0112  # EXIF: how the camera was held
+_ORIENTATION = 0x0112  # EXIF tag
 _SIDEWAYS = (5, 6, 7, 8)
-_SLOW = 20_000  # files, which take some seconds
+_SLOW = 20_000  # this many files take some seconds
 
 
 def check_packages() -> None:
-    """Ask for both extras at once: images are of one, and the rows that name them of the other."""
+    """Require both extras at once: one for the images, the other for their tables."""
     for module, package in (("torchvision", "torchvision"), ("PIL", "pillow"), ("pandas", "pandas")):
         if find_spec(module) is None:
             raise MissingExtraError(package, "vision,table", "data set images")
@@ -41,10 +41,10 @@ def import_pillow() -> Any:
 
 
 def list_images(folder: Path) -> list[str]:
-    """Return the paths of all images below a folder, from the folder, in the order of the alphabet.
+    """Return the paths of all images below a folder, relative to it, sorted.
 
     Raises:
-        DataError: where there is none.
+        DataError: if there is none.
     """
     found = []
     for parent, folders, names in os.walk(folder, followlinks=True):
@@ -63,12 +63,12 @@ def list_images(folder: Path) -> list[str]:
 def known_names(column: Any) -> list[str]:
     """Return the names of images in a column."""
     if empty := int(column.isna().sum()):
-        raise DataError(f"column {column.name!r} is to name the images, but {empty} cells are empty")
+        raise DataError(f"column {column.name!r} must name the images, but {empty} cells are empty")
     return [str(name) for name in column]
 
 
 def find_image(name: str, places: Sequence[Path], suffixes: tuple[str, ...] = SUFFIXES) -> Path | None:
-    """Return the file of this name, with its ending or without, in one of the folders; else None."""
+    """Return the file of this name, with or without its suffix, in one of the folders; or None."""
     for place in places:
         path = place / name
         if path.is_file():
@@ -89,7 +89,7 @@ def find_images(
     """Return the files of these names; see :func:`find_image`.
 
     Raises:
-        DataError: that names some of those that are not there.
+        DataError: if some do not exist.
     """
     wanted = list(dict.fromkeys(names))
     found = {name: path for name in wanted if (path := find_image(name, places, suffixes)) is not None}
@@ -99,16 +99,16 @@ def find_images(
         folders = " or ".join(dict.fromkeys(str(place.absolute()) for place in places))
         raise DataError(
             f"{len(absent)} of {len(wanted)} {what} are not in the folder {folders}: {shown}; write "
-            "their names as seen from there"
+            "their paths relative to it"
         )
     return found
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """Return (height, width) of an image, from its first bytes, as it is looked at.
+    """Return (height, width) of an image from its header, with the EXIF orientation applied.
 
     Raises:
-        DataError: for a file that is no image, or has more than eight bits per channel.
+        DataError: for a file that is not an image, or has more than eight bits per channel.
     """
     with reading(f"the image {path}"):
         return _size_of(path, path.stat().st_mtime_ns)
@@ -124,7 +124,7 @@ def _size_of(path: Path, changed: int) -> tuple[int, int]:
 
 
 def read_image(path: Path, channels: int = 3) -> Tensor:
-    """Return (channels, H, W) pixels of 0 to 255, turned as the camera was held."""
+    """Return (channels, H, W) pixels from 0 to 255, with the EXIF orientation applied."""
     with reading(f"the image {path}"), import_pillow().open(path) as image:
         from PIL import ImageOps
 
@@ -137,8 +137,8 @@ def read_image(path: Path, channels: int = 3) -> Tensor:
 def _check_mode(path: Path, mode: str) -> None:
     if mode not in _EIGHT_BITS:
         raise DataError(
-            f"the image {path} has mode {mode}: more than eight bits per channel. Convert it to eight "
-            "bits with a scale of your choice, since values above 255 would be cut off"
+            f"the image {path} has mode {mode}: more than eight bits per channel. Rescale it to eight "
+            "bits, because values above 255 would be cut off"
         )
 
 
@@ -148,20 +148,16 @@ def check_files(
     check: str,
     one_size: bool,
 ) -> tuple[int, int]:
-    """Read the first bytes of all images and maps, or all pixels, so that no run ends at night.
+    """Check all images and maps before training, and return the size of the first image.
 
     Args:
         parts: images of every split, and by :class:`~mtlkit.data.images.maps.MapTarget` their maps.
-        channels: of the inputs.
+        channels: channels of the inputs.
         check: ``headers``, ``pixels`` or ``none``.
-        one_size: whether all images must have one size.
-
-    Returns:
-        The size of the first image.
+        one_size: whether all images must have the same size.
 
     Raises:
-        DataError: for a file that cannot be read, a map of another size than its image, and images
-            of several sizes where ``one_size`` is wanted.
+        DataError: for a file that cannot be read, or a map or image of the wrong size.
     """
     rows = [
         (path, [(target, held[index]) for target, held in maps.items()])
@@ -172,13 +168,13 @@ def check_files(
     if check == "none" and not one_size:
         return first
     if len(rows) > _SLOW:
-        say("images", f"looking at the first bytes of {len(rows)} images; check=none leaves this out")
+        say("images", f"reading the headers of {len(rows)} images; check=none skips this")
     for path, maps in rows:
         size = image_size(path)
         if one_size and size != first:
             raise DataError(
-                f"the image {path} is {_shape(size)}, and {rows[0][0]} is {_shape(first)}; give "
-                "size=... to bring all to one size"
+                f"the image {path} is {_shape(size)}, and {rows[0][0]} is {_shape(first)}; resize all "
+                "with size=..."
             )
         if check == "pixels":
             read_image(path, channels)

@@ -1,4 +1,4 @@
-"""Targets that are maps: classes, depth or normals of every pixel, one file per image."""
+"""Targets that are maps: classes, depth or normals per pixel, one file per image."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class MapTarget:
 
     Attributes:
         task: name of the task.
-        kind: its kind with all options, for :func:`mtlkit.tasks.create_task`.
-        column: of the table, with the files' names; None takes the files of ``folder``.
-        folder: with a file of the image's name for every image; None takes the ``column``.
-        unit: what one step of a file's values is worth, for depth.
-        missing: value of pixels whose class is not known.
+        kind: kind of the task with all options, for :func:`mtlkit.tasks.create_task`.
+        column: column of the table with the names of the files; None for the files of ``folder``.
+        folder: folder with a file of the same name for every image; None to use ``column``.
+        unit: factor of the values in the files, for depth.
+        missing: value of pixels whose class is unknown.
     """
 
     task: str
@@ -52,24 +52,24 @@ class MapTarget:
 
     @property
     def classes(self) -> bool:
-        """Whether pixels are classes."""
+        """Whether the pixels are classes."""
         return self.made.kind == "segmentation"
 
     @property
     def channels(self) -> int:
-        """Numbers of a pixel in a file."""
+        """Number of channels in a file."""
         return 1 if self.classes else self.made.outputs or 1
 
     @property
     def _has_mask(self) -> bool:
-        """Whether 0 is a value like others, and NaN is what is not known."""
+        """Whether 0 is a valid value, and unknown pixels are NaN."""
         return math.isnan(self.made.missing)
 
     def read(self, path: Path) -> Tensor:
-        """Return (C, H, W) of a file: classes counted from 1, or numbers; 0 where it is not known.
+        """Return (C, H, W) of a file: classes counted from 1, or numbers; 0 for unknown pixels.
 
-        So whatever a rotation or a crop brings in from outside of the image, 0, is not known. Where 0
-        is a value like others, one more channel says which pixels are known.
+        So pixels from outside of the image, which a rotation or a crop fills with 0, are unknown. If 0
+        is a valid value, one more channel is the mask of the known pixels.
         """
         values = _read_array(path)
         if self.classes:
@@ -85,7 +85,7 @@ class MapTarget:
                 f"channel{'s' if outputs > 1 else ''}"
             )
         numbers = values.astype(np.float32)
-        if values.dtype == np.uint8 and self._has_mask:  # gray values, as those of images
+        if values.dtype == np.uint8 and self._has_mask:  # gray values
             numbers = numbers / np.float32(255)
         elif values.dtype == np.uint8 and outputs == 3:  # normals as colors; black is unknown
             numbers = np.where(values.any(axis=-1, keepdims=True), numbers / 127.5 - 1, 0)
@@ -96,7 +96,7 @@ class MapTarget:
         return torch.from_numpy(np.ascontiguousarray(np.moveaxis(numbers, -1, 0), dtype=np.float32))
 
     def finish(self, target: Tensor) -> Tensor:
-        """Return the target as the task wants it, from what :meth:`read` gave, transformed or not."""
+        """Return the target of the task from the result of :meth:`read`, transformed or not."""
         if self._has_mask:
             return torch.where(target[-1:] > 0, target[:-1].float(), torch.nan)
         if not self.classes:
@@ -105,13 +105,13 @@ class MapTarget:
         return torch.where(classes > 0, classes - 1, NO_LABEL)
 
     def nothing(self, size: tuple[int, int]) -> Tensor:
-        """Return what :meth:`read` would give for a map that is missing."""
+        """Return the result of :meth:`read` for a missing map."""
         return torch.zeros(
             self.channels + self._has_mask, *size, dtype=torch.int64 if self.classes else torch.float32
         )
 
     def map_size(self, path: Path) -> tuple[int, int]:
-        """Return (height, width) of a file, from its first bytes."""
+        """Return (height, width) of a file, from its header."""
         with reading(f"the map {path}"):
             if path.suffix.lower() == ".npy":
                 shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
@@ -120,10 +120,10 @@ class MapTarget:
                 return int(height), int(width)
             with import_pillow().open(path) as image:
                 if self.channels == 1 and image.mode not in _ONE_CHANNEL:
-                    what = "the number of a class" if self.classes else "one number"
+                    what = "the number of its class" if self.classes else "one number"
                     raise DataError(
-                        f"the map {path} has mode {image.mode}; a pixel must be {what}: save it with "
-                        "one channel (mode L or P), or as .npy"
+                        f"the map {path} has mode {image.mode}, but a pixel must be {what}; save it "
+                        "with one channel (mode L or P), or as .npy"
                     )
                 return int(image.height), int(image.width)
 
@@ -139,17 +139,17 @@ class MapTarget:
         unknown = (numbers == self.missing) | (numbers < 0)
         count = self.made.outputs or 0
         if (numbers[~unknown] >= count).any():
-            strange = np.unique(numbers[~unknown & (numbers >= count)])[:6].tolist()
+            invalid = np.unique(numbers[~unknown & (numbers >= count)])[:6].tolist()
             raise DataError(
-                f"the map {path} holds {', '.join(map(str, strange))}, but task {self.task!r} has the "
-                f"classes 0 to {count - 1}, and {self.missing} for unknown pixels; give classes=... or "
+                f"the map {path} holds {', '.join(map(str, invalid))}, but task {self.task!r} has the "
+                f"classes 0 to {count - 1}, and {self.missing} for unknown pixels; set classes=... or "
                 "missing=..."
             )
         return torch.from_numpy(np.where(unknown, 0, numbers + 1))[None]
 
 
 def find_map_target(key: Any, kind: Any) -> MapTarget | None:
-    """Return the target of a kind whose targets are maps; None for other kinds."""
+    """Return the target, if the targets of this kind are maps; else None."""
     if kind is None:
         return None
     part = parse_call(kind)
@@ -167,7 +167,7 @@ def find_map_target(key: Any, kind: Any) -> MapTarget | None:
     for name, types in (("unit", int | float), ("missing", int), ("folder", str | None)):
         if not isinstance(getattr(target, name), types):
             raise SpecError(f"target {key!r}: {name} cannot be {getattr(target, name)!r}")
-    _ = target.made  # reports wrong options before anything is read
+    _ = target.made  # raises for wrong options before files are read
     return target
 
 

@@ -1,4 +1,4 @@
-"""Networks that fit images of a size."""
+"""Networks for images of a given size."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _STRIDE = 32  # of SMP's encoders
 
 
 def default_network(tasks: Sequence[Task]) -> str:
-    """Return a ResNet18 with a head per task, or with a decoder for every task that predicts maps."""
+    """Return ResNet18 with a head per task, or with a decoder per task that predicts maps."""
     if any(task.dense for task in tasks):
         return f"smp(encoder={_BACKBONE})"
     return f"hard_sharing(backbone={_BACKBONE})"
 
 
 def complete_for_images(spec: SpecLike, shape: Sequence[int], tasks: Sequence[Task]) -> str:
-    """Return the architecture, with a backbone where it has none, for images (channels, height, width).
+    """Return the architecture with options for images (channels, height, width).
 
     Raises:
-        SpecError: for a size that the network cannot take.
+        SpecError: if the network does not accept the size, or does not predict the maps.
     """
     parts = architectures.expand(spec)
     if len(parts) != 1:
@@ -44,9 +44,8 @@ def complete_for_images(spec: SpecLike, shape: Sequence[int], tasks: Sequence[Ta
     maps = [task.name for task in tasks if task.dense]
     if maps and "heads" in known and "heads" not in options:
         raise SpecError(
-            f"{parts[0].name} predicts one vector per image, but {', '.join(maps)} is a map; take smp "
-            f"or segnet, or give heads={{{maps[0]}: conv(64, upsample=32)}} and a backbone that returns "
-            "maps"
+            f"{parts[0].name} predicts one vector per image, but {', '.join(maps)} is a map; use smp "
+            f"or segnet, or heads={{{maps[0]}: conv(64, upsample=32)}} and a backbone that returns maps"
         )
     if parts[0].name == "smp":
         vectors = [task.name for task in tasks if not task.dense]
@@ -61,7 +60,7 @@ def _check_stride(height: int, width: int) -> None:
         near = [max(_STRIDE, round(side / _STRIDE) * _STRIDE) for side in (height, width)]
         raise SpecError(
             f"images of {height} x {width} do not fit the network smp: both sides must be multiples "
-            f"of {_STRIDE}; take size=[{near[0]}, {near[1]}]"
+            f"of {_STRIDE}; set size=[{near[0]}, {near[1]}]"
         )
 
 
@@ -70,7 +69,7 @@ def _is_timm(backbone: Any) -> bool:
 
 
 def _complete_backbone(backbone: Any, shape: Sequence[int]) -> Any:
-    """Return a timm model for these channels, and for this size where the model is made for one."""
+    """Return a timm model for these channels, and for this size if the model has a fixed one."""
     if not _is_timm(backbone):
         return backbone
     part = parse_call(backbone)
@@ -86,7 +85,7 @@ def _has_fixed_size(part: Part) -> bool:
     try:
         from timm.models import get_pretrained_cfg
     except ImportError:
-        return False  # building the network says which extra to install
+        return False  # building the network raises the error that names the extra
     name = part.name.partition(".")[2] or str(part.options.get("name", ""))
     found = None if ":" in name else get_pretrained_cfg(name)
     return bool(found is not None and found.fixed_input_size)

@@ -1,4 +1,4 @@
-"""From image files to inputs, as in training; saved as JSON with a run."""
+"""The preprocessing of image files, saved as JSON with a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from mtlkit.data import preprocessing
 from mtlkit.data.files import DataError
 from mtlkit.data.images.files import (
     SUFFIXES,
@@ -21,18 +20,19 @@ from mtlkit.data.images.files import (
     read_image,
 )
 from mtlkit.data.images.transforms import Sizing
+from mtlkit.data.preprocessing import Preprocessing, register_preprocessing
 from mtlkit.data.table.reading import Frame, Reading, import_pandas
 
 
-@preprocessing.register_preprocessing("images")
+@register_preprocessing("images")
 @dataclass(frozen=True)
-class Preprocessing(preprocessing.Preprocessing):
-    """How images become inputs.
+class ImagePreprocessing(Preprocessing):
+    """Turns images into inputs.
 
     Attributes:
         sizing: size, fit and normalization.
         reading: how a table of files is read.
-        file: the column of such a table with the files' names.
+        file: the column of such a table with the names of the images.
     """
 
     identity: ClassVar[tuple[str, ...]] = ("file",)
@@ -44,7 +44,7 @@ class Preprocessing(preprocessing.Preprocessing):
     def read(self, path: str | Path) -> Frame:
         """Return the images of a folder, those that a CSV or Parquet file names, or one image.
 
-        Names in a table are looked for from the table's folder, then from here; its other columns are
+        Names in a table are relative to the table's folder or the current one; its other columns are
         kept. Every file is checked.
         """
         pandas = import_pandas()
@@ -74,9 +74,9 @@ class Preprocessing(preprocessing.Preprocessing):
         return pandas.DataFrame({"file": names, **own, "path": [str(file) for file in files]})
 
     def inputs(self, rows: Frame | Sequence[str | Path]) -> Tensor:
-        """Return (N, C, H, W) of rows of :meth:`read`, of rows that name images from here, or of paths.
+        """Return inputs (N, C, H, W) for rows of :meth:`read`, rows with names of images, or paths.
 
-        A row names its image in the column ``path``, in that of the training table, or in ``file``.
+        The name of an image is in the column ``path``, in that of the training table, or in ``file``.
         """
         frame: Any = rows if hasattr(rows, "columns") else import_pandas().DataFrame({"path": rows})
         column = next((name for name in ("path", self.file, "file") if name in frame.columns), None)
@@ -91,8 +91,8 @@ class Preprocessing(preprocessing.Preprocessing):
         return torch.stack([self.sizing(image, {})[0] for image in read])
 
     @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Preprocessing:
-        """Return the object of these fields of the JSON."""
+    def from_fields(cls, fields: dict[str, Any]) -> ImagePreprocessing:
+        """Make the object from the fields of its JSON."""
         sizing = fields["sizing"]
         size = None if sizing["size"] is None else tuple(sizing["size"])
         return cls(Sizing(**{**sizing, "size": size}), Reading(**fields["reading"]), fields["file"])

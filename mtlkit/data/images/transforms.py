@@ -1,4 +1,4 @@
-"""From pixels to inputs: size, augmentation and normalization, of an image and its maps together."""
+"""Resize, augment and normalize an image together with its maps."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from mtlkit.config.extras import import_extra
 from mtlkit.config.spec import Part, parse_call, parse_spec
-from mtlkit.errors import MissingExtraError, SpecError, unknown_name
+from mtlkit.errors import SpecError, unknown_name
 
 Fit: TypeAlias = Literal["stretch", "crop", "pad"]
 Sample: TypeAlias = dict[str, Any]
 Step: TypeAlias = Callable[[Sample], Sample]
 
 IMAGENET = {3: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), 1: ((0.449,), (0.226,))}
-"""Mean and deviation of ImageNet's pixels, by the number of channels."""
+"""Mean and standard deviation of ImageNet's pixels, by the number of channels."""
 
 _IMAGE = ""  # key of the image among the maps of tasks, whose names are not empty
 _WITH_GEOMETRY = ("none", "flip", "color")
@@ -25,11 +26,7 @@ _WITH_GEOMETRY = ("none", "flip", "color")
 
 def import_v2() -> Any:
     """Import torchvision's transforms, or raise an error that names the extra."""
-    try:
-        from torchvision.transforms import v2
-    except ImportError:
-        raise MissingExtraError("torchvision", "vision", "transforming images") from None
-    return v2
+    return import_extra("torchvision.transforms.v2", "transforming images")
 
 
 def check_size(size: Any, dataset: str) -> tuple[int, int] | None:
@@ -39,23 +36,21 @@ def check_size(size: Any, dataset: str) -> tuple[int, int] | None:
     sides = (size, size) if isinstance(size, int) else tuple(size)
     whole = all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in sides)
     if len(sides) != 2 or not whole:
-        raise SpecError(
-            f"option size of {dataset} must be a number, [height, width] or None, not {size!r}"
-        )
+        raise SpecError(f"size of {dataset} must be an integer, [height, width] or None, not {size!r}")
     return (sides[0], sides[1])
 
 
 @dataclass(frozen=True)
 class Sizing:
-    """How pixels become inputs; saved with a run, so that new images are treated alike.
+    """Turns pixels into inputs; saved with a run, for new images.
 
     Attributes:
-        size: (height, width) of the inputs; None keeps that of the files.
-        fit: ``stretch`` changes the proportions, ``crop`` cuts off what is too long at both ends, and
+        size: (height, width) of the inputs; None keeps the size of the files.
+        fit: ``stretch`` changes the aspect ratio, ``crop`` cuts off both ends of the longer side, and
             ``pad`` adds borders.
         channels: 3 for colors, 1 for gray.
-        mean: of every channel, subtracted from values in the unit interval.
-        std: of every channel, to divide by.
+        mean: mean of every channel, for values in [0, 1].
+        std: standard deviation of every channel.
     """
 
     size: tuple[int, int] | None
@@ -73,7 +68,7 @@ class Sizing:
             raise SpecError(f"std must be above 0, not {list(self.std)}")
 
     def resize(self, sample: Sample) -> Sample:
-        """Bring an image and its maps to the size."""
+        """Resize an image and its maps."""
         height, width = sample[_IMAGE].shape[-2:]
         if self.size is None or (height, width) == self.size:
             return sample
@@ -100,7 +95,7 @@ class Sizing:
         augmentation: Augmentation | None = None,
         seed: int = 0,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the input and the maps of an image (C, H, W) of bytes, augmented by ``seed``."""
+        """Return the input and the maps of a uint8 image (C, H, W), augmented with this seed."""
         v2 = import_v2()
         from torchvision import tv_tensors
 
@@ -118,10 +113,10 @@ class Augmentation:
     """Random changes of training images, the same for an image and its maps.
 
     Args:
-        spec: parts joined by ``+``: ``flip`` left and right, ``crop(scale=0.5)`` a part of this share at
-            least, ``color(strength=0.4)`` brightness, contrast and saturation, or any transform of
-            ``torchvision.transforms.v2`` by its name and options.
-        sizing: that of the data set.
+        spec: parts joined by ``+``: ``flip`` (horizontal), ``crop(scale=0.5)`` (at least this fraction
+            of the image), ``color(strength=0.4)`` (brightness, contrast and saturation), or any
+            transform of ``torchvision.transforms.v2``.
+        sizing: sizing of the data set.
         kinds: kind of the maps by task.
     """
 
@@ -134,15 +129,15 @@ class Augmentation:
         for part in named:
             if geometric and part.name not in _WITH_GEOMETRY:
                 raise SpecError(
-                    f"augment={part.name} changes what depth and normals mean; with such targets take "
-                    f"{', '.join(_WITH_GEOMETRY)}"
+                    f"augment={part.name} changes what depth and normals mean; use "
+                    f"{', '.join(_WITH_GEOMETRY)} with such targets"
                 )
-        # a random part is cut out of the whole image, and resized once
+        # crops come first, so that the image is resized only once
         self._first = [self._step(part, sizing) for part in named if part.name == "crop"]
         self._then = [self._step(part, sizing) for part in named if part.name != "crop"]
 
     def apply(self, sample: Sample, sizing: Sizing, seed: int) -> Sample:
-        """Return the sample, augmented; the state of torch's generator stays as it was."""
+        """Augment a sample; the state of torch's generator does not change."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             for step in self._first:
@@ -153,7 +148,7 @@ class Augmentation:
         return sample
 
     def check(self, sizing: Sizing, channels_of: Mapping[str, int]) -> None:
-        """Try it on an empty image, so that wrong options are known before training."""
+        """Apply it to an empty image, so that wrong options raise before training."""
         maps = {key: torch.zeros(n, 64, 64) for key, n in channels_of.items()}
         try:
             sizing(torch.zeros(sizing.channels, 64, 64, dtype=torch.uint8), maps, self)
@@ -189,7 +184,7 @@ class Augmentation:
         flip = import_v2().functional.horizontal_flip
         flipped = {key: flip(part) for key, part in sample.items()}
         for key, kind in self._kinds.items():
-            if kind == "normals":  # left is right
+            if kind == "normals":  # the x component changes its sign
                 flipped[key][0] *= -1
         return flipped
 
@@ -203,5 +198,5 @@ def _torchvision(part: Part) -> Step:
     try:
         made: Step = classes[part.name](**part.options)
     except Exception as error:
-        raise SpecError(f"augment={part}: torchvision cannot make it: {error}") from None
+        raise SpecError(f"augment={part}: torchvision rejects it: {error}") from None
     return made

@@ -36,11 +36,9 @@ class CelebA(DataSet):
     """Aligned faces, resized to 64 x 64, with the published split; each attribute is a binary task.
 
     Args:
-        data_dir: see :class:`DataSet`.
-        seed: decides which images ``train`` picks.
         size: side of the images.
         preload: keep all images of a split in memory (2 GB for training at 64 x 64), which is faster.
-        train: at most this many training images.
+        train: largest number of training images.
     """
 
     summary = "CelebA faces with forty binary attributes, 64 x 64"
@@ -66,7 +64,7 @@ class CelebA(DataSet):
         self.default_architecture = f"paper_celeba(input_size={self.input_shape}, logits=True)"
 
     def make_split(self, split: SplitName) -> Split:
-        """Return the images of one part of the published partition."""
+        """Return the images of one part of the published split."""
         folder, names, attributes = self._lists[split]
         if split == "train":
             chosen = self.draw_train(np.arange(len(names)), self._train)
@@ -83,10 +81,10 @@ class CelebA(DataSet):
 
     @cached_property
     def _lists(self) -> dict[SplitName, tuple[Path, list[str], NDArray[np.float32]]]:
-        """Folder, names and attributes (N, 40) in {0, 1} of the images of each part.
+        """Folder, names and attributes (N, 40) in {0, 1} of the images of each split.
 
-        The attribute file has the number of images, the names, then a line per image with -1 or 1; the
-        partition file a line per image with 0 (train), 1 (validation) or 2 (test).
+        The attribute file has the number of images, the names of the attributes, and a line per image
+        with -1 or 1; the partition file has a line per image with 0 (train), 1 (val) or 2 (test).
         """
         folder = self.open_folder()
         attributes: dict[str, NDArray[np.float32]] = {}
@@ -99,7 +97,7 @@ class CelebA(DataSet):
                     raise ValueError(f"the line of {name} must have {len(ATTRIBUTES)} values of -1 or 1")
                 attributes[name] = np.array([value == "1" for value in values], dtype=np.float32)
             if count.strip() != str(len(attributes)):
-                raise ValueError(f"it promises {count} images and lists {len(attributes)}")
+                raise ValueError(f"its header says {count} images, but it has {len(attributes)}")
         chosen: dict[SplitName, list[str]] = {split: [] for split in SPLITS}
         with reading(folder / _PARTITION):
             for line in (folder / _PARTITION).read_text("utf-8").splitlines():
@@ -114,7 +112,7 @@ class CelebA(DataSet):
 
 
 class _Faces(Split):
-    """Images read when they are asked for."""
+    """Images read on demand."""
 
     def __init__(self, paths: list[Path], labels: Tensor, size: int, seed: int) -> None:
         super().__init__(seed)

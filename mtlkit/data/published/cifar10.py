@@ -26,15 +26,13 @@ _PADDING = 4
 class Cifar10(DataSet):
     """Each class is a task, "is it a cat?", with binary cross-entropy and F1, as in the paper.
 
-    A training image is padded by 4, cropped to 32 x 32 at random and flipped at random; all images are
-    standardized per channel by the training images' mean and standard deviation.
+    Training images are padded by 4, and randomly cropped to 32 x 32 and flipped. All images are
+    standardized per channel by the mean and standard deviation of the training images.
 
     Args:
-        data_dir: see :class:`DataSet`.
-        seed: decides the validation images and the augmentations.
-        val_share: share of the training images kept for validation; 0.2 leaves the paper's 40,000.
+        val_share: fraction of the training images for validation; 0.2 leaves the paper's 40,000.
         augment: crop and flip the training images.
-        train: at most this many training images.
+        train: largest number of training images.
     """
 
     summary = "CIFAR10 as ten binary tasks, 32 x 32"
@@ -66,7 +64,7 @@ class Cifar10(DataSet):
 
     @classmethod
     def check_files(cls, folder: Path) -> None:
-        """Raise :class:`DataError` unless all batches or one .npz are there."""
+        """Raise :class:`DataError` unless all batches or one .npz file exist."""
         if find_npz(folder) is None:
             super().check_files(folder)
 
@@ -102,7 +100,7 @@ class Cifar10(DataSet):
 def crop_and_flip(
     images: Tensor, targets: Targets, uniform: NDArray[np.float64]
 ) -> tuple[Tensor, Targets]:
-    """Pad by 4, crop at random to the old size, flip half: images (B, C, H, W), uniform (B, 3)."""
+    """Pad by 4, crop at random to the same size, flip half; images (B, C, H, W), uniform (B, 3)."""
     count, channels, height, width = images.shape
     padded = functional.pad(images, (_PADDING,) * 4)
     choices = 2 * _PADDING + 1
@@ -135,7 +133,7 @@ def _read(folder: Path, part: str) -> tuple[Array, Array]:
 def _read_batch(path: Path) -> tuple[Array, Array]:
     content = read_pickle(path)
     if not isinstance(content, dict) or b"data" not in content or b"labels" not in content:
-        raise DataError(f"{path} is no CIFAR10 batch: it must be a mapping with data and labels")
+        raise DataError(f"{path} is not a CIFAR10 batch, a mapping with data and labels")
     flat, labels = np.asarray(content[b"data"]), np.asarray(content[b"labels"])
     if flat.ndim != 2 or flat.shape[1] != 3072:
         raise DataError(f"{path}: data is {flat.shape}, expected (N, 3072)")

@@ -2,8 +2,8 @@
 
 Tasks (appendix C.1.2 of Javaloy and Valera, 2022): class of the left and of the right digit, whether the
 product of both is odd, their sum, and the number of pixels above 0.5. The paper's errors on the last
-task (0.01 to 0.16) fit a target of unit variance, so the count is standardized by the mean and standard
-deviation of the training images; ``pixels=count`` keeps the plain number.
+task (0.01 to 0.16) suggest a target of unit variance, so the count is standardized by the mean and
+standard deviation of the training images; ``pixels=count`` keeps the count.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from mtlkit.config.annotations import Ge
+from mtlkit.config.extras import import_extra
 from mtlkit.data.base import Count, DataError, DataSet, Share, SplitName, TensorSplit, register_dataset
 from mtlkit.data.files import DataDir, find_first
 from mtlkit.data.randomness import generator, generator_or_none, split_indices
 from mtlkit.data.readers import read_idx, read_mat
-from mtlkit.errors import MissingExtraError
 from mtlkit.tasks import Task
 
 Bytes: TypeAlias = NDArray[np.uint8]
@@ -36,17 +36,15 @@ _CHUNK = 4096  # images at a time, to bound the memory of wider numbers
 class DigitPairs(DataSet):
     """Images of two digits each, from a source of single digits.
 
-    The digits of one split never occur in another. A split has as many pairs as it has digits, every
-    digit being once left and once right, unless a number is given; more pairs repeat digits in new
-    combinations. The published test digits are the test set, and validation is drawn from the others.
+    No digit is in two splits. By default a split has as many pairs as digits, and every digit is once
+    left and once right; more pairs repeat digits in new combinations. The published test digits are the
+    test set, and the validation digits are drawn from the others.
 
     Args:
-        data_dir: see :class:`DataSet`.
-        seed: decides which digits go to which split, and the pairs.
-        train: number of pairs to train on.
-        val: number of pairs for validation.
-        test: number of pairs to test on.
-        val_share: share of the training digits that are kept for validation.
+        train: number of training pairs.
+        val: number of validation pairs.
+        test: number of test pairs.
+        val_share: fraction of the training digits for validation.
         pixels: ``standardized`` or ``count``.
     """
 
@@ -100,7 +98,7 @@ class DigitPairs(DataSet):
     def draw_pairs(
         self, sources: int, count: int, random: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return indices of the left and of the right digits: each once on either side per round."""
+        """Return indices of the left and right digits; every digit is once on each side per round."""
         return _rounds(sources, count, random), _rounds(sources, count, random)
 
     def make_split(self, split: SplitName) -> TensorSplit:
@@ -122,7 +120,7 @@ class DigitPairs(DataSet):
         }
         made = TensorSplit(inputs, targets, seed=self.seed)
         if self._pixels == "standardized":
-            # the statistics are those of the training images, for every split
+            # with the statistics of the training images, for every split
             if split == "train":
                 self._pixel_mean = float(active.mean())
                 self._pixel_std = max(float(active.std(correction=0)), 1e-6)
@@ -136,12 +134,11 @@ class DigitPairs(DataSet):
 class MultiDigits(DigitPairs):
     """Two real handwritten digits (UCI's 1797 digits, as scikit-learn ships them) in one small image.
 
-    20 % of the digits are kept for validation and 20 % for the test; none occurs in two splits.
+    20 % of the digits are for validation and 20 % for test.
 
     Args:
-        data_dir: not used, nothing is read from disk.
-        size: side of the image; 22 keeps the digits' resolution, 28 is the size of MNIST.
-        test_seed: keeps the digits for test that this seed has, whatever ``seed`` is.
+        size: side of the image; 22 keeps the resolution of the digits, 28 is the size of MNIST.
+        test_seed: seed of the test digits; None means that of the data set.
     """
 
     summary = "two overlapped handwritten digits (embedded, scikit-learn), 22 x 22; five tasks"
@@ -165,11 +162,7 @@ class MultiDigits(DigitPairs):
 
     def digits(self, split: SplitName) -> Source:
         """Return digits of 16 x 16: the originals of 8 x 8, twice as large."""
-        try:
-            from sklearn.datasets import load_digits
-        except ImportError:
-            raise MissingExtraError("scikit-learn", "table", "data set multidigits") from None
-        loaded = load_digits()
+        loaded = import_extra("sklearn.datasets", "data set multidigits").load_digits()
         labels = loaded.target.astype(np.int64)
         random = generator(self.seed, self.name, "split")
         test_random = generator_or_none(self._test_seed, self.name, "split")
@@ -189,10 +182,10 @@ class MultiMnist(DigitPairs):
     """Two overlapping MNIST digits on a 36 x 36 canvas, resized to 28 x 28.
 
     Args:
-        layout: ``sener`` (2018), which the field and the RotoGrad paper use: the right digit begins at
-            row and column 6, the nearest pixel is kept when the canvas shrinks, and every digit is once
-            a left one, with a random partner. ``corners`` is easier: the right digit begins at 8, the
-            canvas is resized bilinearly, and every digit is once a left and once a right one.
+        layout: ``sener`` (2018), which the field and the RotoGrad paper use: the right digit starts at
+            row and column 6, the canvas is resized to the nearest pixel, and every digit is once left,
+            with a random partner. ``corners`` is easier: the right digit starts at 8, the canvas is
+            resized bilinearly, and every digit is once left and once right.
     """
 
     summary = "two overlapped MNIST digits, 28 x 28; five tasks"
@@ -225,7 +218,7 @@ class MultiMnist(DigitPairs):
         if len(images) != len(labels):
             raise DataError(
                 f"{image_path} holds {len(images)} images, {label_path} {len(labels)} labels; "
-                "they are not from the same set"
+                "they are not from the same data set"
             )
         if images.shape[1:] != (28, 28) or labels.max(initial=0) > 9:
             raise DataError(
@@ -242,14 +235,14 @@ class MultiMnist(DigitPairs):
     def draw_pairs(
         self, sources: int, count: int, random: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Make every digit once a left one; with ``sener`` its partner is any digit."""
+        """Return pairs in which every digit is once left; with ``sener`` its partner is any digit."""
         left, right = super().draw_pairs(sources, count, random)
         return left, right if self._corners else random.integers(0, sources, count)
 
 
 @register_dataset("multifashion")
 class MultiFashion(MultiMnist):
-    """Two Fashion-MNIST images, overlapped like :class:`MultiMnist`; a class's number is its digit."""
+    """Two Fashion-MNIST images, overlapped as in :class:`MultiMnist`; the digit is the class number."""
 
     summary = "two overlapped Fashion-MNIST images, 28 x 28; five tasks"
     folder = "fashion_mnist"
@@ -262,7 +255,7 @@ class MultiFashion(MultiMnist):
 
 @register_dataset("multisvhn")
 class MultiSvhn(DigitPairs):
-    """Two SVHN digits in gray, pasted side by side without overlap: 32 x 64."""
+    """Two SVHN digits in gray, side by side without overlap: 32 x 64."""
 
     summary = "two gray SVHN digits side by side, 32 x 64; five tasks"
     folder = "svhn"
@@ -273,7 +266,7 @@ class MultiSvhn(DigitPairs):
     input_shape = (1, 32, 64)
 
     def read_digits(self, folder: Path, part: Literal["train", "test"]) -> Source:
-        """Read one .mat file, and make its digits gray."""
+        """Read one .mat file, and convert its digits to gray."""
         path = folder / f"{part}_32x32.mat"
         content = read_mat(path)
         if "X" not in content or "y" not in content:
@@ -286,7 +279,7 @@ class MultiSvhn(DigitPairs):
             )
         if labels.size == 0 or labels.min() < 0 or labels.max() > 10:
             raise DataError(f"{path}: y must be from 1 to 10 (10 is the digit 0)")
-        # ITU-R BT.601 luma in thousandths: integer arithmetic rounds the same on every machine
+        # ITU-R BT.601 luma in thousandths; integers round the same on every machine
         luma = np.array([299, 587, 114], dtype=np.int32)
         gray = np.empty((len(labels), 32, 32), dtype=np.uint8)
         for start in range(0, len(labels), _CHUNK):
@@ -308,11 +301,10 @@ def overlap(
     canvas_size: int | None = None,
     smooth: bool = True,
 ) -> Tensor:
-    """Merge two digits into one image: the left one upper left, the right one ``shift`` off.
+    """Overlap digits (N, h, h) in images (N, 1, size, size): the right one is ``shift`` down and right.
 
-    Both are drawn on a canvas, by default ``shift`` larger than a digit. The brighter pixel wins, and
-    the canvas is resized to ``size``: (N, h, h) twice to (N, 1, size, size). ``smooth`` resizes
-    bilinearly, else the nearest pixel is taken.
+    Both are drawn on a canvas, by default ``shift`` larger than a digit, with the brighter pixel where
+    they overlap. The canvas is resized bilinearly, or without ``smooth`` to the nearest pixel.
     """
     count, side, _ = left.shape
     width = side + shift if canvas_size is None else canvas_size

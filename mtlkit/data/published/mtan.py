@@ -41,16 +41,14 @@ def dense_tasks() -> tuple[Task, ...]:
 class MtanDataSet(DataSet):
     """Folders ``train`` and ``val``, each with a folder per kind, with files ``0.npy``, ``1.npy``, ...
 
-    The ``val`` images are the test set here; validation is drawn from the training images, so that no
-    choice is made on the test set.
+    The ``val`` images are the test set here; the validation images are drawn from the training images,
+    so that nothing is chosen on the test set.
 
     Args:
-        data_dir: see :class:`DataSet`.
-        seed: decides the validation images and the augmentations.
-        val_share: share of the training images kept for validation; 0 keeps none, as the field does.
+        val_share: fraction of the training images for validation; 0 for none, as in published results.
         augment: scale the training images by 1, 1.2 or 1.5, crop and flip them.
-        size: (height, width) to resize to; None keeps the files' size.
-        train: at most this many training images.
+        size: (height, width) to resize to; None keeps the size of the files.
+        train: largest number of training images.
     """
 
     kinds: ClassVar[Mapping[str, Sequence[str]]]
@@ -79,7 +77,7 @@ class MtanDataSet(DataSet):
 
     @classmethod
     def check_files(cls, folder: Path) -> None:
-        """Raise :class:`DataError` unless MTAN's folders or one .npz are there."""
+        """Raise :class:`DataError` unless MTAN's folders or one .npz file exist."""
         if find_npz(folder) is None:
             wanted = [[f"{part}/{n}" for n in names] for part in _PARTS for names in cls.kinds.values()]
             absent = [folder / names[0] for names in wanted if find_first(folder, names) is None]
@@ -88,7 +86,7 @@ class MtanDataSet(DataSet):
 
     @property
     def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]  # the files may come later
-        """(3, height, width), read off the first image where ``size`` is not given."""
+        """(3, height, width), from the first image if ``size`` is None."""
         return (3, *(self._size or self.read("train", 0)["label"].shape))
 
     def make_split(self, split: SplitName) -> Split:
@@ -102,7 +100,7 @@ class MtanDataSet(DataSet):
 
     @cached_property
     def _arrays(self) -> dict[str, dict[str, Sequence[Path] | Array]]:
-        """What holds the images by part and kind: files, or arrays of an .npz in their compact types."""
+        """The images by part and kind: files, or arrays of an .npz file."""
         folder = self.open_folder()
         npz = find_npz(folder)
         if npz is not None:
@@ -121,7 +119,7 @@ class MtanDataSet(DataSet):
         return dict(files)
 
     def read(self, part: str, index: int) -> dict[str, Array]:
-        """Return the arrays of an image of ``train`` or ``val`` by kind, checked, in standard types."""
+        """Return the checked arrays of an image of ``train`` or ``val`` by kind, in standard types."""
         where, found = f"{part} image {index}", {}
         for kind, held in self._arrays[part].items():
             item = held[index]
@@ -135,8 +133,8 @@ class MtanDataSet(DataSet):
 class NyuV2(MtanDataSet):
     """Indoor scenes (Silberman et al., 2012).
 
-    MTAN's 654 ``val`` images are the test set. When a training image is scaled, depth is divided by the
-    scale (things come nearer), and when it is flipped, the normals' x is.
+    MTAN's 654 ``val`` images are the test set. Scaling a training image divides its depth by the scale,
+    and flipping it negates the x component of the normals.
     """
 
     summary = "NYUv2 indoor scenes: segmentation (13 classes), depth, normals"
@@ -154,13 +152,13 @@ class NyuV2(MtanDataSet):
 class Cityscapes(MtanDataSet):
     """Street scenes (Cordts et al., 2016).
 
-    The 500 ``val`` images are the test set, and the 2975 others are divided. Depth is inverse, the
+    The 500 ``val`` images are the test set, and the 2975 others are split. Depth is inverse, the
     disparity of two cameras: larger is nearer, 0 is unknown.
 
     Args:
-        augment: scale by 1, 1.2 or 1.5 and crop, inverse depth being multiplied by the scale, and flip
-            the training images; the field's comparisons do not.
-        size: (height, width) to resize to; None keeps the files' size (128 x 256 in MTAN's files).
+        augment: scale the training images by 1, 1.2 or 1.5, crop and flip them; published comparisons do
+            not.
+        size: (height, width) to resize to; None keeps the size of the files (128 x 256).
     """
 
     summary = "Cityscapes streets: segmentation (7 classes) and inverse depth"
@@ -215,11 +213,10 @@ class _Scenes(Split):
 def scale_crop_flip(
     image: Tensor, targets: Targets, uniform: NDArray[np.float64], *, inverse_depth: bool = False
 ) -> tuple[Tensor, Targets]:
-    """Augment one image (3, H, W) as MTAN does, by four numbers in [0, 1).
+    """Augment one image (3, H, W) as MTAN does, by four random numbers in [0, 1).
 
-    The image is scaled by 1, 1.2 or 1.5 and cropped, depth being divided by the scale (things come
-    nearer) or multiplied where it is inverse; half of the images are flipped, and the normals' x with
-    them.
+    The image is scaled by 1, 1.2 or 1.5 and cropped; depth is divided by the scale, and inverse depth
+    multiplied. Half of the images are flipped, and the x component of their normals is negated.
     """
     height, width = image.shape[1:]
     scale = _SCALES[int(uniform[0] * len(_SCALES))]
@@ -240,7 +237,7 @@ def scale_crop_flip(
 
 
 def _resize(image: Tensor, targets: Targets, size: tuple[int, int]) -> tuple[Tensor, Targets]:
-    """Resize bilinearly for the image, by nearest neighbor for the targets with unknown pixels."""
+    """Resize the image bilinearly, and the targets, which have unknown pixels, by nearest neighbor."""
     resized = functional.interpolate(image[None], size=size, mode="bilinear", align_corners=True)[0]
     changed = {}
     for name, target in targets.items():
@@ -256,7 +253,7 @@ def _channels_first(array: Array) -> Tensor:
 
 
 def _standard_arrays(found: Mapping[str, Array], where: str, classes: int) -> dict[str, Array]:
-    """Return floats in the unit interval, int64 labels, depths, unit normals; shapes are checked."""
+    """Check the shapes, and return images in [0, 1], int64 labels, depths and unit normals."""
     squeezed = dict(found)
     if squeezed["depth"].ndim == 3:
         squeezed["depth"] = squeezed["depth"][..., 0]
@@ -272,11 +269,11 @@ def _standard_arrays(found: Mapping[str, Array], where: str, classes: int) -> di
     with np.errstate(over="ignore"):
         standard = {kind: array.astype(np.float32) for kind, array in squeezed.items()}
     if any(np.isinf(array).any() for array in standard.values()):
-        raise DataError(f"{where}: numbers that are infinite or too large; fetch the file again")
+        raise DataError(f"{where}: numbers are infinite or too large; download the file again")
     if found["image"].dtype == np.uint8:
         standard["image"] /= 255
     if "normal" in found and found["normal"].dtype == np.int8:
-        # rounding to bytes leaves lengths slightly off one; a zero vector stays zero: unknown
+        # after rounding to bytes, lengths differ slightly from one; zero vectors are unknown
         length = np.linalg.norm(standard["normal"], axis=-1, keepdims=True)
         standard["normal"] /= np.maximum(length, 1)
     standard["depth"] = np.nan_to_num(standard["depth"], nan=0.0)

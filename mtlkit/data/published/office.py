@@ -1,4 +1,4 @@
-"""Office-31 and Office-Home: the same things in images of several origins, one task per origin."""
+"""Office-31 and Office-Home: the same classes in images of several domains, one task per domain."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from mtlkit.data.files import DataDir, find_first
 from mtlkit.data.images.dataset import ImageSplit
 from mtlkit.data.images.files import list_images
 from mtlkit.data.images.networks import complete_for_images, default_network
-from mtlkit.data.images.preprocessing import Preprocessing
+from mtlkit.data.images.preprocessing import ImagePreprocessing
 from mtlkit.data.images.transforms import IMAGENET, Augmentation, Fit, Sizing, check_size
 from mtlkit.data.randomness import generator, generator_or_none, split_indices
 from mtlkit.data.table.reading import Reading
 from mtlkit.errors import SpecError, unknown_name
 from mtlkit.tasks import NO_LABEL, Task
 
-_THINGS_31 = (
+_CLASSES_31 = (
     "back_pack bike bike_helmet bookcase bottle calculator desk_chair desk_lamp desktop_computer "
     "file_cabinet headphones keyboard laptop_computer letter_tray mobile_phone monitor mouse mug "
     "paper_notebook pen phone printer projector punchers ring_binder ruler scissors speaker stapler "
     "tape_dispenser trash_can"
 )
-_THINGS_65 = (
+_CLASSES_65 = (
     "Alarm_Clock Backpack Batteries Bed Bike Bottle Bucket Calculator Calendar Candles Chair Clipboards "
     "Computer Couch Curtains Desk_Lamp Drill Eraser Exit_Sign Fan File_Cabinet Flipflops Flowers Folder "
     "Fork Glasses Hammer Helmet Kettle Keyboard Knives Lamp_Shade Laptop Marker Monitor Mop Mouse Mug "
@@ -41,24 +41,22 @@ _THINGS_65 = (
 
 
 class _Domains(DataSet):
-    """A folder of class folders per domain; each domain is a task with images of its own.
+    """A folder of class folders per domain; each domain is a task with its own images.
 
     Args:
-        data_dir: see :class:`DataSet`.
-        seed: decides which images go where, and the augmentations.
-        domains: one, or a list; None takes all.
-        size: of the inputs: a number or [height, width].
-        fit: how an image of other proportions gets there: ``stretch``, ``crop`` or ``pad``.
-        augment: of training images, as for the data set ``images``.
-        val_share: share of the images for validation.
-        test_share: share of the images for test.
-        train: at most this many training images of every domain.
-        test_seed: keeps the images for test that this seed has.
+        domains: one domain, or a list; None means all.
+        size: size of the inputs: an integer or [height, width].
+        fit: how the aspect ratio of an image is changed: ``stretch``, ``crop`` or ``pad``.
+        augment: augmentation of training images, as for the data set ``images``.
+        val_share: fraction of the images for validation.
+        test_share: fraction of the images for test.
+        train: largest number of training images per domain.
+        test_seed: seed of the test images; None means that of the data set.
     """
 
-    places: ClassVar[Mapping[str, Sequence[str]]]
+    folders: ClassVar[Mapping[str, Sequence[str]]]
     """Folders that may hold the images of a domain."""
-    things: ClassVar[tuple[str, ...]]
+    classes: ClassVar[tuple[str, ...]]
 
     def __init__(
         self,
@@ -77,10 +75,10 @@ class _Domains(DataSet):
         super().__init__(data_dir, seed)
         if test_share >= 1 - val_share:
             raise SpecError(f"option test_share of {self.name} leaves nothing to train on: {test_share}")
-        chosen = [domains] if isinstance(domains, str) else list(domains or self.places)
+        chosen = [domains] if isinstance(domains, str) else list(domains or self.folders)
         for domain in chosen:
-            if domain not in self.places:
-                raise unknown_name(f"domain of {self.name}", str(domain), self.places)
+            if domain not in self.folders:
+                raise unknown_name(f"domain of {self.name}", str(domain), self.folders)
         self._shares = (val_share, test_share)
         self._train = train
         self._test_seed = test_seed
@@ -88,10 +86,10 @@ class _Domains(DataSet):
         self._sizing = Sizing(sides, fit, 3, *IMAGENET[3])
         self._augmentation = None if augment == "none" else Augmentation(augment, self._sizing, {})
         self.tasks = tuple(
-            Task.classification(name, self.things) for name in self.places if name in chosen
+            Task.classification(name, self.classes) for name in self.folders if name in chosen
         )
         self.input_shape = (3, *sides)
-        self.preprocessing = Preprocessing(self._sizing, Reading())
+        self.preprocessing = ImagePreprocessing(self._sizing, Reading())
         self.default_architecture = self.complete_architecture(default_network(self.tasks))
 
     def make_split(self, split: SplitName) -> ImageSplit:
@@ -110,11 +108,11 @@ class _Domains(DataSet):
         )
 
     def complete_architecture(self, spec: SpecLike) -> str:
-        """Return the architecture on a backbone that reads these images, where it names none."""
+        """Return the architecture with a backbone for these images, unless it names one."""
         return complete_for_images(spec, self.input_shape, self.tasks)
 
     def only(self, tasks: Sequence[str]) -> DataSet:
-        """Return the domains of these tasks alone, as a single-task network needs them."""
+        """Return the domains of these tasks only, for a single-task network."""
         chosen = copy.copy(self)
         chosen.tasks = tuple(task for task in self.tasks if task.name in tasks)
         for cached in (*SPLITS, "_rows"):
@@ -127,7 +125,7 @@ class _Domains(DataSet):
         folder = self.open_folder()
         rows: dict[SplitName, list[tuple[Path, str, int]]] = {part: [] for part in SPLITS}
         for task in self.task_names:
-            found = self._read_domain(find_first(folder, self.places[task]) or folder)
+            found = self._read_domain(find_first(folder, self.folders[task]) or folder)
             for part, chosen in self._split_domain(task, [label for _, label in found]).items():
                 rows[part] += [(found[index][0], task, found[index][1]) for index in chosen]
         return rows
@@ -135,29 +133,29 @@ class _Domains(DataSet):
     def _read_domain(self, folder: Path) -> list[tuple[Path, int]]:
         """Return images and their classes."""
         folders = {path.name for path in folder.iterdir() if path.is_dir()}
-        absent = [name for name in self.things if name not in folders]
+        absent = [name for name in self.classes if name not in folders]
         if absent:
             raise self.missing(*(folder / name for name in absent[:3]))
-        strange = sorted(folders - set(self.things))
-        if strange:
+        invalid = sorted(folders - set(self.classes))
+        if invalid:
             raise DataError(
-                f"{folder} has folders that are no class of {self.name}: {', '.join(strange[:5])}; "
-                "it is another data set, or another edition of this one"
+                f"{folder} has folders that are no class of {self.name}: {', '.join(invalid[:5])}; "
+                "it is another data set or version"
             )
-        places = {name: index for index, name in enumerate(self.things)}
+        places = {name: index for index, name in enumerate(self.classes)}
         return [(folder / name, places[name.split("/")[0]]) for name in list_images(folder)]
 
     def _split_domain(self, task: str, labels: Sequence[int]) -> dict[SplitName, list[int]]:
-        """Return indices by part, so that every part has its share of every class."""
+        """Return stratified indices by split."""
         random = generator(self.seed, self.name, task)
         test_random = generator_or_none(self._test_seed, self.name, task)
         parts: dict[SplitName, list[int]] = {"train": [], "val": [], "test": []}
-        for label in range(len(self.things)):
+        for label in range(len(self.classes)):
             own = np.flatnonzero(np.asarray(labels) == label)
             try:
                 drawn = split_indices(len(own), self._shares, random, test_random)
             except SpecError as error:
-                raise DataError(f"{self.name}, {task}, {self.things[label]}: {error}") from None
+                raise DataError(f"{self.name}, {task}, {self.classes[label]}: {error}") from None
             for part, chosen in zip(parts, drawn, strict=True):
                 parts[part] += own[chosen].tolist()
         if self._train is not None:
@@ -168,39 +166,39 @@ class _Domains(DataSet):
 
 @register_dataset("office31")
 class Office31(_Domains):
-    """Office-31 (Saenko et al., 2010): 31 things of an office, in three kinds of images.
+    """Office-31 (Saenko et al., 2010): 31 classes of office objects, in three domains.
 
-    An image has the label of its own origin's task; the other tasks' labels are missing. Tasks that
-    are labeled on different samples are orthogonal at the features: methods that look for conflict
-    need ``wrt=parameters``. With ``domains=amazon`` it is a source for the data set ``sources``, which
-    mixes origins evenly. Shares for validation and test are drawn of every class and origin.
+    An image has a label for the task of its domain only. Tasks that are labeled on different samples
+    have orthogonal gradients at the features, so methods that resolve conflicts need
+    ``wrt=parameters``. With ``domains=amazon`` it can be a source of the data set ``sources``, which
+    mixes domains evenly. The splits are stratified by class and domain.
     """
 
-    summary = "Office-31: 31 things in images of 3 origins, one task each"
+    summary = "Office-31: 31 classes in images of 3 domains, one task each"
     folder = "office31"
     layout = "{amazon,dslr,webcam}/images/CLASS/*.jpg (4110 images), with or without images/"
     source = "https://faculty.cc.gatech.edu/~judy/domainadapt/"
-    things = tuple(_THINGS_31.split())
-    places = {name: (f"{name}/images", name) for name in ("amazon", "dslr", "webcam")}
-    needed = tuple(places.values())
+    classes = tuple(_CLASSES_31.split())
+    folders = {name: (f"{name}/images", name) for name in ("amazon", "dslr", "webcam")}
+    needed = tuple(folders.values())
 
 
 @register_dataset("office_home")
 class OfficeHome(_Domains):
-    """Office-Home (Venkateswara et al., 2017): 65 things of office and home, in four kinds of images.
+    """Office-Home (Venkateswara et al., 2017): 65 classes of office and home objects, in four domains.
 
     Tasks, splits and options are as for :class:`Office31`.
     """
 
-    summary = "Office-Home: 65 things in images of 4 origins, one task each"
+    summary = "Office-Home: 65 classes in images of 4 domains, one task each"
     folder = "office_home"
-    layout = "{Art,Clipart,Product,Real World}/CLASS/*.jpg (15588 images); Real_World will do too"
+    layout = "{Art,Clipart,Product,Real World}/CLASS/*.jpg (15588 images); or Real_World"
     source = "https://www.hemanthdv.org/officeHomeDataset.html"
-    things = tuple(_THINGS_65.split())
-    places = {
+    classes = tuple(_CLASSES_65.split())
+    folders = {
         "art": ("Art",),
         "clipart": ("Clipart", "Clip Art"),
         "product": ("Product",),
         "real_world": ("Real World", "Real_World", "RealWorld"),
     }
-    needed = tuple(places.values())
+    needed = tuple(folders.values())

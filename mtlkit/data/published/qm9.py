@@ -15,9 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mtlkit.config.extras import import_extra
 from mtlkit.config.files import replacing
 from mtlkit.data.base import (
-    ENVIRONMENT,
+    Count,
     DataError,
     DataSet,
     SplitName,
@@ -25,6 +26,7 @@ from mtlkit.data.base import (
     find_path,
     register_dataset,
 )
+from mtlkit.data.files import DataDir, data_root
 from mtlkit.data.randomness import generator
 from mtlkit.errors import MissingExtraError, SpecError
 from mtlkit.tasks import Task
@@ -38,7 +40,7 @@ _PARTS = ("qm9_part1.csv", "qm9_part2.csv", "qm9_part3.csv")
 _PYG_FILE = "qm9/processed/data_v3.pt"
 _CACHE = 1  # format of the cache
 
-# name: column of qm9pack, position in PyG's file, the field's unit in those of the column and of PyG
+# name: column of qm9pack, index in PyG's file, factors from their units to the field's
 _PROPERTIES: dict[str, tuple[str, int, float, float]] = {
     "mu": ("Dipole_debye", 0, 1, 1),
     "alpha": ("Polarizability_bohr3", 1, 1, 1),
@@ -72,16 +74,17 @@ class QM9(DataSet):
     u0, u, h and g of forming the molecule from free atoms in meV, and the heat capacity cv in
     cal/(mol K). Networks learn standardized targets; the metric ``mae`` is in these units.
 
-    A molecule is a (29, 4) tensor: atomic number and position in ångström of every atom, filled up with
-    zeros. PyG's file adds to the row of an atom whether it is aromatic, sp, sp2 and sp3, its number of
-    hydrogens, and the kind of its bond with each atom: (29, 38).
+    A molecule is a (29, 4) tensor, padded with zeros: atomic number and position in ångström of every
+    atom. With PyG's file it is (29, 38): the row of an atom also has whether it is aromatic, sp, sp2 and
+    sp3, its number of hydrogens, and the type of its bond with each atom.
 
     Args:
-        data_dir: folder for the cache of parsed molecules, and with PyG's file.
-        seed: shuffles the molecules; the first go to the test set, the next to the validation set.
-        source: ``qm9pack``, the installed package, or ``pyg``, the file that PyTorch Geometric makes.
-        train: at most this many training molecules; None for all that are left.
-        val, test: numbers of molecules.
+        data_dir: folder with the cache of parsed molecules and PyG's file.
+        seed: seed of the order; the first molecules are the test set, the next the validation set.
+        source: ``qm9pack``, the installed package, or ``pyg``, the file that PyTorch Geometric writes.
+        train: largest number of training molecules; None for all others.
+        val: number of validation molecules.
+        test: number of test molecules.
     """
 
     summary = "QM9: eleven properties of 130,831 molecules (package qm9pack, or PyG's file)"
@@ -90,22 +93,19 @@ class QM9(DataSet):
 
     def __init__(
         self,
-        data_dir: str | os.PathLike[str] | None = None,
+        data_dir: DataDir = None,
         seed: int = 0,
         *,
         source: Literal["qm9pack", "pyg"] = "qm9pack",
-        train: int | None = None,
-        val: int = 10_000,
-        test: int = 10_000,
+        train: Count | None = None,
+        val: Count = 10_000,
+        test: Count = 10_000,
     ) -> None:
         super().__init__(data_dir, seed)
-        self.check_counts(train=train, val=val, test=test)
         if source == "qm9pack":
             molecules, values = _from_package(data_dir)
-        elif source == "pyg":
-            molecules, values = _from_pyg(find_path(_PYG_FILE, data_dir))
         else:
-            raise SpecError(f"option source of {self.name} is qm9pack or pyg, not {source!r}")
+            molecules, values = _from_pyg(find_path(_PYG_FILE, data_dir))
         rest = len(values) - val - test
         if rest < (train or 1):
             raise SpecError(
@@ -129,7 +129,7 @@ class QM9(DataSet):
         )
 
     def make_split(self, split: SplitName) -> TensorSplit:
-        """The molecules of a split, in shuffled order."""
+        """Return the molecules of a split, in shuffled order."""
         places = torch.from_numpy(self._places[split])
         targets = self._targets[places]
         columns = {name: targets[:, index, None] for index, name in enumerate(PROPERTIES)}
@@ -149,31 +149,26 @@ def _error_in(unit: float) -> Any:
     return MeanAbsoluteError() * unit
 
 
-def _from_package(data_dir: str | os.PathLike[str] | None) -> tuple[Tensor, Floats]:
-    """Molecules and properties of qm9pack: from the cache, or parsed and cached."""
-    # found, not imported: the package imports pkg_resources, which setuptools no longer has
+def _from_package(data_dir: DataDir) -> tuple[Tensor, Floats]:
+    """Return molecules and properties of qm9pack, from the cache or parsed."""
+    # not imported, because the package needs pkg_resources, which setuptools no longer has
     found = importlib.util.find_spec("qm9pack")
     if found is None or found.origin is None:
         raise MissingExtraError("qm9pack", "qm9", "data set qm9")
     folder = Path(found.origin).parent / "data"
-    size = sum((folder / name).stat().st_size for name in _PARTS)  # another version has another size
-    cache = _cache_folder(data_dir) / f"qm9pack-{size}-{_CACHE}.npz"
+    size = sum((folder / name).stat().st_size for name in _PARTS)  # identifies the version
+    root = data_root(data_dir)
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "mtlkit"
+    cache = (home if root is None else root / "qm9") / f"qm9pack-{size}-{_CACHE}.npz"
     try:
         with open(cache, "rb") as file, np.load(file) as kept:
             return torch.from_numpy(kept["molecules"]), kept["values"]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        pass  # there is none, or it is damaged
+        pass  # the cache does not exist, or is damaged
     molecules, values = _parse(folder)
     with replacing(cache) as temporary, open(temporary, "wb") as new:
         np.savez(new, molecules=molecules, values=values)
     return torch.from_numpy(molecules), values
-
-
-def _cache_folder(data_dir: str | os.PathLike[str] | None) -> Path:
-    root = data_dir or os.environ.get(ENVIRONMENT)
-    if root:
-        return Path(root).expanduser() / "qm9"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "mtlkit"
 
 
 def _parse(folder: Path) -> tuple[NDArray[np.float32], Floats]:
@@ -206,13 +201,10 @@ def _parse(folder: Path) -> tuple[NDArray[np.float32], Floats]:
 
 
 def _from_pyg(path: Path) -> tuple[Tensor, Floats]:
-    """Molecules and properties of the file that ``torch_geometric.datasets.QM9`` writes."""
+    """Return molecules and properties of the file that ``torch_geometric.datasets.QM9`` writes."""
+    graphs = import_extra("torch_geometric.data", "data set qm9(source=pyg)")
     try:
-        from torch_geometric.data import Data
-    except ImportError:
-        raise MissingExtraError("torch_geometric", "graphs", "data set qm9(source=pyg)") from None
-    try:
-        with torch.serialization.safe_globals([Data]):
+        with torch.serialization.safe_globals([graphs.Data]):
             data, slices, *_ = torch.load(path, weights_only=True)
         atoms, bonds = slices["x"], slices["edge_index"]
         features, values = data["x"], data["y"].double()
@@ -222,7 +214,7 @@ def _from_pyg(path: Path) -> tuple[Tensor, Floats]:
         # PyG's features: five columns for the element, the atomic number, and five more
         molecules[place, row, :9] = torch.cat([features[:, 5:6], data["pos"], features[:, 6:11]], dim=1)
         of = torch.repeat_interleave(torch.arange(len(values)), bonds.diff())
-        start, end = data["edge_index"]  # counted from the first atom of the molecule
+        start, end = data["edge_index"]  # indices within the molecule
         molecules[of, start, 9 + end] = data["edge_attr"].argmax(dim=1).float() + 1
         scales = torch.tensor([scale for *_, scale in _PROPERTIES.values()])
         places = [position for _, position, *_ in _PROPERTIES.values()]

@@ -1,6 +1,6 @@
-"""Own tables: CSV or Parquet files whose columns are inputs and targets."""
+"""Your own tables: CSV or Parquet files whose columns are inputs and targets."""
 
 from mtlkit.data.table.dataset import Table
-from mtlkit.data.table.preprocessing import Preprocessing
+from mtlkit.data.table.preprocessing import TablePreprocessing
 
-__all__ = ["Preprocessing", "Table"]
+__all__ = ["Table", "TablePreprocessing"]

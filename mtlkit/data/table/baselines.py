@@ -1,4 +1,4 @@
-"""Simple models beside the networks: a constant, ridge regression, a forest and boosted trees."""
+"""Baselines of a table: a constant, ridge regression, a random forest and boosted trees."""
 
 from __future__ import annotations
 
@@ -11,36 +11,32 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mtlkit.config.extras import import_extra
 from mtlkit.data.base import DataSet
-from mtlkit.errors import MissingExtraError, unknown_name
+from mtlkit.errors import unknown_name
 from mtlkit.tasks import Task
 
 Scores: TypeAlias = dict[str, dict[str, float]]
-"""Metrics by task, as a run's test metrics."""
+"""Metrics by task and name, like the test metrics of a run."""
 MODELS = ("constant", "ridge", "forest", "boosting")
-_MOST_ROWS = 20_000  # of a tree
-_SMALLEST = 1e-6  # of a probability, so that its logarithm is finite
+_MOST_ROWS = 20_000  # per tree
+_SMALLEST = 1e-6  # smallest probability, so that its logarithm is finite
 
 
-def fit_baselines(
-    dataset: DataSet, numbers: int, models: Sequence[str] = ("constant", "ridge", "forest")
-) -> dict[str, Scores]:
-    """Fit each model for each task on the training samples, and score it on the test samples.
+def fit_baselines(dataset: DataSet, numbers: int, models: Sequence[str] = MODELS) -> dict[str, Scores]:
+    """Fit each model for each task on the training samples, and evaluate it on the test samples.
 
     Args:
-        dataset: its splits hold inputs (N, d): numbers, then codes of categories.
-        numbers: how many inputs are numbers; the codes after them are one-hot for ``ridge``.
-        models: of ``constant`` (the mean, or how often a class occurs), ``ridge`` (ridge regression,
-            for classes logistic), ``forest`` (200 trees) and ``boosting`` (boosted trees).
+        dataset: data set whose splits have inputs (N, d): numbers, then codes of categories.
+        numbers: how many inputs are numbers; the codes after them are one-hot encoded for ``ridge``.
+        models: some of ``constant`` (the mean, or the class frequencies), ``ridge`` (for classes,
+            logistic regression), ``forest`` (200 trees) and ``boosting`` (boosted trees).
 
     Returns:
-        Metrics by model and task, those of the tasks themselves and the loss. A task of a kind that
-        these models do not know, or without a label to learn from, is left out.
+        The loss and the task's metrics, by model and task, without tasks of unsupported kinds and tasks
+        without a training label.
     """
-    try:
-        import sklearn  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("scikit-learn", "table", "baselines of a table") from None
+    import_extra("sklearn", "baselines of a table")
     train: Any = dataset.train
     test: Any = dataset.test
     found: dict[str, Scores] = {}
@@ -57,7 +53,7 @@ def fit_baselines(
 
 
 def score(task: Task, prediction: Tensor, target: Tensor) -> dict[str, float]:
-    """Return loss and metrics of predictions for all samples at once."""
+    """Return the loss and metrics of predictions for all samples."""
     loss, _ = task.measure(prediction, target)
     metrics = task.make_metrics()
     task.update(metrics, prediction, target)
@@ -70,7 +66,7 @@ def score(task: Task, prediction: Tensor, target: Tensor) -> dict[str, float]:
 def _predict(
     name: str, task: Task, numbers: int, inputs: Tensor, target: Tensor, rows: Tensor
 ) -> Tensor | None:
-    """Return what the task's head would: numbers, or logits."""
+    """Return predictions like those of the task's head: numbers or logits."""
     if task.kind not in ("regression", "classification", "binary", "multilabel"):
         return None
     x, new = inputs.double().numpy(), rows.double().numpy()
@@ -95,7 +91,7 @@ def _predict(
 def _class_logits(
     name: str, numbers: int, x: Any, y: NDArray[np.int64], new: Any, classes: int
 ) -> Tensor:
-    """Return logarithms of the probabilities (N, classes); a class that does not occur is the least."""
+    """Return the log-probabilities (N, classes); classes without a training sample are least likely."""
     found = np.full((len(new), classes), _SMALLEST)
     if len(np.unique(y)) == 1:
         found[:, y[0]] = 1
@@ -106,7 +102,7 @@ def _class_logits(
 
 
 def _make(name: str, numbers: int, shape: tuple[int, int], classes: bool) -> Any:
-    """Make a model of scikit-learn, which is deterministic."""
+    """Make a deterministic model of scikit-learn."""
     from sklearn import dummy, ensemble, linear_model
     from sklearn.compose import ColumnTransformer
     from sklearn.pipeline import make_pipeline

@@ -1,4 +1,4 @@
-"""What the cells of a column are: numbers, dates or words."""
+"""The types of columns: numbers, dates or words."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mtlkit.errors import MissingExtraError
+from mtlkit.config.extras import import_extra
 
 Kind: TypeAlias = Literal["number", "date", "words"]
 
 NOTHING = "None"
-"""A category among words, and a missing value among numbers and dates."""
+"""A category among words, but a missing value among numbers and dates."""
 ISO = "ISO8601"
 _MOSTLY = 0.9
 _UNIT = "[%$€£¥]"
@@ -34,28 +34,24 @@ _ISO_DATE = re.compile(r"\d{4}-\d{1,2}(-\d{1,2}([T ]\d.*)?)?|\d{4}/\d{1,2}/\d{1,
 _SHORT_DATE = re.compile(r"\d{1,2}[/.-]\d{1,2}[/.-]\d{2}( .*)?")
 # pandas guesses a format with a year of four digits only
 _SHORT_YEARS = [f"%{a}{s}%{b}{s}%y{t}" for s in "/.-" for a, b in ("md", "dm") for t in ("", " %H:%M")]
-# words that stay what they are if they are read as a number or a bool
+# words that do not change if pandas reads them as a number or a bool
 _PLAIN = re.compile(r"-?(0|[1-9]\d*)(\.\d*[1-9])?|True|False")
 
 
 def import_pandas() -> Any:
     """Import pandas, or raise an error that names the extra."""
-    try:
-        import pandas
-    except ImportError:
-        raise MissingExtraError("pandas", "table", "a table of rows") from None
-    return pandas
+    return import_extra("pandas", "reading a table")
 
 
 @dataclass(frozen=True)
-class Taken:
-    """How the cells of a column were understood.
+class ColumnType:
+    """The type of a column.
 
     Attributes:
-        kind: what the column holds.
-        note: what a reader of the file may not expect; empty where there is nothing to say.
-        decimal: what stands before the decimals of numbers.
-        formats: of dates, as ``strftime`` writes them, or ``ISO8601``.
+        kind: ``number``, ``date`` or ``words``.
+        note: what a user may not expect, or an empty string.
+        decimal: decimal sign of numbers.
+        formats: ``strftime`` formats of dates, or ``ISO8601``.
     """
 
     kind: Kind
@@ -65,7 +61,7 @@ class Taken:
 
 
 def words(column: Any, missing: Collection[str] = ()) -> Any:
-    """Return a column as pandas' categories: 3.0 and "3 " are "3"; what is missing is NaN."""
+    """Return a column as a pandas categorical: 3.0 and "3 " are "3"; missing values are NaN."""
     pandas = import_pandas()
     try:
         codes, values = pandas.factorize(column)
@@ -76,14 +72,14 @@ def words(column: Any, missing: Collection[str] = ()) -> Any:
     for value in values:
         word = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
         index.append(-1 if word in missing else kept.setdefault(word, len(kept)))
-    # factorize gives -1, the last entry, to what is missing
+    # the code of missing values, -1, picks the last entry
     codes = np.array([*index, -1])[codes]
     found = pandas.Categorical.from_codes(codes, categories=pandas.Index(list(kept), dtype=object))
     return pandas.Series(found, index=column.index, name=column.name)
 
 
 def look_up(column: Any, places: Mapping[str, int], unknown: int, missing: int) -> NDArray[np.int64]:
-    """Return the place of every word of a column, with places for unknown and missing words."""
+    """Return the index of every word of a column, with values for unknown and missing words."""
     found = words(column)
     table = [places.get(word, unknown) for word in found.cat.categories]
     chosen: NDArray[np.int64] = np.array([*table, missing], dtype=np.int64)[found.cat.codes]
@@ -91,7 +87,7 @@ def look_up(column: Any, places: Mapping[str, int], unknown: int, missing: int) 
 
 
 def is_number(column: Any) -> bool:
-    """Return whether pandas holds the column as real numbers; bools are words."""
+    """Return whether the dtype is that of real numbers; bools are words."""
     types = import_pandas().api.types
     return bool(
         types.is_numeric_dtype(column)
@@ -101,12 +97,12 @@ def is_number(column: Any) -> bool:
 
 
 def is_date(column: Any) -> bool:
-    """Return whether pandas holds the column as dates."""
+    """Return whether the dtype is that of dates."""
     return bool(import_pandas().api.types.is_datetime64_any_dtype(column))
 
 
 def numbers(column: Any, decimal: str = ".") -> NDArray[np.float64]:
-    """Return a column's values as numbers; NaN where they are none or not finite."""
+    """Return the numbers of a column; NaN for other values and infinity."""
     if is_number(column):
         found = column.to_numpy(dtype=np.float64, na_value=np.nan)
     else:
@@ -117,86 +113,84 @@ def numbers(column: Any, decimal: str = ".") -> NDArray[np.float64]:
 
 
 def dates(column: Any, formats: Sequence[str] = ()) -> Any:
-    """Return a column's dates in UTC, without a time zone of their own; NaT where they are none.
+    """Return the dates of a column in UTC, without a time zone; NaT for other values.
 
-    Args:
-        column: dates, or words.
-        formats: of the words; what none of them fits is read as ISO 8601.
+    Words are parsed by the formats, and else as ISO 8601.
     """
     if not is_date(column):
         held = words(column, (NOTHING,))
         found = _parse_dates(held.cat.categories, [*formats, ISO])
-        # the code of what is missing, -1, is in no index
+        # the code of missing values, -1, is not in the index
         return found.reindex(held.cat.codes).set_axis(column.index).rename(column.name)
     plain = column if column.dt.tz is None else column.dt.tz_convert("UTC").dt.tz_localize(None)
     return plain.astype("datetime64[us]")  # nanoseconds end in the year 2262
 
 
 def days(column: Any, formats: Sequence[str] = ()) -> NDArray[np.float64]:
-    """Return a column's :func:`dates` as days since 1970; NaN where they are none."""
+    """Return the :func:`dates` of a column as days since 1970; NaN for other values."""
     moments = dates(column, formats)
     passed = moments.astype("int64").to_numpy() / 86_400e6  # microseconds of a day
     return np.where(moments.isna().to_numpy(), np.nan, passed)
 
 
 def needs_text(values: Iterable[str]) -> bool:
-    """Return whether some of these words would change if a file's cells were read as numbers."""
+    """Return whether some of these words would change if pandas inferred their type."""
     return not all(_PLAIN.fullmatch(word) for word in values)
 
 
-def understand(
+def infer_column(
     column: Any, decimal: str | None, prefer: str = ".", dayfirst: bool | None = None
-) -> tuple[Any, Taken]:
-    """Return a column as float numbers, as dates, or as pandas' categories, and how it was understood.
+) -> tuple[Any, ColumnType]:
+    """Return a column as numbers, dates or a categorical, and its inferred type.
 
     Args:
-        column: as pandas read it, or words without those that mean "missing".
-        decimal: what stands before decimals; None finds it.
-        prefer: the decimal sign where both are possible, as in 1,665.
-        dayfirst: whether 05/09/2022 is in September; None looks at all cells.
+        column: column as pandas read it, or words without those that mean "missing".
+        decimal: decimal sign; None infers it.
+        prefer: decimal sign if both are possible, as in 1,665.
+        dayfirst: whether 05/09/2022 is in September; None infers it from all cells.
     """
     pandas = import_pandas()
     if is_date(column):
-        return dates(column), Taken("date", "dates", formats=(ISO,))
+        return dates(column), ColumnType("date", "dates", formats=(ISO,))
     if pandas.api.types.is_timedelta64_dtype(column):
-        return column / pandas.Timedelta(days=1), Taken("number", "spans of time, in days")
+        return column / pandas.Timedelta(days=1), ColumnType("number", "time spans, in days")
     if is_number(column):
         infinite = np.isinf(column.to_numpy(dtype=np.float64, na_value=np.nan)).any()
-        return column, Taken("number", "infinite values count as missing" if infinite else "")
+        return column, ColumnType("number", "infinite values count as missing" if infinite else "")
     held = words(column)
     counts = held.value_counts()
     counts = counts[(counts > 0) & (counts.index != NOTHING)]
     values = [str(word) for word in counts.index]
     if not values:
-        return held, Taken("words")
+        return held, ColumnType("words")
     if all(word.isdecimal() for word in values) and any(map(_LEADING_ZERO.fullmatch, values)):
-        return held, Taken("words", "taken as words: codes with leading zeros")
+        return held, ColumnType("words", "taken as words: codes with leading zeros")
     choices = possible_decimals(values) if decimal is None else _fitting(values, [decimal])
     if choices:
         sign = prefer if prefer in choices else choices[0]
         amounts = pandas.Series(numbers(held, sign), index=held.index, name=held.name)
-        return amounts, Taken("number", _number_note(values, sign), sign)
+        return amounts, ColumnType("number", _number_note(values, sign), sign)
     formats = find_formats(values, dayfirst)
     if formats:
         note = "dates" + ("" if formats[0] == ISO else f" written as {formats[0]}")
         if len(formats) > 1:
-            note += f", not as {formats[1]}: say dayfirst={'%d' in formats[1][:2]} if that is wrong"
-        return dates(held, formats[:1]), Taken("date", note, formats=formats[:1])
+            note += f", not as {formats[1]}: set dayfirst={'%d' in formats[1][:2]} if that is wrong"
+        return dates(held, formats[:1]), ColumnType("date", note, formats=formats[:1])
     note = _stray_note(counts)
     if not note and NOTHING in held.cat.categories:
-        note = f"{NOTHING!r} is one of its words; if it means missing, say missing=[{NOTHING}, '']"
-    return held, Taken("words", note)
+        note = f"{NOTHING!r} is one of its words; if it means missing, set missing=[{NOTHING}, '']"
+    return held, ColumnType("words", note)
 
 
 def possible_decimals(values: Sequence[str]) -> list[str]:
-    """Return the decimal signs with which all words are numbers; one where they do not matter."""
+    """Return the decimal signs with which all words are numbers; one if both give the same."""
     found = _fitting(values, (".", ","))
     parsed = [[_parse_number(word, sign)[0] for word in values] for sign in found]
     return found[:1] if len(found) == 2 and parsed[0] == parsed[1] else found
 
 
 def find_formats(values: Sequence[str], dayfirst: bool | None = None) -> tuple[str, ...]:
-    """Return the format of dates that fits all words, before a second one that also does; or none."""
+    """Return the date formats that fit all words, the most likely one first; at most two."""
     if not all(any(map(str.isdigit, word)) for word in values[:20]):
         return ()
     if all(map(_ISO_DATE.fullmatch, values)):
@@ -208,7 +202,7 @@ def find_formats(values: Sequence[str], dayfirst: bool | None = None) -> tuple[s
         if _parse_dates(some, [found]).notna().all() and _parse_dates(values, [found]).notna().all():
             fitting.append(found)
     if len(fitting) > 1:
-        # 05/09/2022: with slashes the month is usually first, with points and hyphens the day
+        # 05/09/2022: usually the month is first with slashes, the day with points and hyphens
         day = dayfirst if dayfirst is not None else "/" not in fitting[0]
         fitting.sort(key=lambda found: found.startswith("%d") != day)
     return tuple(fitting[:1] if dayfirst is not None else fitting[:2])
@@ -218,13 +212,13 @@ def _guess_formats(word: str) -> list[str]:
     from pandas.tseries.api import guess_datetime_format
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # about a day that cannot be a month
+        warnings.simplefilter("ignore", UserWarning)  # for a day that cannot be a month
         guessed = [guess_datetime_format(word, dayfirst=first) for first in (False, True)]
     return [found for found in guessed if found and "%d" in found and "%Y" in found]
 
 
 def _parse_dates(values: Iterable[str], formats: Sequence[str]) -> Any:
-    """Return the dates of these words, NaT where no format fits."""
+    """Return the dates of these words; NaT if no format fits."""
     pandas = import_pandas()
     given = pandas.Series(list(values), dtype=object)
     parsed = pandas.Series(pandas.NaT, index=given.index, dtype="datetime64[us]")
@@ -237,7 +231,7 @@ def _parse_dates(values: Iterable[str], formats: Sequence[str]) -> Any:
 
 
 def _parse_number(word: str, decimal: str) -> tuple[float, str]:
-    """Return the number and its unit; NaN for what is no number."""
+    """Return the number and its unit; NaN if the word is not a number."""
     found = _NUMBER[decimal].fullmatch(word)
     if found is None or not (found["whole"] or found["rest"]):
         return np.nan, ""
@@ -267,7 +261,7 @@ def _number_note(values: Sequence[str], decimal: str) -> str:
     notes = []
     unit = _parse_number(values[0], decimal)[1]
     if unit == "%":
-        notes.append("per cent: 12% is 12")
+        notes.append("percent: 12% is 12")
     elif unit:
         notes.append(f"numbers with {unit}")
     if decimal == "," and any("," in word for word in values):
@@ -280,18 +274,18 @@ def _number_note(values: Sequence[str], decimal: str) -> str:
 
 
 def _stray_note(counts: Any) -> str:
-    """Say which words keep a column from being numbers or dates, where nearly all the others are."""
+    """Name the few words because of which a column is not one of numbers or dates."""
     total = counts.sum()
     for what in ("numbers", "dates"):
         if what == "numbers":
-            strange = counts[np.isnan([_parse_number(word, ".")[0] for word in counts.index])]
+            invalid = counts[np.isnan([_parse_number(word, ".")[0] for word in counts.index])]
         else:
             formats = find_formats([str(counts.index[0])])
-            strange = counts[_parse_dates(counts.index, formats).isna().to_numpy()]
-        if 0 < strange.sum() <= (1 - _MOSTLY) * total:
-            shown = ", ".join(map(repr, strange.index[:6]))
+            invalid = counts[_parse_dates(counts.index, formats).isna().to_numpy()]
+        if 0 < invalid.sum() <= (1 - _MOSTLY) * total:
+            shown = ", ".join(map(repr, invalid.index[:6]))
             return (
-                f"taken as words, although most of its cells are {what}, since it also holds {shown}; "
+                f"taken as words, although most of its cells are {what}, because it also has {shown}; "
                 "if these mean that a value is missing, add them to missing=[...]"
             )
     return ""

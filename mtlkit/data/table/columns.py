@@ -1,4 +1,4 @@
-"""Input columns: how numbers, dates and words become inputs, learned of the training rows alone."""
+"""Input columns: encoders of numbers, dates and words, fitted on the training rows only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtlkit.data.base import DataError
-from mtlkit.data.table.cells import NOTHING, Taken, days, is_date, is_number, look_up, numbers, words
+from mtlkit.data.table.cells import (
+    NOTHING,
+    ColumnType,
+    days,
+    is_date,
+    is_number,
+    look_up,
+    numbers,
+    words,
+)
 from mtlkit.data.table.reading import Frame
 
 _UNKNOWN, _MISSING, _FIRST = 0, 1, 2
@@ -23,14 +32,14 @@ Floats: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """A column of numbers: its mean and deviation, and whether an input says that it is missing.
+    """A column of numbers, which are standardized.
 
     Attributes:
-        name: of the column.
-        mean: of the training rows, subtracted.
-        deviation: of the training rows, to divide by.
-        indicator: whether one more input says that the value is missing.
-        decimal: what stands before decimals where numbers are written as text.
+        name: name of the column.
+        mean: mean of the training rows.
+        deviation: standard deviation of the training rows.
+        indicator: whether one more input is 1 for missing values.
+        decimal: decimal sign of numbers written as text.
     """
 
     wanted: ClassVar[str] = "a number"
@@ -42,15 +51,15 @@ class NumberColumn:
     decimal: str = "."
 
     @classmethod
-    def fit(cls, column: Any, how: Taken) -> NumberColumn | None:
-        """Learn of the training rows; None for a column that says nothing."""
+    def fit(cls, column: Any, how: ColumnType) -> NumberColumn | None:
+        """Fit the training rows; None for a constant column."""
         values = numbers(column, how.decimal)
         known = values[~np.isnan(values)]
         missing = len(known) < len(values)
         constant = not len(known) or known.min() == known.max()
         if constant and (not missing or not len(known)):
             return None
-        size = float(np.abs(known).max()) or 1.0  # squares of large numbers are infinite
+        size = float(np.abs(known).max()) or 1.0  # squares of large numbers overflow
         mean, deviation = size * float((known / size).mean()), size * float((known / size).std())
         return cls(str(column.name), mean, 1.0 if constant else deviation, missing, how.decimal)
 
@@ -60,26 +69,25 @@ class NumberColumn:
         return 1
 
     def values(self, column: Any) -> Floats:
-        """Return the column as floats, NaN where it is missing or no number."""
+        """Return the column as floats; NaN for missing values and words."""
         return numbers(column, self.decimal)
 
     def encode(self, column: Any) -> tuple[Floats, NDArray[np.bool_]]:
-        """Return inputs (N, size), 0 where missing, and where that is.
+        """Return inputs (N, size), 0 for missing values, and the mask of missing values.
 
         Raises:
-            DataError: for words that are no numbers, or no dates.
+            DataError: for words that are not numbers, or not dates.
         """
         values = self.values(column)
         missing = np.isnan(values)
         if not is_number(column) and not is_date(column):
             held = words(column, (NOTHING,))
-            strange = held[missing & held.notna().to_numpy()]
-            if len(strange):
-                shown = ", ".join(map(repr, strange.unique()[:3]))
+            invalid = held[missing & held.notna().to_numpy()]
+            if len(invalid):
+                shown = ", ".join(map(repr, invalid.unique()[:3]))
                 raise DataError(
-                    f"column {self.name!r} must hold {self.wanted}, but {len(strange)} of {len(column)} "
-                    f"cells do not, such as {shown}; correct them, or leave them empty where the value "
-                    "is not known"
+                    f"column {self.name!r} must hold {self.wanted}, but {len(invalid)} of {len(column)} "
+                    f"cells do not, such as {shown}; correct them, or leave unknown values empty"
                 )
         return np.where(missing[:, None], 0.0, self._features(values)), missing
 
@@ -89,11 +97,11 @@ class NumberColumn:
 
 @dataclass(frozen=True)
 class DateColumn(NumberColumn):
-    """A column of dates: the day as a number, and sine and cosine of the cycles that it goes through.
+    """A column of dates: the day as a number, and sine and cosine of its cycles.
 
     Attributes:
-        formats: in which dates are written as text; ISO 8601 is always read.
-        cycles: of ``year``, ``week`` and ``day``, those that the training rows go through.
+        formats: formats of dates written as text; ISO 8601 is always accepted.
+        cycles: those of ``year``, ``week`` and ``day`` that the training rows cover.
     """
 
     wanted: ClassVar[str] = "a date such as 2024-12-31"
@@ -102,8 +110,8 @@ class DateColumn(NumberColumn):
     cycles: Sequence[str] = ()
 
     @classmethod
-    def fit(cls, column: Any, how: Taken) -> DateColumn | None:
-        """Learn of the training rows; None for a column that says nothing."""
+    def fit(cls, column: Any, how: ColumnType) -> DateColumn | None:
+        """Fit the training rows; None for a constant column."""
         values = days(column)
         found = NumberColumn.fit(type(column)(values, name=column.name), how)
         if found is None:
@@ -112,7 +120,7 @@ class DateColumn(NumberColumn):
         cycles = []
         for cycle, period in _CYCLES.items():
             turns = known / period
-            # half a turn at least, and more than one place in it
+            # at least half a cycle, and more than one phase
             if np.ptp(turns) >= 0.5 and len(np.unique(np.round(turns % 1, 6) % 1)) > 1:
                 cycles.append(cycle)
         return cls(
@@ -126,12 +134,12 @@ class DateColumn(NumberColumn):
 
     @property
     def note(self) -> str:
-        """What the inputs are."""
+        """A description of the inputs."""
         parts = ["the day as a number", *(_PARTS[cycle] for cycle in self.cycles)]
         return "inputs: " + ", ".join(parts)
 
     def values(self, column: Any) -> Floats:
-        """Return the column as days since 1970, NaN where it is missing or no date."""
+        """Return the column as days since 1970; NaN for missing values and other words."""
         return days(column, self.formats)
 
     def _features(self, values: Floats) -> Floats:
@@ -142,14 +150,14 @@ class DateColumn(NumberColumn):
 
 @dataclass(frozen=True)
 class CategoryColumn:
-    """A column of words. Code 0 is an unknown word, 1 a missing one, then come ``values``."""
+    """A column of words. Code 0 is an unknown word, 1 a missing one, and ``values`` follow."""
 
     name: str
     values: Sequence[str]
 
     @classmethod
     def fit(cls, column: Any, least: int) -> CategoryColumn | None:
-        """Learn of the training rows, without words that occur fewer than ``least`` times."""
+        """Fit the training rows, without words that occur fewer than ``least`` times."""
         found = _codes(column)
         counts = found.value_counts()
         if (counts > 0).sum() + found.isna().any() < 2:
@@ -169,15 +177,15 @@ class CategoryColumn:
 
 @dataclass(frozen=True)
 class InputColumn:
-    """What became of a column, for people.
+    """How a column is used, for display.
 
     Attributes:
-        name: of the column.
-        taken: as what: number, date, categories, or left out.
+        name: name of the column.
+        taken: number, date, categories, or left out.
         missing: number of training rows without a value.
         distinct: number of different values in the training rows.
-        rare: number of words among them that share the code of unknown ones.
         note: how it was read, and why it was left out.
+        rare: number of rare words, which share the code of unknown words.
     """
 
     name: str
@@ -189,16 +197,20 @@ class InputColumn:
 
 
 def fit_columns(
-    frame: Frame, names: Sequence[str], taken: Mapping[str, Taken], codes: Collection[str], least: int
+    frame: Frame,
+    names: Sequence[str],
+    taken: Mapping[str, ColumnType],
+    codes: Collection[str],
+    least: int,
 ) -> tuple[tuple[NumberColumn, ...], tuple[CategoryColumn, ...], list[InputColumn]]:
-    """Learn how to encode these columns of the training rows, and say what became of each.
+    """Fit encoders of these columns, and describe how each is used.
 
     Args:
         frame: the training rows.
-        names: of the columns.
-        taken: how the columns were understood.
+        names: names of the columns.
+        taken: types of the columns.
         codes: columns whose numbers are codes.
-        least: words that occur less often are unknown ones.
+        least: words that occur less often are encoded as unknown.
     """
     amounts: list[NumberColumn] = []
     categories: list[CategoryColumn] = []
@@ -214,7 +226,7 @@ def fit_columns(
         elif is_number(column) and name not in codes:
             found = NumberColumn.fit(column, how)
         elif distinct > max(_MANY_WORDS, len(column) / 2):
-            found, reason = None, "its words differ in most rows, so nothing can be learned"
+            found, reason = None, "most rows have different words, so nothing can be learned"
         else:
             found = CategoryColumn.fit(column, least)
         kind, rare = "left out", 0
@@ -234,7 +246,7 @@ def fit_columns(
 
 
 def _code(word: str) -> str:
-    """Return an integer as one code, whether it is written as 3 or, where cells are empty, as 3.0."""
+    """Return the same code for an integer written as 3 or, in columns with empty cells, as 3.0."""
     return re.sub(r"^(-?\d+)\.0+$", r"\1", word)
 
 

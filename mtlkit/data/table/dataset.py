@@ -1,4 +1,4 @@
-"""The data set ``table``: own files, without a line of code."""
+"""The data set ``table``: your own CSV or Parquet files."""
 
 from __future__ import annotations
 
@@ -11,24 +11,18 @@ from mtlkit.config.registry import architectures, option_names
 from mtlkit.config.spec import Part, SpecLike, format_spec, parse_call
 from mtlkit.data.base import Count, DataError, SplitName, TensorSplit, register_dataset
 from mtlkit.data.files import DataDir
-from mtlkit.data.table.baselines import Scores, fit_baselines
-from mtlkit.data.table.cells import Taken
+from mtlkit.data.table.baselines import MODELS, Scores, fit_baselines
+from mtlkit.data.table.cells import ColumnType
 from mtlkit.data.table.columns import CategoryColumn, InputColumn, NumberColumn, fit_columns
 from mtlkit.data.table.leaks import find_leaks
-from mtlkit.data.table.preprocessing import Preprocessing
-from mtlkit.data.table.reading import (
-    ColumnFinder,
-    Frame,
-    find_file,
-    import_pandas,
-    name_of,
-)
+from mtlkit.data.table.preprocessing import TablePreprocessing
+from mtlkit.data.table.reading import ColumnFinder, Frame, find_file, import_pandas, name_of
 from mtlkit.data.table.splitting import RowData
 from mtlkit.data.table.targets import find_targets, fit_targets
 from mtlkit.errors import SpecError
 
 _HIDDEN = (128, 64)
-_INDEX = "Unnamed: 0"  # a header without a word, as pandas writes for its index
+_INDEX = "Unnamed: 0"  # the empty header that pandas writes for its index
 
 
 @register_dataset("table")
@@ -36,29 +30,28 @@ class Table(RowData):
     """A CSV, gzipped CSV or Parquet file, or a DataFrame; some columns are targets, the others inputs.
 
     Columns are named as in the header, or with ``header=False`` by their number, counted from 1.
-    Numbers are standardized and categories encoded by the training rows alone. A missing number is 0
-    after that, and one more input says so; an unknown or missing category has a code of its own; a
-    missing target is a missing label. True and False are categories. A date becomes its day as a
-    number, and the places in the year, the week and the day. Numbers may have thousands separators, a
-    decimal comma, or a per cent sign; numbers that begin with 0 are codes. What was decided like this,
-    and every column that is left out, is printed once, and ``mtlkit data`` shows it as a table.
+    Numbers are standardized and categories encoded by the training rows only. A missing number becomes 0
+    and sets one more input to 1; unknown and missing categories have their own codes; a missing target
+    is a missing label. True and False are categories. A date becomes its day as a number, and its phase
+    in the year, the week and the day. Numbers may have thousands separators, a decimal comma, or a
+    percent sign; numbers that start with 0 are codes. These decisions and the columns left out are
+    printed once, and ``mtlkit data`` shows them as a table.
 
     Args:
-        data_dir: folder that ``file`` may also be given from; None means ``$MTLKIT_DATA``.
-        seed: decides which rows go where.
+        data_dir: folder to which ``file`` may also be relative; None means ``$MTLKIT_DATA``.
+        seed: seed of the splits.
         file: path of the table; in Python also a pandas DataFrame.
         targets: ``{task: kind}``, where a kind is ``binary``, ``classification``, ``regression``,
-            ``multilabel``, any kind that is registered, or ``auto``, which looks at the column and says
-            what it took. Its options: ``column`` or ``columns``, where the task has another name;
-            ``yes``, the value or values of a binary column that count as yes; ``classes``, in their
-            order; ``scale=False`` for a regression in its own unit instead of standard deviations. A
-            list of columns means ``auto``. ``'school_*'`` stands for all columns that begin like this.
-        test_file: a second table with the rows to test on.
-        inputs: columns to learn from; None takes all that are not targets, split or time, and that do
-            not merely number the rows.
+            ``multilabel``, any other registered kind, or ``auto``, which guesses from the column and
+            prints the guess. Its options: ``column`` or ``columns``, if the task has another name;
+            ``yes``, the value or values of a binary column that mean yes; ``classes``, in their order;
+            ``scale=False`` for a regression in the unit of the data instead of standard deviations. A
+            list of columns means ``auto``. ``'school_*'`` means all columns that start with ``school_``.
+        test_file: a second table with the test rows.
+        inputs: input columns; None means all except targets, split, time, and row numbers.
         ignore: columns to leave out.
         categories: columns of numbers that are codes, not amounts.
-        min_count: words that occur less often in training share the code of unknown ones.
+        min_count: words that occur less often in the training rows are encoded as unknown.
         options: those of :class:`~mtlkit.data.table.splitting.RowData`.
 
     Example:
@@ -110,7 +103,7 @@ class Table(RowData):
         counters = _counters(frame, self.input_columns) if inputs is None else []
         self.input_columns = [name for name in self.input_columns if name not in counters]
         self.codes = {find(column) for column in categories}
-        self.taken: dict[str, Taken] = frame.attrs["taken"]
+        self.taken: dict[str, ColumnType] = frame.attrs["taken"]
         self.min_count = min_count
         self.frames = frames
         self.targets = fitted
@@ -118,7 +111,7 @@ class Table(RowData):
         numbers, words, described = fit_columns(
             learned, self.input_columns, self.taken, self.codes, min_count
         )
-        why = "it numbers the rows; if it means something, name it among inputs=[...]"
+        why = "it numbers the rows; to use it, name it in inputs=[...]"
         described += [InputColumn(name, "left out", 0, len(learned), why) for name in counters]
         self.input_table: list[InputColumn] = described
         for column in self.input_table:
@@ -128,7 +121,7 @@ class Table(RowData):
                 self.notices.add("column", column.name, be + shown)
         self.notices.say()
         if not numbers and not words:
-            raise DataError(f"the table {self.file_name} has no column to learn from but its targets")
+            raise DataError(f"the table {self.file_name} has no input columns besides its targets")
         for leak in find_leaks(learned, fitted, numbers, words):
             warn_first(leak)
         self.tasks = tuple(target.make_task() for target in fitted)
@@ -146,11 +139,11 @@ class Table(RowData):
         words: Sequence[CategoryColumn],
         optional: Sequence[str] = (),
     ) -> None:
-        """Make inputs of these columns; the table may lack some, and has them missing in all rows."""
-        self.preprocessing = Preprocessing(
+        """Encode inputs with these columns; ``optional`` ones may be missing from the table."""
+        self.preprocessing = TablePreprocessing(
             self.reading, numbers, words, self.targets, self.width, tuple(optional)
         )
-        self.preprocessing.check_numbers(self.frames["test"])  # which may be another file
+        self.preprocessing.check_numbers(self.frames["test"])  # may be from another file
         self.input_shape = (self.preprocessing.number_inputs + len(words),)
         self.default_architecture = self.complete_architecture("hard_sharing")
 
@@ -160,21 +153,17 @@ class Table(RowData):
         inputs = self.preprocessing.inputs(rows[self.input_columns])
         return TensorSplit(inputs, self.preprocessing.labels(rows), seed=self.seed)
 
-    def baselines(self, models: Sequence[str] = ("constant", "ridge", "forest")) -> dict[str, Scores]:
-        """Fit simple models on the training rows; return their metrics on the test rows.
+    def baselines(self, models: Sequence[str] = MODELS) -> dict[str, Scores]:
+        """Fit simple models on the training rows, and return their test metrics by model and task.
 
-        Args:
-            models: of ``constant``, ``ridge``, ``forest`` and ``boosting``.
-
-        Returns:
-            Metrics by model, task and name, as a run's test metrics.
+        ``models`` are some of ``constant``, ``ridge``, ``forest`` and ``boosting``.
         """
         return fit_baselines(self, self.preprocessing.number_inputs, models)
 
     def complete_architecture(self, spec: SpecLike) -> str:
-        """Return the architecture on this table's backbone, or with the sizes that its backbone lacks.
+        """Return the architecture with the backbone ``table`` and the sizes of the inputs.
 
-        Mixtures of experts read the embeddings themselves, as in MMoE's paper.
+        Mixtures of experts read the embeddings directly, as in the MMoE paper.
         """
         parts = architectures.expand(spec)
         if len(parts) != 1:
@@ -195,7 +184,7 @@ class Table(RowData):
             if found != size and list(found if option == "categories" else [found]) != size:
                 raise SpecError(
                     f"backbone {backbone}: this table has {option}={size}, not {found!r}; leave out "
-                    "numbers and categories, which the data set fills in"
+                    "numbers and categories, which the data set sets"
                 )
         hidden = backbone.arguments
         if "backbone" not in parts[0].options and "expert" not in known:
@@ -217,7 +206,7 @@ def _input_columns(
     chosen = [find(column) for column in inputs]
     for name in chosen:
         if name in targets:
-            raise SpecError(f"column {name!r} is a target; it cannot be an input as well")
+            raise SpecError(f"column {name!r} is a target and cannot be an input")
     return [name for name in chosen if name not in ignored]
 
 

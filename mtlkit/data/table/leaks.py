@@ -1,4 +1,4 @@
-"""Input columns that give a target away."""
+"""Detect target leakage: input columns that determine a target."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def find_leaks(
     numbers: Sequence[NumberColumn],
     categories: Sequence[CategoryColumn],
 ) -> list[str]:
-    """Return sentences that name every input column which determines targets in the training rows.
+    """Return a warning for every input column that determines targets in the training rows.
 
-    A category does if each of its values goes with one label, and occurs five times on average; a number
-    if thresholds separate the classes, or if it is the target itself up to scale.
+    A category does if each of its values has one label, and occurs five times on average; a number does
+    if thresholds separate the classes, or if it is a linear function of the target.
     """
     found: dict[str, list[str]] = {}
     if len(frame) < _LEAST_ROWS:
@@ -57,13 +57,13 @@ def find_leaks(
                 found.setdefault(name, []).append(target.task)
     return [
         f"column {name!r} determines target{'s' if len(tasks) > 1 else ''} {listed(tasks)} in the "
-        f"training rows; if it is not known when you predict, leave it out: ignore=[{name!r}]"
+        f"training rows; if it is unknown at prediction time, leave it out: ignore=[{name!r}]"
         for name, tasks in found.items()
     ]
 
 
 def _determines(codes: Any, answer: Any) -> bool:
-    """Return whether each code goes with one label."""
+    """Return whether each code has one label."""
     if len(codes) < _LEAST_ROWS or answer.max() == 0:
         return False
     classes = int(answer.max()) + 1
@@ -90,10 +90,10 @@ def _separates(number: Any, answer: Any) -> bool:
 
 
 def _is_multiple(number: Any, labels: Any) -> bool:
-    """Return whether a target is this number, up to scale and shift."""
+    """Return whether a target is a linear function of this number."""
     if len(number) < _LEAST_ROWS or number.min() == number.max():
         return False
-    scaled = number / np.abs(number).max()  # squares of large numbers are infinite
+    scaled = number / np.abs(number).max()  # squares of large numbers overflow
     return any(
         label.std() > 0 and abs(np.corrcoef(scaled, label)[0, 1]) > _CORRELATION for label in labels.T
     )

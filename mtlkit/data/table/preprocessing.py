@@ -1,4 +1,4 @@
-"""From raw rows to the tensor that a network reads; fitted on the training rows, saved as JSON."""
+"""The preprocessing of rows, fitted on the training rows and saved as JSON with a run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtlkit.data import preprocessing
 from mtlkit.data.base import DataError
+from mtlkit.data.preprocessing import Preprocessing, register_preprocessing
 from mtlkit.data.table.cells import needs_text, words
 from mtlkit.data.table.columns import CategoryColumn, DateColumn, NumberColumn
 from mtlkit.data.table.reading import Frame, Reading, import_pandas
@@ -22,22 +22,21 @@ Rows = Any
 """A DataFrame, a mapping of columns, or a list of mappings."""
 
 
-@preprocessing.register_preprocessing("table")
+@register_preprocessing("table")
 @dataclass(frozen=True)
-class Preprocessing(preprocessing.Preprocessing):
-    """What was learned of the training rows, to be applied to any rows.
+class TablePreprocessing(Preprocessing):
+    """Turns rows into inputs, as fitted on the training rows.
 
-    The inputs of a row are its numbers and dates, then the indicators of missing ones, then the codes of
-    its categories, in one tensor of floats; that is what the backbone ``table`` reads.
+    The inputs of a row are one float tensor, which the backbone ``table`` reads: numbers and dates, then
+    indicators of missing values, then codes of categories.
 
     Attributes:
         reading: how files are read.
         numbers: columns of numbers and dates.
         categories: columns of words.
         targets: columns to predict; rows need not have them.
-        width: how many columns a file has, where they have no names but their numbers.
-        optional: columns that rows may lack, since one of several tables lacks them; they are then
-            missing values.
+        width: number of columns of a file without a header.
+        optional: columns that may be missing, because one of several tables lacks them.
     """
 
     format: ClassVar[int] = 2
@@ -52,7 +51,7 @@ class Preprocessing(preprocessing.Preprocessing):
 
     @property
     def number_inputs(self) -> int:
-        """How many inputs are numbers or indicators."""
+        """Number of inputs that are numbers or indicators."""
         return sum(column.size + column.indicator for column in self.numbers)
 
     @property
@@ -62,14 +61,15 @@ class Preprocessing(preprocessing.Preprocessing):
 
     @property
     def columns(self) -> list[str]:
-        """The columns that are read."""
+        """Names of the input columns."""
         return [c.name for c in self.numbers] + [c.name for c in self.categories]
 
     def read(self, path: str | Path) -> Frame:
-        """Return the raw rows of a file.
+        """Return the rows of a file.
 
         Raises:
-            DataError: for a file that cannot be read, that lacks a column, or has words for numbers.
+            DataError: for a file that cannot be read, that lacks a column, or has words in columns of
+                numbers.
         """
         if not Path(path).is_file():
             raise DataError(f"there is no file {path}")
@@ -81,25 +81,25 @@ class Preprocessing(preprocessing.Preprocessing):
         frame = self.reading.load(Path(path), text)
         if self.width is not None and len(frame.columns) != self.width:
             raise DataError(
-                f"{path} has {len(frame.columns)} columns, and the table that was learned from "
-                f"{self.width}. Without a header, columns are known by their place: keep all of them; "
-                "those of the targets may be empty"
+                f"{path} has {len(frame.columns)} columns, and the training table has {self.width}. "
+                "Without a header, columns are identified by position: keep all of them; those of the "
+                "targets may be empty"
             )
         self._check_columns(frame, str(path))
         self.check_numbers(frame)
         return frame
 
     def check_numbers(self, frame: Frame) -> None:
-        """Refuse words in columns of numbers and dates, before anything is computed."""
+        """Raise an error for words in columns of numbers and dates."""
         for column in self.numbers:
             if column.name in frame.columns:
                 column.encode(self._known(frame[column.name]))
 
     def inputs(self, rows: Rows) -> Tensor:
-        """Return (N, d) inputs of raw rows: a DataFrame, a mapping of columns, or a list of mappings.
+        """Return the inputs (N, d) of rows: a DataFrame, a mapping of columns, or a list of mappings.
 
         Raises:
-            DataError: for a column that is not there, and for words that are no numbers.
+            DataError: for a missing column, or words in a column of numbers.
         """
         frame = _as_frame(rows)
         self._check_columns(frame, "this table")
@@ -116,25 +116,25 @@ class Preprocessing(preprocessing.Preprocessing):
         return torch.from_numpy(joined.clip(-most, most).astype(np.float32))
 
     def example(self, size: int) -> Tensor:
-        """Return (size, d) inputs: normal numbers, and categories that occur."""
+        """Return random inputs (size, d): normal numbers, and valid codes."""
         drawn = torch.Generator().manual_seed(0)
         amounts = torch.randn(size, self.number_inputs, generator=drawn)
         codes = [torch.randint(n, (size, 1), generator=drawn) for n in self.category_sizes]
         return torch.cat([amounts, *codes], dim=1)
 
     def labels(self, rows: Rows) -> dict[str, Tensor]:
-        """Return the targets of raw rows by task."""
+        """Return the targets of rows by task."""
         frame = _as_frame(rows)
         columns = [column for target in self.targets for column in target.columns]
         absent = [column for column in columns if column not in frame.columns]
         if absent:
-            raise DataError(f"these rows lack the targets' column(s) {', '.join(map(repr, absent))}")
+            raise DataError(f"the rows lack the target column(s) {', '.join(map(repr, absent))}")
         known = import_pandas().DataFrame({name: self._known(frame[name]) for name in columns})
         return {target.task: target.labels(known) for target in self.targets}
 
     @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Preprocessing:
-        """Return the object of these fields of the JSON."""
+    def from_fields(cls, fields: dict[str, Any]) -> TablePreprocessing:
+        """Make the object from the fields of its JSON."""
         numbers = [
             (DateColumn if "cycles" in column else NumberColumn)(**column)
             for column in fields["numbers"]

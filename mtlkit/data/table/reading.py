@@ -1,4 +1,4 @@
-"""From a file or a DataFrame to a table of numbers, dates and words, in which what is missing is NaN."""
+"""Read a file or a DataFrame as a table of numbers, dates and words; missing values are NaN."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ import numpy as np
 
 from mtlkit.data.base import DataError, find_path
 from mtlkit.data.table.cells import (
-    Taken,
+    ColumnType,
     dates,
+    infer_column,
     is_date,
     is_number,
     numbers,
     possible_decimals,
-    understand,
     words,
 )
-from mtlkit.data.table.cells import import_pandas as import_pandas  # deployment takes it from here
+from mtlkit.data.table.cells import import_pandas as import_pandas
 from mtlkit.errors import MissingExtraError, SpecError, unknown_name
 
 Frame: TypeAlias = Any
-"""A pandas DataFrame; pandas is imported where it is used."""
+"""A pandas DataFrame; pandas is imported when it is used."""
 Source: TypeAlias = Any
 """A path, or a DataFrame."""
 
@@ -42,11 +42,11 @@ _BLOCK = 1 << 24
 
 
 def find_file(file: Any, data_dir: str | os.PathLike[str] | None) -> Source:
-    """Return the path of a file, given from here or from the folder of the data sets; a DataFrame as is.
+    """Return the path of a file (see :func:`find_path`), or a DataFrame unchanged.
 
     Raises:
-        DataError: where there is no such file.
-        SpecError: for what is neither.
+        DataError: if the file does not exist.
+        SpecError: for any other type.
     """
     if isinstance(file, import_pandas().DataFrame):
         return file
@@ -56,18 +56,18 @@ def find_file(file: Any, data_dir: str | os.PathLike[str] | None) -> Source:
         return find_path(file, data_dir)
     except DataError as error:
         if str(file) == "DataFrame":
-            raise DataError(f"{error}; it was a DataFrame: pass it again, file=...") from None
+            raise DataError(f"{error}; it was a DataFrame: pass it again as file=...") from None
         raise
 
 
 def name_of(source: Source) -> str:
-    """Return what messages call a source: the path, or "the DataFrame"."""
+    """Return the name of a source for messages: the path, or "the DataFrame"."""
     return str(source) if isinstance(source, os.PathLike) else "the DataFrame"
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How tables are read; it is saved with a run, so that new rows are read alike.
+    """How tables are read; saved with a run, for new rows.
 
     The options are those of :class:`~mtlkit.data.table.splitting.RowData`.
     """
@@ -80,14 +80,14 @@ class Reading:
     dayfirst: bool | None = None
 
     def load(self, source: Source, text: Collection[str] = ()) -> Frame:
-        """Return the cells of a CSV file (also gzipped), a Parquet file or a DataFrame, columns named.
+        """Return the cells of a CSV file (also gzipped), a Parquet file or a DataFrame.
 
         Args:
             source: path or DataFrame.
-            text: columns to read as they are written, where 0012 is not the number 12.
+            text: columns to read as text, so that 0012 does not become 12.
 
         Raises:
-            DataError: for a table that is empty, damaged or in another format.
+            DataError: for an empty or damaged table, or an unknown format.
         """
         pandas = import_pandas()
         name = name_of(source)
@@ -104,8 +104,8 @@ class Reading:
             frame.columns = [str(column).strip() for column in frame.columns]
             for column in frame.columns[frame.columns.duplicated()]:
                 raise DataError(
-                    f"the table {name} has two columns called {column!r}; rename one of them (blanks "
-                    "around a name do not count)"
+                    f"the table {name} has two columns called {column!r}; rename one of them (spaces "
+                    "around a name are ignored)"
                 )
         else:
             frame.columns = [str(number) for number in range(1, len(frame.columns) + 1)]
@@ -114,20 +114,17 @@ class Reading:
     def read(self, source: Source, text: Collection[str] = ()) -> Frame:
         """Return the table as numbers, dates (UTC) and words; see :meth:`load`.
 
-        ``attrs["taken"]`` has a :class:`~mtlkit.data.table.cells.Taken` for every column.
+        ``attrs["taken"]`` has the :class:`~mtlkit.data.table.cells.ColumnType` of every column.
         """
         frame = self.load(source, text)
         columns, free = {}, []
         for name in frame.columns:
             column = frame[name]
-            if name in text:
-                columns[name] = words(column, self.missing)
-            elif is_number(column) or is_date(column):
-                columns[name] = column
-            else:
-                columns[name] = words(column, self.missing)
+            typed = is_number(column) or is_date(column)
+            columns[name] = column if typed and name not in text else words(column, self.missing)
+            if not typed and name not in text:
                 free.append(name)
-        # what one column says about the file's decimal sign decides in columns that say nothing
+        # the decimal sign of one column decides for columns where both signs are possible
         signs = [possible_decimals(list(columns[name].cat.categories)) for name in free]
         amounts = [numbers(column) for column in columns.values() if is_number(column)]
         points = any((np.nan_to_num(values) % 1 != 0).any() for values in amounts)
@@ -135,16 +132,16 @@ class Reading:
         taken = {}
         for name, column in columns.items():
             if name in text:
-                taken[name] = Taken("words")
+                taken[name] = ColumnType("words")
             else:
-                columns[name], taken[name] = understand(
+                columns[name], taken[name] = infer_column(
                     column, self.decimal, "," if european else ".", self.dayfirst
                 )
         return self._typed(columns, taken)
 
     def read_like(self, source: Source, first: Frame) -> Frame:
-        """Return a second table, which has the columns of the first at least, read like them."""
-        taken: dict[str, Taken] = first.attrs["taken"]
+        """Return a second table with the columns of the first, read in the same way."""
+        taken: dict[str, ColumnType] = first.attrs["taken"]
         frame = self.load(source, [name for name, how in taken.items() if how.kind != "number"])
         lacking = [name for name in taken if name not in frame.columns]
         if lacking:
@@ -157,7 +154,7 @@ class Reading:
                 column = words(column, self.missing)
                 found, here = column, how
                 if how.kind == "number":
-                    found, here = understand(column, how.decimal)
+                    found, here = infer_column(column, how.decimal)
                 elif how.kind == "date" and dates(column.dropna(), how.formats).notna().all():
                     found = dates(column, how.formats)
                 column = found if here.kind == how.kind else column
@@ -165,11 +162,11 @@ class Reading:
         return self._typed(columns, taken)
 
     def names_columns(self, source: Source) -> bool:
-        """Return whether the columns of the source have names; else they are known by their place."""
+        """Return whether the columns of the source have names; else they are numbered."""
         is_text = isinstance(source, os.PathLike) and Path(source).suffix.lower() not in _PARQUET
         return self.header or not is_text
 
-    def _typed(self, columns: dict[str, Any], taken: dict[str, Taken]) -> Frame:
+    def _typed(self, columns: dict[str, Any], taken: dict[str, ColumnType]) -> Frame:
         frame = import_pandas().DataFrame(columns)
         frame.attrs["taken"] = taken
         return frame
@@ -181,14 +178,14 @@ class Reading:
             return self._load_text(pandas, path, text)
         except UnicodeDecodeError as error:
             raise DataError(
-                f"{path} is not {self.encoding} text ({error.reason} at byte {error.start}); read are "
-                f"{_FORMATS}. If it is CSV, give its encoding, for example encoding='latin-1'"
+                f"{path} is not {self.encoding} text ({error.reason} at byte {error.start}); the "
+                f"formats are {_FORMATS}. If it is CSV, set its encoding, for example encoding='latin-1'"
             ) from None
         except ImportError:
             raise MissingExtraError("pyarrow", "table", "a Parquet file") from None
-        except Exception as error:  # pandas, pyarrow and zlib raise many kinds for damaged files
+        except Exception as error:  # pandas, pyarrow and zlib raise many kinds of errors
             reason = " ".join(str(error).split())
-            hint = f"read are {_FORMATS}; give separator=... if it was not found"
+            hint = f"the formats are {_FORMATS}; set separator=... if the inferred one is wrong"
             raise DataError(f"cannot read the table {path}: {reason}; {hint}") from None
 
     def _load_text(self, pandas: Any, path: Path, text: Collection[str]) -> Frame:
@@ -204,13 +201,13 @@ class Reading:
             "low_memory": False,
         }
         with warnings.catch_warnings():
-            # rows that are longer than the header would lose their last columns with a warning
+            # for rows that are longer than the header, pandas drops the last columns and warns
             warnings.simplefilter("error", pandas.errors.ParserWarning)
             names = list(pandas.read_csv(path, nrows=0, **options).columns) if text else []
             called = [str(name).strip() if self.header else str(name + 1) for name in names]
             chosen = {name: str for name, word in zip(names, called, strict=True) if word in text}
             frame = pandas.read_csv(path, dtype=chosen, **options)
-            # 00002 is a code; pandas has made 2 of it
+            # 00002 is a code, which pandas has turned into 2
             whole = [place for place, name in enumerate(frame) if _holds_integers(frame[name])]
             if whole and self._has_leading_zeros(path, separator):
                 written = pandas.read_csv(path, dtype=str, usecols=whole, **options)
@@ -228,8 +225,8 @@ class Reading:
             return _find_separator(list(islice(file, 50)))
 
     def _has_leading_zeros(self, path: Path, separator: str) -> bool:
-        """Return whether a cell may begin with a zero before a digit; a quick look at the whole file."""
-        # patterns that begin with a letter of their own are searched for many times faster
+        """Return whether a cell may start with a zero before a digit, by a fast search of the file."""
+        # patterns that start with a literal character are many times faster
         starts = {separator[0], "\n", '"', " "}
         patterns = [re.compile(re.escape(start) + "0[0-9]") for start in starts]
         with self._open(path) as file:
@@ -247,19 +244,19 @@ class Reading:
 
 @dataclass(frozen=True)
 class ColumnFinder:
-    """From what the user calls a column to its name."""
+    """Finds a column by the name or number that the user gives."""
 
     source: str
     columns: Sequence[str]
     header: bool = True
 
     def __call__(self, given: Any) -> str:
-        """Return the name, or raise an error that lists the columns."""
+        """Return the name of the column, or raise an error that lists the columns."""
         name = str(given)
         if name in self.columns:
             return name
         error = unknown_name(f"column of {self.source}", name, self.columns)
-        hint = "If the first line is no header, say header=False and count from 1"
+        hint = "If the first line is not a header, set header=False and count from 1"
         if not self.header:
             hint = "Without a header, columns are numbers, counted from 1"
         raise SpecError(f"{error}. {hint}")
@@ -269,12 +266,12 @@ def _holds_integers(column: Any) -> bool:
     types = import_pandas().api.types
     if types.is_integer_dtype(column):
         return True
-    # gaps make floats of integers
+    # integers with missing values are floats
     return bool(types.is_float_dtype(column) and (column.dropna() % 1 == 0).all())
 
 
 def _find_separator(lines: Sequence[str]) -> str:
-    """Return the separator that gives all lines the same number of columns, the most columns."""
+    """Return the separator with the most columns, the same number in all lines."""
     best, most = ",", 1
     for separator in _SEPARATORS:
         rows = csv.reader(lines, delimiter=separator, skipinitialspace=True)

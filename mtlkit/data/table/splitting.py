@@ -1,4 +1,4 @@
-"""Data sets of rows: how their table is read, and which rows are for training, validation and test."""
+"""Data sets of rows: how the table is read, and its split into training, validation and test rows."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ SPLIT_NAMES: dict[str, SplitName] = {
 
 
 class RowData(DataSet):
-    """Samples of one's own that are rows of a table, or that rows of a table name.
+    """A data set whose samples are rows of a table, or files that a table names.
 
     Args:
-        header: whether the first line names the columns.
-        separator: between columns; None finds it.
+        header: whether the first line has the names of the columns.
+        separator: separator of the columns; None infers it.
         missing: words that mean that a value is missing.
-        encoding: of a text file.
-        decimal: what stands before the decimals of numbers, ``'.'`` or ``','``; None finds it.
-        dayfirst: whether 05/09/2022 is in September; None looks at all cells of a column.
-        split: column that says train, val or test.
+        encoding: encoding of a text file.
+        decimal: decimal sign, ``'.'`` or ``','``; None infers it.
+        dayfirst: whether 05/09/2022 is in September; None infers it from all cells of a column.
+        split: column with train, val or test.
         time: column to split by: the last rows are for test, those before them for validation.
         val_share: fraction of the rows for validation.
-        test_share: fraction of the rows for test, where no second table is given for that.
-        split_seed: decides which rows go where, instead of the seed of the run.
-        test_seed: keeps the rows for test that this seed has, where they are drawn.
-        train: at most this many training rows.
+        test_share: fraction of the rows for test, unless there is a second table for it.
+        split_seed: seed of the split; None means the seed of the run.
+        test_seed: seed of the test rows; None means that of the split.
+        train: largest number of training rows.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class RowData(DataSet):
     def split_rows(
         self, frame: Frame, find: ColumnFinder, test: Frame | None = None
     ) -> dict[SplitName, Frame]:
-        """Return the rows of train, val and test; ``test`` are rows for test from elsewhere."""
+        """Return the rows of train, val and test; ``test`` has the rows of a test file."""
         shares = {part: share for part, share in self._shares.items() if part == "val" or test is None}
         if self.time_column is not None:
             name = find(self.time_column)
@@ -90,7 +90,7 @@ class RowData(DataSet):
         elif self.split_column is not None:
             name = find(self.split_column)
             parts = _split_by_column(frame[name], name)
-            # parts that the column does not name are drawn from the training rows
+            # splits that the column does not have are drawn from the training rows
             lacking = {part: share for part, share in shares.items() if part not in parts}
             if lacking:
                 train = parts["train"]
@@ -102,7 +102,7 @@ class RowData(DataSet):
             order = generator(self._seeds[0], "table", "train").permutation(parts["train"])
             parts["train"] = np.sort(order[: self._most])
         if test is not None and "test" in parts:
-            raise SpecError(f"a test file is given, but column {name!r} has rows for test as well")
+            raise SpecError(f"there is a test file, but column {name!r} also has test rows")
         frames = {part: frame.iloc[rows] for part, rows in parts.items()}
         return frames if test is None else {**frames, "test": test}
 
@@ -110,9 +110,9 @@ class RowData(DataSet):
 def split_by_share(
     count: int, shares: dict[SplitName, float], seed: int, test_seed: int | None = None
 ) -> Parts:
-    """Split at random; training takes what the shares of the others leave.
+    """Split at random; the rest of the rows are for training.
 
-    With ``test_seed`` the rows for test are those which that seed has.
+    With ``test_seed``, only that seed determines the test rows.
     """
     random = generator(seed, "table", "split")
     test_random = generator_or_none(test_seed if "test" in shares else None, "table", "split")
@@ -126,15 +126,15 @@ def split_by_share(
 def _split_by_time(times: Any, shares: dict[SplitName, float], name: str) -> Parts:
     """Split by time: the last rows are for test, those before them for validation.
 
-    Rows of the same moment stay together.
+    Rows with the same time stay together.
     """
     if times.isna().any():
         raise DataError(
-            f"column {name!r} is to order the rows by time, but lacks {times.isna().sum()} values"
+            f"column {name!r} must have a time in every row; {times.isna().sum()} are missing"
         )
     if not is_number(times) and not is_date(times):
         raise DataError(
-            f"column {name!r} cannot be read as times: its cells are words, such as {times.iloc[0]!r}; "
+            f"column {name!r} must hold times, but its cells are words, such as {times.iloc[0]!r}; "
             "write dates as 2024-12-31"
         )
     values = numbers(times) if is_number(times) else days(times)
@@ -150,7 +150,7 @@ def _split_by_time(times: Any, shares: dict[SplitName, float], name: str) -> Par
             begin = int(np.searchsorted(ordered, ordered[begin], side="left"))
         if begin <= 0:
             raise DataError(
-                f"column {name!r} has too few different times to split by; nothing is left before {part}"
+                f"column {name!r} has too few different times to split; none is before {part}"
             )
         parts[part] = np.sort(order[begin:end])
         end = begin
@@ -158,14 +158,11 @@ def _split_by_time(times: Any, shares: dict[SplitName, float], name: str) -> Par
 
 
 def _split_by_column(column: Any, name: str) -> Parts:
-    """Split as a column says: train, val or test."""
+    """Split by a column with train, val or test."""
     said = column.astype(object).map(lambda value: str(value).strip().lower())
-    strange = sorted(set(said) - set(SPLIT_NAMES))
-    if strange:
-        raise DataError(
-            f"column {name!r} is to say where a row belongs: train, val or test; it also holds "
-            f"{listed(strange)}"
-        )
+    invalid = sorted(set(said) - set(SPLIT_NAMES))
+    if invalid:
+        raise DataError(f"column {name!r} must hold train, val or test; it also holds {listed(invalid)}")
     chosen = said.map(SPLIT_NAMES).to_numpy()
     parts: Parts = {part: np.flatnonzero(chosen == part) for part in SPLITS if part in chosen}
     if "train" not in parts:

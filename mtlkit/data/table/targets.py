@@ -1,4 +1,4 @@
-"""Columns that are to be predicted: which kind of task they are, and their values as labels."""
+"""Target columns: their kind of task, and their values as labels."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ FindColumn = Callable[[Any], str]
 
 @dataclass(frozen=True)
 class Target:
-    """A task and the columns that hold its labels.
+    """A task and the columns with its labels.
 
     Attributes:
         task: name of the task.
-        kind: its kind with all options, for :func:`mtlkit.tasks.create_task`.
-        columns: of the table.
-        classes: of a classification, the words in the order of the classes.
-        yes: of yes-or-no columns, the words that mean yes, column by column.
-        means: of numbers that are standardized; else empty.
-        deviations: of the same numbers.
-        decimal: what stands before decimals where numbers are written as text.
+        kind: kind of the task with all options, for :func:`mtlkit.tasks.create_task`.
+        columns: columns of the table.
+        classes: the words of a classification, in the order of the classes.
+        yes: for each binary column, the words that mean yes.
+        means: means of standardized numbers; else empty.
+        deviations: standard deviations of the same numbers.
+        decimal: decimal sign of numbers written as text.
     """
 
     task: str
@@ -51,13 +51,13 @@ class Target:
     decimal: str = "."
 
     def make_task(self) -> Task:
-        """Return the task, which knows the unit of its predictions."""
+        """Return the task, with the unit of its predictions."""
         task = create_task(self.kind, self.task)
         task.columns, task.means, task.deviations = self.columns, self.means, self.deviations
         return task
 
     def labels(self, frame: Frame) -> Tensor:
-        """Return the targets of all rows, as the task wants them; missing where the cells are."""
+        """Return the targets of all rows; those of empty cells are missing."""
         if self.classes:
             places = {word: index for index, word in enumerate(self.classes)}
             return torch.from_numpy(look_up(frame[self.columns[0]], places, NO_LABEL, NO_LABEL))
@@ -73,13 +73,13 @@ class Target:
         return torch.from_numpy(values.astype(np.float32))
 
     def standardized(self, frame: Frame) -> Target:
-        """Return the same target in units of the standard deviation of these rows."""
+        """Return the target in standard deviations of these rows."""
         values = np.stack([numbers(frame[c], self.decimal) for c in self.columns], axis=1)
         means, deviations = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
         return replace(self, means=tuple(means.tolist()), deviations=tuple(deviations.tolist()))
 
     def check(self, frame: Frame, source: str) -> None:
-        """Refuse a target that the training rows ``frame`` cannot teach."""
+        """Raise an error for a target that cannot be learned from the training rows ``frame``."""
         for column in self.columns:
             known = frame[column].dropna()
             if known.empty:
@@ -104,15 +104,15 @@ class Target:
 def find_targets(
     targets: Any, frame: Frame, find: FindColumn, notices: Notices, test: Frame | None = None
 ) -> list[tuple[Target, bool]]:
-    """Find the targets that the option ``targets`` asks for, and whether each is to be standardized.
+    """Return the targets of the option ``targets``, and whether each is to be standardized.
 
     Args:
         targets: ``{task: kind}``, a list of columns, or one column; ``school_*`` means all columns
-            that begin like this.
+            that start with ``school_``.
         frame: all rows of the file.
-        find: from a column's name or number to its name in ``frame``.
-        notices: takes what was guessed.
-        test: rows of a test file; values that only they have are reported.
+        find: returns the name of a column, given its name or number.
+        notices: collects messages about guesses.
+        test: rows of a test file, which are checked for new values.
     """
     wanted = expand_targets(targets, list(frame.columns))
     found = [_find_target(key, kind, frame, find, notices) for key, kind in wanted.items()]
@@ -127,7 +127,7 @@ def find_targets(
 
 
 def expand_targets(targets: Any, columns: Sequence[str]) -> dict[Any, Any]:
-    """Return the kind of every task, None where it is to be guessed; wildcards stand for columns.
+    """Return the kind of every task, None for one to be guessed; wildcards match columns.
 
     >>> expand_targets({"school_*": "regression", "age": None}, ["age", "school_1", "school_2"])
     {'school_1': 'regression', 'school_2': 'regression', 'age': None}
@@ -135,7 +135,7 @@ def expand_targets(targets: Any, columns: Sequence[str]) -> dict[Any, Any]:
     given = [targets] if isinstance(targets, str | int) else targets
     wanted = given if isinstance(given, Mapping) else dict.fromkeys(given)
     if not wanted:
-        raise SpecError("targets is empty; name a column, for example targets={income: binary}")
+        raise SpecError("targets is empty; give a column, for example targets={income: binary}")
     expanded: dict[Any, Any] = {}
     for key, kind in wanted.items():
         is_pattern = isinstance(key, str) and set(key) & set("*?[") and key not in columns
@@ -152,7 +152,7 @@ def expand_targets(targets: Any, columns: Sequence[str]) -> dict[Any, Any]:
 def fit_targets(
     wanted: Sequence[tuple[Target, bool]], learned: Frame, source: str, notices: Notices
 ) -> tuple[Target, ...]:
-    """Check the targets against the training rows, and put them in their deviations where asked for."""
+    """Check the targets against the training rows, and standardize them if wanted."""
     for target, _ in wanted:
         target.check(learned, source)
     fitted = tuple(target.standardized(learned) if scale else target for target, scale in wanted)
@@ -171,37 +171,37 @@ def fit_targets(
                 notices.add(
                     "target",
                     target.task,
-                    f"is yes in fewer than {_RARE:.0%} of the training rows, so that F1 may stay 0 for "
-                    "long; binary(metric=auc) compares by the area under the ROC curve",
+                    f"is yes in fewer than {_RARE:.0%} of the training rows, so F1 may stay 0 for "
+                    "a long time; binary(metric=auc) compares by the area under the ROC curve",
                 )
     return fitted
 
 
 def _check_test(target: Target, frame: Frame, test: Frame, notices: Notices) -> None:
-    """Look for values that only the test file has: a class without an output is an error."""
+    """Check for values that only the test file has: a class without an output is an error."""
     for index, column in enumerate(target.columns):
         if not target.classes and not target.yes:
             _check_numbers(target.task, column, test[column].dropna(), " of the test file")
             continue
         known = list(target.classes) or _ordered(frame[column])
-        strange = [word for word in _ordered(test[column]) if word not in known]
-        if not strange:
+        invalid = [word for word in _ordered(test[column]) if word not in known]
+        if not invalid:
             continue
-        told = (
-            f"target {target.task!r}: column {column!r} of the test file also holds {listed(strange)}, "
+        message = (
+            f"target {target.task!r}: column {column!r} of the test file also holds {listed(invalid)}, "
             f"which the training file does not; it has {listed(known)}"
         )
         if target.classes:
             raise DataError(
-                f"{told}. Correct the test file, or name all classes: "
+                f"{message}. Correct the test file, or name all classes: "
                 f"{target.task}: classification(classes=[...])"
             )
         if len(known) > 2:  # several words mean no
-            notices.note(f"{told}. These count as no")
+            notices.note(f"{message}. These mean no")
         else:
             no = next((word for word in known if word not in target.yes[index]), "no")
             raise DataError(
-                f"{told}. Correct the test file, or say which mean yes: "
+                f"{message}. Correct the test file, or name those that mean yes: "
                 f"yes=[{', '.join(map(repr, target.yes[index]))}, ...]; all others are {no!r}"
             )
 
@@ -229,7 +229,7 @@ def _find_target(
     signs = {taken[column].decimal for column in columns if column in taken}
     target = Target(name, part.name, columns, decimal="," if signs == {","} else ".")
     for column in columns:
-        # that classes are words among numbers is no news
+        # notes about words do not matter for classes
         if column in taken and (taken[column].kind == "number" or NOTHING in taken[column].note):
             notices.add("target", name, taken[column].note)
     if part.name in ("binary", "multilabel"):
@@ -239,21 +239,19 @@ def _find_target(
     else:
         sizes = {"outputs": len(columns)} if part.name == "regression" else {}
         target, told = replace(target, kind=str(Part(part.name, {**options, **sizes}))), ""
-    if len(columns) > 1 and not (part.name == "multilabel" or part.name == "regression"):
+    if len(columns) > 1 and part.name not in ("multilabel", "regression"):
         raise SpecError(f"target {name!r}: kind {part.name} takes one column, not {len(columns)}")
-    if guessed:
-        notices.add("target", name, f"{part.name}, guessed from the column{told and '; ' + told}")
-    elif told:
-        notices.add("target", name, told)
-    task = target.make_task()  # reports wrong options before anything is trained
+    note = f"{part.name}, guessed from the column{told and '; ' + told}" if guessed else told
+    notices.add("target", name, note)
+    task = target.make_task()  # raises for wrong options before training
     if task.dense:
         raise SpecError(f"target {name!r}: kind {part.name} is for images; a column cannot hold a map")
     return target, scaled and not target.classes and not target.yes
 
 
 def _check_options(part: Part) -> None:
-    """Refuse an option that neither the kind of task nor a column of a table has."""
-    if part.name == "auto":  # the kind, once guessed, checks its own
+    """Raise an error for an option that neither the kind of task nor a column of a table has."""
+    if part.name == "auto":  # the guessed kind checks its options
         return
     known = {"column", "columns", "scale", *task_options(part.name)}
     if part.name in ("binary", "multilabel"):
@@ -265,9 +263,7 @@ def _check_options(part: Part) -> None:
 
 def _guess(name: str, columns: Sequence[str], frame: Frame) -> str:
     if len(columns) > 1:
-        raise SpecError(
-            f"target {name!r} has several columns; say whether it is regression or multilabel"
-        )
+        raise SpecError(f"target {name!r} has several columns; set its kind to regression or multilabel")
     column = frame[columns[0]]
     values = column.dropna().unique()
     if len(values) <= 2:
@@ -300,8 +296,8 @@ def _yes_or_no(target: Target, frame: Frame, options: dict[str, Any]) -> tuple[T
         elif len(values) > 2:
             raise DataError(
                 f"target {target.task!r} is yes or no, but column {column!r} holds {len(values)} "
-                f"values: {listed(values)}. Say which mean yes: {target.kind}(yes={values[0]!r}), or "
-                "take another kind"
+                f"values: {listed(values)}. Name those that mean yes, {target.kind}(yes={values[0]!r}), "
+                "or use another kind"
             )
         else:
             yes = tuple(values[-1:])
@@ -331,10 +327,10 @@ def _classes(target: Target, frame: Frame, options: dict[str, Any]) -> tuple[Tar
         classes = [str(number) for number in range(given)]
     else:
         classes = [str(word) for word in given]
-    strange = [word for word in values if word not in classes]
-    if strange:
+    invalid = [word for word in values if word not in classes]
+    if invalid:
         raise DataError(
-            f"target {target.task!r}: column {column!r} holds {listed(strange)}, which are not among "
+            f"target {target.task!r}: column {column!r} holds {listed(invalid)}, which are not among "
             f"the classes {listed(classes)}"
         )
     if not classes:
@@ -344,7 +340,7 @@ def _classes(target: Target, frame: Frame, options: dict[str, Any]) -> tuple[Tar
 
 
 def _ordered(column: Any) -> list[str]:
-    """Return the different values as words: numbers by size, words by the alphabet."""
+    """Return the distinct values as words, sorted; numbers by size."""
     values = column.dropna().unique().tolist()
     return list(dict.fromkeys(words(import_pandas().Series(sorted(values), dtype=object))))
 
@@ -352,13 +348,13 @@ def _ordered(column: Any) -> list[str]:
 def _check_numbers(task: str, column: str, known: Any, where: str = "") -> None:
     if is_date(known):
         raise DataError(
-            f"target {task!r} is a number, but column {column!r}{where} holds dates; make a number of "
-            "them first, such as the days since a date of your choice"
+            f"target {task!r} is a number, but column {column!r}{where} holds dates; convert them to "
+            "numbers, for example to the days since a fixed date"
         )
-    strange = known[np.isnan(numbers(known))]
-    if len(strange):
-        found = listed(_ordered(strange))
+    invalid = known[np.isnan(numbers(known))]
+    if len(invalid):
+        found = listed(_ordered(invalid))
         raise DataError(
             f"target {task!r} is a number, but column {column!r}{where} holds {found}; "
-            "take kind classification or binary, or add these words to missing=[...]"
+            "use kind classification or binary, or add these words to missing=[...]"
         )

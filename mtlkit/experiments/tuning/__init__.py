@@ -1,6 +1,6 @@
-"""Search settings for several methods with the same effort, on validation only.
+"""Tune the settings of several methods with the same number of trials, on validation data only.
 
-:func:`mtlkit.tune` needs Optuna; what is here does not.
+:func:`mtlkit.tune` needs Optuna; the names below do not.
 """
 
 from mtlkit.experiments.tuning.config import TuneConfig

@@ -1,4 +1,4 @@
-"""The settings of a search, from a YAML file or the command line, checked before anything runs."""
+"""The settings of a search, from a YAML file or the command line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRIALS = 20
 
 
 class TuneConfig(MethodsConfig):
-    """What to search, and how. The keys are those of every training and those below.
+    """The settings of a search: those of every training, of :class:`MethodsConfig`, and more.
 
     >>> config = TuneConfig.make({"data": "multidigits", "methods": "sum,cagrad", "trials": 30})
     >>> [entry.label for entry in config.entries], str(config.searched["lr"])
@@ -31,42 +31,39 @@ class TuneConfig(MethodsConfig):
 
     trials: int | None = setting(
         None,
-        f"Trials for every method; without it, {_TRIALS}, or with `grid` the largest method's grid.",
+        f"Trials per method; by default {_TRIALS}, or with `grid` the size of the largest grid.",
         panel=TUNING,
         ge=1,
     )
     sampler: Literal["tpe", "random", "grid"] = setting(
-        "tpe", "How the next trial is chosen: `tpe`, `random` or `grid`.", panel=TUNING
+        "tpe", "Sampler of the trials: `tpe`, `random` or `grid`.", panel=TUNING
     )
     preset: str | None = setting(
         None, f"Published grids: {', '.join(f'`{name}`' for name in PRESETS)}.", panel=TUNING
     )
     space: dict[str, Any] | None = setting(
         None,
-        "What is searched, such as `lr: log(1e-4, 1e-2)`, `weight_decay: [0, 1e-4]` or "
-        "`cagrad.c: uniform(0, 1)`; without it, `lr` from a tenth to ten times its value.",
+        "Search space, such as `lr: log(1e-4, 1e-2)`, `weight_decay: [0, 1e-4]` or "
+        "`cagrad.c: uniform(0, 1)`; by default, `lr` from a tenth to ten times its value.",
         panel=TUNING,
     )
     tuned_sum: bool = setting(
         True,
-        f"Search loss weights of the plain sum too, with the same trials, as `{TUNED_SUM}`.",
+        f"Also tune the loss weights of the plain sum, with as many trials, as `{TUNED_SUM}`.",
         panel=TUNING,
     )
     prune: list[int] = setting(
         [],
-        "Steps at which a trial ends that is below the median of the method's earlier ones; "
-        "without any, every trial takes all its steps.",
+        "Steps at which a trial stops if it is below the median of the method's earlier trials; by "
+        "default, no trial stops early.",
         panel=TUNING,
     )
     trial_seeds: int = setting(
-        1,
-        "Seeds that every trial is trained with; it is judged by the mean over them.",
-        panel=TUNING,
-        ge=1,
+        1, "Number of seeds per trial; a trial is judged by the mean over them.", panel=TUNING, ge=1
     )
     seed: int = setting(
         _FIRST_SEED,
-        "First seed of all trials: weights, batches, split and draws. A comparison must not use it.",
+        "First seed of all trials, which a later comparison must not use.",
         panel=TUNING,
         ge=0,
         lt=2**32,
@@ -74,11 +71,7 @@ class TuneConfig(MethodsConfig):
 
     @classmethod
     def make(cls, settings: Mapping[str, Any], source: str = "the settings") -> Self:
-        """Check settings by name, type and range, after those of the preset have been added.
-
-        Raises:
-            ConfigError: for an unknown key, with the nearest one, or a value that does not fit.
-        """
+        """Check settings after adding those of the preset; see :meth:`Settings.make`."""
         preset, own = settings.get("preset"), settings.get("space")
         if preset is None:
             made = super().make(settings, source)
@@ -118,20 +111,20 @@ class TuneConfig(MethodsConfig):
         items = [given] if isinstance(given, int | str) else given
         words = [word for item in items for word in str(item).split(",")]
         if not all(word.strip().isdigit() and int(word) > 0 for word in words):
-            raise ValueError(f"'prune' is a list of steps, such as [200, 400], not {given!r}")
+            raise ValueError(f"'prune' must be a list of steps, such as [200, 400], not {given!r}")
         return sorted({int(word) for word in words})
 
     @property
     def searched(self) -> dict[str, Search]:
-        """What is searched for all methods."""
+        """The search space that all methods share."""
         if self.space is not None:
             return self.space
         if self.lr <= 0:
-            raise ConfigError("without a key 'space' the learning rate is searched; set 'lr' above 0")
+            raise ConfigError("without a key 'space' the learning rate is tuned; set 'lr' above 0")
         return {"lr": LogUniform(self.lr / 10, self.lr * 10)}
 
     def complete(self, entries: list[Entry]) -> list[Entry]:
-        """Add the sum whose weights are searched, behind the plain sum."""
+        """Add the sum with tuned weights, after the plain sum."""
         labels = [entry.label for entry in entries]
         if self.tuned_sum and TUNED_SUM not in labels:
             place = labels.index("sum") + 1 if "sum" in labels else 0
@@ -139,7 +132,7 @@ class TuneConfig(MethodsConfig):
         return entries
 
     def trials_for(self, largest_grid: int) -> int:
-        """Trials for every method, given the size of the largest grid."""
+        """Return the number of trials per method, given the size of the largest grid."""
         if self.trials is not None:
             return self.trials
         return largest_grid if self.sampler == "grid" else _TRIALS

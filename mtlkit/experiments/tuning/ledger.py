@@ -1,12 +1,12 @@
-"""The trials of a search, in Optuna's journal: who has which, and how they ended.
+"""The trials of a search in Optuna's journal: which process runs each, and how it ended.
 
-Each method is a study of its own. A trial is drawn under one lock for all processes, so that no method
-gets more than the counted number. A trial whose process died is taken over with the same values, and
-training resumes from its checkpoint. The system releases the locks of a process that is killed.
+Each method is an Optuna study. Trials are drawn under one lock for all processes, so that no method gets
+too many. A trial whose process died is taken over by another process, which resumes from its checkpoint;
+the operating system releases the locks of a killed process.
 
-Optuna's samplers are seeded anew for every trial. The seed depends on the trial's index alone, not on
-the process that draws it. So a search that was killed resumes as if it had not been, and the methods'
-first trials have the same learning rates.
+Optuna's sampler is seeded for every trial, by the trial's index and not by the process. So a killed
+search resumes as if it had not been interrupted, and the first trials of all methods have the same
+learning rates.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ from optuna.trial import FrozenTrial, TrialState
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 JOURNAL = "journal.log"
 GRID_POINTS = 5
-"""Points of a range in a grid."""
+"""Grid points of a range."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting of one method.
+    """A trial of one method.
 
     Attributes:
-        label: of the method.
-        index: from 0, in the order of drawing.
+        label: label of the method.
+        index: number of the trial, from 0.
         point: drawn values by name.
-        number: Optuna's.
+        number: Optuna's number of the trial.
         state: ``running``, ``done``, ``pruned`` or ``failed``.
-        value: the objective; the higher the better.
-        facts: ``seconds``, ``steps``, ``error``, ``repeats`` and whatever else was noted.
+        value: objective; higher is better.
+        facts: ``seconds``, ``steps``, ``error``, ``repeats`` and others.
     """
 
     label: str
@@ -69,15 +69,15 @@ class Trial:
 
 
 def best_of(trials: Sequence[Trial]) -> Trial | None:
-    """Return the best trial that ended well, the first of equals; None where there is none."""
+    """Return the best successful trial, the first of equals; None if there is none."""
     done = [trial for trial in trials if trial.state == "done" and trial.value is not None]
     return max(done, key=lambda trial: (trial.value or 0.0, -trial.index), default=None)
 
 
 class Ledger:
-    """All trials of a folder; several processes may have one each.
+    """All trials in a folder that several processes may share.
 
-    Every method gets ``trials`` of them, drawn from its space by ``tpe``, ``random`` or ``grid``.
+    Every method gets ``trials`` trials, drawn from its space by ``tpe``, ``random`` or ``grid``.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Ledger:
         self._workers = folder / "workers"
         self._workers.mkdir(parents=True, exist_ok=True)
         self._name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self._alive = FileLock(self._workers / self._name)  # held as long as this process lives
+        self._alive = FileLock(self._workers / self._name)  # held until this process ends
         self._alive.acquire()
         self._lock = FileLock(folder / "study.lock", thread_local=False)
         with self._locked():
@@ -102,9 +102,9 @@ class Ledger:
             }
 
     def take(self) -> Trial | None:
-        """Take a trial whose process died, or a new one; None when all have been given away.
+        """Take over a trial whose process died, or draw a new one; None if all are taken.
 
-        Methods take turns, so that a search that is stopped has treated them alike.
+        Methods take turns, so that all have equally many trials when a search is stopped.
         """
         with self._locked():
             counts = {}
@@ -122,7 +122,7 @@ class Ledger:
             return self._draw(label, counts[label])
 
     def finish(self, trial: Trial, value: float, **facts: Any) -> None:
-        """Note how a trial ended; what another process has noted already stays."""
+        """Record the end of a trial, unless another process already did."""
         with self._locked():
             study = self.studies[trial.label]
             if study.get_trials(deepcopy=False)[trial.number].state.is_finished():
@@ -131,35 +131,35 @@ class Ledger:
             study.tell(trial.number, value)
 
     def note(self, trial: Trial, **facts: Any) -> None:
-        """Note something about a trial that runs."""
+        """Record facts about a running trial."""
         with self._locked():
             self._note(trial.label, trial.number, **facts)
 
     def twin(self, trial: Trial) -> Trial | None:
-        """Find a finished trial of the same method at the same point, which need not be repeated."""
+        """Return an earlier finished trial of the same method at the same point, if there is one."""
         for other in self.of(trial.label):
             if other.index < trial.index and other.point == trial.point and other.state == "done":
                 return other
         return None
 
     def of(self, label: str) -> list[Trial]:
-        """Return the counted trials of a method, in order."""
+        """Return the trials of a method, in order."""
         return [_read(label, frozen) for frozen in self._known(label)[: self.trials]]
 
     def is_complete(self) -> bool:
-        """Whether every method has had its trials."""
+        """Return whether all trials of every method have ended."""
         return all(
             len(known) >= self.trials and all(trial.state != "running" for trial in known)
             for known in map(self.of, self.spaces)
         )
 
     def close(self) -> None:
-        """Release what this process had."""
+        """Release the lock of this process."""
         self._alive.release()
         (self._workers / self._name).unlink(missing_ok=True)
 
     def _is_alive(self, owner: str) -> bool:
-        """Whether the process of this name still runs."""
+        """Return whether the process of this name is still running."""
         path = self._workers / owner
         if owner == self._name or not path.exists():
             return owner == self._name
@@ -171,7 +171,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Wait for the other processes, and remove a line that a killed one left unfinished."""
+        """Lock the journal, and remove a line that a killed process left unfinished."""
         with self._lock:
             path = self.folder / JOURNAL
             lines = path.read_bytes() if path.exists() else b""
@@ -180,7 +180,7 @@ class Ledger:
             yield
 
     def _known(self, label: str) -> list[FrozenTrial]:
-        """Return the trials that were drawn completely, by index."""
+        """Return the completely drawn trials, by index."""
         trials = self.studies[label].get_trials(deepcopy=False)
         return sorted(
             (trial for trial in trials if "index" in trial.user_attrs),
@@ -190,12 +190,12 @@ class Ledger:
     def _draw(self, label: str, index: int) -> Trial:
         study, space = self.studies[label], self.spaces[label]
         for frozen in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if "index" not in frozen.user_attrs:  # its process died while it drew, so it never began
+            if "index" not in frozen.user_attrs:  # its process died while drawing it
                 study.tell(frozen.number, state=TrialState.FAIL)
         study.sampler = sampler_for(self.sampler, space, index, self.seed, self.trials)
-        asked = study.ask(distributions(space))
+        asked = study.ask({name: _distribution(axis) for name, axis in space.axes.items()})
         self._note(label, asked.number, owner=self._name)
-        self._note(label, asked.number, index=index)  # last: it makes the trial count
+        self._note(label, asked.number, index=index)  # last, because it marks the trial as drawn
         return _read(label, study.get_trials(deepcopy=False)[asked.number])
 
     def _note(self, label: str, number: int, **facts: Any) -> None:
@@ -211,17 +211,12 @@ def _read(label: str, frozen: FrozenTrial) -> Trial:
     if frozen.state.is_finished():
         state = "failed" if facts.get("error") or frozen.value is None else "done"
         state = "pruned" if facts.get("pruned") else state
-    point = {  # four digits are enough for a setting, and readable
+    point = {  # four digits are enough, and readable
         name: float(f"{value:.4g}") if isinstance(value, float) else value
         for name, value in frozen.params.items()
     }
     index = int(frozen.user_attrs["index"])
     return Trial(label, index, point, frozen.number, state, frozen.value, facts)
-
-
-def distributions(space: MethodSpace) -> dict[str, BaseDistribution]:
-    """Return the space as Optuna wants it."""
-    return {name: _distribution(axis) for name, axis in space.axes.items()}
 
 
 def _distribution(axis: Axis) -> BaseDistribution:
@@ -231,9 +226,9 @@ def _distribution(axis: Axis) -> BaseDistribution:
 
 
 def grid_of(space: MethodSpace) -> list[dict[str, Any]]:
-    """Return all points of the grid, the first axis slowest.
+    """Return all points of the grid; the first axis varies slowest.
 
-    Loss weights have none, and are drawn: a few points for each task make thousands together.
+    Loss weights are drawn instead: a few grid points per task would make thousands.
     """
     gridded = {name: axis for name, axis in space.axes.items() if not space.is_weight(name)}
     values = [axis.grid(GRID_POINTS) for axis in gridded.values()]
@@ -243,13 +238,15 @@ def grid_of(space: MethodSpace) -> list[dict[str, Any]]:
 def sampler_for(kind: str, space: MethodSpace, index: int, seed: int, trials: int) -> BaseSampler:
     """Return the sampler of one trial.
 
-    The first trial of ``tpe`` and ``random`` is the point that the configuration and the methods'
-    defaults give. A grid is visited in an order that is drawn once.
+    The first trial of ``tpe`` and ``random`` has the given settings and the methods' defaults. A grid is
+    visited in a fixed random order.
     """
     drawn = crc32(f"{seed}/{index}".encode())
     if kind == "grid":
         points = grid_of(space)
-        order = np.random.default_rng(seed).permutation(len(points))  # a part is spread over the grid
+        order = np.random.default_rng(seed).permutation(
+            len(points)
+        )  # so that few trials spread over the grid
         return _at(points[order[index % len(points)]], space, drawn)
     if index == 0:
         return _at(space.defaults, space, drawn)
@@ -259,7 +256,7 @@ def sampler_for(kind: str, space: MethodSpace, index: int, seed: int, trials: in
 
 
 def _at(point: Mapping[str, Any], space: MethodSpace, seed: int) -> BaseSampler:
-    """Return a sampler of one point; values that are missing or outside of the space are drawn."""
+    """Return a sampler of one point; values that are missing or outside the space are drawn."""
     fixed = {
         name: point[name]
         for name, axis in space.axes.items()

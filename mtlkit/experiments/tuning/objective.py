@@ -1,9 +1,8 @@
-"""What a trial is judged by: validation metrics, relative to one plain run, the same for every method.
+"""The objective of a trial: its validation metrics relative to a reference run with the plain sum.
 
-The sum of the validation losses would follow the task with the largest loss. A relative gain has no
-scale: for each metric the difference to the reference run, divided by the mean of both magnitudes. It is
-near the relative change while that is small, and never beyond 200 % either way, so that one metric near
-zero cannot outweigh all others.
+The sum of validation losses would follow the task with the largest loss. The relative gain is free of
+scale: the difference to the reference run divided by the mean of both magnitudes. Small gains are close
+to the relative change, and no gain exceeds 200 %, so that a metric near zero cannot outweigh the others.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from mtlkit.errors import UsageError
 from mtlkit.report.results import TaskRecord
 
 WORST = -200.0
-"""Value of a trial that failed or whose metrics are not finite."""
+"""Value of a failed trial, or of a metric that is not finite."""
 
 Metrics = Mapping[str, Mapping[str, float]]
 
 
 def improvement(metrics: Metrics, reference: Metrics, tasks: Sequence[TaskRecord]) -> float:
-    """Return the mean over tasks of the relative gain in percent, the higher the better.
+    """Return the mean over tasks of the relative gain in percent; higher is better.
 
-    A task's gain is the mean over the metrics that it is compared by. Metrics that the reference does
-    not have (no validation labels) are left out.
+    The gain of a task is the mean over its compared metrics. Metrics that the reference lacks (no
+    validation labels) are left out.
     """
     gains = []
     for task in tasks:
@@ -36,7 +35,7 @@ def improvement(metrics: Metrics, reference: Metrics, tasks: Sequence[TaskRecord
         if own:
             gains.append(sum(own) / len(own))
     if not gains:
-        raise UsageError("the reference run has no finite validation metric, so nothing can be judged")
+        raise UsageError("the reference run has no finite validation metric, so no trial can be judged")
     return sum(gains) / len(gains)
 
 

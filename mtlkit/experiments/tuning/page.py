@@ -1,4 +1,4 @@
-"""The page of a search: the winners, how they were found, and the value of every setting."""
+"""The page of a search: the winners, the history, and the value of every setting."""
 
 from __future__ import annotations
 
@@ -34,25 +34,23 @@ def write_page(
     own = [name for name in axes if name not in shared]
     about = Note(
         "Improvement: the mean over tasks of the relative gain in validation metrics over one run of "
-        f"the plain sum with the given settings. It is the best of {winners.trials} trials each, and so "
-        "optimistic; mtlkit compare --tuned measures the winners on samples that no trial has seen."
+        "the plain sum with the given settings. As the best of "
+        f"{winners.trials} trials it is optimistic; mtlkit compare --tuned measures the winners on "
+        "samples that no trial has seen."
     )
+    settings = Charts([_slice(name, trials, spaces) for name in shared])
     options = Charts([_slice(name, trials, spaces) for name in own], title="Options of single methods")
     sections = [
         Section("winners", "Winners", [_listing(winners, trials), about]),
         Section("history", "Best value by trial", [Charts([_history(trials)])]),
-        Section(
-            "settings",
-            "Settings",
-            [Charts([_slice(name, trials, spaces) for name in shared]), options],
-        ),
+        Section("settings", "Settings", [settings, options]),
     ]
     count = sum(map(len, trials.values()))
     facts = [
         f"data: {winners.shared['data']}",
         f"model: {winners.shared.get('architecture') or 'the default of the data set'}",
         f"seed of all trials: {winners.seed}",
-        f"{len(trials)} methods, {winners.trials} trials each, {count} in all ({winners.sampler})",
+        f"{len(trials)} methods, {winners.trials} trials each, {count} in total ({winners.sampler})",
         f"mtlkit {__version__}",
     ]
     command = Command(
@@ -100,7 +98,7 @@ def _history(trials: Trials) -> Chart | None:
 
 
 def _slice(name: str, trials: Trials, spaces: Mapping[str, MethodSpace]) -> Chart | None:
-    """Draw the value of the trials by one of their settings; a pruned one is a ring."""
+    """Draw the value of the trials against one setting; pruned trials are rings."""
     data = []
     axis: dict[str, Any] = {}
     for place, (label, known) in enumerate(trials.items()):
@@ -138,7 +136,7 @@ def _slice(name: str, trials: Trials, spaces: Mapping[str, MethodSpace]) -> Char
 
 
 def _scale(name: str, space: MethodSpace) -> dict[str, Any]:
-    """Return the axis of a setting: choices in their order, and only possible values."""
+    """Return the axis of a setting, limited to possible values."""
     search = space.axes[name]
     if isinstance(search, Choice):
         return {"type": "category", "categoryarray": list(map(_text, search.values))}

@@ -1,8 +1,7 @@
-"""What a search is made of: the methods with their spaces, and the training of every trial."""
+"""The plan of a search: methods, search spaces, and the training of every trial."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,13 +9,15 @@ from typing import Any
 
 from filelock import FileLock
 
+from mtlkit.config.files import read_json, write_json
 from mtlkit.config.logs import plain_values
 from mtlkit.config.search import Choice
+from mtlkit.config.settings import describe_changes
 from mtlkit.config.yaml_files import write_yaml
 from mtlkit.errors import ConfigError
 from mtlkit.experiments.compare import load_tasks
 from mtlkit.experiments.entries import Entry
-from mtlkit.experiments.jobs import Job, write_json
+from mtlkit.experiments.jobs import Job
 from mtlkit.experiments.launchers import threads_of
 from mtlkit.experiments.tuning.config import TuneConfig
 from mtlkit.experiments.tuning.ledger import Trial, grid_of
@@ -31,17 +32,17 @@ HEADER = "tune.json"
 
 @dataclass(frozen=True)
 class Plan:
-    """What the settings and the data set say together.
+    """The plan of a search.
 
     Attributes:
         config: the settings.
-        folder: of the search.
-        title: of its page and of its live table.
-        tasks: that trials are judged by.
-        entries: the methods, by label.
-        spaces: what is searched for each.
-        trials: for every method.
-        threads: of torch, per training.
+        folder: folder of the search.
+        title: title of its page and of its live table.
+        tasks: tasks that trials are judged by.
+        entries: methods by label.
+        spaces: search spaces by label.
+        trials: trials per method.
+        threads: threads of torch per training.
     """
 
     config: TuneConfig
@@ -55,7 +56,7 @@ class Plan:
 
     @classmethod
     def make(cls, config: TuneConfig, folder: Path) -> Plan:
-        """Make the plan of these settings; the data set is loaded for its tasks."""
+        """Make a plan from settings and the tasks of the data set."""
         dataset, tasks = load_tasks(config, config.seed)
         names = tuple(task.name for task in tasks)
         entries = {entry.label: entry for entry in config.entries}
@@ -73,18 +74,16 @@ class Plan:
         return cls(config, folder, title, records, entries, spaces, trials, threads)
 
     def write(self) -> None:
-        """Note what is searched; another search in the folder is refused."""
+        """Write the plan; raise a ConfigError if the folder contains another search."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / HEADER
         with FileLock(self.folder / "study.lock"):
-            text = path.read_text(encoding="utf-8") if path.is_file() else "{}"
-            old, now = json.loads(text).get("identity", {}), self._identity()
+            old, now = (read_json(path) or {}).get("identity", {}), self._identity()
             # methods may be added, and older folders lack some keys
-            changed = [key for key in now if key in old and old[key] != now[key]]
-            if changed:
-                changes = [f"{key} was {old[key]!r}, now {now[key]!r}" for key in changed]
+            changes = describe_changes(old, now, (key for key in now if key in old))
+            if changes:
                 raise ConfigError(
-                    f"{self.folder} holds another search ({'; '.join(changes)}); "
+                    f"{self.folder} contains another search ({changes}); "
                     "choose another output folder, or delete this one"
                 )
             write_json(path, {"identity": {**old, **now}, "threads": self.threads})
@@ -97,7 +96,7 @@ class Plan:
             write_yaml(self.folder / CONFIG, given)
 
     def _identity(self) -> dict[str, Any]:
-        """Return what must not change when a search is resumed; the number of trials may."""
+        """Return the settings that must not change when a search is resumed."""
         keys = ("seed", "trial_seeds", "sampler", "improvement_over", "prune")
         identity = {key: getattr(self.config, key) for key in keys}
         identity |= {f"train.{key}": value for key, value in self.config.train.items()}
@@ -114,11 +113,11 @@ class Plan:
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds that every trial is trained with."""
+        """The seeds of every trial."""
         return list(range(self.config.seed, self.config.seed + self.config.trial_seeds))
 
     def job(self, trial: Trial, seed: int) -> Job:
-        """Return the training of a trial with one seed; the test set is never looked at."""
+        """Return the training of a trial with one seed, without the test set."""
         entry, space = self.entries[trial.label], self.spaces[trial.label]
         base = {**self.config.train, **entry.settings}
         train = {**base, **space.settings(trial.point, base), "method": space.method(trial.point)}
@@ -126,7 +125,7 @@ class Plan:
         return self._job(path, trial.label, seed, train, entry.extra_capacity)
 
     def reference_job(self, seed: int) -> Job:
-        """Return the plain run that all trials of a seed are measured against."""
+        """Return the plain run that the trials of a seed are compared with."""
         method = "normalize+sum" if self.config.normalize else "sum"
         train = {**self.config.train, "method": method}
         name = "reference" if seed == self.config.seed else f"reference-seed{seed}"
@@ -134,21 +133,14 @@ class Plan:
 
     def _job(self, path: Path, label: str, seed: int, train: dict[str, Any], capacity: Any) -> Job:
         config = self.config
-        if seed != config.seed:  # the test samples that the first seed set aside stay aside
+        if seed != config.seed:  # keep the test samples of the first seed
             train = {**train, "data": hold_out_test(train["data"], config.seed)}
-        return Job(
-            str(path),
-            label,
-            seed,
-            {**train, "test": False},
-            extra_capacity=capacity,
-            threads=self.threads,
-            device=config.device,
-        )
+        options: Any = {"threads": self.threads, "device": config.device}
+        return Job(str(path), label, seed, {**train, "test": False}, extra_capacity=capacity, **options)
 
 
 def _rotated(entry: Entry, train: dict[str, Any], seed: int, dataset: Any) -> int:
-    """Return the size of the axis that a method rotates in the network of these settings."""
+    """Return the size of the axis that a method rotates in this network."""
     from mtlkit.training.experiment import build_model
 
     settings = TrainConfig.make({**train, "method": entry.method, "seed": seed}, entry.label)

@@ -1,4 +1,4 @@
-"""What is searched for one method: settings of the training that all share, and its own options."""
+"""The search space of one method: shared training settings, and its own options."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mtlkit.config.registry import methods, option_defaults
-from mtlkit.config.search import LR_RATIO, Choice, FeatureShare, LogUniform, Search, Simplex, Uniform
+from mtlkit.config.search import LR_RATIO, Choice, FeatureShare, Search, Simplex, Uniform
 from mtlkit.config.spec import Part, format_spec
 from mtlkit.errors import ConfigError, unknown_name
 
-Axis = Uniform | LogUniform | Choice
-"""What a sampler draws one value from."""
+Axis = Uniform | Choice
+"""A range or choice from which a sampler draws one value."""
 
 _INTEGERS = ("batch_size", "epochs", "steps")
 SETTINGS = (
@@ -20,7 +20,7 @@ SETTINGS = (
     *_INTEGERS,
     "architecture",
 )
-"""Settings of the training that may be searched, besides ``lr_ratio``."""
+"""Training settings that can be tuned, in addition to ``lr_ratio``."""
 
 PRESETS: dict[str, dict[str, Any]] = {
     # appendix C.1 of Javaloy and Valera, 2022: the learning rate was chosen with the plain sum
@@ -31,20 +31,21 @@ PRESETS: dict[str, dict[str, Any]] = {
             "rotate.size": "share(0.25, 0.5, 0.75, 1)",
             "lr_ratio": [0.05, 0.1, 0.5, 1.0, 2.0],  # of rotate and of gradnorm
         },
-    },
+    }
 }
-"""Settings that ``--preset`` stands for; keys of the configuration override them."""
+"""Settings of ``--preset``; keys of the configuration override them."""
 
 
 @dataclass(frozen=True)
 class MethodSpace:
-    """The search space of one method, and how a drawn point becomes settings.
+    """The search space of one method, and the settings at its points.
 
     Attributes:
-        parts: of the method, aliases replaced.
-        axes: what is drawn, by name: ``lr``, ``lr_ratio``, ``cagrad.c``, ``constant.weights.left``.
-        defaults: the point that is not searched: options and settings as they are given.
+        parts: parts of the method, with aliases replaced.
+        axes: ranges by name: ``lr``, ``lr_ratio``, ``cagrad.c``, ``constant.weights.left``.
+        defaults: the point with the given settings and default options.
         tasks: names of the tasks.
+        simplexes: loss weights by name, each drawn as one number per task.
     """
 
     parts: tuple[Part, ...]
@@ -54,7 +55,7 @@ class MethodSpace:
     simplexes: dict[str, Simplex] = field(default_factory=dict)
 
     def is_weight(self, name: str) -> bool:
-        """Whether an axis is one of the numbers that loss weights are made of."""
+        """Return whether an axis is one of the numbers that loss weights are computed from."""
         return any(name.startswith(f"{simplex}.") for simplex in self.simplexes)
 
     def method(self, point: Mapping[str, Any]) -> str:
@@ -76,7 +77,7 @@ class MethodSpace:
         return format_spec(parts)
 
     def shown(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a point with loss weights in place of the numbers that they are made of."""
+        """Return a point with loss weights in place of the numbers they are computed from."""
         found = dict(point)
         for name, simplex in self.simplexes.items():
             axes = [f"{name}.{task}" for task in self.tasks]
@@ -84,7 +85,7 @@ class MethodSpace:
         return found
 
     def settings(self, point: Mapping[str, Any], train: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings of the training at a point; ``method_lr`` keeps its ratio to ``lr``."""
+        """Return the training settings at a point; ``method_lr`` keeps its ratio to ``lr``."""
         found = {
             name: round(point[name]) if name in _INTEGERS else point[name]
             for name in SETTINGS
@@ -109,12 +110,12 @@ def make_space(
     """Make the search space of a method.
 
     Args:
-        method: config string. Options that it sets are not searched.
-        given: by the configuration: ``lr``, ``lr_ratio``, or ``part.option``, which takes the place of
-            what the method declares.
-        train: the training's settings.
-        tasks: names.
-        features: returns the size of the axis that is rotated; called where a share of it is searched.
+        method: config string; options that it sets are not tuned.
+        given: ranges of the configuration, for ``lr``, ``lr_ratio`` or ``part.option``; they replace
+            those that the method declares.
+        train: training settings.
+        tasks: names of the tasks.
+        features: returns the size of the rotated axis; only called if a fraction of it is tuned.
     """
     parts = tuple(methods.expand(method))
     axes: dict[str, Axis] = {}
@@ -155,5 +156,5 @@ def _axis(search: Search, name: str, features: Callable[[], int]) -> Axis:
     if isinstance(search, FeatureShare):
         return search.sizes(features())
     if isinstance(search, Simplex):
-        raise ConfigError(f"{name} cannot be searched on the simplex")
+        raise ConfigError(f"{name} cannot be tuned on the simplex")
     return search

@@ -1,4 +1,4 @@
-"""The search: every method gets the same number of trials, judged on validation only."""
+"""Run a search: every method gets the same number of trials, judged on validation data only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mtlkit.experiments.tuning.winners import Winner, Winners
 
 _PAUSE = 0.5
 _LEAST_TO_PRUNE = 4
-"""Trials of a method that must have reached a step before any is ended there."""
+"""Trials of a method that must have reached a step before any is pruned there."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,14 @@ class Tuning:
     """A finished search.
 
     Attributes:
-        winners: the best setting of every method, and the cost.
-        trials: all trials, by label.
-        spaces: what was searched, by label.
-        failed: labels of the methods none of whose trials ended well.
+        winners: best settings of every method, and the cost.
+        trials: all trials by label.
+        spaces: search spaces by label.
+        failed: labels of the methods whose trials all failed.
 
-    >>> import mtlkit, tempfile
-    >>> settings = {"data": "multidigits(train=64, val=32, test=32)", "methods": ["sum"], "jobs": 1}
-    >>> settings |= {"epochs": 1, "trials": 2, "tuned_sum": False}
-    >>> found = mtlkit.tune(settings, tempfile.mkdtemp(), progress=False)
-    >>> [trial.state for trial in found.trials["sum"]], found.failed
-    (['done', 'done'], [])
+    >>> winners = Winners({"data": "multidigits"}, seed=100, trials=20, sampler="tpe")
+    >>> Tuning(winners, trials={}, spaces={}, failed=["mgda"]).failed
+    ['mgda']
     """
 
     winners: Winners
@@ -62,19 +59,19 @@ def tune(
     *,
     progress: bool | None = None,
 ) -> Tuning:
-    """Search settings for every method: the same number of trials each, judged on validation only.
+    """Tune the settings of every method, with the same number of trials, on validation data only.
 
-    Call it again to resume a search that was stopped or killed. Several processes may work on one folder
-    at the same time; together they do what one would do.
+    Call it again to resume an interrupted search. Several processes may share one folder; together they
+    do the work of one.
 
     Args:
         config: a :class:`~mtlkit.experiments.tuning.config.TuneConfig`, its keys and values, or a
             YAML file of them.
-        output: folder of the search; ``winners.yaml`` is written there.
-        progress: False shows nothing; None a live table on a terminal, and lines elsewhere.
+        output: output folder, for ``winners.yaml`` and the trials.
+        progress: False shows nothing; None shows a live table on a terminal, and lines elsewhere.
 
     Raises:
-        ConfigError: for settings that do not fit, or another search in ``output``.
+        ConfigError: for invalid settings, or another search in ``output``.
         UsageError: under torchrun or ``accelerate launch``.
         Stopped: after Ctrl-C or SIGTERM.
 
@@ -106,7 +103,7 @@ def tune(
 
 
 class _Search:
-    """Runs the trials that are not yet done."""
+    """Runs the unfinished trials."""
 
     def __init__(self, plan: Plan, ledger: Ledger, progress: bool | None) -> None:
         self.plan = plan
@@ -119,22 +116,22 @@ class _Search:
         self.shown.found(sum(t.state != "running" for known in self._trials().values() for t in known))
 
     def run(self) -> None:
-        """Run until every method has had its trials, including those of other processes."""
+        """Run until all trials have ended, including those of other processes."""
         config, plan = self.plan.config, self.plan
         number = number_of_jobs(config.jobs, config.device)
         most = plan.trials * len(plan.spaces)
         launcher = choose_launcher(config.launcher, plan.folder, number, most, config.launcher_options)
         self.shown.note("reference run: a plain sum with the given settings")
         references = [plan.reference_job(seed) for seed in plan.seeds]
-        # a search of one seed has its reference trained here
+        # with one seed, the reference is trained in this process
         first = choose_launcher("local", plan.folder, min(number, len(references)), number, {})
         first.run(references, self.shown.started, self._reference)
         while True:
             launcher.run(self._jobs(), self._started, self._ended)
             if self.ledger.is_complete():
                 return
-            self.shown.note("other processes work on the last trials")
-            time.sleep(_PAUSE)  # should one of them die, its trial is taken over
+            self.shown.note("waiting for trials of other processes")
+            time.sleep(_PAUSE)  # if one dies, its trial is taken over
 
     def _trials(self) -> dict[str, list[Trial]]:
         return {label: self.ledger.of(label) for label in self.plan.spaces}
@@ -149,7 +146,9 @@ class _Search:
                 f"the reference run, a plain sum with the given settings, failed: {outcome.error}"
             )
         self.references[job.seed] = outcome.metrics
-        improvement(outcome.metrics, outcome.metrics, self.plan.tasks)  # it has something to compare by
+        improvement(
+            outcome.metrics, outcome.metrics, self.plan.tasks
+        )  # raises if nothing can be compared
 
     def _jobs(self) -> Iterator[Job]:
         while True:
@@ -173,7 +172,7 @@ class _Search:
         self.shown.ended(job, f"{value:+.2f} %  {shown}", error)
 
     def _next_stop(self, trial: Trial) -> int | None:
-        """Where a trial is to be judged next; one that was taken over may have passed some steps."""
+        """Return the next step at which to judge a trial; a resumed one may have passed some."""
         for step in self.plan.config.prune:
             value = trial.facts.get(_value_at(step))
             if value is None or not self._goes_on(trial, step, float(value)):
@@ -226,7 +225,7 @@ class _Search:
         self._show_end(job, trial, value, outcome.error)
 
     def _goes_on(self, trial: Trial, step: int, value: float) -> bool:
-        """Whether a trial is not below the median of the earlier trials of its method at this step."""
+        """Return whether a trial reaches the median of its method's earlier trials at this step."""
         key = _value_at(step)
         others = [
             float(other.facts[key])
@@ -237,7 +236,7 @@ class _Search:
 
 
 def _value_at(step: int) -> str:
-    """The name under which the ledger keeps what a trial had reached at a step."""
+    """Return the key of a trial's value at a step in the ledger."""
     return f"value at {step}"
 
 

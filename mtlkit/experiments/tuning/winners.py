@@ -1,4 +1,4 @@
-"""The best setting of every method, as ``winners.yaml``, which ``mtlkit compare --tuned`` reads."""
+"""The best settings of every method in ``winners.yaml``, which ``mtlkit compare --tuned`` reads."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Winner:
     """The best trial of a method.
 
     Attributes:
-        label: of the method.
-        method: config string, without the normalization that all share.
-        settings: of the training that differ from the shared ones.
-        value: improvement over the reference run on validation, in percent.
-        trial: its index.
+        label: label of the method.
+        method: config string, without the shared normalization.
+        settings: training settings that differ from the shared ones.
+        value: improvement over the reference run on validation data, in percent.
+        trial: index of the trial.
 
     >>> Winner("cagrad", "cagrad(c=0.3)", {"lr": 0.002}, value=4.2, trial=7).settings["lr"]
     0.002
@@ -42,16 +42,16 @@ class Winner:
 
 @dataclass(frozen=True)
 class Winners:
-    """What a search found, and at which cost.
+    """The winners of a search, and its cost.
 
     Attributes:
-        shared: settings of the training that all trials had, with ``normalize`` and the like.
-        seed: the first one of all trials; a comparison must use others.
-        trials: per method.
+        shared: settings of all trials.
+        seed: first seed of all trials, which a comparison must not use.
+        trials: trials per method.
         sampler: ``tpe``, ``random`` or ``grid``.
-        best: the winners, in order.
-        cost: by label: ``trials``, ``failed``, ``seconds``, ``steps``.
-        trial_seeds: seeds that each trial was trained with, from ``seed`` on.
+        best: winners, in the order of the methods.
+        cost: ``trials``, ``failed``, ``pruned``, ``seconds`` and ``steps`` by label.
+        trial_seeds: number of seeds per trial, from ``seed``.
 
     >>> best = [Winner("sum", "sum", {"lr": 0.002}, 1.5, 3), Winner("mgda", "mgda", {}, 0.5, 0)]
     >>> found = Winners({"data": "multidigits"}, 100, 20, "tpe", best)
@@ -94,12 +94,12 @@ class Winners:
         """Read ``winners.yaml`` of a folder.
 
         Raises:
-            ConfigError: where there is none, or it is not what ``mtlkit tune`` writes.
+            ConfigError: if it is missing or damaged.
         """
         path = Path(folder) / WINNERS
         if not path.is_file():
             raise ConfigError(
-                f"{folder} holds no {WINNERS}; give a folder in which `mtlkit tune` has finished"
+                f"{folder} contains no {WINNERS}; give a folder in which `mtlkit tune` has finished"
             )
         content = read_yaml(path)
         try:
@@ -110,12 +110,12 @@ class Winners:
             given = {key: kind(content[key]) for key, kind in _PLAIN.items() if key in content}
             return cls(dict(content["shared"]), best=best, cost=dict(content["cost"]), **given)
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"{path} is not what `mtlkit tune` writes: {error!r}") from None
+            raise ConfigError(f"{path} was not written by `mtlkit tune`: {error!r}") from None
 
     def comparison(self) -> dict[str, Any]:
         """Return the settings of a comparison of the winners, on test samples that no trial saw.
 
-        Networks that are not tuned, such as single-task ones, train as the winner of the plain sum.
+        Networks that are not tuned, such as single-task ones, have the settings of the tuned sum.
         """
         shared: dict[str, Any] = dict(self.shared)
         shared["data"] = self.hold_out(shared["data"])
@@ -128,17 +128,10 @@ class Winners:
         return shared
 
     def training(self, label: str | None = None) -> dict[str, Any]:
-        """Return the settings of one training with a winner, for ``mtlkit train``.
-
-        Args:
-            label: of the method; None takes the best one.
-
-        Raises:
-            SpecError: for a label that the search does not have.
-        """
+        """Return the settings to train one winner; the best one for None."""
         found = {winner.label: winner for winner in self.best}
         if not found:
-            raise ConfigError("no trial of the search ended well, so there is no winner to train")
+            raise ConfigError("all trials of the search failed, so there is no winner to train")
         if label is None:
             label = max(self.best, key=lambda winner: winner.value).label
         if label not in found:
@@ -146,27 +139,27 @@ class Winners:
         chosen = found[label]
         shared = {k: v for k, v in self.shared.items() if k not in ("normalize", "improvement_over")}
         if "extra_capacity" in chosen.settings:
-            raise ConfigError(f"{label!r} has extra matrices, which only a comparison can train")
+            raise ConfigError(f"{label!r} has extra_capacity, which only a comparison can train")
         method = f"normalize+{chosen.method}" if self.shared.get("normalize") else chosen.method
         data = self.hold_out(shared["data"])
         return {**shared, **chosen.settings, "data": data, "method": method}
 
     def hold_out(self, data: str) -> str:
-        """Return the data set with the test samples that the search set aside."""
+        """Return the spec of the data set with the test samples that the search held out."""
         return hold_out_test(data, self.seed)
 
 
 def hold_out_test(data: str, seed: int) -> str:
-    """Return the data set with the test samples that it has with ``seed``, whatever its own seed is.
+    """Return the spec of a data set with the test samples of ``seed``, for any seed of the run.
 
     Data sets that draw their test samples have the option ``test_seed``, or ``split_seed`` for all three
-    parts. The others have published test samples, or make new ones.
+    splits. The others have fixed test samples, or generate new ones.
     """
     (part,) = parse_spec(data)
     options = dict(part.options)
     known = option_names(datasets.get(part.name))
     option = next((name for name in ("test_seed", "split_seed") if name in known), None)
-    if option is not None and options.get("split_seed") is None:  # else the split is fixed already
+    if option is not None and options.get("split_seed") is None:  # else the split is already fixed
         options.setdefault(option, seed)
     if isinstance(options.get("of"), Mapping):  # several data sets in one
         options["of"] = {name: hold_out_test(one, seed) for name, one in options["of"].items()}

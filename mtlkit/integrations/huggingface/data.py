@@ -1,4 +1,4 @@
-"""Several data sets in one run: their samples carry the number of their task."""
+"""Several data sets in one run: each sample has the number of its task."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ IGNORED = -100
 
 
 class TaskDataset(Dataset[dict[str, Any]]):
-    """The samples of several data sets, one data set after the other, each with its task's number.
+    """The samples of several data sets, one after the other, each with its task's number.
 
     Args:
-        datasets: by task; their samples are mappings, such as those of a tokenizer.
-        tasks: names of all tasks of the method, whose order gives the numbers; default: those given.
+        datasets: data sets by task; their samples are mappings, such as a tokenizer returns.
+        tasks: names of all tasks of the method, in the order of their numbers; default: those of
+            ``datasets``.
 
     >>> data = TaskDataset({"code": [{"input_ids": [1, 2]}], "news": [{"input_ids": [3]}]})
     >>> len(data), data[1]
@@ -50,21 +51,21 @@ class TaskDataset(Dataset[dict[str, Any]]):
             if 0 <= rest < len(dataset):
                 return {**dataset[rest], TASK_IDS: number}
             rest -= len(dataset)
-        raise IndexError(f"sample {index} of {len(self)} samples")
+        raise IndexError(f"sample {index} of a data set of {len(self)} samples")
 
 
 class TaskSampler(Sampler[int]):
     """Indices of a :class:`TaskDataset`, mixed so that ``batch_size`` in a row hold every task.
 
-    The order is a function of the seed and the epoch. A data set that comes to its end starts over in a
-    new order; an epoch has as many samples as all data sets together, whatever the mixing.
+    The order depends on the seed and the epoch. A data set that ends starts over in a new order; an
+    epoch has as many samples as all data sets together, whatever the mixing.
 
     Args:
-        dataset: the samples.
-        batch_size: samples of an optimizer step, on all processes and in all micro-batches together.
+        dataset: the data set to sample from.
+        batch_size: number of samples in an optimizer step, over all processes and micro-batches.
         mixing: ``uniform``, ``proportional`` to the numbers of samples, or ``temperature(T)``:
             proportional to size^(1/T).
-        seed: of the order.
+        seed: seed of the order.
 
     >>> data = TaskDataset({"code": [{"id": i} for i in range(9)], "news": [{"id": 9}]})
     >>> [data[i]["task_ids"] for i in TaskSampler(data, 4, mixing="uniform")]
@@ -84,7 +85,7 @@ class TaskSampler(Sampler[int]):
         return len(self._batches) * self._batch_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Go on with this epoch."""
+        """Set the epoch, which changes the order."""
         self._batches.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[int]:
@@ -98,9 +99,9 @@ class TaskCollator:
 
     Args:
         collator: stacks the samples without their task, such as ``DataCollatorForSeq2Seq(tokenizer)``.
-            By default lists of numbers are padded on the right; ``labels`` that are missing are the
-            ``input_ids``, and ``attention_mask`` marks what is not padding.
-        pad_token_id: what the default pads ``input_ids`` with.
+            By default lists of numbers are padded on the right; missing ``labels`` are the
+            ``input_ids``, and a missing ``attention_mask`` marks what is not padding.
+        pad_token_id: padding of ``input_ids`` by the default.
 
     >>> batch = TaskCollator()([{"input_ids": [5, 6], "task_ids": 1}, {"input_ids": [7], "task_ids": 0}])
     >>> batch["labels"], batch["task_ids"]
@@ -137,11 +138,11 @@ class TaskCollator:
 def label_counts(
     batch: Mapping[str, Any], tasks: int, *, shifted: bool
 ) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """How many labels count in the loss, by row and by task; None for a batch without task ids.
+    """Count the labels in the loss, by row and by task; None for a batch without task ids.
 
     Args:
-        batch: of a :class:`TaskCollator`.
-        tasks: how many there are.
+        batch: batch of a :class:`TaskCollator`.
+        tasks: number of tasks.
         shifted: whether the first label of a row is never predicted, as in causal language models.
     """
     if TASK_IDS not in batch or "labels" not in batch:

@@ -16,17 +16,17 @@ from mtlkit.method.stats import Stats
 class MultiTaskCallback(TrainerCallback):  # type: ignore[misc]
     """Log what the tasks' gradients do, to whatever ``report_to`` names.
 
-    To the entries of the Trainer's log it adds the means over the steps since the last one:
+    It adds to each entry of the Trainer's log the means over the steps since the last one:
     ``<task>_loss``, ``<task>_grad_norm``, ``<task>_weight``, ``conflict`` (the fraction of the pairs of
-    tasks whose gradients have a negative cosine) and ``lowest_cosine`` (of the pair of tasks that are
-    most opposed). The statistics are those that the merge has computed anyway. A method that only weighs
-    the losses has no gradients of tasks, and logs losses and weights.
+    tasks whose gradients have a negative cosine) and ``lowest_cosine`` (of the pair of tasks that
+    conflict most). The merge computes these statistics anyway. A method that only weighs the losses has
+    no task gradients, and logs losses and weights.
 
     :class:`MultiTaskTrainer` has this callback. For another Trainer, whose model calls
     ``method.total(losses)`` itself, attach it:
 
     Args:
-        method: of the model.
+        method: method of the model.
 
     >>> import mtlkit
     >>> method = mtlkit.create_method("pcgrad", tasks=("kind", "size"))
@@ -37,9 +37,9 @@ class MultiTaskCallback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, method: Method) -> None:
         self.method = method
         self._attached = False
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._steps: list[Stats] = []
         self._losses: Tensor | None = None
 
@@ -48,25 +48,25 @@ class MultiTaskCallback(TrainerCallback):  # type: ignore[misc]
         trainer.callback_handler.callbacks.insert(0, self)
         self._attached = True
 
-    def add_losses(self, losses: Tensor, present: Tensor, share: float) -> None:
-        """Take in the losses of a batch, for a method that has no statistics.
+    def add_losses(self, losses: Tensor, present: Tensor, fraction: float) -> None:
+        """Add the losses of a batch, for a method that has no statistics.
 
         Args:
-            losses: (K,) of this process, zero for absent tasks.
-            present: (K,) one for a task that counts, zero for others.
-            share: fraction of an optimizer step that the batch is.
+            losses: (K,) losses of this process, zero for absent tasks.
+            present: (K,) ones for tasks that count, zeros for others.
+            fraction: how much of an optimizer step the batch is.
         """
-        added = torch.stack([losses, present]).double() * share
+        added = torch.stack([losses, present]).double() * fraction
         self._losses = added if self._losses is None else self._losses + added
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin with no statistics."""
+        """Start without statistics."""
         if not self._attached:
             raise UsageError(
                 "MultiTaskCallback must come before the callbacks that report: leave it out of "
                 "`callbacks`, and call MultiTaskCallback(method).attach(trainer)"
             )
-        self._forget()
+        self._reset()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Keep the statistics of the step; they are computed when a log is due."""
@@ -76,10 +76,10 @@ class MultiTaskCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Add the means since the last log."""
-        if logs is None or "loss" not in logs:  # an evaluation, or the end
+        if logs is None or "loss" not in logs:  # an evaluation, or the end of training
             return
         added = self._means()
-        self._forget()
+        self._reset()
         logs.update(added)
         state.log_history[-1].update(added)
 

@@ -36,20 +36,19 @@ _FILE = "mtlkit_method.pt"
 
 
 class MultiTaskTrainer(Trainer):  # type: ignore[misc]
-    """Train a model of Hugging Face on several tasks.
+    """Train a Hugging Face model on several tasks.
 
-    The losses by task come from one of three places: the model's output, under ``losses``; data sets
-    given by task, whose samples go through the model's own loss or, for a causal language model, through
-    the cross-entropy of the next token; or :meth:`compute_losses`, overridden.
+    The losses by task come from one of three places: the model's output, under ``losses``; data sets by
+    task, with the model's own loss or, for a causal language model, the cross-entropy of the next token;
+    or an overridden :meth:`compute_losses`.
 
     With data sets by task a task's loss is the mean over its own labels (tokens) in all processes and
-    micro-batches of an optimizer step. A method with ``wrt=parameters`` gets one forward pass per task,
-    so that no sample is passed twice; one that only weighs the losses gets one for all. Gradients of
-    parameters are merged once per optimizer step. Frozen parameters have none: with adapters of PEFT,
-    the adapters are what is merged.
+    micro-batches of an optimizer step. With ``wrt=parameters`` there is one forward pass per task over
+    its own samples; a method that only weighs the losses needs one pass for all. Gradients of parameters
+    are merged once per optimizer step. Frozen parameters have none: with PEFT, the adapters are merged.
 
-    The method's own parameters learn at half the rate. Its state is saved in every checkpoint, and a run
-    that is resumed goes on exactly. Evaluations report ``eval_<task>_loss``; training reports what
+    The method's own parameters learn at half the learning rate. Its state is in every checkpoint, so a
+    resumed run continues exactly. Evaluations report ``eval_<task>_loss``; training reports what
     :class:`MultiTaskCallback` lists.
 
     Args:
@@ -57,7 +56,7 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
         method: a config string or :class:`mtlkit.Method`; default: ``model.method``, which a model that
             forks its features must have.
         tasks: names of the tasks; default: those of the method, or of the data sets.
-        mixing: of data sets that are given by task; see :class:`TaskSampler`.
+        mixing: how data sets by task are mixed; see :class:`TaskSampler`.
         kwargs: options of ``transformers.Trainer``. ``train_dataset`` and ``eval_dataset`` may be
             mappings from tasks to data sets.
 
@@ -82,22 +81,20 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
     ) -> None:
         super().__init__(*args, **kwargs)
         if self.args.n_gpu > 1:
-            raise UsageError(
-                "several GPUs need a process each: start with torchrun or accelerate launch"
-            )
+            raise UsageError("each GPU needs its own process: start with torchrun or accelerate launch")
         if self.model_init is not None:
             raise SpecError(
-                "model_init makes the model anew in train(), and the method knows its parameters: pass "
-                "the model itself, and for a search create a MultiTaskTrainer per trial"
+                "model_init creates a new model in train(), but the method belongs to the parameters of "
+                "one: pass the model itself, and for a search create a MultiTaskTrainer per trial"
             )
         self.mixing = mixing
         given = self.train_dataset if self.train_dataset is not None else self.eval_dataset
         by_task = list(given) if isinstance(given, Mapping) else None
         self.method = self._find_method(method, tasks or by_task)
         if isinstance(self.train_dataset, Mapping) or set(by_task or [""]) <= set(self.method.tasks):
-            self._take_datasets_by_task()
+            self._use_datasets_by_task()
         self._share_parameters()
-        self.can_return_loss = True  # an evaluation has losses also where no label is called `labels`
+        self.can_return_loss = True  # an evaluation has losses even if no label is called `labels`
         self._step_counts: Tensor | None = None
         self._evaluated: Tensor | None = None
         self.task_logs = MultiTaskCallback(self.method)
@@ -119,48 +116,44 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
             raise SpecError(f"{method} needs a second pass, which transformers.Trainer does not make")
         return method.to(self.args.device)
 
-    def _take_datasets_by_task(self) -> None:
+    def _use_datasets_by_task(self) -> None:
         if isinstance(self.train_dataset, Mapping):
             self.train_dataset = TaskDataset(self.train_dataset, self.method.tasks)
         if isinstance(self.eval_dataset, Mapping):
             self.eval_dataset = self._by_task(self.eval_dataset)
         if not isinstance(self.data_collator, TaskCollator):
             name = getattr(self.data_collator, "__name__", "")
-            default = name == "default_data_collator"  # which cannot pad
-            self.data_collator = TaskCollator(None if default else self.data_collator)
+            pads = name != "default_data_collator"
+            self.data_collator = TaskCollator(self.data_collator if pads else None)
 
     def _by_task(self, datasets: Mapping[str, Any]) -> dict[str, Any]:
-        """Data sets for evaluation; those with the name of a task get its number."""
-        tasks = self.method.tasks
-        return {
-            name: TaskDataset({name: dataset}, tasks)
-            if name in tasks and not isinstance(dataset, TaskDataset)
-            else dataset
-            for name, dataset in datasets.items()
-        }
+        """Add the task's number to the samples of data sets that have the name of a task."""
+        found, tasks = dict(datasets), self.method.tasks
+        for name, dataset in datasets.items():
+            if name in tasks and not isinstance(dataset, TaskDataset):
+                found[name] = TaskDataset({name: dataset}, tasks)
+        return found
 
     def _share_parameters(self) -> None:
-        """Name the parameters to merge: all that are trained, in the same order on every process."""
+        """Merge all parameters that are trained, in the same order on every process."""
         merging = self.method.merging
         if merging is None or not self.method.wrt_parameters or self.method.shared is not None:
             return
         own = {id(parameter) for parameter in self.method.parameters()}
-        named = [
-            (name, parameter)
-            for name, parameter in self.model.named_parameters()
-            if parameter.requires_grad and id(parameter) not in own
-        ]
-        by_group = Groups.of_names(named, merging.groups).by_name
-        self.method.set_shared([p for _, p in named] if merging.groups == "all" else by_group)
+        named = dict(self.model.named_parameters())
+        named = {name: p for name, p in named.items() if p.requires_grad and id(p) not in own}
+        by_group = Groups.of_names(named.items(), merging.groups).by_name
+        self.method.set_shared([*named.values()] if merging.groups == "all" else by_group)
 
     # The losses
 
     def compute_losses(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False
     ) -> Any:
-        """Return the losses by task, each a mean over the task's labels in this batch; None without any.
+        """Return the losses by task, each a mean over the task's labels in this batch.
 
-        Override it for losses that the model does not return.
+        Override it for losses that the model does not return. A task without labels may be absent or
+        None.
 
         Args:
             model: the model.
@@ -174,18 +167,18 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
             outputs = model(**inputs)
             if not isinstance(outputs, Mapping) or "losses" not in outputs:
                 raise UsageError(
-                    f"{type(self.model).__name__} returned no 'losses' by task; let its output have "
-                    "them, give the data sets by task, or override compute_losses"
+                    f"the output of {type(self.model).__name__} has no 'losses' by task; add them, pass "
+                    "data sets by task, or override compute_losses"
                 )
             losses = outputs["losses"]
         return (losses, outputs) if return_outputs else losses
 
     def _losses_of_rows(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Losses, Any]:
-        """Losses and output of a batch whose rows belong to one task each."""
-        rows, counts = label_counts(inputs, len(self.method.tasks), shifted=self._is_causal)
+        """Return losses and output for a batch whose rows belong to one task each."""
+        rows, counts = self._label_counts(inputs)
         numbers = inputs.pop(TASK_IDS)
         if rows is None or counts is None:
-            raise UsageError("a batch has task ids but no labels; override compute_losses")
+            raise UsageError("the batch has task ids but no labels; override compute_losses")
         labeled = counts.tolist()
         present = {task: k for k, task in enumerate(self.method.tasks) if labeled[k]}
         if self._is_causal and not (model.training and self.method.wrt_parameters):
@@ -207,8 +200,11 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
         shifts = getattr(self.model, "loss_type", None) == "ForCausalLM"
         return shifts and not getattr(config, "is_encoder_decoder", False)
 
+    def _label_counts(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor] | tuple[None, None]:
+        return label_counts(batch, len(self.method.tasks), shifted=self._is_causal)
+
     def _own_losses(self, model: nn.Module, inputs: dict[str, Any]) -> dict[str, Tensor]:
-        """The losses of a batch; their means over processes and micro-batches are those of the step."""
+        """Return the losses of a batch; their means over processes and micro-batches are the step's."""
         found = self.compute_losses(model, inputs)
         for name in found:
             if name not in self.method.tasks:
@@ -216,13 +212,13 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
         losses = {task: found[task] for task in self.method.tasks if found.get(task) is not None}
         like = next(iter(losses.values()), None)
         if like is None:
-            raise UsageError("a batch has no label of any task; leave such samples out of the data set")
+            raise UsageError("the batch has no label of any task; remove such samples from the data set")
         present = torch.tensor([float(task in losses) for task in self.method.tasks])
-        _, counts = label_counts(inputs, len(self.method.tasks), shifted=self._is_causal)
+        _, counts = self._label_counts(inputs)
         if counts is not None and self._step_counts is not None:
             factors = counts / self._step_counts * self.args.world_size * self._micro_batches
-            places = {task: k for k, task in enumerate(self.method.tasks)}
-            losses = {task: loss * factors[places[task]] for task, loss in losses.items()}
+            known = enumerate(self.method.tasks)
+            losses = {task: losses[task] * factors[k] for k, task in known if task in losses}
             present = (self._step_counts > 0).float()
         zero = like.detach().new_zeros(())
         values = torch.stack([losses.get(task, zero).detach() for task in self.method.tasks])
@@ -232,14 +228,11 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], None]:
         """Take the batches of an optimizer step, and count the labels of each task in all of them."""
         batches, _ = super().get_batch_samples(*args, **kwargs)
-        self.method.zero_grad()  # the Trainer resets the gradients of the model
-        counts = [
-            label_counts(batch, len(self.method.tasks), shifted=self._is_causal)[1] for batch in batches
-        ]
+        self.method.zero_grad()  # the Trainer resets those of the model only
+        counts = [self._label_counts(batch)[1] for batch in batches]
         known = [count.to(self.args.device) for count in counts if count is not None]
-        self._step_counts = None
-        if known:
-            self._step_counts = self.accelerator.reduce(torch.stack(known).sum(dim=0), "sum")
+        total = torch.stack(known).sum(dim=0) if known else None
+        self._step_counts = None if total is None else self.accelerator.reduce(total, "sum")
         return batches, None
 
     @property
@@ -255,7 +248,7 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """Return the method's total in training, and the sum of the losses in evaluation."""
+        """Return the method's total in training, the sum of the losses in evaluation."""
         if not model.training:
             loss, outputs = self._evaluate_batch(model, inputs)
             return (loss, outputs) if return_outputs else loss
@@ -273,7 +266,7 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
     ) -> Tensor:
-        """Run the forward and the backward of a batch."""
+        """Run the forward and backward pass of a batch."""
         if self.method.wrt_parameters and not self.method.is_sum and is_sharded(model):
             loss = self._sharded_step(model, inputs)
         else:
@@ -308,7 +301,7 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
                 optimizer.add_param_group({k: v for k, v in group.items() if k != "name"})
         elif not own <= held:
             warn_first(
-                f"the optimizer lacks parameters of the method {self.method}, so they stay as they are; "
+                f"the optimizer has no parameters of the method {self.method}, so these will not learn; "
                 "create it with mtlkit.param_groups([model, method], lr=...)"
             )
         return optimizer
@@ -359,7 +352,7 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
     def prediction_step(
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """Predict a batch; task ids without labels are of no use to the model."""
+        """Predict a batch; without labels the task ids are removed."""
         if "labels" not in inputs:
             inputs = {key: value for key, value in inputs.items() if key != TASK_IDS}
         return super().prediction_step(model, inputs, *args, **kwargs)
@@ -367,10 +360,9 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
     def _evaluate_batch(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Any]:
         inputs = self._without_repeats(inputs)
         losses, outputs = self.compute_losses(model, inputs, return_outputs=True)
-        tasks = self.method.tasks
-        _, counts = label_counts(inputs, len(tasks), shifted=self._is_causal)
+        _, counts = self._label_counts(inputs)
         zero = torch.zeros((), device=self.args.device)
-        given = [losses.get(task) for task in tasks]
+        given = [losses.get(task) for task in self.method.tasks]
         values = torch.stack([zero if loss is None else loss.float() for loss in given])
         if counts is None:
             size = float(len(next(v for v in inputs.values() if isinstance(v, Tensor))))
@@ -383,7 +375,7 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
         return values.sum(), {} if outputs is None else outputs
 
     def _without_repeats(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The batch without the labels of rows that fill up the last batch of several processes."""
+        """Ignore the labels of rows that only pad the last batch to the number of processes."""
         state = self.accelerator.gradient_state
         if TASK_IDS not in inputs or not state.end_of_dataloader or state.remainder <= 0:
             return inputs
@@ -400,7 +392,7 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
             state = torch.load(file, map_location=self.args.device, weights_only=True)
             self.method.load_state_dict(state)
         else:
-            warn_first(f"{resume_from_checkpoint} holds no state of a method; {self.method} starts anew")
+            warn_first(f"{resume_from_checkpoint} has no state of a method; {self.method} starts new")
 
 
 class _Bookkeeping(TrainerCallback):  # type: ignore[misc]
@@ -410,7 +402,7 @@ class _Bookkeeping(TrainerCallback):  # type: ignore[misc]
         self.trainer = trainer
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Give the sampler its epoch, also where Accelerate's wrappers hide it."""
+        """Set the sampler's epoch, also where Accelerate's wrappers hide it."""
         loader = kwargs["train_dataloader"]
         self.trainer.method.set_epoch_length(max(1, len(loader)))
         sampler: Any = loader
@@ -431,19 +423,19 @@ def _inside(
 ) -> Tensor:
     """Call ``step(module)`` as the forward of a wrapped module.
 
-    DDP looks at what its forward returns to see which parameters take part: that must be the total.
+    DDP finds the parameters in use from what its forward returns, which must be the total.
     """
     module: Any = wrapped.module
     before = vars(module).get("forward")
+
+    def forward(given: Any) -> Tensor:
+        restore()
+        return step(module)
 
     def restore() -> None:
         vars(module).pop("forward", None)
         if before is not None:
             module.forward = before
-
-    def forward(given: Any) -> Tensor:
-        restore()
-        return step(module)
 
     module.forward = forward
     try:
@@ -454,7 +446,7 @@ def _inside(
 
 
 def _next_token_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """(B,) sums of the cross-entropies of the next tokens."""
+    """Return (B,) sums of the cross-entropies of the next tokens."""
     following = functional.pad(labels, (0, 1), value=IGNORED)[:, 1:].to(logits.device)
     losses = functional.cross_entropy(
         logits.float().flatten(0, 1), following.reshape(-1), ignore_index=IGNORED, reduction="none"
@@ -463,19 +455,11 @@ def _next_token_losses(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _rows_of(inputs: Mapping[str, Any], chosen: Tensor) -> dict[str, Any]:
-    """Some rows of a batch, without the padding on the right that none of them needs."""
-    size = len(chosen)
-    rows = {
-        key: value[chosen] if isinstance(value, Tensor) and value.dim() and len(value) == size else value
-        for key, value in inputs.items()
-    }
+    """Return some rows of a batch, without the right padding that none of them needs."""
+    whole = {key: value for key, value in inputs.items() if isinstance(value, Tensor) and value.dim()}
+    rows = {key: value[chosen] for key, value in whole.items() if len(value) == len(chosen)}
     mask = rows.get("attention_mask")
-    if mask is None or mask.dim() != 2:
-        return rows
-    width = int(mask.any(dim=0).nonzero().max()) + 1
-    return {
-        key: value[:, :width]
-        if isinstance(value, Tensor) and value.dim() == 2 and value.shape == mask.shape
-        else value
-        for key, value in rows.items()
-    }
+    if mask is not None and mask.dim() == 2:
+        width = int(mask.any(dim=0).nonzero().max()) + 1
+        rows |= {key: value[:, :width] for key, value in rows.items() if value.shape == mask.shape}
+    return {**inputs, **rows}

@@ -1,1 +1,1 @@
-"""Forms that several methods share: a point on the simplex, a function of the losses."""
+"""What several methods share: options per task, functions of the losses, weights on the simplex."""

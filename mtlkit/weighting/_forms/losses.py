@@ -1,4 +1,4 @@
-"""What methods compute of the values of the losses."""
+"""What methods compute from the values of the losses."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from mtlkit.engine.gram import safe_divide
 def log_losses(losses: Tensor) -> tuple[Tensor, Tensor]:
     """Return logarithms in float64, zero where a loss is zero, and a mask of the losses that are not.
 
-    A negative loss has no logarithm: it gives NaN, and with it a total that is not finite.
+    A negative loss gives NaN, and so a total that is not finite.
     """
     active = losses != 0
     return torch.log(torch.where(active, losses.double(), 1.0)), active
@@ -22,7 +22,7 @@ def inverse_losses(losses: Tensor) -> Tensor:
 
 
 def relative_losses(losses: Tensor, references: Tensor) -> Tensor:
-    """Return the quotients of losses and their references; 1 where a reference is zero."""
+    """Return the ratios of losses to their references; 1 where a reference is zero."""
     return torch.where(references == 0, 1.0, safe_divide(losses, references))
 
 

@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 from mtlkit.method import GradientAggregator, State, Tasks
-from mtlkit.weighting._forms.numbers import Numbers
-from mtlkit.weighting._forms.preference import preference_of
+from mtlkit.weighting._forms.options import Numbers, preference_of
 
 
 class Scalarization(GradientAggregator):
-    """Minimize a function of the losses, f(L_1 .. L_K).
+    """Minimize a function f of the losses.
 
     The weights are its partial derivatives, held constant, so the gradient of the total is that of f;
     a constant is added so that the total's value is that of f as well.
@@ -20,16 +19,16 @@ class Scalarization(GradientAggregator):
     uses_losses = True
 
     def scalarize(self, losses: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """The value of f and its (P,) partial derivatives."""
+        """Return the value of f and its (P,) partial derivatives."""
         raise NotImplementedError(f"{type(self).__name__} has no function of the losses")
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
-        """Partial derivatives of f; NaN where f has no value, so that no step is taken."""
+        """Return the partial derivatives of f, or NaN where f has no value, so that no step is taken."""
         value, slopes = self.scalarize(losses, state)
         return torch.where(torch.isnan(value), torch.nan, slopes), state
 
     def loss_penalty(self, losses: Tensor, state: State) -> Tensor | None:
-        """The constant between the weighted sum and f."""
+        """Return the difference between f and the weighted sum."""
         value, slopes = self.scalarize(losses, state)
         return value - slopes @ losses.to(slopes.dtype)
 

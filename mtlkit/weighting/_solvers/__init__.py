@@ -15,9 +15,9 @@ from mtlkit.weighting._solvers.dual_cone import (
     dual_cone_projections,
     dual_cone_weights,
 )
+from mtlkit.weighting._solvers.geometry import project_onto_simplex
 from mtlkit.weighting._solvers.least_distance import constrained_descent_weights
 from mtlkit.weighting._solvers.min_norm import min_norm_point
-from mtlkit.weighting._solvers.simplex import project_onto_simplex
 
 __all__ = [
     "bargaining_weights",

@@ -1,4 +1,4 @@
-"""Weights by which the tasks bargain: Nash-MTL and FairGrad."""
+"""The bargaining problem of Nash-MTL, FairGrad and PIVRG."""
 
 import numpy as np
 
@@ -7,16 +7,16 @@ from mtlkit.weighting._solvers.min_norm import is_stationary
 
 
 def bargaining_weights(
-    gram: Matrix, power: float, rounding: float = EPS, shares: Matrix | None = None
+    gram: Matrix, w: Matrix | None = None, *, power: float, rounding: float = EPS
 ) -> Matrix:
-    """The a > 0 with ``G a = (shares / a) ** power``: the minimum of ``a'Ga / 2 - sum_k phi_k(a_k)``.
+    """Solve ``G a = (w / a) ** power`` for a > 0: the minimum of ``a'Ga / 2 - sum_k phi_k(a_k)``.
 
     Here phi is the logarithm for power 1 (Nash-MTL) and ``a ** (1 - power) / (1 - power)`` otherwise
-    (FairGrad), times ``shares ** power`` (PIVRG; ones by default), so the problem is strictly convex
+    (FairGrad), times ``w ** power`` (PIVRG; ones by default), so the problem is strictly convex
     and its solution unique. It is found by damped Newton's method, whose quadratic convergence ends at
     machine precision.
 
-    A task whose gradient is zero has nothing to bargain about and gets weight zero. Where a positive
+    A task whose gradient is zero gets weight zero. Where a positive
     combination of the gradients vanishes to ``rounding`` (a Pareto stationary point) no finite
     solution exists, and all weights are zero.
 
@@ -32,19 +32,19 @@ def bargaining_weights(
     norms, cosines = norms_and_cosines(gram[np.ix_(active, active)])
     if is_stationary(cosines, rounding):
         return weights
-    # a = b / norms turns the equation into C b = norms ** (power - 1) * (shares / b) ** power;
+    # a = b / norms turns the equation into C b = norms ** (power - 1) * (w / b) ** power;
     # the largest norm only sets the unit of b
     largest = norms.max()
     scale = (norms / largest) ** (power - 1)
-    if shares is not None:
-        scale = scale * shares[active] ** power
+    if w is not None:
+        scale = scale * w[active] ** power
     solution = _solve_power_law(cosines, scale, power)
     weights[active] = solution * largest ** ((power - 1) / (power + 1)) / norms
     return weights
 
 
 def _solve_power_law(cosines: Matrix, scale: Matrix, power: float) -> Matrix:
-    """The b > 0 with ``C b = scale * b ** -power``."""
+    """Solve ``C b = scale * b ** -power`` for b > 0."""
     b = scale ** (1 / (1 + power))  # the solution for orthogonal gradients
     square = b @ cosines @ b
     if square > 0:  # the best multiple of it
@@ -71,7 +71,7 @@ def _solve_power_law(cosines: Matrix, scale: Matrix, power: float) -> Matrix:
 def _step_length(
     cosines: Matrix, scale: Matrix, power: float, b: Matrix, step: Matrix, slope: float
 ) -> float:
-    """The longest step up to 1 that keeps b positive, halved until it does not overshoot by much.
+    """Return the longest step up to 1 that keeps b positive, halved until it hardly overshoots.
 
     The objective is convex, so a slope along the step that is still negative proves descent.
     """

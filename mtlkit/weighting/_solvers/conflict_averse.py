@@ -8,14 +8,14 @@ from mtlkit.weighting._solvers.min_norm import min_norm_of_columns
 
 
 def conflict_averse_weights(gram: Matrix, c: float, rounding: float = EPS) -> Matrix:
-    """Weights of the d within ``c |g_0|`` of the mean ``g_0`` with the largest ``min <g_k, d>``.
+    """Return weights of the d within ``c |g_0|`` of the mean ``g_0`` with the largest ``min <g_k, d>``.
 
-    The dual problem is ``min_w <g_w, g_0> + c |g_0| |g_w|`` over the simplex, and
-    ``d = g_0 + c |g_0| g_w / |g_w|``. With ``|g_w| = t c |g_0|`` its optimality conditions are those of
-    the point of the convex hull nearest to ``-t g_0``: a shortest vector, which non-negative least
-    squares finds exactly. So only the number t is looked for: ``|g_w| / t`` falls with t, and on the
-    face of the hull that the point lies on, the right t is known in closed form. It is the next guess,
-    and the solution as soon as it leaves no duality gap; bisection helps where it leads astray.
+    The dual problem is ``min_w <g_w, g_0> + c |g_0| |g_w|`` over the simplex, and ``d = g_0 + c |g_0|
+    g_w / |g_w|``. With ``|g_w| = t c |g_0|`` its optimality conditions are those of the point of the
+    convex hull nearest to ``-t g_0``: a shortest vector, which non-negative least squares finds exactly.
+    So only the number t is unknown: ``|g_w| / t`` falls with t, and on the face of the hull that the
+    point lies on, the right t is known in closed form. It is the next guess, and the solution as soon as
+    it leaves no duality gap; otherwise bisection finds the next t.
 
     Where the gradients are Pareto stationary to ``rounding``, the dual may end in ``g_w = 0``. Then d is
     the one nearest to ``g_0`` among the optima: the projection of ``g_0`` onto the dual cone.
@@ -75,7 +75,7 @@ def conflict_averse_weights(gram: Matrix, c: float, rounding: float = EPS) -> Ma
 
 
 def _leaves_no_gap(cosines: Matrix, lengths: Matrix, point: Matrix, weights: Matrix) -> bool:
-    """Whether no ``<g_k, d>`` is below those of the point's face, to rounding: then d is optimal."""
+    """Whether no ``<g_k, d>`` is below those of the point's face, to rounding, so that d is optimal."""
     parts = weights * lengths
     products = cosines @ parts  # of d with the unit gradients
     level = point @ (lengths * products) / point.sum()
@@ -85,7 +85,7 @@ def _leaves_no_gap(cosines: Matrix, lengths: Matrix, point: Matrix, weights: Mat
 def _optimum_on_face(
     cosines: Matrix, lengths: Matrix, radius: float, face: Matrix
 ) -> tuple[Matrix, float]:
-    """Weights, of any sign, and t of the dual's optimum over the affine hull of a face; NaN if none.
+    """Return weights, of any sign, and t of the dual's optimum over a face's affine hull; NaN if none.
 
     The point of the affine hull nearest to ``-t g_0`` is ``a + t b``, where a is its point nearest to
     zero and b is orthogonal to a: ``|a + t b| = t radius`` is an equation for ``t^2``. All is in units

@@ -24,7 +24,7 @@ _FEW_TASKS = 32
 
 
 def dual_cone_projections(gram: Matrix, rounding: float = EPS) -> Matrix:
-    """(K, K) weights: row i gives the projection of gradient i onto the dual cone (UPGrad).
+    """Return (K, K) weights: row i gives the projection of gradient i onto the dual cone (UPGrad).
 
     In units of the norms this is a problem on the cosines alone. A zero gradient neither moves nor
     moves others.
@@ -41,7 +41,7 @@ def dual_cone_projections(gram: Matrix, rounding: float = EPS) -> Matrix:
 
 
 def dual_cone_weights(gram: Matrix, weights: Matrix, rounding: float = EPS) -> Matrix:
-    """Weights of the projection of ``sum_k w_k g_k`` onto the dual cone (DualProj).
+    """Return weights of the projection of ``sum_k w_k g_k`` onto the dual cone (DualProj).
 
     >>> import numpy as np
     >>> gram = np.array([[4.0, -2.0], [-2.0, 2.0]])  # of (2, 0) and (-1, 1)
@@ -55,7 +55,7 @@ def dual_cone_weights(gram: Matrix, weights: Matrix, rounding: float = EPS) -> M
 
 
 def dual_cone_corrections(cosines: Matrix, start: Matrix, rounding: float = EPS) -> Matrix:
-    """For each row z of ``start``, the x >= 0 for which ``sum_k (z_k + x_k) u_k`` is shortest.
+    """Find, for each row z of ``start``, the x >= 0 for which ``sum_k (z_k + x_k) u_k`` is shortest.
 
     The u are unit vectors (or zeros) with the given inner products C. By Moreau's decomposition that
     shortest vector is the projection of ``sum_k z_k u_k`` onto the dual cone. The least of
@@ -82,7 +82,7 @@ def dual_cone_corrections(cosines: Matrix, start: Matrix, rounding: float = EPS)
 
 
 def block_pivoting(system: Matrix, targets: Matrix, rounds: int = 12) -> tuple[Matrix, Matrix]:
-    """For each row t of ``targets``, the x >= 0 for which ``|system x - t|`` is least, all at once.
+    """Minimize ``|system x - t|`` over x >= 0 for each row t of ``targets``, all at once.
 
     A round solves each row for the entries that it holds to be positive, and then moves all entries with
     a wrong sign at once: negative x become zero, and zeros with a negative derivative become free. That
@@ -95,7 +95,7 @@ def block_pivoting(system: Matrix, targets: Matrix, rounds: int = 12) -> tuple[M
     """
     from scipy.linalg.lapack import dposv  # here, as SciPy would double the time of `import mtlkit`
 
-    gram, slopes = system.T @ system, -targets @ system  # derivatives at 0
+    gram, slopes = system.T @ system, -targets @ system  # slopes: derivatives at 0
     tolerance = 10 * len(gram) * EPS * np.abs(gram).sum(axis=0).max()  # that of SciPy's nnls
     x, derivatives = np.zeros_like(slopes), slopes.copy()
     free = np.zeros(slopes.shape, dtype=bool)

@@ -1,4 +1,4 @@
-"""The vector nearest to a gradient that grants the other tasks some progress."""
+"""The vector nearest to a gradient that guarantees the other tasks some progress."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from mtlkit.weighting._solvers.geometry import (
 
 
 def constrained_descent_weights(gram: Matrix, progress: float) -> Matrix:
-    """Weights of the vector nearest to gradient 0 with ``<g_j, d> >= progress |g_j|^2`` for j >= 1.
+    """Return weights of the d nearest to gradient 0 with ``<g_j, d> >= progress |g_j|^2`` for j >= 1.
 
     Lawson and Hanson's least distance programming (Solving Least Squares Problems, chapter 23): the
     shortest e with ``U'e >= f`` is read off the residual of the non-negative least squares problem
@@ -29,7 +29,7 @@ def constrained_descent_weights(gram: Matrix, progress: float) -> Matrix:
     norms, cosines = norms_and_cosines(gram)
     weights = np.zeros(count)
     weights[0] = 1
-    # in units of the norms: the columns of U have length one, e is the change of gradient 0
+    # in units of the norms: the columns of U have norm one, e is the change of gradient 0
     needed = progress * norms[1:] - cosines[0, 1:] * norms[0]
     unit = np.abs(needed).max(initial=0.0)
     if unit == 0:

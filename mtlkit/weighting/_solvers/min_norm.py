@@ -11,7 +11,7 @@ from mtlkit.weighting._solvers.geometry import (
 
 
 def min_norm_point(gram: Matrix) -> Matrix:
-    """Barycentric weights of the shortest vector in the convex hull of the gradients (MGDA).
+    """Return convex weights of the shortest vector in the convex hull of the gradients (MGDA).
 
     If some gradients are zero, these share the weights equally.
 
@@ -32,7 +32,7 @@ def is_stationary(cosines: Matrix, rounding: float) -> bool:
 
 
 def min_norm_of_columns(columns: Matrix) -> Matrix:
-    """Barycentric weights of the shortest vector in the convex hull of the columns.
+    """Return convex weights of the shortest vector in the convex hull of the columns.
 
     It is the solution of non-negative least squares ``[A; 1] x = [0; 1]``, divided by its sum: for a
     given direction w of x, the least of ``s^2 |Aw|^2 + (s - 1)^2`` over s grows with ``|Aw|``. Lawson

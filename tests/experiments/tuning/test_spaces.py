@@ -20,7 +20,7 @@ from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import ConfigError, SpecError
 from mtlkit.experiments.compare_config import CompareConfig
 from mtlkit.experiments.tuning import TuneConfig
-from mtlkit.experiments.tuning.ledger import distributions, grid_of
+from mtlkit.experiments.tuning.ledger import grid_of
 from mtlkit.experiments.tuning.spaces import make_space
 
 TASKS = ("left", "right", "sum")
@@ -85,9 +85,9 @@ def test_loss_weights_are_searched_on_the_simplex():
     assert list(space.axes) == [f"constant.weights.{task}" for task in TASKS]
     equal = dict.fromkeys(space.axes, 1.0)
     method = mtlkit.create_method(space.method(equal), TASKS)
-    assert method.parts[0].given == {"left": 1.0, "right": 1.0, "sum": 1.0}
+    assert method.parts[0].weights == {"left": 1.0, "right": 1.0, "sum": 1.0}
     some = dict(zip(space.axes, (20.0, 1.0, 0.05), strict=True))
-    weights = mtlkit.create_method(space.method(some), TASKS).parts[0].given
+    weights = mtlkit.create_method(space.method(some), TASKS).parts[0].weights
     assert sum(weights.values()) == pytest.approx(3, abs=1e-2)
     assert weights["left"] > weights["right"] > weights["sum"] > 0
 
@@ -177,7 +177,7 @@ def test_the_learning_rate_is_searched_where_nothing_is_said():
     assert make(lr=2e-3).searched == {"lr": LogUniform(2e-4, 2e-2)}
     assert [entry.label for entry in make().entries] == ["sum", "tuned sum", "rotograd"]
     assert [entry.label for entry in make(tuned_sum=False).entries] == ["sum", "rotograd"]
-    assert list(distributions(space_of("cagrad", make().searched))) == ["lr", "cagrad.c"]
+    assert list(space_of("cagrad", make().searched).axes) == ["lr", "cagrad.c"]
 
 
 @pytest.mark.parametrize(

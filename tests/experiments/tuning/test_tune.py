@@ -122,7 +122,7 @@ def test_another_search_in_the_folder_is_refused(whole):
         ({"space": {"lr": "log(1e-3, 1e-2)"}}, "sum.space was"),
         ({"seed": 5}, "seed was 100000, now 5"),
     ):
-        with pytest.raises(ConfigError, match=f"holds another search \\({what}"):
+        with pytest.raises(ConfigError, match=f"contains another search \\({what}"):
             mtlkit.tune({**SETTINGS, **changes}, folder, progress=False)
 
 
@@ -133,7 +133,7 @@ def test_another_extra_capacity_is_another_search_and_old_folders_do_not_name_it
 
     write(8)
     write(8)
-    with pytest.raises(ConfigError, match="holds another search"):
+    with pytest.raises(ConfigError, match="contains another search"):
         write(9)
     path = tmp_path / "tune.json"
     content = json.loads(path.read_text())
@@ -172,9 +172,9 @@ def test_a_comparison_of_winners_may_name_some_and_add_others(whole):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seeds": [1, 100_000]}, "seed 100000 is that of the search"),
-        ({"data": "multidigits"}, "were found on 'multidigits"),
-        ({"tuned": "nowhere"}, "nowhere holds no winners.yaml"),
+        ({"seeds": [1, 100_000]}, "used seed 100000"),
+        ({"data": "multidigits"}, "were tuned on 'multidigits"),
+        ({"tuned": "nowhere"}, "nowhere contains no winners.yaml"),
     ],
 )
 def test_a_comparison_that_would_not_be_fair_is_refused(whole, changes, message):
@@ -226,7 +226,7 @@ def test_a_trial_may_be_judged_by_the_mean_over_several_seeds(tmp_path):
     assert {trial.facts["steps"] for trial in made.trials["sum"]} == {6}
     again = Winners.load(tmp_path)
     assert list(again.seeds) == [100_000, 100_001]
-    with pytest.raises(ConfigError, match="seed 100001 is that of the search"):
+    with pytest.raises(ConfigError, match="used seed 100001"):
         CompareConfig.make({"tuned": str(tmp_path), "seeds": [1, 100_001]})
     # the test samples of the first seed are kept from every trial
     config = yaml.safe_load((tmp_path / "trials" / "sum-seed100001" / "001" / "config.yaml").read_text())
@@ -271,10 +271,20 @@ def test_settings_that_repeat_are_not_trained_again(tmp_path, monkeypatch):
     assert len(runs) == 2  # the reference and one trial
 
 
-def test_pruning_ends_what_is_below_the_median_and_leaves_the_others_as_they_were(tmp_path):
-    settings = {**SETTINGS, "methods": ["sum"], "tuned_sum": False, "trials": 7, "sampler": "random"}
-    whole = mtlkit.tune(settings, tmp_path / "whole", progress=False).trials["sum"]
-    made = mtlkit.tune({**settings, "prune": [3]}, tmp_path / "pruned", progress=False)
+UNPRUNED = {**SETTINGS, "methods": ["sum"], "tuned_sum": False, "trials": 7, "sampler": "random"}
+PRUNED = {**UNPRUNED, "prune": [3]}
+
+
+@pytest.fixture(scope="module")
+def with_pruning(tmp_path_factory):
+    return mtlkit.tune(PRUNED, tmp_path_factory.mktemp("pruned"), progress=False)
+
+
+def test_pruning_ends_what_is_below_the_median_and_leaves_the_others_as_they_were(
+    tmp_path, with_pruning
+):
+    whole = mtlkit.tune(UNPRUNED, tmp_path / "whole", progress=False).trials["sum"]
+    made = with_pruning
     trials = made.trials["sum"]
     reached = [trial.facts["value at 3"] for trial in trials]
     pruned = [i for i in range(4, 7) if reached[i] < statistics.median(reached[:i])]
@@ -287,10 +297,10 @@ def test_pruning_ends_what_is_below_the_median_and_leaves_the_others_as_they_wer
     assert made.winners.cost["sum"]["steps"] == 7 * 6 - 3 * len(pruned)
 
 
-def test_pruning_ends_the_same_trials_when_the_search_is_interrupted_after_each(tmp_path, monkeypatch):
-    settings = {**SETTINGS, "methods": ["sum"], "tuned_sum": False, "trials": 7, "sampler": "random"}
-    settings["prune"] = [3]
-    alone = mtlkit.tune(settings, tmp_path / "alone", progress=False).trials["sum"]
+def test_pruning_ends_the_same_trials_when_the_search_is_interrupted_after_each(
+    tmp_path, monkeypatch, with_pruning
+):
+    alone = with_pruning.trials["sum"]
     real, seen = Ledger.finish, set()
 
     def finish(self, trial, value, **facts):
@@ -302,8 +312,8 @@ def test_pruning_ends_the_same_trials_when_the_search_is_interrupted_after_each(
     monkeypatch.setattr(Ledger, "finish", finish)
     for _ in range(7):
         with pytest.raises(Stopped):
-            mtlkit.tune(settings, tmp_path / "stopped", progress=False)
-    found = mtlkit.tune(settings, tmp_path / "stopped", progress=False).trials["sum"]
+            mtlkit.tune(PRUNED, tmp_path / "stopped", progress=False)
+    found = mtlkit.tune(PRUNED, tmp_path / "stopped", progress=False).trials["sum"]
     assert "pruned" in [trial.state for trial in alone]
 
     def told(trials):
@@ -427,5 +437,5 @@ def test_submitit_runs_every_trial_as_a_job_of_its_own(tmp_path):
 
 def test_a_launcher_of_processes_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match="mtlkit tune starts processes of its own"):
+    with pytest.raises(UsageError, match="mtlkit tune starts its own processes"):
         mtlkit.tune(SETTINGS, tmp_path)

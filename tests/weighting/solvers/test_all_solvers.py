@@ -17,9 +17,11 @@ SOLVERS = {
     "dual_cone_weights": lambda gram: solvers.dual_cone_weights(gram, np.full(len(gram), 1 / len(gram))),
     "conflict_averse_weights": lambda gram: solvers.conflict_averse_weights(gram, 0.4),
     # in the units of the weights, which are not those of the others
-    "bargaining_weights(1)": lambda gram: solvers.bargaining_weights(gram, 1.0) * np.trace(gram) ** 0.5,
+    "bargaining_weights(1)": lambda gram: (
+        solvers.bargaining_weights(gram, power=1.0) * np.trace(gram) ** 0.5
+    ),
     "bargaining_weights(2)": lambda gram: (
-        solvers.bargaining_weights(gram, 2.0) * np.trace(gram) ** (1 / 3)
+        solvers.bargaining_weights(gram, power=2.0) * np.trace(gram) ** (1 / 3)
     ),
     "constrained_descent_weights": lambda gram: solvers.constrained_descent_weights(gram, 0.1),
 }
@@ -49,7 +51,7 @@ def test_order_of_the_tasks_does_not_matter(solver, seed, count, kind):
 
 
 @each_solver
-def test_result_is_a_float64_array_and_the_matrix_is_left_alone(solver):
+def test_result_is_a_float64_array_and_the_matrix_is_unchanged(solver):
     rows = draw(0, 4, "plain")
     gram = rows @ rows.T
     before = gram.copy()

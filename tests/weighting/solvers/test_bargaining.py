@@ -14,7 +14,7 @@ powers = st.sampled_from([0.5, 1.0, 2.0, 5.0])
 @given(gradients(), powers)
 def test_weights_satisfy_the_power_law(rows, power):
     gram, norms = rows @ rows.T, norms_of(rows)
-    weights = bargaining_weights(gram, power)
+    weights = bargaining_weights(gram, power=power)
     active = norms > 0
     assert (weights[~active] == 0).all()
     if not weights.any():
@@ -43,7 +43,7 @@ def test_minimum_is_that_of_a_general_minimizer(seed, count, power):
         a = np.exp(log)
         return a * (gram @ a - a**-power)
 
-    found = bargaining_weights(gram, power)
+    found = bargaining_weights(gram, power=power)
     start = -np.log(gram.diagonal()) / (1 + power)
     best = minimize(objective, start, jac=gradient, method="BFGS", options={"gtol": 1e-9})
     assert objective(np.log(found)) <= best.fun + 1e-12 * (1 + abs(best.fun))
@@ -52,23 +52,23 @@ def test_minimum_is_that_of_a_general_minimizer(seed, count, power):
 
 def test_no_solution_where_gradients_oppose():
     gram = np.array([[1.0, -2.0], [-2.0, 4.0]])
-    assert (bargaining_weights(gram, 1.0) == 0).all()
+    assert (bargaining_weights(gram, power=1.0) == 0).all()
 
 
 @pytest.mark.parametrize("power", [1.0, 2.0])
 def test_rounding_decides_what_vanishes(power):
     rows = np.array([[1.0, 0.0], [-1.0, 1e-5]])
     gram = rows @ rows.T
-    assert (bargaining_weights(gram, power) > 0).all()
-    assert (bargaining_weights(gram, power, rounding=1e-7) == 0).all()
+    assert (bargaining_weights(gram, power=power) > 0).all()
+    assert (bargaining_weights(gram, power=power, rounding=1e-7) == 0).all()
 
 
 def test_all_weights_are_zero_without_gradients():
-    np.testing.assert_array_equal(bargaining_weights(np.zeros((2, 2)), 1.0), [0, 0])
+    np.testing.assert_array_equal(bargaining_weights(np.zeros((2, 2)), power=1.0), [0, 0])
 
 
 def test_forty_tasks_are_solved_exactly():
     rows = np.random.default_rng(0).normal(size=(40, 45))
     gram = rows @ rows.T
-    weights = bargaining_weights(gram, 1.0)
+    weights = bargaining_weights(gram, power=1.0)
     np.testing.assert_allclose(gram @ weights * weights, 1, rtol=1e-11)

@@ -1,4 +1,4 @@
-"""The docstrings say what becomes of K equal gradients, or of equal losses: this is that."""
+"""K identical gradients, or equal losses, have the update scale that the docstrings state."""
 
 import math
 
@@ -88,7 +88,7 @@ FACTORS = {
 @pytest.mark.parametrize("tasks", [2, 3, 5])
 @pytest.mark.parametrize("loss", [0.02, 7.0])
 @pytest.mark.parametrize("spec", FACTORS)
-def test_equal_losses_have_the_factor_that_is_said(spec, tasks, loss):
+def test_equal_losses_have_the_documented_factor(spec, tasks, loss):
     method = mtlkit.create_method(spec, tasks)
     losses = [torch.tensor(loss, dtype=torch.float64, requires_grad=True) for _ in range(tasks)]
     method.total(losses).backward()

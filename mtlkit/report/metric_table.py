@@ -1,4 +1,4 @@
-"""The values that a comparison is judged by: one per method, column and seed."""
+"""The values of a comparison: one per method, column and seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mtlkit.report.results import FRONT, Comparison, Run
 from mtlkit.report.statistics import delta_m, task_improvement, task_statistics
 
 PRIMARY = "primary"
-"""Key of the column that a comparison is decided by."""
+"""Key of the column with the primary endpoint."""
 
 _STATISTICS = {"mean": "mean", "median": "median", "minimum": "min", "maximum": "max", "std": "std"}
 Kind: TypeAlias = Literal["metric", "gain", "summary", "time"]
@@ -24,12 +24,12 @@ class Column:
     """A column of values.
 
     Attributes:
-        key: unique, for CSV.
-        group: heading above, the task's name.
+        key: unique name, for CSV.
+        group: heading of a group of columns, such as the task.
         title: heading.
-        higher_is_better: None where neither is.
+        higher_is_better: None if neither direction is better.
         kind: a task's metric, a gain over the baseline, a summary of a metric over tasks, or a time.
-        decimals: digits behind the point.
+        decimals: number of decimals.
     """
 
     key: str
@@ -41,34 +41,34 @@ class Column:
 
     @property
     def arrow(self) -> str:
-        """Which way is better."""
+        """An arrow in the better direction."""
         return {True: "↑", False: "↓", None: ""}[self.higher_is_better]
 
     @property
     def is_tested(self) -> bool:
-        """Whether methods are compared by it."""
+        """Whether methods are tested on it."""
         return self.higher_is_better is not None and self.kind != "time"
 
 
 @dataclass(frozen=True)
 class MetricTable:
-    """Columns, and their values by label, key of the column and seed."""
+    """Columns, and values by label, column key and seed."""
 
     columns: list[Column]
     values: Values
 
     def seeds(self, label: str, key: str) -> dict[int, float]:
-        """The values of a method, by seed."""
+        """Return the values of a method by seed."""
         return dict(sorted(self.values.get(label, {}).get(key, {}).items()))
 
     def paired(self, first: str, second: str, key: str) -> tuple[list[float], list[float]]:
-        """The values of two methods on the seeds that both have."""
+        """Return the values of two methods on their common seeds."""
         one, other = self.seeds(first, key), self.seeds(second, key)
         shared = sorted(set(one) & set(other))
         return [one[seed] for seed in shared], [other[seed] for seed in shared]
 
     def differences(self, first: str, second: str, column: Column) -> list[float]:
-        """The differences of two methods by seed, positive where the first is better; NaN if missing."""
+        """Return the differences by seed, positive if the first is better; NaN if missing."""
         one, other = self.seeds(first, column.key), self.seeds(second, column.key)
         sign = 1.0 if column.higher_is_better else -1.0
         return [sign * (one.get(seed, math.nan) - other.get(seed, math.nan)) for seed in self.all_seeds]
@@ -81,12 +81,12 @@ class MetricTable:
 
     @property
     def primary(self) -> Column | None:
-        """The primary endpoint, where there is a run to measure it from."""
+        """The column of the primary endpoint, if there is one."""
         return next((column for column in self.columns if column.key == PRIMARY), None)
 
     @property
     def main_metrics(self) -> list[Column]:
-        """The main metric of each task."""
+        """The column with the main metric of each task."""
         first: dict[str, Column] = {}
         for column in self.columns:
             if column.kind == "metric":
@@ -97,9 +97,9 @@ class MetricTable:
 def collect_metrics(comparison: Comparison, *, all_metrics: bool = False) -> MetricTable:
     """Collect the values of all finished runs.
 
-    Metrics of the tasks come first; then the primary endpoint; the relative improvements over the
-    baseline's run of the same seed, or, without a baseline, statistics over tasks of a metric that all
-    have; the field's Delta m; last the time of a step.
+    The order is: metrics of the tasks; the primary endpoint; relative improvements over the baseline run
+    of the same seed or, without a baseline, statistics over tasks of a common metric; Delta m; the time
+    of a step.
     """
     values: Values = {label: {} for label in (*comparison.labels, *comparison.simple_labels)}
     columns = _metric_columns(comparison, all_metrics, values)
@@ -114,7 +114,7 @@ def collect_metrics(comparison: Comparison, *, all_metrics: bool = False) -> Met
 
 
 def task_gains(comparison: Comparison, run: Run) -> dict[str, float]:
-    """Return the relative improvement of each task over the baseline of the same seed, in percent."""
+    """Return the improvement of each task over the baseline run of the same seed, in percent."""
     return gains_over(comparison.baseline, task_improvement, comparison, run)
 
 
@@ -150,7 +150,7 @@ def _primary_column(comparison: Comparison, values: Values) -> list[Column]:
 
 
 def _delta_m_column(comparison: Comparison, values: Values) -> list[Column]:
-    """The field's Delta m, over the single-task run of the same seed or a fixed row of the settings."""
+    """Add Delta m, relative to the single-task run of the same seed or to a fixed row."""
     fixed = comparison.config.get("single_task_row")
     directions = {
         f"{task.name}/{metric}": higher
@@ -160,7 +160,7 @@ def _delta_m_column(comparison: Comparison, values: Values) -> list[Column]:
     }
     if fixed and (unknown := sorted(set(fixed) - set(directions))):
         known = ", ".join(f"{task.name}/{name}" for task in comparison.tasks for name in task.metrics)
-        raise SpecError(f"single_task_row names {', '.join(unknown)}; known metrics: {known}")
+        raise SpecError(f"single_task_row has unknown metrics {', '.join(unknown)}; known: {known}")
     if not fixed and comparison.baseline not in comparison.labels:
         return []
     for run in _finished(comparison):
@@ -177,7 +177,7 @@ def _flat(run: Run) -> dict[str, float]:
 
 
 def _improvement_columns(comparison: Comparison, values: Values) -> list[Column]:
-    """Improvement per task where it is the mean of several metrics, then statistics over tasks."""
+    """Add improvements of tasks that are means of several metrics, then statistics over tasks."""
     several = [task for task in comparison.tasks if len(task.directions) > 1]
     columns = [
         Column(f"delta/task/{task.name}", "Δ per task", f"Δ {task.name}", True, "gain")
@@ -195,7 +195,7 @@ def _improvement_columns(comparison: Comparison, values: Values) -> list[Column]
             [
                 gain
                 for name, gain in gains.items()
-                # a task whose single-task network has no result is left out for every method alike
+                # a task without a single-task result is left out for every method
                 if (over is None or name in over)
                 and (single is None or has_values(single.metrics.get(name, {}), compared[name]))
             ]
@@ -209,7 +209,7 @@ def _improvement_columns(comparison: Comparison, values: Values) -> list[Column]
 
 
 def _task_columns(comparison: Comparison, values: Values) -> list[Column]:
-    """Statistics over tasks of the metric itself, where there is no baseline and all have the same."""
+    """Add statistics over tasks of the main metric, if all tasks have the same."""
     metrics = {(task.main_metric, task.higher_is_better) for task in comparison.tasks}
     if len(metrics) != 1 or len(comparison.tasks) < 3:
         return []
