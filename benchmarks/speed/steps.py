@@ -23,7 +23,10 @@ class Net(nn.Module):
         torch.manual_seed(0)
         self.backbone = timm.create_model("resnet18", num_classes=0)
         self.heads = nn.ModuleList(nn.Linear(512, 1) for _ in range(tasks))
-        self.method = None if spec is None else mtlkit.create_method(spec, tasks, feature_dim=512)
+        shared = self.backbone if spec is not None and "wrt=parameters" in spec else None
+        self.method = (
+            None if spec is None else mtlkit.create_method(spec, tasks, feature_dim=512, shared=shared)
+        )
 
     def losses(self, x: Tensor, y: Tensor) -> list[Tensor]:
         return self.head_losses(self.backbone(x), y)

@@ -19,6 +19,7 @@ from mtlkit.engine.gradients import TensorList
 from mtlkit.engine.processes import Processes
 from mtlkit.engine.step import Step
 from mtlkit.errors import SpecError, UsageError
+from mtlkit.method.host import load_solvers
 from mtlkit.method.state import State, Stateful
 
 Tasks = int | Sequence[Any] | Mapping[str, Any]
@@ -136,6 +137,8 @@ class GradientAggregator(Stateful, ABC):
         self.tasks = task_names(tasks)
         super().__init__(len(self.tasks))
         self.wrt, self.groups, self.sync = wrt, groups, sync
+        if self.solves_on_host:
+            load_solvers()
 
     @classmethod
     def overrides(cls, hook: str) -> bool:

@@ -93,7 +93,7 @@ def block_pivoting(system: Matrix, targets: Matrix, rounds: int = 12) -> tuple[M
     Returns:
         The solutions, and the indices of the rows that have not settled, whose solutions are void.
     """
-    from scipy.linalg.lapack import dposv  # here, as SciPy would double the time of `import mtlkit`
+    from scipy.linalg.lapack import dposv  # loaded with the method, see load_solvers
 
     gram, slopes = system.T @ system, -targets @ system  # slopes: derivatives at 0
     tolerance = 10 * len(gram) * EPS * np.abs(gram).sum(axis=0).max()  # that of SciPy's nnls

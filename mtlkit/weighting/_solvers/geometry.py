@@ -33,7 +33,7 @@ def matrix_root(matrix: Matrix) -> Matrix:
 
 def nonnegative_least_squares(system: Matrix, target: Matrix) -> tuple[Matrix, float]:
     """Minimize ``|system x - target|`` over x >= 0 (Lawson and Hanson); return x and the norm."""
-    from scipy.optimize import nnls  # here, because SciPy would double the time of `import mtlkit`
+    from scipy.optimize import nnls  # loaded with the method, see load_solvers
 
     solution, length = nnls(system, target, maxiter=30 * system.shape[1])
     return solution, float(length)
