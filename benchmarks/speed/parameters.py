@@ -1,6 +1,7 @@
 """Steps with ``wrt=parameters``: groups of parameters, and one forward pass per task.
 
-Both on an MLP of six layers, where each task has samples of its own.
+Both on an MLP of six layers, where each task has samples of its own; groups on a ResNet18 too, whose steps are
+long beside what a group costs.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import mtlkit
+from benchmarks.speed.steps import Candidate
 from benchmarks.speed.timing import Row, interleave, ratio, set_threads
 
 WIDTH, LAYERS, SAMPLES = 512, 6, 16
@@ -50,7 +52,7 @@ class _Step:
 def run(rounds: int = 15) -> list[Row]:
     """Ratios within one interleaved run for each number of tasks."""
     set_threads(2)
-    rows = []
+    rows = _groups_of_resnet(rounds)
     for tasks in GROUPED:
         specs = {
             groups: f"pcgrad(wrt=parameters, groups={groups})" for groups in ("all", "layer", "tensor")
@@ -71,6 +73,21 @@ def run(rounds: int = 15) -> list[Row]:
         for name in ("one mixed forward", "one forward per task"):
             limit = 2.5 if (name, tasks) == ("one forward per task", 16) else None
             rows.append(Row(group, name, ratio(seconds, name, "plain"), limit=limit))
+    return rows
+
+
+def _groups_of_resnet(rounds: int) -> list[Row]:
+    rows = []
+    for tasks in (3, 10):
+        torch.manual_seed(0)
+        batch = (torch.randn(32, 3, 32, 32), torch.randint(0, 2, (32, tasks)).float())
+        steps = {
+            groups: Candidate(f"pcgrad(wrt=parameters, groups={groups})", batch)
+            for groups in ("all", "layer")
+        }
+        seconds = interleave(steps, rounds, warmup=1)
+        group = f"pcgrad(wrt=parameters), ResNet18, K={tasks}, / groups=all"
+        rows.append(Row(group, "groups=layer", ratio(seconds, "layer", "all"), limit=1.1))
     return rows
 
 

@@ -50,7 +50,7 @@ def load_solvers() -> None:
     """Import SciPy, which is not imported with mtlkit because that would double the time.
 
     In the middle of the first step its many small objects would come to lie between the rows of
-    ``wrt=parameters`` and keep their memory from being reused: 60 to 150 MiB with ten tasks and a ResNet18.
+    ``wrt=parameters`` and keep their memory from being reused: 60 to 150 MiB with ten tasks, ResNet18.
     """
     import scipy.optimize  # noqa: F401
 
