@@ -1,7 +1,7 @@
 """Steps with ``wrt=parameters``: groups of parameters, and one forward pass per task.
 
-Both on an MLP of six layers, where each task has samples of its own; groups on a ResNet18 too, whose steps are
-long beside what a group costs.
+Both on an MLP of six layers, where each task has samples of its own; groups also on a ResNet18, whose
+steps are long beside what a group costs.
 """
 
 from __future__ import annotations
