@@ -182,7 +182,8 @@ class Method(Composition):
             )
         with torch.autocast(grads.device.type, enabled=False):
             rows = grads.to(torch.promote_types(grads.dtype, torch.float32))
-            rows = self._loss_factors(losses, rows, commit=True)[:, None] * rows
+            if self.weighs_losses:
+                rows = self._loss_factors(losses, rows, commit=True)[:, None] * rows
             step = measure(rows @ rows.T, tuple(range(len(rows))), tasks=len(rows), losses=losses)
             if self._whole:
                 return self._merge_whole(rows, step, ()).to(grads.dtype)
