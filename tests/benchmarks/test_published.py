@@ -22,7 +22,8 @@ def recomputed(name, values):
 def test_the_metrics_of_a_published_row_give_its_delta_m_to_rounding(name, row):
     if "values" not in row:
         pytest.skip("its metrics are not in the file")
-    tolerance = {"nyuv2": 0.02, "cityscapes": 0.11, "celeba": 0.01}[name]
+    # those of AliExpress are computed from the metrics, not printed
+    tolerance = {"nyuv2": 0.02, "cityscapes": 0.11, "celeba": 0.01}.get(name, 0.006)
     assert recomputed(name, row["values"]) == pytest.approx(row["delta_m"], abs=tolerance)
 
 

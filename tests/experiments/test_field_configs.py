@@ -9,6 +9,7 @@ import pytest
 import mtlkit
 from mtlkit.config.yaml_files import read_yaml
 from mtlkit.data import load_dataset
+from mtlkit.data.base import DataError
 from mtlkit.experiments.compare import plan_jobs
 from mtlkit.experiments.compare_config import CompareConfig
 from mtlkit.experiments.jobs import run_job
@@ -27,6 +28,7 @@ MOLECULES = {"architecture": "message_passing(width=8, hidden=4)", "batch_size":
 TIMM = {"architecture": "hard_sharing(backbone=timm.test_resnet)", "batch_size": 9}
 # what makes each comparison tiny, and the methods that are run here; the slow test runs all
 TINY = {
+    "aliexpress": ({"batch_size": 8}, ["single-task", "shared_bottom", "mmoe", "ple", "rotograd"]),
     "census": ({}, ["rotograd"]),
     "multifashion": ({"data": "multifashion(train=16, val=8, test=8)", "batch_size": 8}, ["rotograd"]),
     "cityscapes": (
@@ -87,9 +89,25 @@ def write_census(folder: Path) -> None:
             file.write("\n".join(lines) + "\n")
 
 
+def write_aliexpress(folder: Path) -> None:
+    """A header, the id of the search, 16 codes, 63 numbers and two labels; four rows per search."""
+    folder.mkdir(parents=True)
+    header = ["search_id", *(f"categorical_{i}" for i in range(1, 17))]
+    header += [*(f"numerical_{i}" for i in range(1, 64)), "click", "conversion"]
+    for part, rows in (("train", 80), ("test", 16)):
+        lines = [",".join(header)]
+        for row in range(rows):
+            codes = [(row // 4 + column) % 5 for column in range(16)]
+            numbers = [(7 * row + 3 * column) % 11 / 10 for column in range(63)]
+            labels = [int(row % 2 == 0), int(row % 4 == 0)]  # who buys has clicked
+            lines.append(",".join(map(str, [3 + row // 4, *codes, *numbers, *labels])))
+        (folder / f"{part}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 def write(name: str, folder: Path) -> None:
     name = name.removeprefix("nash_")
     kept = {
+        "aliexpress": "AliExpress_NL",
         "multifashion": "fashion_mnist",
         "units": "mnist",
         "fold_every": "mnist",
@@ -100,6 +118,8 @@ def write(name: str, folder: Path) -> None:
         return
     if name == "census":
         write_census(folder / name)
+    elif name == "aliexpress":
+        write_aliexpress(folder / kept)
     elif name in ("multifashion", "units", "fold_every"):
         write_mnist(folder / kept)
     elif name == "nyuv2":
@@ -200,6 +220,25 @@ def test_the_small_budget_names_data_that_can_be_had(path, folder):
     config = CompareConfig.make(read_yaml(path), path.name, budget="small")
     assert load_dataset(config.train["data"], data_dir=folder).tasks
     assert config.train["workers"] == 0
+
+
+def test_the_rows_of_aliexpress_are_read_as_published_and_no_search_is_in_two_splits(folder):
+    write("aliexpress", folder)
+    data = load_dataset(read_yaml(FOLDER / "aliexpress.yaml")["data"], data_dir=folder)
+    assert data.task_names == ("click", "conversion")
+    assert [task.main_metric for task in data.tasks] == ["auc", "auc"]
+    assert data.preprocessing.number_inputs == 63
+    assert len(data.preprocessing.category_sizes) == 16
+    assert "search_id" not in data.preprocessing.columns
+    searches = {part: set(rows["search_id"]) for part, rows in data.frames.items()}
+    assert not searches["train"] & searches["val"]
+    assert len(data.test) == 16
+
+
+def test_aliexpress_without_its_files_names_the_one_that_is_missing(tmp_path):
+    spec = read_yaml(FOLDER / "aliexpress.yaml")["data"]
+    with pytest.raises(DataError, match=r"there is no file .*AliExpress_NL/train\.csv"):
+        load_dataset(spec, data_dir=tmp_path)
 
 
 def test_every_comparison_names_its_primary_endpoint_before_it_runs():
