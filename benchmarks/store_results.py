@@ -32,6 +32,8 @@ def store(run: Path, folder: Path) -> None:
     write_text(folder / "config.yaml", yaml.safe_dump(settings, sort_keys=False, width=110))
     header = json.loads((run / "comparison.json").read_text())
     header["config"].pop("data_dir", None)
+    if "plugins" in settings:  # as they were given; the header has paths of one machine
+        header["config"]["plugins"] = settings["plugins"]
     header["versions"].pop("command", None)  # the README has it
     write_text(folder / "comparison.json", json.dumps(header, indent=2) + "\n")
     for name in ("results.jsonl", "timing.json"):
