@@ -31,8 +31,8 @@ TINY = {
     ),
     "celeba_resnet": (
         {
-            "data": "celeba(size=32)",
-            "architecture": "paper_cifar10(input_size=(3, 32, 32), logits=True)",
+            "data": "celeba(size=64)",
+            "architecture": "paper_cifar10(input_size=(3, 64, 64), logits=True)",
             "workers": 0,
             "batch_size": 4,
         },
