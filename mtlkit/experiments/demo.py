@@ -19,7 +19,7 @@ from typing import Any
 from mtlkit.config.files import write_text
 from mtlkit.experiments.compare_config import CompareConfig
 from mtlkit.report.page import Block, Note, Section, render_page
-from mtlkit.report.report import difference_charts, result_blocks, task_charts
+from mtlkit.report.report import difference_charts, result_blocks, task_charts, verdict_blocks
 from mtlkit.report.results import Comparison
 from mtlkit.report.tables import build_table
 
@@ -86,17 +86,20 @@ PARTS = (
 def write_demo_page(comparisons: Mapping[str, Comparison], folder: str | os.PathLike[str]) -> Path:
     """Write one page about both comparisons, in addition to their reports."""
     path = Path(folder) / "report.html"
-    sections = []
+    sections: list[Section] = []
+    lead: list[Block] = []
     for part in PARTS:
         comparison = comparisons[part.name]
         table = build_table(comparison)
+        lead += [Note(part.losses, heading=True), *verdict_blocks(comparison, table)]
         blocks: list[Block | None] = [Note(part.story, important=True)]
         blocks += result_blocks(comparison, table, f"table-{part.name}")
         blocks += [difference_charts(table), task_charts(comparison)]
-        blocks.append(Note(f"Curves, gradients, ranks and cost: {part.name}/report.html"))
+        blocks.append(
+            Note("Curves, gradients, ranks, cost and what to run next", link=f"{part.name}/report.html")
+        )
         sections.append(Section(part.name, part.title, blocks))
     first = comparisons[PARTS[0].name]
-    lead = [f"{part.losses}: {build_table(comparisons[part.name]).verdict.text}" for part in PARTS]
     page = render_page(
         "mtlkit: the same methods with unscaled and with normalized losses",
         sections,

@@ -38,7 +38,13 @@ def print_table(table: Table) -> None:
     if table.verdict.text:
         console.print(Text(table.verdict.text, style="bold"))
     console.print(render_table(table, console.width))
-    console.print(Text(describe_marks(table, bold=console.is_terminal), style="dim"))
+    legend = describe_marks(
+        table,
+        bold=console.is_terminal,
+        spread=console.width >= _WIDE,
+        shown=_columns_that_fit(table, console.width),
+    )
+    console.print(Text(legend, style="dim"))
 
 
 def render_table(table: Table, width: int = _WIDE) -> Any:
@@ -51,19 +57,10 @@ def render_table(table: Table, width: int = _WIDE) -> Any:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    spread = width >= _WIDE
-    shown = list(table.columns) if spread else [c for c in table.columns if not _is_extra(c)]
-    cells = {column.key: _texts(table.rows, column, spread) for column in table.columns}
-    labels = max([len("method"), *(len(row.label) for row in table.rows)])
-    first = min(labels, _LONGEST_LABEL, max(width // 3, len("method")))
-    runs = [f"{row.done}" + (f", {row.failed} failed" if row.failed else "") for row in table.rows]
-    room = width - first - _GAP - max(map(len, [*runs, "runs"]))
-    dropped = 0
-    while sum(_least(c, cells[c.key]) + _GAP for c in shown) > room and len(shown) > 1:
-        # the primary endpoint stays longest
-        metrics = [column for column in shown if column.kind in ("metric", "time")]
-        shown.remove(metrics[-1] if metrics else shown[-1])
-        dropped += 1
+    shown = _columns_that_fit(table, width)
+    cells = {column.key: _texts(table.rows, column, width >= _WIDE) for column in shown}
+    first, runs, room = _layout(table, width)
+    dropped = len(_candidates(table, width)) - len(shown)
     widths = {c.key: max(_least(c, cells[c.key]), len(_head(c))) for c in shown}
     if sum(widths.values()) + _GAP * len(shown) > room:  # heads are folded
         widths = {c.key: _least(c, cells[c.key]) for c in shown}
@@ -82,6 +79,29 @@ def render_table(table: Table, width: int = _WIDE) -> Any:
         return made
     more = f"{plural(dropped, 'more column')} in a wider terminal, in table.md and table.csv"
     return Group(made, Text(more, style="dim"))
+
+
+def _columns_that_fit(table: Table, width: int) -> list[Column]:
+    """Return the columns that are shown; the primary endpoint stays longest."""
+    shown = _candidates(table, width)
+    _, _, room = _layout(table, width)
+    least = {c.key: _least(c, _texts(table.rows, c, width >= _WIDE)) + _GAP for c in shown}
+    while sum(least[column.key] for column in shown) > room and len(shown) > 1:
+        metrics = [column for column in shown if column.kind in ("metric", "time")]
+        shown.remove(metrics[-1] if metrics else shown[-1])
+    return shown
+
+
+def _candidates(table: Table, width: int) -> list[Column]:
+    return [column for column in table.columns if width >= _WIDE or not _is_extra(column)]
+
+
+def _layout(table: Table, width: int) -> tuple[int, list[str], int]:
+    """Return the width of the first column, the texts of the last, and the room between them."""
+    labels = max([len("method"), *(len(row.label) for row in table.rows)])
+    first = min(labels, _LONGEST_LABEL, max(width // 3, len("method")))
+    runs = [f"{row.done}" + (f", {row.failed} failed" if row.failed else "") for row in table.rows]
+    return first, runs, width - first - _GAP - max(map(len, [*runs, "runs"]))
 
 
 def winners_table(

@@ -63,11 +63,13 @@ class Head:
 
 @dataclass(frozen=True)
 class Note:
-    """A paragraph, in small letters unless important."""
+    """A paragraph, in small letters unless important; with ``link``, a link to this address."""
 
     kind: ClassVar[str] = "note"
     text: str
     important: bool = False
+    heading: bool = False
+    link: str = ""
 
 
 @dataclass(frozen=True)

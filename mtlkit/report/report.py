@@ -152,7 +152,8 @@ def result_blocks(comparison: Comparison, table: Table, name: str = "table") -> 
     heads = [Head("method", "low")]
     for column in table.columns:
         better = "low" if column.higher_is_better is False else "high"
-        heads.append(Head(f"{column.title} {column.arrow}".strip(), better))
+        title = column.title.removeprefix("Δ ")  # the heading of the group has it
+        heads.append(Head(f"{title} {column.arrow}".strip(), better))
     rows: list[list[Cell | str]] = []
     for index, row in enumerate(table.rows):
         notes = [row.role] if row.role else []
@@ -162,12 +163,7 @@ def result_blocks(comparison: Comparison, table: Table, name: str = "table") -> 
         rows.append([first, *cells, Cell(str(row.done), row.done)])
     listing = Listing([*heads, Head("runs")], rows, groups, name, sortable=len(rows) > 2)
     several = len(comparison.runs) > 1
-    notes = [describe_marks(table) if several else f"All on the {table.split} set."]
-    if any(column.kind == "time" for column in table.columns):
-        notes.append(
-            f"× step: time of a training step relative to {table.reference or 'the reference'}."
-        )
-    return [listing, Note(" ".join(notes))]
+    return [listing, Note(describe_marks(table) if several else f"All on the {table.split} set.")]
 
 
 def _cell(cell: TableCell, column: Column) -> Cell:

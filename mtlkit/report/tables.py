@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from mtlkit.report.metric_table import PRIMARY, Column, collect_metrics
@@ -197,18 +197,28 @@ def format_cell(cell: Cell, column: Column) -> str:
     return text + cell.marks
 
 
-def describe_marks(table: Table, *, bold: bool = True) -> str:
-    """Return a legend of the marks of a table; ``bold`` if the best of each column is bold."""
-    text = f"Median ± standard deviation over seeds on the {table.split} set"
+def describe_marks(
+    table: Table, *, bold: bool = True, spread: bool = True, shown: Sequence[Column] | None = None
+) -> str:
+    """Return a legend of a table.
+
+    Args:
+        table: the table.
+        bold: whether the best of each column is bold.
+        spread: whether deviations are shown.
+        shown: the columns that are shown; by default, all.
+    """
+    columns = table.columns if shown is None else shown
+    text = f"Median{' ± standard deviation' if spread else ''} over seeds on the {table.split} set"
     text += "; the best method of each column is bold." if bold else "."
     if table.reference is not None:
         text += (
             f" {DAGGER}: better than {table.reference} (one-sided paired t-test, level 0.05)."
             f" {DOUBLE_DAGGER}: better after correction for {table.tests} tests of the primary endpoint."
         )
-    if any(cell.fewer for row in table.rows for cell in row.cells.values()):
+    if any(row.cells[column.key].fewer for row in table.rows for column in columns):
         text += f" {STAR}: some seeds are missing."
-    keys = {column.key for column in table.columns}
+    keys = {column.key for column in columns}
     if PRIMARY in keys:
         text += " Log-ratio: 100 times the logarithm of the ratio to the baseline, higher is better."
     if "delta/mean" in keys:
@@ -216,6 +226,8 @@ def describe_marks(table: Table, *, bold: bool = True) -> str:
         text += f" Δ: improvement{which} over single-task networks of the same seed, in percent."
     if "delta_m" in keys:
         text += " Δm: mean change of all metrics in percent, lower is better."
+    if any(column.kind == "time" for column in columns):
+        text += f" × step: time of a training step relative to {table.reference or 'the reference'}."
     return " ".join([text, *table.notes])
 
 

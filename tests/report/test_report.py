@@ -297,7 +297,8 @@ def test_the_page_of_the_demo_shows_both_parts_with_their_verdicts(tmp_path):
     assert len(ids) == len(set(ids))
     assert {"raw", "normalized", "table-raw", "table-normalized"} <= set(ids)
     for part in PARTS:
-        assert f"<p>{part.losses}: " in text
+        assert f"<h3>{part.losses}</h3>" in text
+        assert f'href="{part.name}/report.html"' in text
 
 
 LOOK = """
