@@ -7,9 +7,10 @@ that of the plain sum. All load the solvers' libraries, which are code and not a
 
 from __future__ import annotations
 
-import resource
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 
@@ -33,7 +34,9 @@ def peak(name: str) -> float:
     step = PEERS[name]("UPGrad", batch) if name in PEERS else Candidate(spec, batch)
     for _ in range(STEPS):
         step()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # kilobytes on Linux
+    # not ru_maxrss, which begins with the peak of the process that started this one
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
 
 
 def _measure(name: str) -> float:

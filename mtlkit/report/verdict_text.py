@@ -157,13 +157,17 @@ def _range(findings: Sequence[Finding]) -> str:
 
 
 def _changes(uncounted: Mapping[str, float] | None) -> list[tuple[str, str]]:
-    """Describe how much better or worse each task is: a large change as a factor, others in percent."""
+    """Describe how much better or worse each task is: a large change as a factor, others in percent.
+
+    >>> _changes({"seg": -9.5, "depth": 0.42})
+    [('seg', '10 % worse'), ('depth', '0.4 % better')]
+    """
     found = []
     for task, gain in (uncounted or {}).items():
         word = "better" if gain > 0 else "worse"
         size = math.exp(abs(gain) / 100)
         percent = 100 * (size - 1)
-        shown = f"{percent:.0f}" if percent >= 10 else f"{percent:.1g}"
+        shown = f"{percent:.0f}" if percent >= 9.5 else f"{percent:.1g}"
         found.append((task, f"{size:.1f} times {word}" if size >= 1.995 else f"{shown} % {word}"))
     return found
 
