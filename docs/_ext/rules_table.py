@@ -49,7 +49,7 @@ EVIDENCE: dict[str, tuple[tuple[str, str], ...]] = {
 }
 # Numbers that are not in benchmarks/results.
 ELSEWHERE = {
-    "no fork": "[Speed](speed.md): `upgrad(wrt=parameters)` takes 2.6 and 7.9 × a plain step at K = 3 and 10",
+    "no fork": "[Speed](speed.md): `upgrad(wrt=parameters)` takes 2.6 and 7.7 × a plain step at K = 3 and 10",
 }
 NONE = "not tested by us"
 
