@@ -28,7 +28,7 @@ from mtlkit.engine.guards import IN_PLACE, Fork, check_features
 from mtlkit.engine.parameter_guards import refuse_compiled_autograd
 from mtlkit.engine.parameters import merge_below, parameters_below
 from mtlkit.engine.processes import Processes
-from mtlkit.engine.step import Hooks, measure, merge, pick, spread
+from mtlkit.engine.step import Hooks, divisor, measure, merge, pick, spread
 from mtlkit.errors import UsageError
 
 
@@ -141,7 +141,7 @@ def _merge_arrived(
         grads.gram().to(ctx.device),
         grads.tasks,
         tasks=hooks.tasks,
-        scale=None if report is None else report[0],
+        scale=None if report is None else divisor(report[0]),
         losses=losses,
         cross=grads.cross_gram() if hooks.cross_gram and not layout.shared else None,
         processes=record.processes,
@@ -154,7 +154,8 @@ def _merge_arrived(
         )
     else:
         learned, shared = hooks.learn(step, "") if hooks.learned else [], []
-        merged = merge(grads, step, hooks) if step.present else hooks.nothing()
+        hooks.begin()
+        merged = merge(grads, step, hooks) if step.present else []
     return _cast(merged or [None] * layout.features, ctx.dtypes), [*owned, *learned], shared
 
 
@@ -235,14 +236,14 @@ def decide_compiled(
         pick(pick(gram, local).T, local).T,
         local,
         tasks=tasks,
-        scale=scale,
+        scale=divisor(scale),
         losses=_losses(report, tasks),
         cross=cross,
         processes=processes,
     )
     learned = [g.reshape(-1) for g in hooks.learn(step, "") if g is not None]
+    hooks.begin()
     if not step.present:
-        hooks.nothing()
         merged = gram.new_zeros(extra.shape[1] if whole else tasks)
         units = gram.new_zeros(tasks)
     else:

@@ -17,7 +17,7 @@ from mtlkit.engine.graph import retains_graph
 from mtlkit.engine.parameter_guards import check_graphs
 from mtlkit.engine.parameters import add_up, averaged, loss_parameters, reach, rows_of_losses
 from mtlkit.engine.processes import Processes
-from mtlkit.engine.step import Hooks, merge_parameters
+from mtlkit.engine.step import Hooks, divisor, merge_parameters
 
 
 def join(
@@ -73,7 +73,7 @@ def _merge_losses(ctx: Any, scale: Tensor) -> tuple[list[Tensor | None], list[Te
     others = [add_up(row[i] for row in rows.values()) for i in range(count, len(parameters))]
     shared = parameters[:count]
     rows = {task: row[:count] for task, row in rows.items()}
-    scale = torch.where(scale == 0, 1.0, scale)
+    scale = divisor(scale)
     if not merge:
         hooks.kept.add(shared, rows, scale, values)
         return [None] * len(hooks.learned), [*[None] * count, *others]
@@ -85,9 +85,6 @@ def _merge_losses(ctx: Any, scale: Tensor) -> tuple[list[Tensor | None], list[Te
     apart = set(range(count)).difference(columns)
     own = {i: add_up(row[i] for row in rows.values()) for i in apart}
     merging = averaged(rows, reached, shared, columns, processes)
-    if merging.tasks:
-        merged, learned = merge_parameters(merging, hooks, scale, values)
-    else:
-        merged, learned = hooks.nothing(), hooks.learn(None, "")
+    merged, learned = merge_parameters(merging, hooks, scale, values)
     own |= dict(zip(columns, merged, strict=True))
     return learned, [*(own[i] for i in range(count)), *others]

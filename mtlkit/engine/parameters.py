@@ -14,7 +14,7 @@ from mtlkit.engine.graph import leaves_below, needed_again
 from mtlkit.engine.guards import Fork
 from mtlkit.engine.parameter_guards import check_indirect, check_kept, refuse_single_pass_graphs
 from mtlkit.engine.processes import Processes
-from mtlkit.engine.step import Hooks, Step, measure, merge_parameters
+from mtlkit.engine.step import Hooks, Step, measure, merge, merge_parameters
 from mtlkit.errors import UsageError
 
 
@@ -104,8 +104,6 @@ def merge_below(
         reached = torch.zeros(hooks.tasks, len(parameters), dtype=torch.bool)
         reached[list(step.present)] = True
     shared = averaged(rows, reached, parameters, range(len(parameters)), record.processes)
-    if not shared.tasks:
-        return hooks.nothing(), hooks.learn(None, ""), nothing
     if direct:
         merged, learned = merge_parameters(shared, hooks, scale, losses)
         return (
@@ -114,10 +112,11 @@ def merge_below(
             [g if g is None else g.to(p.dtype) for g, p in zip(merged, parameters, strict=True)],
         )
     # other parameters lie below the features too, so the features get the weighted gradient
+    hooks.begin()
     step = measure(shared.gram(), shared.tasks, tasks=hooks.tasks, scale=scale, losses=losses)
     learned = hooks.learn(step, "")
-    weights = hooks.weigh(step)
-    return grads.weighted(step.of(weights, grads.tasks)) if grads.tasks else [], learned, nothing
+    merged = merge(grads, step, hooks) if step.present else []
+    return merged, learned, nothing
 
 
 def loss_parameters(

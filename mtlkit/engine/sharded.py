@@ -22,7 +22,7 @@ from mtlkit.engine.graph import leaves_below
 from mtlkit.engine.parameter_guards import check_sharded
 from mtlkit.engine.parameters import add_up
 from mtlkit.engine.processes import Processes, processes_of
-from mtlkit.engine.step import Hooks, merge_parameters
+from mtlkit.engine.step import Hooks, divisor, merge_parameters
 from mtlkit.errors import UsageError
 
 
@@ -219,7 +219,7 @@ def backward(
             "no loss left a gradient in `parameters`: pass the model that computes the losses, and for "
             "accumulation merge=False in place of set_requires_gradient_sync(False)"
         )
-    scale = torch.where(scale == 0, 1.0, scale)
+    scale = divisor(scale)
     merged: list[Tensor | None] = [None] * len(tensors)
     if not merge or hooks.kept.batches:
         hooks.kept.add(tensors, rows, scale, values)
@@ -241,10 +241,7 @@ def _merge(
     double = any(tensors[i].dtype in (torch.float64, torch.complex128) for i in shared)
     dtype = torch.float64 if double else torch.float32
     part = _Shards(rows, dtype, tensors, sharded.processes).take(shared)
-    if part.tasks:
-        merged, learned = merge_parameters(part, hooks, scale, values)
-    else:
-        merged, learned = hooks.nothing(), hooks.learn(None, "")
+    merged, learned = merge_parameters(part, hooks, scale, values)
     for tensor, gradient in zip(hooks.learned, learned, strict=True):
         if gradient is not None:
             tensor.grad = add_up([tensor.grad, _as_grad(gradient, tensor)])

@@ -86,9 +86,10 @@ def measure(
 
     ``gram`` has (L, L) inner products of the L tasks ``local`` that have a gradient on this process, and
     ``cross`` (L + 1, L) of independent samples (``Gradients.cross_gram``), in the units of the scaled
-    loss. There are (K,) ``losses``. The rest is as in :class:`Step`.
+    loss. There are (K,) ``losses``. The ``scale`` is not zero (:func:`divisor`). The rest is as in
+    :class:`Step`.
     """
-    scale = gram.new_ones(()) if scale is None else torch.where(scale == 0, 1.0, scale).to(gram)
+    scale = gram.new_ones(()) if scale is None else scale.to(gram)
     present = local
     if not processes.alone:
         present, gram, cross = _sum_over_processes(gram, cross, local, tasks, processes)
@@ -99,6 +100,11 @@ def measure(
     own = losses if losses is None or len(present) == tasks else pick(losses, present)
     finite = gram.trace() < torch.inf
     return Step(tasks, present, gram, finite, scale, own, cross, processes, group)
+
+
+def divisor(scale: Tensor) -> Tensor:
+    """What to divide gradients by: one for a total that was multiplied by zero, as they are zero too."""
+    return torch.where(scale == 0, 1.0, scale)
 
 
 def spread(values: Tensor, present: tuple[int, ...], tasks: int, fill: float = torch.nan) -> Tensor:
@@ -166,8 +172,8 @@ class Hooks:
     """(N,) merged gradient of (P, N) gradients, for a merge that needs more than weights."""
     learn: Callable[[Step | None, str], list[Tensor | None]]
     """Gradients of the parameters that the merge of a group owns; called before ``weigh``."""
-    nothing: Callable[[], TensorList]
-    """Called instead of ``weigh`` in a step without any gradient."""
+    begin: Callable[[], None]
+    """Called before the gradients of a step are merged, also if there are none."""
     learned: list[Tensor]
     """These parameters, of all groups."""
     weighing: list[Tensor]
@@ -220,6 +226,7 @@ def merge_parameters(
         scale: factor of the loss.
         losses: (K,) losses.
     """
+    hooks.begin()
     merged: TensorList = [None] * len(rows.tensors)
     learned: list[Tensor | None] = []
     for group, columns in hooks.groups(rows.tensors).items():

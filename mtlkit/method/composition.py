@@ -15,7 +15,6 @@ from mtlkit.config.spec import Part, format_spec
 from mtlkit.engine import compiled
 from mtlkit.engine.accumulation import Kept
 from mtlkit.engine.features import decide_compiled
-from mtlkit.engine.gradients import TensorList
 from mtlkit.engine.guards import Guards
 from mtlkit.engine.processes import ALONE, Processes, processes_of
 from mtlkit.engine.sharded import is_sharded
@@ -154,6 +153,8 @@ class Composition(nn.Module):
             raise SpecError(f"groups of parameters need a merge with wrt=parameters, not {self}")
         copies = [] if merging is None else [copy.deepcopy(merging) for _ in self._groups.names[1:]]
         self.copies = nn.ModuleList(copies)
+        self._merging_parts = dict(zip(self._groups.names, [merging, *copies], strict=True))
+        """The part that merges, by the name of the group of parameters."""
         self.shared: list[Tensor] | None = self._groups.tensors
         """The shared parameters; None if they have not been named."""
         if self.wrt_parameters:
@@ -201,8 +202,8 @@ class Composition(nn.Module):
             weigh=self._weigh,
             merge=self._merge_whole if self._whole else None,
             learn=self._learn,
-            nothing=self._merge_nothing,
-            learned=[p for part in self._merging_parts for p in _learning(part)],
+            begin=self._begin_step,
+            learned=[p for part in self._merging_parts.values() for p in _learning(part)],
             weighing=[p for part in self._loss_parts for p in part.parameters()],
             groups=self._groups.places,
             forking=self.forking,
@@ -215,33 +216,25 @@ class Composition(nn.Module):
             method=self,
         )
 
-    @property
-    def _merging_parts(self) -> list[Any]:
-        """The parts that merge, one per group of parameters."""
-        return [] if self.merging is None else [self.merging, *self.copies]
-
-    def _part_of(self, group: str) -> Any:
-        return self._merging_parts[self._groups.names.index(group)] if group else self.merging
-
     def _weigh(self, step: Step) -> Tensor:
         """(P,) weights of the gradients; the new state of the part is committed."""
-        part = self._part_of(step.group)
+        part = self._merging_parts.get(step.group, self.merging)
         if part is None:
-            weights = torch.ones_like(step.gram[0])
+            weights = torch.where(step.finite, torch.ones_like(step.gram[0]), torch.nan)
         else:
             state = state_of(part, step)
             # a part never meets gradients that are not finite: it sees zeros, and the step is discarded
             weights, new = part.weigh(torch.where(step.finite, step.gram, 0.0), state)
-            weights = weights.to(step.gram.dtype, copy=True)  # it may be the state, which changes below
+            # a copy: the weights may be the state, which changes below
+            weights = torch.where(step.finite, weights, torch.nan).to(step.gram.dtype)
             if new is not state:
                 part.commit(state, new, step.present, step.finite)
-        weights = torch.where(step.finite, weights, torch.nan)
         self._note(step, weights, None)
         return weights
 
     def _merge_whole(self, grads: Tensor, step: Step, tensors: Sequence[Tensor]) -> Tensor:
         """(N,) merged gradient of (P, N) gradients; the new state of the part is committed."""
-        part = self._part_of(step.group)
+        part: Any = self._merging_parts.get(step.group, self.merging)
         state = part.fit_coordinates(state_of(part, step), grads, tensors)
         merged, new = part.merge(grads, state)
         merged = torch.where(step.finite, merged, torch.nan)
@@ -250,14 +243,13 @@ class Composition(nn.Module):
         self._note(step, None, step.processes.sum(products))
         return merged
 
-    def _merge_nothing(self) -> TensorList:
-        """What a step without gradients does."""
+    def _begin_step(self) -> None:
+        """Forget the statistics of the step before."""
         self._noted, self._stats = {}, None
-        return []
 
     def _learn(self, step: Step | None, group: str) -> list[Tensor | None]:
         """Gradients of the parameters that the merge of a group owns, times the scale of the loss."""
-        part = self._part_of(group)
+        part = self._merging_parts.get(group, self.merging)
         if part is None or not _learning(part):
             return []
         found: Mapping[str, Tensor] = {}
@@ -273,8 +265,6 @@ class Composition(nn.Module):
 
     def _note(self, step: Step, weights: Tensor | None, products: Tensor | None) -> None:
         """Keep what ``stats`` is read off."""
-        if not step.group or step.group == self._groups.names[0]:
-            self._noted = {}
         self._noted[step.group], self._stats = (step, weights, products), None
 
     def _read_stats(self) -> Stats | None:
@@ -337,10 +327,11 @@ def state_of(part: GradientAggregator, step: Step) -> State:
     return part.read(step.present, **extras)
 
 
-def _learning(part: GradientAggregator) -> list[Tensor]:
+def _learning(part: GradientAggregator | None) -> list[Tensor]:
     """Learned parameters whose gradient the merge gives; others get theirs through the total."""
-    learned = part.learned
-    return list(learned.values()) if learned and part.overrides("learn") else []
+    if part is None or not (part.learned and part.overrides("learn")):
+        return []
+    return list(part.learned.values())
 
 
 def _refuse_unnamed_groups(method: Any) -> None:

@@ -185,6 +185,7 @@ class Method(Composition):
             if self.weighs_losses:
                 rows = self._loss_factors(losses, rows, commit=True)[:, None] * rows
             step = measure(rows @ rows.T, tuple(range(len(rows))), tasks=len(rows), losses=losses)
+            self._begin_step()
             if self._whole:
                 return self._merge_whole(rows, step, ()).to(grads.dtype)
             return (self._weigh(step) @ rows).to(grads.dtype)

@@ -139,10 +139,7 @@ class Stateful(nn.Module):
             value = value.to(buffer.dtype)
             if per != "all" and len(present) < self._count:
                 value = _insert(value, buffer, per, present)
-            if per == "coordinate":  # as large as all gradients together: no third copy
-                torch.where(finite, value, buffer, out=buffer)
-            else:
-                buffer.copy_(torch.where(finite, value, buffer))
+            torch.where(finite, value, buffer, out=buffer)
 
     def fit_coordinates(self, state: State, grads: Tensor, tensors: Sequence[Tensor] = ()) -> State:
         """The state with what it has per ``coordinate`` as (P, N), as the gradients; zeros at first.

@@ -105,6 +105,36 @@ def test_state_of_every_group_is_saved_and_training_goes_on_bit_for_bit():
             assert torch.equal(one.grad, two.grad)
 
 
+@pytest.mark.parametrize("spec", ["gradnorm", "pcgrad", "graddrop"])
+def test_a_batch_without_any_label_changes_nothing_in_any_group(spec):
+    net = Net()
+    method = mtlkit.create_method(f"{spec}(wrt=parameters, groups=layer)", 3, shared=net.backbone)
+    x = torch.randn(5, 3).double()
+    method.total(net.losses(x, method(net.backbone(x)))).backward()
+    before = copy.deepcopy(method.state_dict())
+    net.zero_grad()
+    method.zero_grad()
+    method(net.backbone(x))
+    method.total([None, None, None]).backward()
+    assert all(p.grad is None for p in net.parameters())
+    assert all(p.grad is None or not p.grad.any() for p in method.parameters())
+    assert method.stats is None
+    for name, value in method.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_statistics_have_no_group_of_the_step_before():
+    net = Net()
+    groups = {"first": net.backbone[0], "last": net.backbone[2]}
+    method = mtlkit.create_method("mean", 3, wrt="parameters", shared=groups)
+    x = torch.randn(5, 3).double()
+    method.total(net.losses(x)).backward()
+    assert list(method.stats.groups) == ["first", "last"]
+    hidden = net.backbone[0](x).detach()  # reaches the last group only
+    method.total([net.backbone[2](hidden).square().mean() * k for k in (1, 2, 3)]).backward()
+    assert list(method.stats.groups) == ["last"]
+
+
 def test_an_architecture_names_its_layers():
     net = mtlkit.create_architecture(
         "hard_sharing(backbone=mlp(8, 4, inputs=3))",
