@@ -8,6 +8,8 @@ STAMP := $(VENV)/.installed
 EXAMPLES := $(VENV)/examples
 # apart, because it is nothing that mtlkit needs, and asks for versions of its own
 LIBMTL := $(VENV)/libmtl
+# apart, because accelerate and transformers import it wherever it is installed
+DEEPSPEED := $(VENV)/deepspeed
 
 .PHONY: help install demo test test-slow lint types spelling docs links wheel wheel-test results speed clean
 
@@ -40,13 +42,20 @@ $(LIBMTL)/.installed: $(STAMP)
 		--no-deps LibMTL==1.1.5
 	touch $@
 
+$(DEEPSPEED)/.installed: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check setuptools wheel
+	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade \
+		--target $(DEEPSPEED) --no-deps --no-build-isolation 'deepspeed>=0.19' \
+		hjson ninja msgpack py-cpuinfo psutil einops nvidia-ml-py
+	touch $@
+
 test: $(STAMP) $(EXAMPLES)/.installed $(LIBMTL)/.installed  ## Run all tests but the slow ones, on two cores
 	MTLKIT_LIBMTL=$(abspath $(LIBMTL)) $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST)
 	PYTHONPATH=$(EXAMPLES) $(BIN)/python -m pytest -q tests/integrations/test_huggingface.py \
 		tests/docs/test_code_blocks.py tests/docs/test_examples.py -k 'huggingface or lora or public'
 
-test-slow: $(STAMP)  ## Run the slow tests
-	$(BIN)/python -m pytest -m slow --timeout 3600
+test-slow: $(STAMP) $(DEEPSPEED)/.installed  ## Run the slow tests
+	MTLKIT_DEEPSPEED=$(abspath $(DEEPSPEED)) $(BIN)/python -m pytest -m slow --timeout 3600
 
 lint: $(STAMP)  ## Check style and format
 	$(BIN)/ruff check .

@@ -21,6 +21,7 @@ from mtlkit.config.launching import warn_first
 from mtlkit.engine import replicas
 from mtlkit.engine.graph import nodes_below
 from mtlkit.engine.optimizer_guard import awaits_optimizer
+from mtlkit.engine.parameter_guards import refuse_partitioned
 from mtlkit.engine.processes import ALONE, Processes, inside_wrapper, wrapper_waits
 from mtlkit.errors import UsageError
 
@@ -76,6 +77,14 @@ class Guards:
         self._awaits_optimizer = True
 
     # At the edges of a step
+
+    def before_fork(self, method: Any) -> None:
+        """Check that nothing has taken hold of a method that trains."""
+        sharded = type(method).__module__.startswith("torch.distributed.fsdp")
+        if sharded or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+            _refuse_module(sharded)
+        if self._steps == 0:
+            refuse_partitioned(method)
 
     def after_fork(self, fork: Fork, anchor: Tensor | None) -> None:
         """Note a fork. It counts as long as something still refers to its graph."""
@@ -204,6 +213,8 @@ class Guards:
 
     def _check_first_steps(self, method: Any, losses: dict[int, Tensor], forked: bool) -> None:
         """Warn of losses without a gradient in the first step, and of tasks that never have one."""
+        if self._steps == 1:
+            refuse_partitioned(method)
         self._awaits_optimizer = self._awaits_optimizer and awaits_optimizer(method, losses)
         self._untrained.difference_update(k for k, loss in losses.items() if loss.requires_grad)
         step = self._steps
@@ -335,13 +346,6 @@ def in_backward() -> bool:
     if torch.compiler.is_compiling():
         return False
     return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001  there is no public name
-
-
-def check_module(method: Any) -> None:
-    """Check that nothing has taken hold of a method that trains."""
-    sharded = type(method).__module__.startswith("torch.distributed.fsdp")
-    if sharded or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
-        _refuse_module(sharded)
 
 
 def _refuse_module(sharded: bool) -> NoReturn:

@@ -86,11 +86,24 @@ def refuse_deepspeed(parameters: Any) -> None:
     listed: Any = () if engine or parameters is None else parameters
     if isinstance(listed, torch.nn.Module):
         listed = listed.parameters()
-    if engine or (not isinstance(listed, dict) and any(hasattr(tensor, "ds_id") for tensor in listed)):
+    if engine:
         raise UsageError(
-            "gradients of parameters cannot be merged under DeepSpeed, which allows one backward pass, "
-            "through its engine; use wrt=features with method(features), shard the model with FSDP2 "
-            "(fully_shard), or wrap it in DistributedDataParallel"
+            "a DeepSpeed engine runs the backward pass, so mtlkit.backward cannot; call "
+            "engine.backward(method.total(losses)), and name the shared parameters in create_method"
+        )
+    if not isinstance(listed, dict) and any(hasattr(tensor, "ds_id") for tensor in listed):
+        raise UsageError(
+            "DeepSpeed's ZeRO stage 3 has partitioned the shared parameters, so their gradients cannot "
+            "be merged; use stage 0, 1 or 2, wrt=features with method(features), or FSDP2 (fully_shard)"
+        )
+
+
+def refuse_partitioned(method: Any) -> None:
+    """Raise for a method whose own parameters ZeRO-3 has partitioned."""
+    if any(hasattr(parameter, "ds_id") for parameter in method.parameters()):
+        raise UsageError(
+            f"DeepSpeed's ZeRO stage 3 has partitioned the parameters of {method} (rotations, weights), "
+            "which every process needs whole; use stage 0, 1 or 2, or a method without parameters"
         )
 
 

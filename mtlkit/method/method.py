@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mtlkit.engine import features
 from mtlkit.engine import losses as loss_node
-from mtlkit.engine.guards import Fork, check_module
+from mtlkit.engine.guards import Fork
 from mtlkit.engine.processes import ALONE
 from mtlkit.engine.step import measure
 from mtlkit.errors import SpecError, UsageError, unknown_name
@@ -46,7 +46,7 @@ class Method(Composition):
         if torch.compiler.is_compiling() and not self._traceable:
             return _forward_untraced(self, shared_features)
         if self.training:
-            check_module(self)
+            self._guards.before_fork(self)
         recorded = self.training and torch.is_grad_enabled()
         if not recorded or self._merges_shards:  # those are merged by mtlkit.backward, without a fork
             if self.training and not recorded:
