@@ -180,3 +180,29 @@ def test_a_method_is_made_without_what_takes_long_to_import():
         timeout=300,
     )
     assert ended.stdout.strip() == "[]", ended.stdout + ended.stderr
+
+
+@pytest.mark.slow
+def test_the_wheel_brings_its_base_dependencies_and_runs_the_readmes_loop(tmp_path):
+    """As a user installs it: from the package index, into an empty environment."""
+    build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "empty")], check=True)
+    python = str(tmp_path / "empty" / "bin" / "python")
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel)]
+    subprocess.run(install, check=True, capture_output=True)
+    listed = subprocess.run([python, "-m", "pip", "list"], check=True, capture_output=True, text=True)
+    names = {line.split()[0].lower() for line in listed.stdout.splitlines()[2:]}
+    assert {"mtlkit", "torch", "numpy", "scipy", "threadpoolctl"} <= names
+    assert names.isdisjoint({"accelerate", "pandas", "torchvision", "typer", "torchmetrics"})
+    blocks = [str(ROOT / "tests/docs/run_blocks.py"), str(ROOT / "README.md")]
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    ended = subprocess.run(
+        [python, *blocks], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert ended.returncode == 0, ended.stderr
+    command = str(tmp_path / "empty" / "bin" / "mtlkit")
+    refused = subprocess.run([command, "methods"], env=environment, capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "pip install 'mtlkit[train]'" in refused.stderr
