@@ -51,11 +51,11 @@ $(DEEPSPEED)/.installed: $(STAMP)
 
 test: $(STAMP) $(EXAMPLES)/.installed $(LIBMTL)/.installed  ## Run all tests but the slow ones, on two cores
 	MTLKIT_LIBMTL=$(abspath $(LIBMTL)) $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST)
-	PYTHONPATH=$(EXAMPLES) $(BIN)/python -m pytest -q tests/integrations/test_huggingface.py \
+	PYTHONPATH=$(EXAMPLES) $(BIN)/python -m pytest -n 2 tests/integrations/test_huggingface.py \
 		tests/docs/test_code_blocks.py tests/docs/test_examples.py -k 'huggingface or lora or public'
 
 test-slow: $(STAMP) $(DEEPSPEED)/.installed  ## Run the slow tests
-	MTLKIT_DEEPSPEED=$(abspath $(DEEPSPEED)) $(BIN)/python -m pytest -m slow --timeout 3600
+	MTLKIT_DEEPSPEED=$(abspath $(DEEPSPEED)) $(BIN)/python -m pytest -n 2 --dist loadfile -m slow --timeout 3600
 
 lint: $(STAMP)  ## Check style and format
 	$(BIN)/ruff check .

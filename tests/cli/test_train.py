@@ -359,6 +359,7 @@ def launch(
     )
 
 
+@pytest.mark.slow
 def test_accelerate_leaves_fsdp_out_on_a_cpu_and_it_is_said(tmp_path):
     options = ["train", "--data", "small(missing=0.4)", "--method", "rotograd", "--batch-size", "8"]
     options += ["--epochs", "1", "--no-test"]

@@ -111,7 +111,7 @@ LAUNCHERS = {
 }
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ["local", pytest.param("submitit", marks=pytest.mark.slow)])
 def test_two_processes_compare_on_a_data_set_and_a_method_of_a_file(plugin, launcher, tmp_path, capsys):
     plugin("cars_compare")
     (tmp_path / "compare.yaml").write_text(LAUNCHERS[launcher])

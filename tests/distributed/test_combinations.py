@@ -15,8 +15,7 @@ from tests.distributed.combinations import CELLS, PAGE, REFUSED, table
 
 ROOT = Path(__file__).parents[2]
 QUICK = {cell for cell in CELLS if cell[:2] in {("aot_eager", "1 process"), ("eager", "FSDP2")}}
-QUICK |= {("inductor", "DDP", "features")}  # one process: tests/engine/test_compiled.py
-"""Some of each back end and of each setup; the others are slow."""
+"""The quick ones; tests/engine/test_compiled.py has Inductor, test_defects.py DDP with a compiler."""
 
 pytestmark = pytest.mark.timeout(1800)
 

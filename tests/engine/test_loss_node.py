@@ -553,7 +553,7 @@ def test_losses_without_gradients_give_their_sum():
         (PCGRAD, "aot_eager"),
         ("cagrad(wrt=parameters)", "aot_eager"),
         ("uw+pcgrad(wrt=parameters)", "aot_eager"),
-        (PCGRAD, "inductor"),
+        pytest.param(PCGRAD, "inductor", marks=pytest.mark.slow),  # quick ones: test_compiled.py
     ],
 )
 @pytest.mark.parametrize("inside", [True, False])

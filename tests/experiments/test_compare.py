@@ -381,7 +381,7 @@ def test_an_interrupt_in_this_process_stops_the_comparison(tmp_path, monkeypatch
     assert len(compare(config, tmp_path, progress=False).runs) == 2
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_method_that_fails_does_not_lose_the_others(tmp_path, jobs):
     methods = ["sum", {"method": "rotograd(size=51)", "label": "wrong"}, "mgda"]
     # with several processes, those that read data are the children of children

@@ -306,8 +306,11 @@ def test_tasks_with_inputs_of_their_own_are_merged_as_one_batch():
         assert_same_gradients(model, twin, method)
 
 
-@pytest.mark.parametrize("name", list(CASES))
-@pytest.mark.parametrize("spec", ["rotograd", "cagrad", "nash_mtl", "cagrad(wrt=parameters)"])
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [(name, "rotograd") for name in CASES]
+    + [("HPS", spec) for spec in ("cagrad", "nash_mtl", "cagrad(wrt=parameters)")],
+)
 def test_libmtls_trainer_trains(name, spec, capsys):
     case = CASES[name]
     trainer = case.trainer(libmtl.weighting(spec), lr=1e-3 if name == "MTAN" else 1e-2)

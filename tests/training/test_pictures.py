@@ -69,6 +69,7 @@ def alone(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_two_processes_end_with_the_parameters_of_one(alone):
     run_processes(["-m", "mtlkit", *order(alone, "two")], world=2)
     (one, tested), (two, tested_by_two) = final(alone / "alone"), final(alone / "two")

@@ -8,7 +8,7 @@ from tests.training.small_problem import flat, make_stream, make_trainer
 
 
 # 33 = 4 * 8 + 1: the second process has no sample in the last batch of the epoch
-@pytest.mark.parametrize("size", [21, 33])
+@pytest.mark.parametrize("size", [pytest.param(21, marks=pytest.mark.slow), 33])
 def test_two_processes_train_on_a_stream_and_evaluate_it_as_one_does(tmp_path, size):
     options = {"method": "pcgrad", "data": {"size": size, "missing": 0.3}, "stream": True}
     options["fit"] = {"epochs": 2}
