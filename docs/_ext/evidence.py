@@ -11,7 +11,7 @@ from mtlkit.report.results import Comparison
 from mtlkit.report.tables import build_table
 from mtlkit.report.verdict import Finding
 
-HEAD = ["| data | run as | against | points | verdict |", "|---|---|---|---|---|"]
+HEAD = ["| data | run as | compared with | difference | verdict |", "|---|---|---|---|---|"]
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 # parts that go before a method in many runs and are not what was compared
 _PREPARING = {"normalize"}

@@ -31,12 +31,12 @@ _WHEN = {
         "The task with the large gradients matters most: it gets worse in exchange.",
     ),
     "Remove conflicts": (
-        "Task gradients have negative cosines in step after step.",
+        "Task gradients have negative cosines step after step.",
         "Gradients are nearly orthogonal: the result is the plain sum, or close to it.",
     ),
     "A common descent direction": (
         "No task may get worse in a step, or gains should be spread fairly.",
-        "One task hardly improves: it can slow down all others. Every step has a K x K problem to solve.",
+        "One task barely improves: it can slow down all others. Every step solves a K × K problem.",
     ),
     "A chosen point": (
         "You know how much each task should count.",
@@ -44,7 +44,7 @@ _WHEN = {
     ),
     "Weigh losses": (
         "You have only the losses, or a step must not cost more.",
-        "Gradients point in conflicting directions: loss weights cannot see that.",
+        "Gradients point in conflicting directions: loss weights do not see that.",
     ),
     "Robust": (
         "Some tasks have broken or noisy gradients.",
@@ -52,7 +52,7 @@ _WHEN = {
     ),
     "Homogenize": (
         "Gradients differ in size and in direction, and the features fork in one place.",
-        "The model has no fork, or is so small that the rotations take most of the step.",
+        "The model has no fork, or is so small that the rotations take most of the time of a step.",
     ),
 }
 
@@ -102,7 +102,7 @@ def _page(name: str, folder: Path) -> str:
     if not picture.exists() or picture.stat().st_mtime < newest:
         print(f"drawing {name}", file=sys.stderr)
         draw(name, picture)
-    parts = [f"# {title(facts)}"]
+    parts = [f"# {title(facts)}", "", _summary(facts)]
     if picture.exists():
         parts += [
             "",
@@ -111,7 +111,7 @@ def _page(name: str, folder: Path) -> str:
             _caption(name),
         ]
     return "\n".join(
-        [*parts, description(facts), _parts(name), _usage(name), _advice(facts), _laws(name)]
+        [*parts, _usage(name), _advice(facts), description(facts), _parts(name), _laws(name)]
     )
 
 
@@ -163,7 +163,8 @@ def _advice(facts: catalog.MethodFacts) -> str:
     if found := evidence().get(facts.name):
         lines += [
             "",
-            "What [our own runs](../results/index.md) found: difference in the mean over tasks, in points, with its corrected interval:",
+            "What [our own runs](../results/index.md) found. The difference is in the primary endpoint, in "
+            "[points](../glossary.md), with its corrected interval:",
             "",
         ]
         lines += [*HEAD, *found]
@@ -178,7 +179,7 @@ def _costs() -> dict[str, float]:
 
 def description(facts: catalog.MethodFacts) -> str:
     """What the class says, in MyST Markdown; its docstring is included by autodoc."""
-    lines = ["", f"In a config string: `{facts.name}`.", ""]
+    lines = ["## Definition", ""]
     if facts.stands_for:
         links = ", ".join(f"[{part.name}]({part.name}.md)" for part in methods.expand(facts.name))
         lines += [f"`{facts.name}` stands for `{facts.stands_for}`: see {links}.", ""]
@@ -238,11 +239,13 @@ def _usage(name: str) -> str:
     lines += [f'method = mtlkit.create_method("{name}", tasks=("seg", "depth"){size})']
     if "own parameters" in facts.needs:
         lines += [
-            "# its parameters learn too",
-            "groups = mtlkit.param_groups([backbone, heads, method], lr=1e-3)",
+            "# the method has parameters, which learn too",
+            "optimizer = torch.optim.Adam(mtlkit.param_groups([backbone, heads, method], lr=1e-3))",
+            "",
         ]
     lines += ["z_seg, z_depth = method(backbone(x))"]
     lines += ['method.total({"seg": seg_loss, "depth": depth_loss}).backward()', "```", ""]
+    lines += ["Compare it with the plain sum:", ""]
     lines += ["```console", f"$ mtlkit compare --data multidigits --methods sum,{name}", "```", ""]
     return "\n".join(lines)
 
@@ -251,9 +254,9 @@ def _index(facts: dict[str, catalog.MethodFacts]) -> str:
     lines = [
         "# All methods",
         "",
-        "Grouped by idea. Click a column's heading to sort by it. Not sure which one to use? See [Choose a method](../choose.md).",
+        "Not sure which one to use? See [Choose a method](../choose.md). The methods are grouped by idea. Click a column's heading to sort by it.",
         "",
-        "*Role*: a method weighs the losses, forks the features or merges the gradients. *Year* links to the paper. *Waits*: how often a "
+        "*Role*: the method weighs the losses, forks the features or merges the gradients. *Year* links to the paper. *Waits*: how often a "
         "step waits for the GPU. [Speed](../speed.md) has the step times.",
         "",
     ]

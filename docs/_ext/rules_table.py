@@ -9,41 +9,40 @@ EVIDENCE: dict[str, tuple[tuple[str, str], ...]] = {
     "different norms": (
         (
             "units_ten",
-            "ten seeds: `normalize+sum` +63.7, `imtl_g` +65.9, `famo` +68.2 points against the sum over "
-            "four tasks, significant after correction; left digit 95.6 % with `imtl_g` instead of 61.0 %",
+            "ten seeds: `normalize+sum` +63.7, `imtl_g` +65.9, `famo` +68.2 points over the sum on "
+            "four tasks, significant after correction; left digit 95.6% with `imtl_g` instead of 61.0%",
         ),
     ),
     "drifting norms": (
         (
             "units",
-            "a warning about `gradnorm`: at the paper's rate it is too slow, 60 % for the left digit",
+            "a warning about `gradnorm`: at the paper's rate it is too slow, 60% for the left digit",
         ),
     ),
     "rising losses": (
         (
             "cifar10",
-            "rotations that did not slow down: the training loss rose from 2.5 to 3.5 (runs discarded)",
+            "rotations whose rate did not decay: the training loss rose from 2.5 to 3.5 (runs discarded)",
         ),
     ),
     "lasting conflicts": (
-        ("toys", "opposite tasks: both solved by `rotograd` on 84 of 200 seeds, by the sum on 0"),
+        ("toys", "opposite tasks: `rotograd` solves both on 84 of 200 seeds, the sum on 0"),
         (
             "multimnist",
-            "not decided: `rotograd` from random rotations +1.2 points against the sum, from the identity "
-            "-1.1",
+            "not decided: `rotograd` from random rotations +1.2 points over the sum, from the identity -1.1",
         ),
     ),
     "canceled progress": (
         (
             "multidigits_tuned",
-            "no gain: `cagrad` -3.4 and `nash_mtl` -4.5 points against a tuned sum, not decided",
+            "no gain: `cagrad` -3.4 and `nash_mtl` -4.5 points relative to a tuned sum, not decided",
         ),
     ),
     "small conflicts": (
-        ("census", "orthogonal tasks: over ten seeds no method is better than the sum"),
+        ("census", "orthogonal tasks: over ten seeds, no method is better than the sum"),
     ),
     "nothing": (
-        ("multidigits_tuned", "ten seeds, equal search: no method's mean is above the tuned sum's"),
+        ("multidigits_tuned", "ten seeds, the same number of trials: no method's mean is above the tuned sum's"),
         ("census", "no method is better than the sum"),
     ),
 }
@@ -61,7 +60,7 @@ def rules_table() -> str:
     if unknown:
         raise ValueError(f"evidence for rules that do not exist: {', '.join(sorted(unknown))}")
     lines = ["```{table}", ":class: rules", ""]
-    lines += ["| what is seen | what to try | why | our evidence |", "|---|---|---|---|"]
+    lines += ["| what you see | what to try | why | our evidence |", "|---|---|---|---|"]
     lines += [f"| {rule.when} | {rule.advice} | {rule.why} | {_evidence(rule.name)} |" for rule in rules]
     return "\n".join([*lines, "```", ""])
 
