@@ -37,20 +37,21 @@ RESULTS = Path(__file__).parent / "results"
 REPOSITORY = "https://github.com/mtlkit/mtlkit/blob/main/benchmarks/results"
 SITE = "https://mtlkit.github.io/mtlkit/latest/"
 OVERVIEW = """\
-Each cell has the log-ratio to single-task networks in hundredths, as the mean over all tasks and
-seeds, and in brackets the rank among the methods by the mean of the tasks' ranks; ties share a rank.
-The brackets after a data set are the numbers of tasks and seeds. Budgets and networks differ, so
-columns cannot be compared with each other, and most differences within a column are not significant:
-see the page of each data set. The mean place is over the data sets that a method was run on: 0 means
-always first, 1 always last. Comparisons of fewer than four of these methods are left out: {left_out}.
-On cifar10 the area under the ROC curve counts, because some single-task networks have an F1 of zero,
-and all methods but the sum have R_k."""
+Each cell has the log-ratio to single-task networks in hundredths, the mean over all tasks and seeds,
+and in brackets the rank among the methods by the mean of the tasks' ranks; ties share a rank. The
+brackets after a data set are the numbers of tasks and seeds. Budgets and networks differ, so do not
+compare columns with each other. Most differences within a column are not significant: see the page of
+each data set. The mean place is over the data sets that a method was run on: 0 means always first, 1
+always last. Comparisons with fewer than four of these methods are left out: {left_out}. On cifar10 the
+area under the ROC curve counts, because some single-task networks have an F1 of zero, and all methods
+but the sum have R_k."""
 FRONTS = """\
-The second table compares the methods with weighted sums: constant loss weights, drawn uniformly from
-the simplex and trained like the methods. The brackets after a data set are the numbers of weightings
-and of seeds. A cell says how many weightings are at least as good as the method on every task, and how
-many are not better on any task, by means over these seeds. If the first number is 0, the method lies
-on or beyond the front; one seed says little about a method that is close to it."""
+The second table compares the methods with weighted sums: random loss weights, drawn uniformly from
+the simplex and trained like the methods. The brackets after a data set are the numbers of sets of
+weights and of seeds. The first number in a cell is how many sets of weights are at least as good as the
+method on every task; the second is how many are not better on any task, by means over these seeds. If
+the first number is 0, the method lies on or beyond the front. One seed says little about a method that
+is close to it."""
 REPEATED = {"units_ten", "fold_every"}
 """Comparisons on the data of another one, which count once in the tables over all data sets."""
 COSINE_PANELS = {
