@@ -42,7 +42,10 @@ EVIDENCE: dict[str, tuple[tuple[str, str], ...]] = {
         ("census", "orthogonal tasks: over ten seeds, no method is better than the sum"),
     ),
     "nothing": (
-        ("multidigits_tuned", "ten seeds, the same number of trials: no method's mean is above the tuned sum's"),
+        (
+            "multidigits_tuned",
+            "ten seeds, the same number of trials: no method's mean is above the tuned sum's",
+        ),
         ("census", "no method is better than the sum"),
     ),
 }
