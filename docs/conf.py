@@ -107,9 +107,19 @@ def hide_source_links(
         context["theme_top_of_page_buttons"] = []
 
 
+def shorten_neighbors(
+    app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
+) -> None:
+    """Two titles of papers do not fit side by side below a method's page: show the methods' names."""
+    if pagename.startswith("methods/"):
+        for side in filter(None, (context.get("prev"), context.get("next"))):
+            side["title"] = side["title"].partition(": ")[0]
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("html-page-context", hide_source_links)
+    app.connect("html-page-context", shorten_neighbors)
 
 
 write_method_pages(Path(__file__).parent / "methods")
