@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from myst_nb.core.execute.cache import NotebookClientCache
 from nbclient import NotebookClient
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
@@ -34,6 +35,7 @@ _EXTRAS = {
 }
 _PACKAGES = {"examples/lightning": "lightning", "deploy": "onnxruntime"}
 _CLONED = ("examples/dense",)  # read files of the repository
+_start_client = NotebookClientCache.start_client
 _ROLE = re.compile(r"\{[\w:]+\}`~?([^`]*)`")
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:)([^)]*)\)")
 
@@ -128,6 +130,13 @@ def plain_markdown(text: str) -> str:
     return _LINK.sub(lambda match: match[1] or f"`{Path(match[2]).stem}`", text)
 
 
+def start_with_outputs(client: NotebookClientCache) -> None:
+    """Start a client, and put outputs from the cache into the notebook that is written: myst-nb only shows them."""
+    written = client.notebook
+    _start_client(client)
+    written.cells = client.notebook.cells
+
+
 def _executed(app: Sphinx, page: str) -> Path:
     return Path(app.outdir).parent / "jupyter_execute" / f"{page}.ipynb"
 
@@ -136,6 +145,7 @@ def setup(app: Sphinx) -> dict[str, object]:
     """Register with Sphinx."""
     # a command's output arrives in pieces, which are not lines
     NotebookClient.__init__ = partialmethod(NotebookClient.__init__, coalesce_streams=True)
+    NotebookClientCache.start_client = start_with_outputs
     app.connect("html-page-context", add_link)
     app.connect("build-finished", write_notebooks)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
