@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtlkit.report import charts
+from mtlkit.report import charts, page
 from mtlkit.report.charts import Line, Point, Row
 
 X = np.arange(6.0)
@@ -39,6 +39,15 @@ def test_plotly_takes_every_chart_and_no_text_is_markup(name):
     assert "<a" not in str(chart.figure)
     assert "<b" not in str(chart.figure)
     assert chart.description
+
+
+@pytest.mark.skipif(
+    not page._PLOTLY.is_file(), reason="make could not fetch the part of plotly.js from npm"
+)
+@pytest.mark.parametrize("name", every_chart())
+def test_the_part_of_plotly_that_a_page_embeds_has_every_kind_of_trace(name):
+    for trace in every_chart()[name].figure["data"]:
+        assert f'moduleType:"trace",name:"{trace["type"]}"' in page._PLOTLY.read_text()
 
 
 def test_nothing_to_see_is_no_chart():
