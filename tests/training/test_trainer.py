@@ -196,6 +196,18 @@ def test_a_run_that_goes_on_from_an_older_checkpoint_keeps_its_own(tmp_path):
     assert names == {"best.pt", "step-000000003.pt", *(f"{name}.abandoned" for name in abandoned)}
 
 
+def test_a_run_killed_between_its_best_checkpoint_and_the_link_to_it_keeps_the_best_weights(tmp_path):
+    options = {"output": tmp_path, "best_by": "loss", "save_total_limit": 2}
+    result = make_trainer(**options).fit(make_loader(), make_loader(seed=1), epochs=2)
+    assert result.best_step == 10
+    folder = tmp_path / "checkpoints"
+    (folder / "best.pt").unlink()
+    os.link(folder / "step-000000005.pt", folder / "best.pt")  # as it was before the second validation
+    again = make_trainer(**options).fit(make_loader(), make_loader(seed=1), epochs=2, resume="auto")
+    assert again.best_step == 10
+    assert load_checkpoint(again.best_checkpoint)["position"]["step"] == 10
+
+
 def test_a_first_score_of_zero_does_not_hide_later_gains():
     tasks = [Task.binary("rare"), Task.regression("value")]
     first: dict[str, float] = {}
