@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -127,10 +128,10 @@ class Trainer:
     ) -> None:
         check_choice("clip", clip, ("all", "shared"))
         check_choice("mixed_precision", mixed_precision, ("no", "bf16", "fp16"))
-        steps = {"eval_steps": eval_steps, "save_steps": save_steps, "logging_steps": logging_steps}
-        check_at_least(1, {**steps, "gradient_accumulation_steps": gradient_accumulation_steps})
-        check_at_least(1, {"early_stopping_patience": early_stopping_patience})
-        check_at_least(1, {"save_total_limit": save_total_limit})
+        check_at_least(1, eval_steps=eval_steps, save_steps=save_steps, logging_steps=logging_steps)
+        check_at_least(1, gradient_accumulation_steps=gradient_accumulation_steps)
+        check_at_least(1, early_stopping_patience=early_stopping_patience)
+        check_at_least(1, save_total_limit=save_total_limit)
         self.tasks = check_tasks(tasks)
         self.output = None if output is None else Path(output)
         self.accelerator = accelerator or make_accelerator(
@@ -206,7 +207,7 @@ class Trainer:
         """
         if epochs is None and steps is None:
             raise SpecError("give fit() epochs or steps")
-        check_at_least(0, {"epochs": epochs, "steps": steps})
+        check_at_least(0, epochs=epochs, steps=steps)
         run = (self.tasks, self.accelerator, self.seed)
         batches = prepare_loader(train, *run, training=True, own_samples=self._step.own_samples)
         validating = None if validation is None else prepare_loader(validation, *run)
@@ -225,11 +226,14 @@ class Trainer:
         # all accelerators of a process share this setting
         self.accelerator.gradient_accumulation_steps = self._step.batches_per_step
         self._counts.start()
+        ends = [] if steps is None else [steps]
         with suppress(TypeError):  # a stream has no length
             self.method.set_epoch_length(max(1, len(batches)))
+            if epochs is not None:
+                ends.append(epochs * math.ceil(len(batches) / self._step.batches_per_step))
         here = self._position
         shown = Progress.wanted(self.show_progress) if self.accelerator.is_main_process else ""
-        progress = Progress(shown, here.end(batches, self._step.batches_per_step, epochs, steps))
+        progress = Progress(shown, min(ends, default=None))
         try:
             with catch_signals(self._stop), progress:
                 progress.advance(self.step)
