@@ -67,7 +67,8 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = Path(path)
     if not path.is_file():
-        raise CheckpointError(f"no checkpoint at {path}")
+        hint = " (a folder): give a file in it, or resume='auto' with the run's output folder"
+        raise CheckpointError(f"no checkpoint at {path}{hint if path.is_dir() else ''}")
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()

@@ -37,6 +37,12 @@ from mtlkit.training.optimizers import (
 from mtlkit.training.state import FitResult, refuse_old_run
 from mtlkit.training.trainer import Trainer
 
+_PASSED_ON = (
+    *("mixed_precision", "gradient_accumulation_steps", "max_grad_norm", "clip", "forward_per_task"),
+    *("on_nonfinite", "save_steps", "best_by", "logging_steps", "monitor_steps", "log_with", "seed"),
+)
+"""Settings that the Trainer has, too."""
+
 Metrics = dict[str, dict[str, float]]
 Change = Callable[[torch.nn.Module, Sequence[Task]], tuple[torch.nn.Module, Sequence[Task]]]
 
@@ -290,25 +296,14 @@ def build_trainer(
         optimizer,
         scheduler=scheduler,
         output=config.folder,
-        mixed_precision=config.mixed_precision,
-        gradient_accumulation_steps=config.gradient_accumulation_steps,
-        max_grad_norm=config.max_grad_norm,
-        forward_per_task=config.forward_per_task,
-        clip=config.clip,
-        on_nonfinite=config.on_nonfinite,
         eval_steps=length.eval_steps,
-        save_steps=config.save_steps,
-        save_total_limit=max(config.save_total_limit, _kept(config, length)),
-        best_by=config.best_by,
         early_stopping_patience=length.patience,
+        save_total_limit=max(config.save_total_limit, _kept(config, length)),
         single_task_metrics={
             name: row for name, row in (config.single_task_metrics or {}).items() if name in names
         },
-        logging_steps=config.logging_steps,
-        monitor_steps=config.monitor_steps,
-        log_with=config.log_with,
-        seed=config.seed,
         progress=progress,
+        **{name: getattr(config, name) for name in _PASSED_ON},
     )
     # dropout must differ between processes; the initial weights must not
     seed_rng(config.seed + 1 + trainer.accelerator.process_index)
