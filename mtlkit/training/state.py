@@ -192,14 +192,13 @@ class Saver:
 
     def resume(
         self, resume: str | os.PathLike[str] | None, step: int
-    ) -> tuple[Position, dict[str, Any] | None, str] | None:
-        """Restore a checkpoint; return position, random state of this process, and origin."""
+    ) -> tuple[Position, dict[str, Any] | None, int] | None:
+        """Restore a checkpoint; return position, random state, and the processes that wrote it."""
         path = self._find(resume, step)
         if path is None:
             return None
         state = load_checkpoint(path)
         ranks, rank = state["rng"], self.accelerator.process_index
-        origin = f"{path} was written by {len(ranks)} processes"
         self._restore(state, path)
         position = Position(**state["position"])
         explicit = resume != "auto"
@@ -212,7 +211,7 @@ class Saver:
                 known = self.checkpoints.adopt_best(Path(path), position.best_step)
             if not broadcast_object_list([known])[0]:
                 position.best = position.best_step = None
-        return position, ranks[rank] if rank < len(ranks) else None, origin
+        return position, ranks[rank] if rank < len(ranks) else None, len(ranks)
 
     def _find(self, resume: str | os.PathLike[str] | None, step: int) -> str | None:
         """Return the checkpoint to resume from, if any."""

@@ -395,9 +395,14 @@ class Trainer:
         found = self._saver.resume(resume, self.step)
         if found is None:
             return resume is None and self.step > 0
-        self._position, self._saved_rng, origin = found
+        self._position, self._saved_rng, writers = found
         here = self._position
         here.done = here.gave_up(self.early_stopping_patience)
-        if self._saved_rng is None:
-            self._log.note(f"{origin}: random generators are not restored on this process", self.step)
+        now = self._counts.processes
+        if writers != now:
+            self._log.note(
+                f"the checkpoint is of {writers} process(es), and this run has {now}: random numbers, "
+                "such as those of dropout, are not those of an uninterrupted run",
+                self.step,
+            )
         return True

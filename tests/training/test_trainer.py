@@ -11,7 +11,7 @@ from torch import nn
 import mtlkit
 from mtlkit import Task
 from mtlkit.errors import SpecError, UnknownNameError, UsageError
-from mtlkit.training import CheckpointError, Interrupted, load_checkpoint
+from mtlkit.training import CheckpointError, Interrupted, load_checkpoint, save_checkpoint
 from mtlkit.training.evaluation import score
 from tests.training.small_problem import TASKS, SmallNet, flat, make_loader, make_trainer, records
 
@@ -206,6 +206,15 @@ def test_a_run_killed_between_its_best_checkpoint_and_the_link_to_it_keeps_the_b
     again = make_trainer(**options).fit(make_loader(), make_loader(seed=1), epochs=2, resume="auto")
     assert again.best_step == 10
     assert load_checkpoint(again.best_checkpoint)["position"]["step"] == 10
+
+
+def test_a_run_that_another_number_of_processes_resumes_says_so(tmp_path):
+    make_trainer(output=tmp_path).fit(make_loader(), steps=2)
+    (path,) = (tmp_path / "checkpoints").glob("step-*.pt")
+    state = load_checkpoint(path)
+    save_checkpoint(path, {**state, "rng": state["rng"] * 2})
+    with pytest.warns(UserWarning, match=r"of 2 process\(es\), and this run has 1"):
+        make_trainer(output=tmp_path).fit(make_loader(), steps=3, resume="auto")
 
 
 def test_a_first_score_of_zero_does_not_hide_later_gains():
