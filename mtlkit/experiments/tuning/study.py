@@ -250,9 +250,7 @@ def _result(plan: Plan, ledger: Ledger) -> Tuning:
             continue
         entry, space = plan.entries[label], plan.spaces[label]
         base = {**plan.config.train, **entry.settings}
-        settings = {**entry.settings, **space.settings(first.point, base)}
-        if entry.extra_capacity is not None:
-            settings["extra_capacity"] = entry.extra_capacity or True
+        settings = {**entry.own, **space.settings(first.point, base)}
         method = space.method(first.point)
         if plan.config.normalize:
             method = method.removeprefix("normalize+")
