@@ -79,7 +79,7 @@ class Trainer:
             methods that favor tasks that are worse (``pivrg``).
         logging_steps: steps between lines of the log.
         monitor_steps: steps between samples of the method's statistics; 0 for none.
-        log_with: Accelerate's trackers, such as ``("tensorboard",)``.
+        log_with: Accelerate's trackers, such as ``"tensorboard"``, or several.
         seed: seed of the order of the samples.
         progress: whether to show a progress bar; None shows one on a terminal, and lines elsewhere.
 
@@ -122,7 +122,7 @@ class Trainer:
         single_task_metrics: Mapping[str, Mapping[str, float]] | None = None,
         logging_steps: int = 50,
         monitor_steps: int = 10,
-        log_with: Sequence[str] = (),
+        log_with: str | Sequence[str] = (),
         seed: int = 0,
         progress: bool | None = None,
     ) -> None:
@@ -134,8 +134,9 @@ class Trainer:
         check_at_least(1, save_total_limit=save_total_limit)
         self.tasks = check_tasks(tasks)
         self.output = None if output is None else Path(output)
+        trackers = [log_with] if isinstance(log_with, str) else log_with
         self.accelerator = accelerator or make_accelerator(
-            mixed_precision, gradient_accumulation_steps, log_with, self.output
+            mixed_precision, gradient_accumulation_steps, trackers, self.output
         )
         adapt_accelerator(self.accelerator, gradient_accumulation_steps)
         self._schedulers = Schedulers(scheduler, scheduler_every)

@@ -456,8 +456,9 @@ def test_auxiliary_losses_are_added():
     assert model.backbone[0].weight.norm() < before / 2
 
 
-def test_tensorboard_gets_the_figures(tmp_path):
-    trainer = make_trainer(output=tmp_path, log_with=["tensorboard"], logging_steps=2)
+@pytest.mark.parametrize("log_with", ["tensorboard", ["tensorboard"]])
+def test_tensorboard_gets_the_figures(tmp_path, log_with):
+    trainer = make_trainer(output=tmp_path, log_with=log_with, logging_steps=2)
     trainer.fit(make_loader(), epochs=1)
     assert list(tmp_path.rglob("events.out.tfevents*"))
 
