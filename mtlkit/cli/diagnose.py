@@ -40,8 +40,9 @@ def diagnose(
 ) -> None:
     """Train a copy for some steps; report how task gradients interact, and what to try."""
     settings: dict[str, Any] = {} if config is None else read_yaml(config)
-    # always the plain sum, because the diagnosis is about the tasks
-    chosen = TrainConfig.make({**settings, **flags, "method": "sum", "output": str(output)}, "diagnose")
+    # always the plain sum, because the diagnosis is about the tasks; nothing is scheduled or tested
+    own = {"method": "sum", "rotation_decay": None, "schedule": "constant", "test_last": None}
+    chosen = TrainConfig.make({**settings, **flags, **own, "output": str(output)}, "diagnose")
     from dataclasses import replace
 
     import mtlkit

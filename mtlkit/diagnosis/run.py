@@ -72,7 +72,7 @@ def diagnose(
     Returns:
         The findings and arrays; print it, or write a page with ``to_html(path)``.
     """
-    check_at_least(1, {"steps": steps})
+    check_at_least(1, steps=steps)
     if wrt is not None:
         check_choice("wrt", wrt, ("features", "parameters"))
     checked = _in_order(check_tasks(tasks), find_method(model))

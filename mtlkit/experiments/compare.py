@@ -284,27 +284,28 @@ class Work:
         ended = [(job, self.outcomes[job.folder]) for job in parts if job.folder in self.outcomes]
         if len(ended) < len(parts):
             return
-        known = [(job, outcome) for job, outcome in ended if not outcome.error]
-        method = parts[0].train["method"] if parts[0].task is None else ONE_EACH
+        done = [outcome for _, outcome in ended if not outcome.error]
+        alone = parts[0].task is not None
+        method = ONE_EACH if alone else parts[0].train["method"]
         run = Run(label, seed, method=method, step_ratio=self.ratios.get(label), kind=parts[0].kind)
         run.error = "; ".join(
-            outcome.error if job.task is None else f"{job.task}: {outcome.error}"
+            f"{job.task}: {outcome.error}" if alone else outcome.error
             for job, outcome in ended
             if outcome.error
         )
-        if not known:
-            run.status = "failed"
-        for _, outcome in known:
-            run.metrics |= outcome.metrics
-            if outcome.split not in ("test", self.comparison.split):
-                self.comparison.split = outcome.split
+        if done:
+            for outcome in done:
+                run.metrics |= outcome.metrics
+            run.seconds = sum(outcome.seconds for outcome in done)
+            run.steps = sum(outcome.steps for outcome in done)
+            run.best_last = sum(outcome.best_last for outcome in done) * 2 > len(done)
+            if done[0].split not in ("test", self.comparison.split):
+                self.comparison.split = done[0].split
                 self.comparison.save_header(self.folder)
-        if known:
-            run.seconds = sum(outcome.seconds for _, outcome in known)
-            run.steps = sum(outcome.steps for _, outcome in known)
-            run.best_last = sum(outcome.best_last for _, outcome in known) * 2 > len(known)
-        if known and parts[0].task is not None:
-            _join_histories(self.folder, run, [job for job, _ in known])
+            if alone:
+                _join_histories(self.folder, run, [job for job, outcome in ended if not outcome.error])
+        else:
+            run.status = "failed"
         before = self.comparison.find(label, seed)
         if before is not None:
             if before.status == "done" and not before.error:

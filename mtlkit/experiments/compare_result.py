@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtlkit.config.extras import import_extra
-from mtlkit.report.results import FRONT, Comparison
+from mtlkit.report.results import Comparison
 from mtlkit.report.tables import Table, build_table
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ COLUMNS = (
     *("split", "seconds", "steps", "step_ratio", "error"),
 )
 """Columns of ``results.csv`` and of :meth:`CompareResult.frame`."""
+_COPIED = ("seed", "status", "seconds", "steps", "step_ratio", "error")
 
 
 @dataclass(frozen=True)
@@ -64,32 +65,16 @@ def tidy_rows(comparison: Comparison) -> list[dict[str, Any]]:
     rows = []
     for run in sorted(comparison.runs, key=lambda run: (run.kind, run.label, run.seed)):
         kind = run.kind or ("single-task" if run.label == comparison.baseline else "method")
-        common = {
-            "method": run.label,
-            "seed": run.seed,
-            "kind": "front" if run.kind == FRONT else kind,
-            "status": run.status,
-            "split": comparison.split,
-            "seconds": run.seconds,
-            "steps": run.steps,
-            "step_ratio": run.step_ratio,
-            "error": run.error,
-        }
-        found = [(task, metric) for task in run.metrics for metric in run.metrics[task]]
-        for task, metric in found:
-            record = tasks.get(task)
-            rows.append(
-                {
-                    **common,
-                    "task": task,
-                    "metric": metric,
-                    "value": run.metrics[task][metric],
-                    "higher_is_better": record is not None and record.metrics.get(metric, False),
-                    "main": record is not None and metric == record.main_metric,
-                }
-            )
-        if not found:
-            rows.append({**common, "task": "", "metric": "", "value": math.nan})
+        common = {"method": run.label, "kind": kind, "split": comparison.split}
+        common |= {name: getattr(run, name) for name in _COPIED}
+        found = [(task, *pair) for task, metrics in run.metrics.items() for pair in metrics.items()]
+        for task, metric, value in found or [("", "", math.nan)]:
+            row = {**common, "task": task, "metric": metric, "value": value}
+            if found:
+                record = tasks.get(task)
+                row["higher_is_better"] = record is not None and record.metrics.get(metric, False)
+                row["main"] = record is not None and metric == record.main_metric
+            rows.append(row)
     return rows
 
 

@@ -34,6 +34,13 @@ class Entry:
     settings: dict[str, Any] = field(default_factory=dict)
     kind: str = ""
 
+    @property
+    def own(self) -> dict[str, Any]:
+        """The settings of this method only, as in a file."""
+        if self.extra_capacity is None:
+            return self.settings
+        return {**self.settings, "extra_capacity": self.extra_capacity or True}
+
 
 def _read_capacity(given: Any) -> dict[str, Any] | None:
     if given is None or isinstance(given, bool):
@@ -96,8 +103,7 @@ class _MethodSettings(Settings):
 
     def entry(self) -> Entry:
         """Return the method with its label and settings."""
-        own = self.model_fields_set - set(_MethodSettings.model_fields)
-        settings = {key: getattr(self, key) for key in type(self).model_fields if key in own}
+        settings = self.model_dump(include=self.model_fields_set - set(_MethodSettings.model_fields))
         capacity: Any = self.extra_capacity
         label = self.method if capacity is None else f"{self.method} {WITH_ROTATIONS}"
         return Entry(self.label or label, self.method, capacity, settings)

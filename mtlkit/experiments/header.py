@@ -49,7 +49,11 @@ def write_header(
         **{key: value for key, value in config.train.items() if value is not None},
         "normalize": config.normalize,
         "single_task": config.single_task,
-        "methods": {entry.label: _described(entry) for entry in config.entries} | methods,
+        "methods": {
+            entry.label: {"method": entry.method, **entry.own} if entry.own else entry.method
+            for entry in config.entries
+        }
+        | methods,
         "seeds": list(config.seeds),
         "threads": threads,
         "order": labels + earlier,
@@ -93,13 +97,6 @@ def _check_settings(folder: Path, before: Mapping[str, Any], now: Mapping[str, A
             f"{folder} contains runs with other settings ({changes}), which do not belong in the same "
             "table; choose another output folder, or delete this one"
         )
-
-
-def _described(entry: Any) -> Any:
-    extra: dict[str, Any] = dict(entry.settings)
-    if entry.extra_capacity is not None:
-        extra["extra_capacity"] = entry.extra_capacity or True
-    return {"method": entry.method, **extra} if extra else entry.method
 
 
 def _versions(threads: int) -> dict[str, str]:

@@ -208,9 +208,7 @@ def claim(job: Job) -> None:
     if known is None:
         write_json(path, job.identity)
         return
-    defaults = {f"train.{key}": field.default for key, field in TrainConfig.model_fields.items()}
-    # folders of earlier versions lack newer settings
-    old, new = defaults | _flat(known), defaults | _flat(job.identity)
+    old, new = _flat(known), _flat(job.identity)
     keys = (key for key in sorted({*old, *new}) if key.removeprefix("train.") not in FREE)
     changes = describe_changes(old, new, keys)
     if changes:
@@ -347,8 +345,7 @@ def planned_steps(config: TrainConfig, dataset: Any) -> tuple[int, int]:
 
     batches = max(1, len(dataset.loader("train", config.batch_size, drop_last=True)))
     length = plan_length(config, dataset, batches)
-    epoch = -(-batches // config.gradient_accumulation_steps)
-    return length.last_step(epoch), length.eval_steps or epoch
+    return length.last_step, length.eval_steps or length.epoch_steps
 
 
 def _shortened(config: TrainConfig, dataset: Any, divisor: int) -> TrainConfig:
@@ -378,11 +375,8 @@ def use_threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in nested.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that determine a result, with defaults for those of later versions."""
+    defaults = {key: field.default for key, field in TrainConfig.model_fields.items()}
+    train = defaults | identity.get("train", {})
+    return {**identity, **{f"train.{key}": value for key, value in train.items()}, "train": None}

@@ -8,23 +8,23 @@ the reference's; a ratio with a wide confidence interval is dropped.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import send_to_device
+from accelerate.utils import patch_environment
 
 from mtlkit.config.files import read_json, write_json
 from mtlkit.errors import ConfigError, MtlkitError
 from mtlkit.experiments.jobs import Job, failure_reason, load_data, network_change, use_threads
-from mtlkit.tasks import Task
-from mtlkit.training.accelerators import check_trackers
-from mtlkit.training.experiment import build_model, make_optimizer
-from mtlkit.training.loaders import Batch
+from mtlkit.training.experiment import build_trainer
+from mtlkit.training.loaders import Batch, prepare_loader
 
 TIMING = "timing.json"
 _WARM_UP = 3
@@ -50,19 +50,20 @@ def check_first_step(jobs: Sequence[Job], *, elsewhere: bool = False) -> None:
     train = {**jobs[0].train, "method": "sum"}
     job = replace(jobs[0], train=train, task=None, extra_capacity=None)
     config = job.config()
-    check_trackers(config.log_with)
     dataset = load_data(config)
-    batches: dict[int, list[Batch]] = {}
+    batches: list[Batch] = []
+    # the jobs elsewhere inherit the environment, and must not inherit the device of this check
+    on_cpu = patch_environment(ACCELERATE_USE_CPU="true") if elsewhere else contextlib.nullcontext()
     devices = range(torch.cuda.device_count())  # whose generators are restored
-    with torch.random.fork_rng(devices):
+    with torch.random.fork_rng(devices), on_cpu:
         try:
-            _stepper(job, _find_device("cpu" if elsewhere else job.device), batches, 1)(0)
+            _stepper(replace(job, device="cpu") if elsewhere else job, batches, 1)(0)
         except MtlkitError:
             raise
         except (Exception, SystemExit) as error:
             network = config.architecture or getattr(dataset, "default_architecture", "")
-            shapes = [_shapes(batch.inputs) for batch in batches.get(config.batch_size, [])]
-            seen = f"a batch has the inputs {shapes[0]}" if shapes else "no batch was read"
+            shapes = _shapes(batches[0].inputs) if batches else ""
+            seen = f"a batch has the inputs {shapes}" if shapes else "no batch was read"
             raise ConfigError(
                 f"nothing was started, because the first step fails: {failure_reason(error)} "
                 f"(data {config.data}, network {network}, device {job.device}; {seen})"
@@ -93,10 +94,7 @@ def known_or_timed(
     missing = [label for label in jobs if label not in known]
     if rounds and missing:
         chosen = {label: jobs[label] for label in dict.fromkeys([reference, *missing])}
-        found: dict[str, float] = {}
-        # the runs report errors
-        with contextlib.suppress(MtlkitError), use_threads(chosen[reference].threads):
-            found = time_steps(chosen, reference, rounds, report)
+        found = time_steps(chosen, reference, rounds, report)
         known = {**dict.fromkeys(missing), **found, **known}  # None: not reliable
         write_json(path, {"rounds": rounds, "reference": reference, "ratios": known})
     return {label: ratio for label, ratio in known.items() if ratio is not None}
@@ -148,87 +146,50 @@ def measure_steps(
     jobs: Mapping[str, Job], rounds: int, report: Callable[[str], None] | None = None
 ) -> dict[str, list[float]]:
     """Return the seconds of ``rounds`` steps of each method; a method whose step fails is left out."""
-    device = _find_device(next(iter(jobs.values())).device)
-    batches: dict[int, list[Batch]] = {}
     steppers: dict[str, Callable[[int], None]] = {}
-    for label, job in jobs.items():
-        with contextlib.suppress(Exception, SystemExit):  # its run reports the error
-            steppers[label] = _stepper(job, device, batches, 4)
-    times: dict[str, list[float]] = {label: [] for label in steppers}
-    for number in range(_WARM_UP + rounds):
-        order = list(steppers)
-        for label in order if number % 2 else reversed(order):
-            _wait(device)
-            begun = time.perf_counter()
-            try:
-                steppers[label](number)
-            except (Exception, SystemExit):
-                del steppers[label], times[label]
-                continue
-            _wait(device)
-            times[label].append(time.perf_counter() - begun)
-        if report is not None:
-            report(f"timing {len(jobs)} methods: round {number + 1} of {_WARM_UP + rounds}")
+    with use_threads(next(iter(jobs.values())).threads):
+        for label, job in jobs.items():
+            with contextlib.suppress(Exception, SystemExit):  # its run reports the error
+                steppers[label] = _stepper(job, [], 4)
+        times: dict[str, list[float]] = {label: [] for label in steppers}
+        for number in range(_WARM_UP + rounds):
+            order = list(steppers)
+            for label in order if number % 2 else reversed(order):
+                begun = time.perf_counter()
+                try:
+                    steppers[label](number)
+                except (Exception, SystemExit):
+                    del steppers[label], times[label]
+                    continue
+                times[label].append(time.perf_counter() - begun)
+            if report is not None:
+                report(f"timing {len(jobs)} methods: round {number + 1} of {_WARM_UP + rounds}")
     return {label: own[_WARM_UP:] for label, own in times.items()}
 
 
-def _stepper(
-    job: Job, device: torch.device, batches: dict[int, list[Batch]], most: int
-) -> Callable[[int], None]:
-    """Return a function that takes a training step of a job on one of its first batches.
+def _stepper(job: Job, batches: list[Batch], most: int) -> Callable[[int], None]:
+    """Return a function that takes a training step of a job on one of its first batches with labels.
 
-    ``batches`` stores them by size, so that all methods get the same.
+    The batches are added to ``batches``. Each is a whole step, also if the run accumulates several.
     """
-    config = job.config()
-    dataset = load_data(config)
-    model, tasks, _ = build_model(config, dataset=dataset, change=network_change(job))
-    model.to(device).train()
-    optimizer = make_optimizer(config, model)
-    if config.batch_size not in batches:
-        loader = dataset.loader("train", config.batch_size, seed=config.seed)
-        batches[config.batch_size] = _first_batches(loader, most, tasks, device)
-    own = batches[config.batch_size]
-    if not own:
+    config = job.config().model_copy(update={"gradient_accumulation_steps": 1, "workers": 0})
+    trainer, loaders = build_trainer(
+        config, progress=False, dataset=load_data(config), change=network_change(job)
+    )
+    take, own_samples = trainer._step.take, trainer._step.own_samples  # noqa: SLF001
+    run = (trainer.tasks, trainer.accelerator, config.seed)
+    with closing(prepare_loader(loaders["train"], *run, own_samples=own_samples).start(0)) as epoch:
+        for batch in itertools.islice(epoch, _MOST_BATCHES):
+            if any(count.number for count in batch.labels.values()):
+                batches.append(batch)
+            if len(batches) == most:
+                break
+    if not batches:
         raise ConfigError(f"no training sample of {config.data} has a label")
-    method: Any = model.method
-    auxiliary: Any = getattr(model, "auxiliary_loss", None)
 
     def step(number: int) -> None:
-        inputs, targets, labels, _ = own[number % len(own)]
-        predictions = model(inputs)
-        losses = {
-            t.name: t.measure(predictions[t.name], targets[t.name], labels[t.name])[0] for t in tasks
-        }
-        total = method.total(losses)
-        term = None if auxiliary is None else auxiliary()
-        (total if term is None else total + term).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        take(batches[number % len(batches)], number + 1, number)
+        if trainer.accelerator.device.type != "cpu":
+            torch.accelerator.synchronize()
 
     return step
-
-
-def _first_batches(loader: Any, most: int, tasks: Sequence[Task], device: torch.device) -> list[Batch]:
-    """Return the first batches that have labels, on the device."""
-    found: list[Batch] = []
-    for place, (inputs, targets) in enumerate(loader):
-        own = {task.name: targets.get(task.name) for task in tasks}
-        counts = {task.name: task.count_labels(own[task.name]) for task in tasks}
-        if any(count.number > 0 for count in counts.values()):
-            found.append(send_to_device(Batch(inputs, own, counts), device))
-        if len(found) == most or place == _MOST_BATCHES:
-            break
-    return found
-
-
-def _find_device(wanted: str) -> torch.device:
-    """Return the device of this name; ``auto`` is the accelerator, if there is one."""
-    if wanted == "auto":
-        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        return found or torch.device("cpu")
-    return torch.device(wanted)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.accelerator.synchronize()

@@ -5,6 +5,7 @@ They are read with ``weights_only=True``: a file with pickled code is refused.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
@@ -66,7 +67,8 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = Path(path)
     if not path.is_file():
-        raise CheckpointError(f"no checkpoint at {path}")
+        hint = " (a folder): give a file in it, or resume='auto' with the run's output folder"
+        raise CheckpointError(f"no checkpoint at {path}{hint if path.is_dir() else ''}")
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
@@ -152,14 +154,15 @@ class Checkpoints:
     def adopt_best(self, source: Path, step: int | None) -> bool:
         """Make the checkpoint of this step the best one of a run that resumes from ``source``.
 
-        It is searched here and in the folder of ``source``. If there is none, return False and rename
-        an old best checkpoint.
+        It is searched here and in the folder of ``source``. If there is none that can be read, return
+        False and rename an old best checkpoint.
         """
         for candidate in (self.best, source, source.parent / self.best.name):
-            if candidate.is_file() and load_checkpoint(candidate)["position"]["step"] == step:
-                if candidate != self.best:
-                    self._link(candidate)
-                return True
+            with contextlib.suppress(CheckpointError):
+                if step is not None and load_checkpoint(candidate)["position"]["step"] == step:
+                    if candidate != self.best:
+                        self._link(candidate)
+                    return True
         if self.best.is_file():
             self.best.replace(self.best.with_suffix(".pt.abandoned"))
         return False

@@ -22,7 +22,7 @@ def check_choice(name: str, given: Any, known: Sequence[str]) -> None:
         raise unknown_name(f"value of {name}", str(given), known)
 
 
-def check_at_least(least: int, numbers: Mapping[str, int | None]) -> None:
+def check_at_least(least: int, **numbers: int | None) -> None:
     """Raise for a number below ``least``; None is accepted."""
     for name, number in numbers.items():
         if number is not None and number < least:

@@ -19,7 +19,7 @@ from mtlkit.errors import shorten
 RESUMABLE = (
     *("output", "data_dir", "plugins", "epochs", "steps", "early_stopping_patience", "on_nonfinite"),
     *("device", "mixed_precision", "channels_last", "compile", "workers", "eval_steps", "save_steps"),
-    *("save_total_limit", "logging_steps", "monitor_steps", "log_with", "test"),
+    *("save_total_limit", "logging_steps", "monitor_steps", "log_with", "test", "test_last"),
 )
 """Settings that may change when a run is resumed."""
 

@@ -37,6 +37,12 @@ from mtlkit.training.optimizers import (
 from mtlkit.training.state import FitResult, refuse_old_run
 from mtlkit.training.trainer import Trainer
 
+_PASSED_ON = (
+    *("mixed_precision", "gradient_accumulation_steps", "max_grad_norm", "clip", "forward_per_task"),
+    *("on_nonfinite", "save_steps", "best_by", "logging_steps", "monitor_steps", "log_with", "seed"),
+)
+"""Settings that the Trainer has, too."""
+
 Metrics = dict[str, dict[str, float]]
 Change = Callable[[torch.nn.Module, Sequence[Task]], tuple[torch.nn.Module, Sequence[Task]]]
 
@@ -73,16 +79,19 @@ class RunResult:
 
 
 class Length(NamedTuple):
-    """The length of a run, which ends when the first of these limits is reached."""
+    """The length of a run, which ends when the first of its limits is reached."""
 
     epochs: int | None
     steps: int | None
     eval_steps: int | None
     patience: int | None
+    epoch_steps: int
+    """Steps of an epoch."""
 
-    def last_step(self, epoch_steps: int) -> int:
-        """Return the last step, unless early stopping ends the run before."""
-        ends = [self.steps, None if self.epochs is None else self.epochs * epoch_steps]
+    @property
+    def last_step(self) -> int:
+        """The last step, unless early stopping ends the run before."""
+        ends = [self.steps, None if self.epochs is None else self.epochs * self.epoch_steps]
         return min(end for end in ends if end is not None)
 
 
@@ -92,14 +101,16 @@ def plan_length(config: TrainConfig, dataset: Any, batches: int) -> Length:
     By default, it is ten epochs; if ``dataset.minimum_steps`` is larger, it is that many steps, with
     early stopping after ten validations without progress.
     """
+    epochs, steps, every = config.epochs, config.steps, config.eval_steps
     patience = config.early_stopping_patience
-    if config.epochs is not None or config.steps is not None:
-        return Length(config.epochs, config.steps, config.eval_steps, patience)
     epoch_steps = math.ceil(batches / config.gradient_accumulation_steps)
-    least = int(getattr(dataset, "minimum_steps", 0))
-    if 10 * epoch_steps >= least:
-        return Length(10, None, config.eval_steps, patience)
-    return Length(None, least, config.eval_steps or max(100, epoch_steps), patience or 10)
+    if epochs is None and steps is None:
+        least = int(getattr(dataset, "minimum_steps", 0))
+        if 10 * epoch_steps >= least:
+            epochs = 10
+        else:
+            steps, every, patience = least, every or max(100, epoch_steps), patience or 10
+    return Length(epochs, steps, every, patience, epoch_steps)
 
 
 def train(
@@ -214,9 +225,7 @@ def describe_plan(config: TrainConfig) -> str:
     """Build everything and describe the run; nothing is trained or written."""
     dataset = load_data(config)
     trainer, loaders = build_trainer(config, dataset=dataset, progress=False)
-    batches = len(loaders["train"])  # type: ignore[arg-type]
-    length = plan_length(config, dataset, batches)
-    epoch_steps = math.ceil(batches / config.gradient_accumulation_steps)
+    length = plan_length(config, dataset, len(loaders["train"]))  # type: ignore[arg-type]
     sizes = {split: len(getattr(dataset, split, None) or ()) for split in ("train", "val", "test")}
     ends = f"; ends after {length.patience} validations without progress" if length.patience else ""
     every = f"every {length.eval_steps} steps" if length.eval_steps else "after every epoch"
@@ -226,7 +235,7 @@ def describe_plan(config: TrainConfig) -> str:
         "network": config.architecture or getattr(dataset, "default_architecture", ""),
         "method": str(trainer.method),
         "optimizer": f"{config.optimizer}; {describe_groups(trainer.optimizer.param_groups)}",
-        "length": f"{length.last_step(epoch_steps):,} steps, {epoch_steps:,} per epoch{ends}",
+        "length": f"{length.last_step:,} steps, {length.epoch_steps:,} per epoch{ends}",
         "validation": every if loaders["val"] is not None else "none: no samples for it",
         "device": f"{trainer.accelerator.device}, precision {trainer.accelerator.mixed_precision}, "
         f"{trainer.accelerator.num_processes} process(es)",
@@ -276,7 +285,7 @@ def build_trainer(
     if loaders["train"] is None:
         raise ConfigError(f"data set {config.data!r} has no training samples")
     length = plan_length(config, whole, len(loaders["train"]))
-    scheduler = _schedule(config, optimizer, length, len(loaders["train"]), change is not None)
+    scheduler = _schedule(config, optimizer, length, lenient=change is not None)
     if isinstance(scheduler, ReduceLROnPlateau) and loaders["val"] is None:
         raise ConfigError(
             f"schedule {config.schedule!r} needs validation samples; the data set has none"
@@ -287,26 +296,14 @@ def build_trainer(
         optimizer,
         scheduler=scheduler,
         output=config.folder,
-        mixed_precision=config.mixed_precision,
-        gradient_accumulation_steps=config.gradient_accumulation_steps,
-        max_grad_norm=config.max_grad_norm,
-        forward_per_task=config.forward_per_task,
-        clip=config.clip,
-        on_nonfinite=config.on_nonfinite,
         eval_steps=length.eval_steps,
-        save_steps=config.save_steps,
-        # and one more, for the checkpoint of an interrupted epoch
-        save_total_limit=max(config.save_total_limit, (config.test_last or 0) + 1),
-        best_by=config.best_by,
         early_stopping_patience=length.patience,
+        save_total_limit=max(config.save_total_limit, _kept(config, length)),
         single_task_metrics={
             name: row for name, row in (config.single_task_metrics or {}).items() if name in names
         },
-        logging_steps=config.logging_steps,
-        monitor_steps=config.monitor_steps,
-        log_with=config.log_with,
-        seed=config.seed,
         progress=progress,
+        **{name: getattr(config, name) for name in _PASSED_ON},
     )
     # dropout must differ between processes; the initial weights must not
     seed_rng(config.seed + 1 + trainer.accelerator.process_index)
@@ -354,18 +351,30 @@ def make_optimizer(config: TrainConfig, model: torch.nn.Module) -> Optimizer:
 
 
 def _schedule(
-    config: TrainConfig, optimizer: Optimizer, length: Length, batches: int, lenient: bool
+    config: TrainConfig, optimizer: Optimizer, length: Length, *, lenient: bool
 ) -> LRScheduler | None:
-    epoch_steps = math.ceil(batches / config.gradient_accumulation_steps)
-    steps = length.last_step(epoch_steps)
     decay = 1.0
     if config.rotation_decay is not None:
         if any(group.get("name") == METHOD_GROUP for group in optimizer.param_groups):
             auto = config.rotation_decay == "auto"
-            decay = paper_decay(steps) if auto else float(config.rotation_decay)
+            decay = paper_decay(length.last_step) if auto else float(config.rotation_decay)
         elif not lenient:
             raise SpecError(f"rotation_decay is set, but the method {config.method!r} has no parameters")
-    return make_schedule(config.schedule, optimizer, steps, epoch_steps, decay)
+    return make_schedule(config.schedule, optimizer, length.last_step, length.epoch_steps, decay)
+
+
+def _kept(config: TrainConfig, length: Length) -> int:
+    """Return how many recent checkpoints include those of the last epochs that are tested."""
+    if config.test_last is None:
+        return 1
+    if length.last_step < length.epoch_steps:
+        raise ConfigError(
+            f"test_last needs a whole epoch: the run ends after step {length.last_step}, but an epoch "
+            f"has {length.epoch_steps} steps"
+        )
+    steps = config.test_last * length.epoch_steps
+    within = sum(math.ceil(steps / every) for every in (length.eval_steps, config.save_steps) if every)
+    return config.test_last + within + 1  # the last epoch may be interrupted
 
 
 def _loader(dataset: Any, split: str, config: TrainConfig) -> DataLoader[Any] | None:

@@ -128,6 +128,8 @@ class Batches:
         self.accelerator = accelerator
         self._overlap = LabelOverlap(tasks) if training else None
         self._own_samples = own_samples
+        split = source if isinstance(source, Stream) else getattr(source, "batch_sampler", None)
+        self._split = split if isinstance(split, Stream | ShardedBatches) else None
         self.target_names: set[str] = set()
         """Names of all targets so far."""
 
@@ -148,20 +150,14 @@ class Batches:
 
     def start(self, epoch: int, first: int = 0) -> Generator[Batch, None, None]:
         """Return the batches of this epoch from number ``first``; close it to stop early."""
-        if hasattr(self.source, "set_epoch"):
-            self.source.set_epoch(epoch)
-        return self._read(self._skip(first), first)
-
-    def _skip(self, count: int) -> Any:
-        sampler = getattr(self.source, "batch_sampler", None)
-        if count == 0:
-            return self.source
-        if isinstance(sampler, ShardedBatches):
-            sampler.start_at(count)
-            return self.source
-        if hasattr(self.source, "dataset"):
-            return self.accelerator.skip_first_batches(self.source, count)
-        return itertools.islice(self.source, count, None)
+        source = self.source
+        if hasattr(source, "set_epoch"):
+            source.set_epoch(epoch)
+        if self._split is not None:
+            self._split.start_at(first)
+        elif first:
+            source = self.accelerator.skip_first_batches(source, first)
+        return self._read(source, first)
 
     def _read(self, source: Any, first: int) -> Generator[Batch, None, None]:
         device = self.accelerator.device
@@ -169,7 +165,7 @@ class Batches:
             for number, batch in enumerate(source, start=first):
                 inputs, targets = unpack(batch, self.tasks)
                 own = {task.name: targets.get(task.name) for task in self.tasks}
-                padded = self._is_padded(number)
+                padded = self._split is not None and number in self._split.padded
                 labels = {
                     task.name: LabelCount(0) if padded else task.count_labels(own[task.name])
                     for task in self.tasks
@@ -187,11 +183,6 @@ class Batches:
         finally:
             if hasattr(source, "end"):
                 source.end()  # else Accelerate treats the loader as active
-
-    def _is_padded(self, number: int) -> bool:
-        source = self.source
-        splitter = source if isinstance(source, Stream) else getattr(source, "batch_sampler", None)
-        return isinstance(splitter, Stream | ShardedBatches) and number in splitter.padded
 
 
 def unpack(batch: Any, tasks: Sequence[Task]) -> tuple[Any, Mapping[str, Tensor | None]]:
@@ -293,25 +284,27 @@ class Stream(DataLoaderStateMixin):  # type: ignore[misc]
         self.accelerator = accelerator
         self.gradient_state = GradientState()
         self.padded: set[int] = set()
+        self._skip = 0
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[Any]:
         self.begin()
+        skip, self._skip = self._skip, 0
         self.padded = set()
         several = self.accelerator.num_processes > 1
-        missing = object()
-        batches = self._receive() if several else self._open()
-        batch = next(batches, missing)
-        for number in itertools.count():
-            if batch is missing:
-                break
-            following = next(batches, missing)  # accumulation must end with the last batch
-            self.end_of_dataloader = following is missing
+        end = object()
+        batches = itertools.chain(self._receive() if several else self._open(), [end])
+        pairs = enumerate(itertools.pairwise(batches))
+        for number, (batch, following) in itertools.islice(pairs, skip, None):
+            self.end_of_dataloader = following is end  # accumulation must end with the last batch
             yield self._take_share(number, batch) if several else batch
-            batch = following
         self.end()
+
+    def start_at(self, batch: int) -> None:
+        """Skip this many batches in the next iteration."""
+        self._skip = batch
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the loader and its data set, if they have one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -80,17 +79,6 @@ class Position:
             or (epochs is not None and self.epoch >= epochs)
             or (steps is not None and self.step >= steps)
         )
-
-    @staticmethod
-    def end(batches: Any, batches_per_step: int, epochs: int | None, steps: int | None) -> int | None:
-        """Return the last step; None if the loader has no length."""
-        if epochs is None:
-            return steps
-        try:
-            whole = epochs * math.ceil(len(batches) / batches_per_step)
-        except TypeError:
-            return steps
-        return whole if steps is None else min(whole, steps)
 
     def judge(self, score: float, patience: int | None) -> bool:
         """Record the score of a validation; True if it is the best so far."""
@@ -204,24 +192,26 @@ class Saver:
 
     def resume(
         self, resume: str | os.PathLike[str] | None, step: int
-    ) -> tuple[Position, dict[str, Any] | None, str] | None:
-        """Restore a checkpoint; return position, random state of this process, and origin."""
+    ) -> tuple[Position, dict[str, Any] | None, int] | None:
+        """Restore a checkpoint; return position, random state, and the processes that wrote it."""
         path = self._find(resume, step)
         if path is None:
             return None
         state = load_checkpoint(path)
         ranks, rank = state["rng"], self.accelerator.process_index
-        origin = f"{path} was written by {len(ranks)} processes"
         self._restore(state, path)
         position = Position(**state["position"])
-        if self.checkpoints is not None and resume != "auto":
+        explicit = resume != "auto"
+        # a process may have been killed after it wrote its best checkpoint, before it was named best
+        if self.checkpoints is not None and (explicit or position.best_step is not None):
             known = True
             if self.accelerator.is_main_process:
-                self.checkpoints.set_aside(position.step)
+                if explicit:
+                    self.checkpoints.set_aside(position.step)
                 known = self.checkpoints.adopt_best(Path(path), position.best_step)
             if not broadcast_object_list([known])[0]:
                 position.best = position.best_step = None
-        return position, ranks[rank] if rank < len(ranks) else None, origin
+        return position, ranks[rank] if rank < len(ranks) else None, len(ranks)
 
     def _find(self, resume: str | os.PathLike[str] | None, step: int) -> str | None:
         """Return the checkpoint to resume from, if any."""
@@ -268,9 +258,7 @@ class Saver:
         if not self.sharded:
             moments = self.optimizer.state_dict()
             return {"model": self.model.state_dict(), "optimizer": moments, "sharded": False}
-        from torch.distributed.checkpoint import state_dict as sharding
-
-        options = sharding.StateDictOptions(full_state_dict=True, cpu_offload=True)
+        sharding, options = _whole_states(cpu_offload=True)
         weights, moments = sharding.get_state_dict(self.model, self.optimizer.optimizer, options=options)
         return {"model": dict(weights), "optimizer": moments, "sharded": True}
 
@@ -278,9 +266,7 @@ class Saver:
         if not self.sharded:
             self.model.load_state_dict(state["model"])
             return
-        from torch.distributed.checkpoint import state_dict as sharding
-
-        options = sharding.StateDictOptions(full_state_dict=True)
+        sharding, options = _whole_states()
         sharding.set_model_state_dict(self.model, dict(state["model"]), options=options)
 
     def _write_optimizer(self, state: Mapping[str, Any]) -> None:
@@ -291,12 +277,17 @@ class Saver:
         if not self.sharded:
             self.optimizer.load_state_dict(state["optimizer"])
             return
-        from torch.distributed.checkpoint import state_dict as sharding
-
-        options = sharding.StateDictOptions(full_state_dict=True)
+        sharding, options = _whole_states()
         sharding.set_optimizer_state_dict(
             self.model, self.optimizer.optimizer, state["optimizer"], options=options
         )
+
+
+def _whole_states(**options: Any) -> tuple[Any, Any]:
+    """Return torch's functions for the states of sharded models, and options for states in one piece."""
+    from torch.distributed.checkpoint import state_dict as sharding
+
+    return sharding, sharding.StateDictOptions(full_state_dict=True, **options)
 
 
 def refuse_old_run(checkpoints: Checkpoints) -> None:

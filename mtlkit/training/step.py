@@ -165,9 +165,8 @@ class TrainStep:
         return sum(terms[1:], terms[0])
 
     def _update(self, batches: int) -> Outcome:
-        if (
-            batches < self.batches_per_step
-        ):  # at the end of an epoch, but the losses were divided by batches_per_step
+        # at the end of an epoch there may be fewer batches than the losses were divided by
+        if batches < self.batches_per_step:
             for parameter in self._parameters:
                 if parameter.grad is not None:
                     parameter.grad.mul_(self.batches_per_step / batches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -78,7 +79,7 @@ class Trainer:
             methods that favor tasks that are worse (``pivrg``).
         logging_steps: steps between lines of the log.
         monitor_steps: steps between samples of the method's statistics; 0 for none.
-        log_with: Accelerate's trackers, such as ``("tensorboard",)``.
+        log_with: Accelerate's trackers, such as ``"tensorboard"``, or several.
         seed: seed of the order of the samples.
         progress: whether to show a progress bar; None shows one on a terminal, and lines elsewhere.
 
@@ -121,20 +122,21 @@ class Trainer:
         single_task_metrics: Mapping[str, Mapping[str, float]] | None = None,
         logging_steps: int = 50,
         monitor_steps: int = 10,
-        log_with: Sequence[str] = (),
+        log_with: str | Sequence[str] = (),
         seed: int = 0,
         progress: bool | None = None,
     ) -> None:
         check_choice("clip", clip, ("all", "shared"))
         check_choice("mixed_precision", mixed_precision, ("no", "bf16", "fp16"))
-        steps = {"eval_steps": eval_steps, "save_steps": save_steps, "logging_steps": logging_steps}
-        check_at_least(1, {**steps, "gradient_accumulation_steps": gradient_accumulation_steps})
-        check_at_least(1, {"early_stopping_patience": early_stopping_patience})
-        check_at_least(1, {"save_total_limit": save_total_limit})
+        check_at_least(1, eval_steps=eval_steps, save_steps=save_steps, logging_steps=logging_steps)
+        check_at_least(1, gradient_accumulation_steps=gradient_accumulation_steps)
+        check_at_least(1, early_stopping_patience=early_stopping_patience)
+        check_at_least(1, save_total_limit=save_total_limit)
         self.tasks = check_tasks(tasks)
         self.output = None if output is None else Path(output)
+        trackers = [log_with] if isinstance(log_with, str) else log_with
         self.accelerator = accelerator or make_accelerator(
-            mixed_precision, gradient_accumulation_steps, log_with, self.output
+            mixed_precision, gradient_accumulation_steps, trackers, self.output
         )
         adapt_accelerator(self.accelerator, gradient_accumulation_steps)
         self._schedulers = Schedulers(scheduler, scheduler_every)
@@ -206,7 +208,7 @@ class Trainer:
         """
         if epochs is None and steps is None:
             raise SpecError("give fit() epochs or steps")
-        check_at_least(0, {"epochs": epochs, "steps": steps})
+        check_at_least(0, epochs=epochs, steps=steps)
         run = (self.tasks, self.accelerator, self.seed)
         batches = prepare_loader(train, *run, training=True, own_samples=self._step.own_samples)
         validating = None if validation is None else prepare_loader(validation, *run)
@@ -225,11 +227,14 @@ class Trainer:
         # all accelerators of a process share this setting
         self.accelerator.gradient_accumulation_steps = self._step.batches_per_step
         self._counts.start()
+        ends = [] if steps is None else [steps]
         with suppress(TypeError):  # a stream has no length
             self.method.set_epoch_length(max(1, len(batches)))
+            if epochs is not None:
+                ends.append(epochs * math.ceil(len(batches) / self._step.batches_per_step))
         here = self._position
         shown = Progress.wanted(self.show_progress) if self.accelerator.is_main_process else ""
-        progress = Progress(shown, here.end(batches, self._step.batches_per_step, epochs, steps))
+        progress = Progress(shown, min(ends, default=None))
         try:
             with catch_signals(self._stop), progress:
                 progress.advance(self.step)
@@ -391,9 +396,14 @@ class Trainer:
         found = self._saver.resume(resume, self.step)
         if found is None:
             return resume is None and self.step > 0
-        self._position, self._saved_rng, origin = found
+        self._position, self._saved_rng, writers = found
         here = self._position
         here.done = here.gave_up(self.early_stopping_patience)
-        if self._saved_rng is None:
-            self._log.note(f"{origin}: random generators are not restored on this process", self.step)
+        now = self._counts.processes
+        if writers != now:
+            self._log.note(
+                f"the checkpoint is of {writers} process(es), and this run has {now}: random numbers, "
+                "such as those of dropout, are not those of an uninterrupted run",
+                self.step,
+            )
         return True

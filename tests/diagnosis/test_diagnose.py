@@ -1,5 +1,6 @@
 """Problems whose diagnosis is known by hand."""
 
+import json
 import math
 import re
 
@@ -318,6 +319,17 @@ def test_the_command_prints_and_writes_what_it_found(tmp_path, capsys):
     assert (tmp_path / "out" / "diagnosis.txt").read_text().strip() in shown.out
     header = (tmp_path / "out" / "diagnosis.html").read_text().partition("</header>")[0]
     assert "data: multidigits(train=60, val=20, test=20)" in header
+
+
+def test_the_command_takes_the_settings_of_a_run_with_rotations(tmp_path, capsys):
+    from mtlkit.cli import main
+
+    settings = {"data": "multidigits(train=60, val=20, test=20)", "method": "rotograd"}
+    settings |= {"rotation_decay": 0.999, "schedule": "cosine", "steps": 1, "test_last": 1}
+    (tmp_path / "run.yaml").write_text(json.dumps(settings))
+    with pytest.raises(SystemExit) as stop:
+        main(["diagnose", "-c", str(tmp_path / "run.yaml"), "--steps", "2", "-o", str(tmp_path / "out")])
+    assert stop.value.code == 0, capsys.readouterr().err
 
 
 class TwoLayers(nn.Module):

@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from mtlkit.errors import ConfigError
+from mtlkit.experiments import timing
 from mtlkit.experiments.compare import run_comparison as compare
 from mtlkit.experiments.compare_config import CompareConfig
-from mtlkit.experiments.timing import check_first_step
+from mtlkit.experiments.jobs import Job
+from mtlkit.experiments.timing import check_first_step, measure_steps
 
 DATA = "multidigits(train=40, val=20, test=20)"
 
@@ -30,7 +32,8 @@ def test_a_network_that_does_not_fit_the_data_raises_before_anything_is_written(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"device": "cuda:99"}, "device cuda:99"),
+        ({"device": "cuda:99"}, "no device 'cuda:99'"),
+        ({"best_by": "left/acuracy"}, "did you mean 'left/accuracy'"),
         ({"optimizer": "sgd(nesterov=True)"}, "Nesterov"),
         ({"architecture": "hard_sharing(backbone=no_such)"}, "no_such"),
         ({"log_with": ["tensorbord"]}, "did you mean 'tensorboard'"),
@@ -103,6 +106,35 @@ def test_a_plugin_that_exits_later_fails_its_own_run_only(tmp_path):
     logs = [path.read_text() for path in (tmp_path / "out").rglob("error*")]
     assert ["SystemExit: enough" in log for log in logs] == [True]
     assert len(list((tmp_path / "out").rglob("result.json"))) == 1
+
+
+def test_a_timed_step_is_that_of_a_run_with_a_forward_pass_per_source(tmp_path, monkeypatch):
+    passes = []
+
+    def network_change(job):
+        def change(model, tasks):
+            model.register_forward_pre_hook(lambda *_: passes.append(job.label))
+            return model, tasks
+
+        return change
+
+    monkeypatch.setattr(timing, "network_change", network_change)
+    rows = "".join(f"{k * 7 % 11 / 2},{k % 2}\n" for k in range(40))
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.csv").write_text(f"x,{name}\n{rows}")
+    of = ", ".join(
+        f"{name}: table(file='{tmp_path / name}.csv', targets={{{name}: binary}})"
+        for name in ("first", "second")
+    )
+    train = {"data": f"sources(of={{{of}}})", "batch_size": 8, "epochs": 1}
+    jobs = {
+        method: Job(str(tmp_path / "run"), method, 0, {**train, "method": method}, device="cpu")
+        for method in ("sum", "pcgrad(wrt=parameters)")
+    }
+    times = measure_steps(jobs, 2)
+    steps = timing._WARM_UP + 2
+    assert [len(own) for own in times.values()] == [2, 2]
+    assert [passes.count(label) for label in jobs] == [steps, 2 * steps]
 
 
 def test_without_waiting_jobs_there_is_nothing_to_check():

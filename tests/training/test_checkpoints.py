@@ -82,6 +82,8 @@ def test_a_foreign_file_is_named_as_such(tmp_path):
         load_checkpoint(tmp_path / "text.pt")
     with pytest.raises(CheckpointError, match="no checkpoint at"):
         load_checkpoint(tmp_path / "absent.pt")
+    with pytest.raises(CheckpointError, match=r"a folder.*resume='auto'"):
+        load_checkpoint(tmp_path)
 
 
 def test_pickled_code_is_refused_and_not_run(tmp_path):

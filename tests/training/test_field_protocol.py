@@ -95,6 +95,17 @@ def test_the_mean_of_the_last_epochs_is_that_of_their_checkpoints(tmp_path):
             assert value == pytest.approx(mean, abs=1e-6), (task, name)
 
 
+def test_validations_within_an_epoch_do_not_displace_the_last_epochs(tmp_path):
+    settings = {**DIGITS, "batch_size": 8, "epochs": 4, "test_last": 3}
+    often = mtlkit.train(**settings, eval_steps=3, output=tmp_path / "often")
+    assert often.test == mtlkit.train(**settings, output=tmp_path / "after_epochs").test
+
+
+def test_a_run_without_a_whole_epoch_has_no_last_epochs(tmp_path):
+    with pytest.raises(ConfigError, match=r"test_last .* an epoch has 2 steps"):
+        mtlkit.train(**DIGITS, steps=1, test_last=1, output=tmp_path / "run")
+
+
 def test_an_interrupted_epoch_is_not_one_of_the_last(tmp_path):
     trainer = make_trainer(output=tmp_path, save_total_limit=4)
     trainer.fit(make_loader(), epochs=2)

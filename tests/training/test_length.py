@@ -20,16 +20,16 @@ def plan(dataset, batches, **settings):
 
 
 def test_a_small_table_trains_for_thousands_of_steps_with_early_stopping():
-    assert plan(LONG, 7) == Length(None, 4000, 100, 10)
-    assert plan(LONG, 300) == Length(None, 4000, 300, 10)  # never more often than every epoch
-    assert plan(LONG, 7, eval_steps=50, early_stopping_patience=3) == Length(None, 4000, 50, 3)
+    assert plan(LONG, 7) == Length(None, 4000, 100, 10, 7)
+    assert plan(LONG, 300) == Length(None, 4000, 300, 10, 300)  # never more often than every epoch
+    assert plan(LONG, 7, eval_steps=50, early_stopping_patience=3) == Length(None, 4000, 50, 3, 7)
 
 
 def test_other_data_and_large_tables_train_for_ten_epochs_and_a_set_length_is_kept():
-    assert plan(SimpleNamespace(), 7) == Length(10, None, None, None)
-    assert plan(LONG, 400) == Length(10, None, None, None)
-    assert plan(LONG, 7, epochs=3) == Length(3, None, None, None)
-    assert plan(LONG, 7, steps=3, eval_steps=2) == Length(None, 3, 2, None)
+    assert plan(SimpleNamespace(), 7) == Length(10, None, None, None, 7)
+    assert plan(LONG, 400) == Length(10, None, None, None, 400)
+    assert plan(LONG, 7, epochs=3) == Length(3, None, None, None, 7)
+    assert plan(LONG, 7, steps=3, eval_steps=2) == Length(None, 3, 2, None, 7)
 
 
 def test_a_run_says_whether_its_last_validation_was_the_best():

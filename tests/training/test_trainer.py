@@ -11,7 +11,7 @@ from torch import nn
 import mtlkit
 from mtlkit import Task
 from mtlkit.errors import SpecError, UnknownNameError, UsageError
-from mtlkit.training import CheckpointError, Interrupted, load_checkpoint
+from mtlkit.training import CheckpointError, Interrupted, load_checkpoint, save_checkpoint
 from mtlkit.training.evaluation import score
 from tests.training.small_problem import TASKS, SmallNet, flat, make_loader, make_trainer, records
 
@@ -194,6 +194,27 @@ def test_a_run_that_goes_on_from_an_older_checkpoint_keeps_its_own(tmp_path):
     names = {path.name for path in folder.iterdir()}
     abandoned = {"best.pt", "step-000000003.pt", "step-000000004.pt"}
     assert names == {"best.pt", "step-000000003.pt", *(f"{name}.abandoned" for name in abandoned)}
+
+
+def test_a_run_killed_between_its_best_checkpoint_and_the_link_to_it_keeps_the_best_weights(tmp_path):
+    options = {"output": tmp_path, "best_by": "loss", "save_total_limit": 2}
+    result = make_trainer(**options).fit(make_loader(), make_loader(seed=1), epochs=2)
+    assert result.best_step == 10
+    folder = tmp_path / "checkpoints"
+    (folder / "best.pt").unlink()
+    os.link(folder / "step-000000005.pt", folder / "best.pt")  # as it was before the second validation
+    again = make_trainer(**options).fit(make_loader(), make_loader(seed=1), epochs=2, resume="auto")
+    assert again.best_step == 10
+    assert load_checkpoint(again.best_checkpoint)["position"]["step"] == 10
+
+
+def test_a_run_that_another_number_of_processes_resumes_says_so(tmp_path):
+    make_trainer(output=tmp_path).fit(make_loader(), steps=2)
+    (path,) = (tmp_path / "checkpoints").glob("step-*.pt")
+    state = load_checkpoint(path)
+    save_checkpoint(path, {**state, "rng": state["rng"] * 2})
+    with pytest.warns(UserWarning, match=r"of 2 process\(es\), and this run has 1"):
+        make_trainer(output=tmp_path).fit(make_loader(), steps=3, resume="auto")
 
 
 def test_a_first_score_of_zero_does_not_hide_later_gains():
@@ -435,8 +456,9 @@ def test_auxiliary_losses_are_added():
     assert model.backbone[0].weight.norm() < before / 2
 
 
-def test_tensorboard_gets_the_figures(tmp_path):
-    trainer = make_trainer(output=tmp_path, log_with=["tensorboard"], logging_steps=2)
+@pytest.mark.parametrize("log_with", ["tensorboard", ["tensorboard"]])
+def test_tensorboard_gets_the_figures(tmp_path, log_with):
+    trainer = make_trainer(output=tmp_path, log_with=log_with, logging_steps=2)
     trainer.fit(make_loader(), epochs=1)
     assert list(tmp_path.rglob("events.out.tfevents*"))
 

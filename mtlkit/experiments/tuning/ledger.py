@@ -238,15 +238,13 @@ def grid_of(space: MethodSpace) -> list[dict[str, Any]]:
 def sampler_for(kind: str, space: MethodSpace, index: int, seed: int, trials: int) -> BaseSampler:
     """Return the sampler of one trial.
 
-    The first trial of ``tpe`` and ``random`` has the given settings and the methods' defaults. A grid is
-    visited in a fixed random order.
+    The first trial of ``tpe`` and ``random`` has the given settings and the methods' defaults.
     """
     drawn = crc32(f"{seed}/{index}".encode())
     if kind == "grid":
         points = grid_of(space)
-        order = np.random.default_rng(seed).permutation(
-            len(points)
-        )  # so that few trials spread over the grid
+        # a random order, so that few trials spread over the grid
+        order = np.random.default_rng(seed).permutation(len(points))
         return _at(points[order[index % len(points)]], space, drawn)
     if index == 0:
         return _at(space.defaults, space, drawn)

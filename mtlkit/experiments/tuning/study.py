@@ -130,8 +130,9 @@ class _Search:
             launcher.run(self._jobs(), self._started, self._ended)
             if self.ledger.is_complete():
                 return
-            self.shown.note("waiting for trials of other processes")
-            time.sleep(_PAUSE)  # if one dies, its trial is taken over
+            if not self._paused:
+                self.shown.note("waiting for trials of other processes")
+                time.sleep(_PAUSE)  # if one dies, its trial is taken over
 
     def _trials(self) -> dict[str, list[Trial]]:
         return {label: self.ledger.of(label) for label in self.plan.spaces}
@@ -146,9 +147,8 @@ class _Search:
                 f"the reference run, a plain sum with the given settings, failed: {outcome.error}"
             )
         self.references[job.seed] = outcome.metrics
-        improvement(
-            outcome.metrics, outcome.metrics, self.plan.tasks
-        )  # raises if nothing can be compared
+        # raises if nothing can be compared
+        improvement(outcome.metrics, outcome.metrics, self.plan.tasks)
 
     def _jobs(self) -> Iterator[Job]:
         while True:
@@ -250,9 +250,7 @@ def _result(plan: Plan, ledger: Ledger) -> Tuning:
             continue
         entry, space = plan.entries[label], plan.spaces[label]
         base = {**plan.config.train, **entry.settings}
-        settings = {**entry.settings, **space.settings(first.point, base)}
-        if entry.extra_capacity is not None:
-            settings["extra_capacity"] = entry.extra_capacity or True
+        settings = {**entry.own, **space.settings(first.point, base)}
         method = space.method(first.point)
         if plan.config.normalize:
             method = method.removeprefix("normalize+")
