@@ -58,6 +58,31 @@ def test_every_group_is_merged_as_if_it_were_alone(spec, fork):
                 torch.testing.assert_close(kept, own)
 
 
+@pytest.mark.parametrize("spec", ["pcgrad", "graddrop"])
+def test_one_group_is_merged_as_no_groups_are_whatever_the_order_of_its_layers(spec):
+    class Backwards(nn.Module):
+        """Its first layer is registered last, and its gradients have the shapes of the other's."""
+
+        def __init__(self):
+            super().__init__()
+            self.last, self.first = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.last(self.first(x).tanh())
+
+    backbone, heads, x = Backwards(), [nn.Linear(4, 1) for _ in range(3)], torch.randn(5, 4)
+    gradients = []
+    for shared in (backbone, {"all": [*backbone.parameters()] * 2}):
+        backbone.zero_grad()
+        method = mtlkit.create_method(spec, 3, wrt="parameters", shared=shared)
+        views = method(backbone(x))
+        method.total(
+            [(h(z) - k).square().mean() for k, (h, z) in enumerate(zip(heads, views, strict=True))]
+        ).backward()
+        gradients.append([parameter.grad for parameter in backbone.parameters()])
+    torch.testing.assert_close(*gradients)
+
+
 def test_layers_and_tensors_are_found_by_their_names():
     net = Net()
     layers = mtlkit.create_method("gradvac(wrt=parameters, groups=layer)", 3, shared=net.backbone)
