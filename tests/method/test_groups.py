@@ -83,6 +83,26 @@ def test_one_group_is_merged_as_no_groups_are_whatever_the_order_of_its_layers(s
     torch.testing.assert_close(*gradients)
 
 
+@pytest.mark.parametrize("fork", [False, True])
+def test_a_tied_weight_is_merged_once_with_the_first_of_its_groups(fork):
+    encoder, decoder = nn.Linear(4, 4), nn.Linear(4, 4)
+    decoder.weight = encoder.weight
+    heads, x = [nn.Linear(4, 1) for _ in range(2)], torch.randn(6, 4)
+    gradients = []
+    for last in (decoder, [decoder.bias]):
+        encoder.zero_grad()
+        decoder.zero_grad()
+        groups = {"encoder": encoder, "decoder": last}
+        method = mtlkit.create_method("mgda(wrt=parameters)", 2, shared=groups)
+        z = decoder(encoder(x).tanh())
+        views = method(z) if fork else [z, z]
+        method.total(
+            [(h(v) - k).square().mean() for k, (h, v) in enumerate(zip(heads, views, strict=True))]
+        ).backward()
+        gradients.append([encoder.weight.grad, encoder.bias.grad, decoder.bias.grad])
+    torch.testing.assert_close(*gradients)
+
+
 def test_layers_and_tensors_are_found_by_their_names():
     net = Net()
     layers = mtlkit.create_method("gradvac(wrt=parameters, groups=layer)", 3, shared=net.backbone)
