@@ -118,6 +118,9 @@ _FeatureNode._backward_cls.__name__ = f"{IN_PLACE}. It"  # noqa: SLF001
 
 Grads = Sequence[Tensor | None]
 
+# where a task has a loss: on no process, on this one, or only on others
+_ABSENT, _HERE, _ELSEWHERE = 0.0, 1.0, 2.0
+
 
 def _merge_arrived(
     ctx: Any, report: Tensor | None, flat: tuple[Tensor | None, ...]
@@ -172,9 +175,9 @@ def _arrived(
 
 
 def _losses(report: Tensor, tasks: int) -> Tensor:
-    """(K,) losses; NaN for tasks that no process has, which a report marks by zero."""
-    losses, present = report[1 : 1 + tasks], report[1 + tasks :]
-    return torch.where((present > 0) | (losses != 0), losses, torch.nan)
+    """(K,) losses; NaN for tasks that no process has."""
+    losses, presence = report[1 : 1 + tasks], report[1 + tasks :]
+    return torch.where(presence == _ABSENT, torch.nan, losses)
 
 
 def _cast(merged: Grads, dtypes: Sequence[torch.dtype]) -> Grads:
@@ -224,7 +227,7 @@ def decide_compiled(
         gradients of the learned parameters.
     """
     tasks = hooks.tasks
-    local = tuple(torch.nonzero(report[1 + tasks :]).flatten().tolist())
+    local = tuple(torch.nonzero(report[1 + tasks :] == _HERE).flatten().tolist())
     scale = report[0]
     if not local and not scale.any():  # not through total: every task counts
         local, scale = tuple(range(tasks)), torch.ones_like(scale)
@@ -262,16 +265,16 @@ class Report(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, losses: Tensor, present: tuple[int, ...]) -> Tensor:
         """The zero, for (K,) losses, NaN for absent tasks, and the tasks that this process has."""
-        mask = torch.zeros_like(losses)
+        presence = torch.where(torch.isnan(losses), _ABSENT, _ELSEWHERE)
         for task in present:
-            mask[task] = 1
-        known = torch.where((mask == 0) & torch.isnan(losses), 0.0, losses)
-        ctx.save_for_backward(torch.cat([known, mask]).to(anchor.dtype))
+            presence[task] = _HERE
+        known = torch.where(presence == _ABSENT, 0.0, losses)  # NaN would alarm detect_anomaly
+        ctx.save_for_backward(torch.cat([known, presence]).to(anchor.dtype))
         return torch.zeros((), dtype=anchor.dtype, device=anchor.device)
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, None, None]:
-        """What the node reads: the factor of the total, the losses, and which tasks have one."""
+        """What the node reads: the factor of the total, the losses, and where the tasks have one."""
         (report,) = ctx.saved_tensors
         return torch.cat([scale.reshape(1), report]), None, None
 

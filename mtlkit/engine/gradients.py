@@ -73,7 +73,8 @@ class Gradients:
             for matrix in self._matrices(column, buffer):
                 product = _products(matrix)
                 gram = product if gram is None else gram + product
-        return torch.zeros(0, 0, dtype=self.dtype) if gram is None else gram
+        count = len(self.tasks)
+        return torch.zeros(count, count, dtype=self.dtype) if gram is None else gram
 
     def _chunk_buffer(self) -> Tensor | None:
         if self._buffer is None and not torch.compiler.is_compiling():

@@ -30,8 +30,8 @@ def check_kept(kept: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
     """Check that the parameters of earlier micro-batches are among those of this one."""
     if not {id(tensor) for tensor in kept} <= {id(tensor) for tensor in parameters}:
         raise UsageError(
-            "earlier micro-batches (merge=False) reached parameters that this one does not; pass the "
-            "shared parameters to create_method as shared="
+            "earlier micro-batches (merge=False) reached parameters that this one does not; leave "
+            "method(features) out and call total(losses) alone, or use wrt=features"
         )
 
 
@@ -139,7 +139,7 @@ def check_sharded(tensors: Sequence[Any], by_module: bool) -> Any:
             f"{len(tensors) - len(shards)} of the {len(tensors)} parameters are not sharded, or were "
             "listed while FSDP had gathered them; pass the module, as in parameters=model"
         )
-    if any(tensor._post_accumulate_grad_hooks for tensor in shards):  # noqa: SLF001  no public name
+    if any(tensor._post_accumulate_grad_hooks for tensor in tensors):  # noqa: SLF001  no public name
         raise UsageError(
             "hooks of register_post_accumulate_grad_hook would run on every task's gradient instead of "
             "the merged one; remove them, and step the optimizer after mtlkit.backward"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -139,8 +140,8 @@ class Composition(nn.Module):
 
     @property
     def _device(self) -> torch.device:
-        tensor = next(iter(self.buffers()), None)
-        return torch.device("cpu") if tensor is None else tensor.device
+        tensor = next(itertools.chain(self.buffers(), self.parameters()), None)
+        return self.processes.device if tensor is None else tensor.device
 
     def set_shared(self, shared: Shared) -> None:
         """Name the shared parameters, for ``wrt=parameters``; without, all that several tasks reach.

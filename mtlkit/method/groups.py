@@ -64,12 +64,15 @@ class Groups:
         return [tensor for group in self.by_name.values() for tensor in group] or None
 
     def places(self, tensors: Sequence[Tensor]) -> Mapping[str, Sequence[int]]:
-        """Positions of each group's parameters in a list of parameters."""
+        """Positions of each group's parameters in a list of parameters, in the order of the list.
+
+        A parameter that several groups share, such as a tied weight, belongs to the first of them.
+        """
         if self.names == [""]:
             return {"": range(len(tensors))}
         place = {id(tensor): index for index, tensor in enumerate(tensors)}
         return {
-            name: [place[id(tensor)] for tensor in group if id(tensor) in place]
+            name: sorted(place.pop(id(tensor)) for tensor in group if id(tensor) in place)
             for name, group in self.by_name.items()
         }
 

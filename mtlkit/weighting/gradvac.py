@@ -32,9 +32,9 @@ class GradVac(GradientAggregator):
     Update scale: K identical gradients g merge to K g.
 
     Differences: the paper keeps averages for every layer or other group of parameters, and treats
-    these apart. Here there is one gradient per task, the paper's ``whole_model``, which is LibMTL's
-    default too. LibMTL and TorchJD, too, move the average at every pair (LibMTL 1.1.5 only where it
-    turned a gradient).
+    these apart: ``gradvac(wrt=parameters, groups=layer)``. By default there is one gradient per task,
+    the paper's ``whole_model``, which is LibMTL's default too. LibMTL and TorchJD, too, move the
+    average at every pair (LibMTL 1.1.5 only where it turned a gradient).
 
     Args:
         beta: weight of the newest cosine. 0.01, the paper's value, remembers some hundred steps; LibMTL

@@ -47,8 +47,8 @@ class Rotate(GradientAggregator):
         start: ``identity``, or ``random`` for rotations drawn uniformly from SO(m).
         seed: seed of the random start.
         update_every: update the rotations only every this many steps, at one synchronization per step.
-        fold_every: apply the optimizer's updates to the rotations only every this many steps, as one
-            sum: the paper's slow leader, at the cost of one update.
+        fold_every: apply the optimizer's updates to the rotations only every this many steps (batches,
+            where gradients are accumulated), as one sum: the paper's slow leader, at the cost of one.
         burn_in: the step at which ``scale`` takes its reference norms again.
         backend: ``lie`` (fast), or ``geotorch``, the reference: autograd through geotorch's exponential.
         feature_index: which tensor is rotated where the features are a list or dict; default the last.

@@ -72,6 +72,15 @@ def sharded_method(shard: bool) -> str:
     return ""
 
 
+def losses_of_the_second_task_that_is_zero(rank: int) -> torch.Tensor:
+    """The losses that the merge read on this process; only the first one has labels of both tasks."""
+    method = mtlkit.create_method("gradnorm", 2)
+    first, second = method(torch.ones(3, requires_grad=True))
+    hinge = second.clamp(max=0).sum()
+    method.total([first.sum(), hinge if rank == 0 else None]).backward()
+    return method.stats.losses
+
+
 class Odd(nn.Module):
     """Complex and real parameters, and an embedding with sparse gradients."""
 
@@ -105,6 +114,7 @@ def situations(rank: int, world: int) -> dict[str, object]:
         "sharded": sharded_method(shard=True),
         "not sharded": sharded_method(shard=False),
         "odd": odd_gradients(rank, world),
+        "zero": losses_of_the_second_task_that_is_zero(rank),
     }
 
 
@@ -136,6 +146,11 @@ def test_a_process_without_a_loss_says_how_it_takes_part_in_a_sum(outcomes):
 def test_a_method_that_is_sharded_itself_is_refused(outcomes):
     assert all("fully_shard" in outcome["sharded"] for outcome in outcomes)
     assert not any(outcome["not sharded"] for outcome in outcomes)
+
+
+def test_a_loss_of_zero_is_the_same_on_a_process_without_labels(outcomes):
+    for outcome in outcomes:
+        torch.testing.assert_close(outcome["zero"], torch.tensor([3.0, 0.0]))
 
 
 def test_complex_and_sparse_gradients_are_averaged_over_the_processes(outcomes):

@@ -186,6 +186,13 @@ def refusals(rank: int, world: int) -> list[str]:
         with pytest.raises(UsageError) as caught:
             mtlkit.backward(losses_of(net(x), present), net.method, net)
         found.append(str(caught.value))
+    for root in (True, False):  # the parameters of the head are sharded, or whole on every process
+        net = Net(Case("upgrad(wrt=parameters)"))
+        shard(net, (world,), root=root)
+        net.heads[0].bias.register_post_accumulate_grad_hook(lambda parameter: None)
+        with pytest.raises(UsageError) as caught:
+            mtlkit.backward(losses_of(net(x), labels), net.method, net)
+        found.append(str(caught.value))
     return found
 
 
@@ -219,6 +226,6 @@ def test_a_mixed_precision_policy_keeps_the_merge_of_its_gradients(two_processes
 
 
 def test_what_cannot_be_merged_is_refused_on_every_process(two_processes) -> None:
-    words = ["whole gradients", "rotate", "dimension", "no loss", "0 * prediction"]
+    words = ["whole gradients", "rotate", "dimension", "no loss", "0 * prediction", "hooks", "hooks"]
     for _, raised in two_processes:
         assert all(word in message for word, message in zip(words, raised, strict=True)), raised

@@ -168,6 +168,19 @@ def test_parameters_below_the_features_but_not_shared_still_get_a_gradient():
     torch.testing.assert_close(backbone_gradient, expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("spec", ["pcgrad", "mgda", "scale", "gradnorm"])
+def test_a_batch_of_a_task_that_reaches_no_shared_parameter_is_a_step(spec):
+    shared, other = nn.Linear(4, 4), nn.Linear(4, 4)
+    method = mtlkit.create_method(f"{spec}(wrt=parameters)", 2, shared=shared)
+    for present in ((0, 1), (1,)):
+        x = torch.randn(8, 4)
+        (first, _), (_, second) = method([shared(x), other(x)])
+        losses = [first.square().mean(), second.square().mean()]
+        method.total([losses[k] if k in present else None for k in (0, 1)]).backward()
+    assert shared.weight.grad.isfinite().all()
+    assert other.weight.grad.isfinite().all()
+
+
 def test_whole_gradient_merges_need_all_parameters_in_shared():
     net = SmallNet("graddrop(wrt=parameters)")
     stem = nn.Linear(4, 4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import mtlkit
@@ -429,3 +430,20 @@ def test_parameters_that_zero_3_has_partitioned_are_refused():
     method = mtlkit.create_method("upgrad(wrt=parameters)", 2)
     with pytest.raises(UsageError, match="DeepSpeed"):
         mtlkit.backward([*net(torch.ones(2)).unbind()], method, net)
+
+
+def test_experts_that_differ_between_micro_batches_are_accumulated_without_a_fork():
+    experts, heads = [nn.Linear(4, 4), nn.Linear(4, 4)], [nn.Linear(4, 1) for _ in range(2)]
+
+    def accumulate(fork):
+        method = mtlkit.create_method("mgda(wrt=parameters)", 2)
+        for expert in experts:
+            z = expert(torch.randn(5, 4))
+            views = method(z) if fork else [z, z]
+            losses = [head(view).square().mean() for head, view in zip(heads, views, strict=True)]
+            method.total(losses, merge=expert is experts[-1]).backward()
+
+    with pytest.raises(UsageError, match=r"leave method\(features\) out"):
+        accumulate(fork=True)
+    accumulate(fork=False)
+    assert all(expert.weight.grad.any() for expert in experts)

@@ -58,6 +58,51 @@ def test_every_group_is_merged_as_if_it_were_alone(spec, fork):
                 torch.testing.assert_close(kept, own)
 
 
+@pytest.mark.parametrize("spec", ["pcgrad", "graddrop"])
+def test_one_group_is_merged_as_no_groups_are_whatever_the_order_of_its_layers(spec):
+    class Backwards(nn.Module):
+        """Its first layer is registered last, and its gradients have the shapes of the other's."""
+
+        def __init__(self):
+            super().__init__()
+            self.last, self.first = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.last(self.first(x).tanh())
+
+    backbone, heads, x = Backwards(), [nn.Linear(4, 1) for _ in range(3)], torch.randn(5, 4)
+    gradients = []
+    for shared in (backbone, {"all": [*backbone.parameters()] * 2}):
+        backbone.zero_grad()
+        method = mtlkit.create_method(spec, 3, wrt="parameters", shared=shared)
+        views = method(backbone(x))
+        method.total(
+            [(h(z) - k).square().mean() for k, (h, z) in enumerate(zip(heads, views, strict=True))]
+        ).backward()
+        gradients.append([parameter.grad for parameter in backbone.parameters()])
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("fork", [False, True])
+def test_a_tied_weight_is_merged_once_with_the_first_of_its_groups(fork):
+    encoder, decoder = nn.Linear(4, 4), nn.Linear(4, 4)
+    decoder.weight = encoder.weight
+    heads, x = [nn.Linear(4, 1) for _ in range(2)], torch.randn(6, 4)
+    gradients = []
+    for last in (decoder, [decoder.bias]):
+        encoder.zero_grad()
+        decoder.zero_grad()
+        groups = {"encoder": encoder, "decoder": last}
+        method = mtlkit.create_method("mgda(wrt=parameters)", 2, shared=groups)
+        z = decoder(encoder(x).tanh())
+        views = method(z) if fork else [z, z]
+        method.total(
+            [(h(v) - k).square().mean() for k, (h, v) in enumerate(zip(heads, views, strict=True))]
+        ).backward()
+        gradients.append([encoder.weight.grad, encoder.bias.grad, decoder.bias.grad])
+    torch.testing.assert_close(*gradients)
+
+
 def test_layers_and_tensors_are_found_by_their_names():
     net = Net()
     layers = mtlkit.create_method("gradvac(wrt=parameters, groups=layer)", 3, shared=net.backbone)
