@@ -17,7 +17,7 @@ from mtlkit.architectures.features import Features, declared_features, last_leaf
 from mtlkit.architectures.heads import layer_sizes, make_mlp, pooled
 from mtlkit.config.extras import import_extra
 from mtlkit.config.registry import check_names, option_names
-from mtlkit.config.spec import Part, parse_call
+from mtlkit.config.spec import Part, parse_call, refuse_arguments
 from mtlkit.errors import MtlkitError, SpecError, UnknownNameError, unknown_name
 
 T = TypeVar("T", bound=Callable[..., nn.Module])
@@ -124,8 +124,7 @@ def _build_timm(part: Part, forced: Mapping[str, Any]) -> tuple[nn.Module, Featu
     timm = import_extra("timm", "a timm backbone")
     options = dict(part.options)
     name = part.name.partition(".")[2] or options.pop("name", "")
-    if part.arguments:
-        raise SpecError(f"options of timm.{name} are key=value, not {part.arguments[0]!r}")
+    refuse_arguments(part, of=f"timm.{name}")
     if not name:
         raise SpecError("name the timm model: 'timm.resnet18', or timm(name='hf-hub:...')")
     if ":" not in name and not timm.is_model(name):

@@ -1,17 +1,12 @@
 """Create an architecture from its config string."""
 
-import inspect
 from typing import Any
 
-from torch import nn
-
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
-from mtlkit.architectures.preference import add_preference
-from mtlkit.config.registry import architectures, option_defaults
-from mtlkit.config.spec import Part, SpecLike, format_spec
+from mtlkit.architectures.saving import build
+from mtlkit.config.registry import architectures
+from mtlkit.config.spec import SpecLike, format_spec
 from mtlkit.errors import SpecError
-
-_NEEDED = ("method", "shared_parameters", "task_parameters")
 
 
 def create_architecture(
@@ -55,26 +50,5 @@ def create_architecture(
             f"an architecture is one part, not {len(parts)}: {format_spec(parts)!r}; parts joined by "
             "'+' are for methods"
         )
-    options = dict(parts[0].options)
-    preference = options.pop("preference", None) if preference is None else preference
-    options.pop("preference", None)
-    parts = [Part(parts[0].name, options, parts[0].arguments)]
-    (part,) = architectures.override(parts, overrides, of=parts[0].name)
-    factory = architectures.check(part)
-    for option, default in option_defaults(factory).items():
-        if default is inspect.Parameter.empty and option not in part.options:
-            raise SpecError(f"architecture {part.name} needs an option: {part.name}({option}=...)")
-    built: Architecture = factory(tasks, method=method, **part.options)
-    lacking = [name for name in _NEEDED if not hasattr(built, name)]
-    if not isinstance(built, nn.Module) or lacking:
-        raise SpecError(
-            f"architecture {part.name!r} is {type(built).__name__}; it must be an Architecture, or an "
-            f"nn.Module with {', '.join(_NEEDED)}"
-        )
-    built.spec = str(Part(part.name, part.options))
-    if preference is not None:
-        if not isinstance(built, Architecture):
-            raise SpecError(f"preference needs an Architecture; {part.name!r} is {type(built).__name__}")
-        add_preference(built, preference)
-        built.spec = str(Part(part.name, {**part.options, "preference": preference}))
+    built: Architecture = build(parts[0], tasks, method, preference, **overrides)
     return built

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from mtlkit.architectures.base import MethodLike, Tasks
 from mtlkit.architectures.experts import MixtureOfExperts, mix, run_experts
-from mtlkit.architectures.features import Features
 from mtlkit.config import Ge, Gt, register_architecture
 from mtlkit.errors import SpecError
 
@@ -109,9 +108,7 @@ class DSelectK(MixtureOfExperts):
         self.experts = self.make_experts(experts)
         inputs = self.input_dim if gate == "input" else None
         self.gates = self.by_task({task: DSelectGate(experts, k, gamma, inputs) for task in self.tasks})
-        self.make_heads()
-        self.features = Features("tokens", self.expert_dim)
-        self.set_method(method)
+        self.finish(method)
 
     def encode(self, inputs: Any) -> tuple[Tensor | None, Tensor]:
         """Return the backbone's features, if the gates read them, and the outputs (B, n, d)."""

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from mtlkit.architectures.backbones import as_vector, build_backbone, vector_size
-from mtlkit.architectures.base import Architecture, Tasks
+from mtlkit.architectures.base import Architecture, MethodLike, Tasks
+from mtlkit.architectures.features import Features
 from mtlkit.architectures.heads import build_heads, layer_sizes, make_mlp
 from mtlkit.config.spec import parse_call
 from mtlkit.errors import SpecError
@@ -65,7 +66,7 @@ class MixtureOfExperts(Architecture):
             self.input_dim = math.prod(size)
         self._expert_spec = expert
         self._input_size = input_size
-        self._heads_spec = heads
+        self._heads_spec = (heads,)  # a tuple, so that a module is not registered
 
     def task_modules(self, task: str) -> list[nn.Module]:
         """Return the task's gate and head."""
@@ -75,10 +76,13 @@ class MixtureOfExperts(Architecture):
         """Make experts; ``inputs`` is the size of the vectors they read, if not the network's input."""
         return nn.ModuleList(self._make_expert(inputs) for _ in range(count))
 
-    def make_heads(self) -> None:
-        """Make heads on the mixtures of the experts made last."""
-        heads = build_heads(self._heads_spec, self.expert_dim, self.outputs, default="linear")
-        self.heads = self.by_task(heads)
+    def finish(self, method: MethodLike) -> None:
+        """Make heads on the mixtures of the experts made last, whose outputs the method forks."""
+        (heads,) = self._heads_spec
+        del self._heads_spec
+        self.heads = self.by_task(build_heads(heads, self.expert_dim, self.outputs))
+        self.features = Features("tokens", self.expert_dim)
+        self.set_method(method)
 
     def _make_expert(self, inputs: int | None) -> Expert:
         """Make an expert and set ``expert_dim``, the number of its outputs."""

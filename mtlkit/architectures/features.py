@@ -13,6 +13,8 @@ from mtlkit.errors import SpecError
 
 Kind = Literal["vector", "tokens", "map"]
 
+# kind and feature axis by the number of axes
+_AXES: dict[int, tuple[Kind, int]] = {2: ("vector", 1), 3: ("tokens", 2), 4: ("map", 1)}
 # modules that do not change the size of the feature axis
 _KEEPS_SIZE = (
     nn.ReLU,
@@ -73,16 +75,13 @@ def describe(output: Any) -> Features:
 
 
 def _kind_of(leaf: Tensor) -> tuple[Kind, int]:
-    if leaf.dim() == 2:
-        return "vector", leaf.shape[1]
-    if leaf.dim() == 3:
-        return "tokens", leaf.shape[2]
-    if leaf.dim() == 4:
-        return "map", leaf.shape[1]
-    raise SpecError(
-        f"the backbone returns a tensor of shape {tuple(leaf.shape)}; expected features (B, d), tokens "
-        "(B, T, d) or maps (B, d, H, W)"
-    )
+    if leaf.dim() not in _AXES:
+        raise SpecError(
+            f"the backbone returns a tensor of shape {tuple(leaf.shape)}; expected features (B, d), "
+            "tokens (B, T, d) or maps (B, d, H, W)"
+        )
+    kind, axis = _AXES[leaf.dim()]
+    return kind, leaf.shape[axis]
 
 
 @torch.no_grad()

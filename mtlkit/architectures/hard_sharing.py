@@ -54,7 +54,7 @@ class HardSharing(Architecture):
         super().__init__(tasks, **common)
         self.backbone, self.features = build_backbone(backbone, features=features, input_size=input_size)
         dim = None if self.features is None else self.features.dim
-        self.heads = self.by_task(build_heads(heads, dim, self.outputs, default="linear"))
+        self.heads = self.by_task(build_heads(heads, dim, self.outputs))
         self.set_method(method)
 
     def encode(self, inputs: Any) -> Any:

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from mtlkit.architectures.features import last_leaf
 from mtlkit.config.registry import check_names
-from mtlkit.config.spec import Part, parse_call
+from mtlkit.config.spec import Part, parse_call, refuse_arguments
 from mtlkit.errors import SpecError, unknown_name
 
 Pool = Literal["avg", "max", "first", "none"]
@@ -39,6 +39,11 @@ _OUTPUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "tanh": lambda x: x.tanh(),
     "unit": lambda x: F.normalize(x, dim=1),
+}
+_NORMS: dict[str, Callable[[int], list[nn.Module]]] = {
+    "none": lambda size: [],
+    "batch": lambda size: [nn.BatchNorm1d(size)],
+    "layer": lambda size: [nn.LayerNorm(size)],
 }
 
 
@@ -84,24 +89,25 @@ def pooled(x: Tensor, how: str) -> Tensor:
 
 def layer_sizes(sizes: Sequence[int], hidden: int | Sequence[int]) -> list[int]:
     """Join sizes by position, as in ``mlp(64, 32)``, and by name, as in ``mlp(hidden=[64, 32])``."""
-    return [*sizes, *([hidden] if isinstance(hidden, int) else hidden)]
+    found = [*sizes, *([hidden] if isinstance(hidden, int) else hidden)]
+    if not all(isinstance(size, int) and size > 0 for size in found):
+        raise SpecError(f"sizes of layers must be integers, 1 or more, not {found}")
+    return found
 
 
 def make_mlp(
     sizes: Sequence[int], *, norm: str = "none", dropout: float = 0.0, last: bool = False
 ) -> nn.Sequential:
     """Make linear layers with ReLU between them; ``last`` adds a ReLU after the last one."""
+    if norm not in _NORMS:
+        raise unknown_name("norm", str(norm), _NORMS)
+    if not 0 <= dropout < 1:
+        raise SpecError(f"dropout must be 0 or more and below 1, not {dropout!r}")
     layers: list[nn.Module] = []
     for index, (inputs, outputs) in enumerate(pairwise(sizes)):
         layers.append(nn.Linear(inputs, outputs))
         if index < len(sizes) - 2 or last:
-            if norm == "batch":
-                layers.append(nn.BatchNorm1d(outputs))
-            elif norm == "layer":
-                layers.append(nn.LayerNorm(outputs))
-            elif norm != "none":
-                raise unknown_name("norm", str(norm), ("none", "batch", "layer"))
-            layers.append(nn.ReLU())
+            layers += [*_NORMS[norm](outputs), nn.ReLU()]
             if dropout:
                 layers.append(nn.Dropout(dropout))
     return nn.Sequential(*layers)
@@ -158,27 +164,23 @@ _HEADS: dict[str, Callable[..., Head]] = {
 }
 
 
-def build_heads(
-    heads: Any, features: int | None, outputs: Mapping[str, int], default: str | None = None
-) -> dict[str, nn.Module]:
-    """Make one head per task from a spec, a module, a factory, or a mapping or list of these."""
+def build_heads(heads: Any, features: int | None, outputs: Mapping[str, int]) -> dict[str, nn.Module]:
+    """Make one head per task from a spec, a module, a factory, or a mapping or list of these.
+
+    A task that the mapping lacks gets a linear head.
+    """
     if isinstance(heads, nn.ModuleDict):
         heads = dict(heads.items())
-    if isinstance(heads, Mapping) and "name" not in heads:
-        for task in heads:
-            if task not in outputs:
-                raise unknown_name("task in heads", str(task), outputs)
-        missing = [task for task in outputs if task not in heads]
-        if missing and default is None:
-            raise SpecError(f"heads lacks task(s) {', '.join(missing)}; give one for each task")
-        return {t: _build(heads.get(t, default), features, n, copies=False) for t, n in outputs.items()}
-    is_list = isinstance(heads, Sequence | nn.ModuleList) and not isinstance(heads, str)
-    if is_list:
+    if isinstance(heads, Sequence | nn.ModuleList) and not isinstance(heads, str):
         if len(heads) != len(outputs):
             raise SpecError(f"{len(heads)} heads for {len(outputs)} tasks; give one for each task")
-        pairs = zip(outputs.items(), heads, strict=True)
-        return {task: _build(head, features, size, copies=False) for (task, size), head in pairs}
-    return {task: _build(heads, features, size, copies=True) for task, size in outputs.items()}
+        heads = dict(zip(outputs, heads, strict=True))
+    if not isinstance(heads, Mapping) or "name" in heads:
+        return {task: _build(heads, features, size, copies=True) for task, size in outputs.items()}
+    for task in heads:
+        if task not in outputs:
+            raise unknown_name("task in heads", str(task), outputs)
+    return {t: _build(heads.get(t, "linear"), features, n, copies=False) for t, n in outputs.items()}
 
 
 def _build(head: Any, features: int | None, outputs: int, *, copies: bool) -> nn.Module:
@@ -190,10 +192,8 @@ def _build(head: Any, features: int | None, outputs: int, *, copies: bool) -> nn
         if factory is None:
             raise unknown_name("head", part.name, _HEADS)
         check_names(factory, part.options, of=f"head {part.name}")
-        if part.name not in ("mlp", "conv") and part.arguments:
-            raise SpecError(f"head {part.name} takes options by name only, not {part.arguments[0]!r}")
-        if not all(isinstance(size, int) and size > 0 for size in part.arguments):
-            raise SpecError(f"sizes of head {part} must be integers, 1 or more")
+        if part.name not in ("mlp", "conv"):
+            refuse_arguments(part, of=f"head {part.name}")
         if features is None and part.name != "identity":
             raise SpecError(
                 f"head {part} needs the number of features, which the backbone does not declare; give "

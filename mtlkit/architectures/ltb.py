@@ -6,9 +6,8 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from mtlkit.architectures.base import Architecture, MethodLike, Tasks
-from mtlkit.architectures.heads import build_heads
-from mtlkit.architectures.stages import build_stages, join_streams, joint_features, split_streams
+from mtlkit.architectures.base import MethodLike, Tasks
+from mtlkit.architectures.stages import StagedNets, weighted_sum
 from mtlkit.config import Ge, Gt, Le, register_architecture
 from mtlkit.engine.randomness import uniform
 
@@ -34,15 +33,11 @@ class _Choice(nn.Module):
     ) -> Tensor:
         """Return the outputs of the parents, mixed by a draw of the Gumbel-softmax distribution."""
         drawn = ((self.logits.log_softmax(dim=0) + noise) / temperature).softmax(dim=0)
-        weights = torch.where(warm, 1 / len(outputs), drawn)
-        mixed = weights[0].to(outputs[0].dtype) * outputs[0]
-        for weight, output in zip(weights[1:], outputs[1:], strict=True):
-            mixed = mixed + weight.to(output.dtype) * output
-        return mixed
+        return weighted_sum(torch.where(warm, 1 / len(outputs), drawn), outputs)
 
 
 @register_architecture("ltb")
-class LearningToBranch(Architecture):
+class LearningToBranch(StagedNets):
     """A tree of stages over which each task learns its path.
 
     Every stage of the backbone except the first has several candidate nodes. In training a node reads a
@@ -57,9 +52,6 @@ class LearningToBranch(Architecture):
     and their choices count as shared; a task's last choice and head are its own.
 
     Args:
-        backbone: ``timm.<model>(...)``, ``mlp(64, 32, inputs=10)``, or an ``nn.Sequential`` of stages.
-        heads: ``linear``, ``mlp(50)``, ``conv(64)``, a module, a factory, or a mapping from task to
-            these.
         nodes: candidates at every stage except the first; None for one per task.
         temperature: temperature of the first step.
         decay: factor of the temperature per step.
@@ -67,7 +59,6 @@ class LearningToBranch(Architecture):
         warmup: number of first steps in which every node reads the mean of its parents.
         fork: ``none``, or ``nodes``.
         seed: seed of the draws.
-        input_size: shape of one sample, if the backbone does not declare its features.
     """
 
     paper = "Guo, Lee and Ulbricht, Learning to Branch for Multi-Task Learning, ICML 2020"
@@ -79,8 +70,6 @@ class LearningToBranch(Architecture):
         self,
         tasks: Tasks,
         *,
-        backbone: Any = "timm.resnet18",
-        heads: Any = "linear",
         nodes: Annotated[int, Ge(1)] | None = None,
         temperature: Annotated[float, Gt(0)] = 10.0,
         decay: Annotated[float, Gt(0), Le(1)] = 0.999,
@@ -88,14 +77,13 @@ class LearningToBranch(Architecture):
         warmup: Annotated[int, Ge(0)] = 0,
         fork: Literal["none", "nodes"] = "none",
         seed: int = 0,
-        input_size: int | Sequence[int] | None = None,
         method: MethodLike = "sum",
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
         width = len(self.tasks) if nodes is None else nodes
         self.temperature, self.decay, self.lowest, self.warmup = temperature, decay, lowest, warmup
-        nets, found = build_stages(backbone, width, input_size)
+        nets = self.make_nets(width)
         depth = len(nets[0])
         self.levels = nn.ModuleList(
             nn.ModuleList(net[level] for net in (nets[:1] if level == 0 else nets))
@@ -107,14 +95,10 @@ class LearningToBranch(Architecture):
             for level in range(1, depth)
         )
         self.task_choices = self.by_task({task: _Choice(sizes[-1]) for task in self.tasks})
-        self.heads = self.by_task(build_heads(heads, found.dim, self.outputs, default="linear"))
         self.seed = seed
         self.register_buffer("steps", torch.tensor(0))
         self._last = sizes[-1]
-        self._kind = found.kind
-        self.forks = fork == "nodes"
-        self.features = joint_features(found) if self.forks else None
-        self.set_method(method)
+        self.finish(fork == "nodes", method)
 
     def encode(self, inputs: Any) -> Any:
         """Return the outputs of the last stage's nodes; in evaluation None for those on no path."""
@@ -128,11 +112,11 @@ class LearningToBranch(Architecture):
                 nodes[index](self._draw(choice, outputs, level, index))
                 for index, choice in enumerate(choices.children())
             ]
-        return join_streams(outputs) if self.forks else outputs
+        return self.join(outputs)
 
     def predict(self, task: str, shared: Any, inputs: Any) -> Any:
         """Return the head's output on the node that the task reads, or on a draw in training."""
-        outputs = split_streams(shared, self._last, self._kind) if self.forks else shared
+        outputs = self.split(shared, self._last)
         choice = self._choice(task)
         if self.training:
             read = self._draw(choice, outputs, len(self.levels), self.tasks.index(task))
@@ -165,10 +149,8 @@ class LearningToBranch(Architecture):
                 node: self.levels[level][node](outputs[parent])  # type: ignore[index]
                 for node, parent in parents.items()
             }
-        if not self.forks:
-            return [outputs.get(node) for node in range(self._last)]
-        filler = torch.zeros_like(next(iter(outputs.values())))
-        return join_streams([outputs.get(node, filler) for node in range(self._last)])
+        filler = torch.zeros_like(next(iter(outputs.values()))) if self.forks else None
+        return self.join([outputs.get(node, filler) for node in range(self._last)])
 
     def _choice(self, task: str) -> _Choice:
         choice = self.of_task(self.task_choices, task)

@@ -6,7 +6,6 @@ from torch import Tensor, nn
 
 from mtlkit.architectures.base import MethodLike, Tasks
 from mtlkit.architectures.experts import MixtureOfExperts, mix, run_experts
-from mtlkit.architectures.features import Features
 from mtlkit.config import Ge, register_architecture
 
 
@@ -38,9 +37,7 @@ class MMoE(MixtureOfExperts):
         self.gates = self.by_task(
             {task: nn.Linear(self.input_dim, experts, bias=False) for task in self.tasks}
         )
-        self.make_heads()
-        self.features = Features("tokens", self.expert_dim)
-        self.set_method(method)
+        self.finish(method)
 
     def encode(self, inputs: Any) -> tuple[Tensor | None, Tensor]:
         """Return the backbone's features, if any, and the outputs of the experts (B, n, d)."""

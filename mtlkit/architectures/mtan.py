@@ -113,7 +113,7 @@ class Mtan(Architecture):
         self.attention = self.by_task(
             {task: _Attention(channels, reduction, norm) for task in self.tasks}
         )
-        self.heads = self.by_task(build_heads(heads, self.features.dim, self.outputs, default="linear"))
+        self.heads = self.by_task(build_heads(heads, self.features.dim, self.outputs))
         self.set_method(method)
 
     def encode(self, inputs: Any) -> list[Tensor]:

@@ -6,7 +6,6 @@ from torch import Tensor, nn
 
 from mtlkit.architectures.base import MethodLike, Tasks
 from mtlkit.architectures.experts import MixtureOfExperts, mix_all, run_experts
-from mtlkit.architectures.features import Features
 from mtlkit.config import Ge, register_architecture
 
 
@@ -61,9 +60,7 @@ class Ple(MixtureOfExperts):
             )
             if level < levels - 1:
                 self.shared_gates.append(nn.Linear(size, every, bias=False))
-        self.make_heads()
-        self.features = Features("tokens", self.expert_dim)
-        self.set_method(method)
+        self.finish(method)
 
     def encode(self, inputs: Any) -> tuple[Any, Tensor]:
         """Return what enters the last level, and the outputs (B, n, d) of its shared experts."""

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from mtlkit._version import __version__
 from mtlkit.architectures.capacity import add_capacity
-from mtlkit.architectures.preference import add_preference
+from mtlkit.architectures.preference import WithPreference, add_preference
 from mtlkit.config.files import replacing, write_text
 from mtlkit.config.registry import architectures, option_defaults
 from mtlkit.config.spec import Part, format_spec, parse_call, parse_spec
@@ -45,7 +47,32 @@ FORMAT = 1
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 
+_DOWNLOAD = ("revision", "cache_dir", "force_download", "local_files_only", "token")
+_NEEDED = ("method", "shared_parameters", "task_parameters")
 _INITIAL_WEIGHTS = ("pretrained", "checkpoint_path")
+
+
+def build(part: Part, tasks: Any, method: Any, preference: str | None = None, **overrides: Any) -> Any:
+    """Make a network from its parsed config string; see :func:`~mtlkit.create_architecture`."""
+    options = dict(part.options)
+    stated = options.pop("preference", None)
+    given = [Part(part.name, options, part.arguments)]
+    (part,) = architectures.override(given, overrides, of=part.name)
+    built = architectures.check(part)(tasks, method=method, **part.options)
+    if not isinstance(built, nn.Module) or not all(hasattr(built, name) for name in _NEEDED):
+        raise SpecError(
+            f"architecture {part.name!r} is {type(built).__name__}; it must be an Architecture, or an "
+            f"nn.Module with {', '.join(_NEEDED)}"
+        )
+    options = dict(part.options)
+    wanted = stated if preference is None else preference
+    if wanted is not None:
+        if not isinstance(built, WithPreference):
+            raise SpecError(f"preference needs an Architecture; {part.name!r} is {type(built).__name__}")
+        add_preference(built, wanted)
+        options["preference"] = wanted
+    built.spec = str(Part(part.name, options))
+    return built
 
 
 def resolve(spec: str) -> str:
@@ -85,10 +112,7 @@ def rebuild(description: Mapping[str, Any]) -> Any:
     spec = format_spec([Part(part.name, _kept(part.options), part.arguments) for part in given])
     try:
         (part,) = architectures.expand(spec)
-        options = dict(part.options)
-        preference = options.pop("preference", None)
-        factory = architectures.check(Part(part.name, options, part.arguments))
-        network = factory(description["tasks"], method=description["method"], **options)
+        network = build(part, description["tasks"], description["method"])
     except (TypeError, ValueError) as error:
         if isinstance(error, MtlkitError):
             raise
@@ -96,8 +120,6 @@ def rebuild(description: Mapping[str, Any]) -> Any:
     network.spec = description["architecture"]
     if description.get("extra_capacity") is not None:
         add_capacity(network, description["extra_capacity"])
-    if preference is not None:
-        add_preference(network, preference)
     return network
 
 
@@ -127,14 +149,9 @@ class Pretrained(ModelHubMixin, library_name="mtlkit", tags=["multi-task-learnin
         cls,
         *,
         model_id: str,
-        revision: str | None,
-        cache_dir: str | Path | None,
-        force_download: bool,
-        local_files_only: bool,
-        token: str | bool | None,
         config: dict[str, Any] | None = None,
         map_location: str = "cpu",
-        **_: Any,
+        **options: Any,
     ) -> Any:
         from huggingface_hub import hf_hub_download
         from safetensors.torch import load_model
@@ -156,15 +173,7 @@ class Pretrained(ModelHubMixin, library_name="mtlkit", tags=["multi-task-learnin
             if not os.path.isfile(path):
                 raise MtlkitError(f"{model_id} holds no weights: there is no {WEIGHTS}")
         else:
-            path = hf_hub_download(
-                model_id,
-                WEIGHTS,
-                revision=revision,
-                cache_dir=cache_dir,
-                force_download=force_download,
-                token=token,
-                local_files_only=local_files_only,
-            )
+            path = hf_hub_download(model_id, WEIGHTS, **{name: options[name] for name in _DOWNLOAD})
         load_model(network, path)
         return network.to(map_location).eval()
 

@@ -14,7 +14,7 @@ from mtlkit.architectures.features import Features
 from mtlkit.architectures.heads import Head
 from mtlkit.config import register_architecture
 from mtlkit.config.extras import import_extra
-from mtlkit.config.spec import parse_call
+from mtlkit.config.spec import parse_call, refuse_arguments
 from mtlkit.errors import SpecError, UsageError, unknown_name
 
 
@@ -62,8 +62,7 @@ class Smp(Architecture):
         decoders = smp.MODEL_ARCHITECTURES_MAPPING.keys() - {"dpt"}  # DPT reads no maps
         if name not in decoders:
             raise unknown_name("decoder of smp", part.name, sorted(decoders))
-        if part.arguments:
-            raise SpecError(f"options of decoder {name} are key=value, not {part.arguments[0]!r}")
+        refuse_arguments(part, of=f"decoder {name}")
         encoder_name = f"tu-{encoder[5:]}" if encoder.startswith("timm.") else encoder
         from_timm = encoder_name.startswith("tu-")
         known = smp.encoders.get_encoder_names()

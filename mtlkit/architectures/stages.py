@@ -1,4 +1,4 @@
-"""Backbones cut into stages, for networks that exchange features between stages."""
+"""Backbones cut into stages, and networks of several that exchange features between stages."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -8,9 +8,79 @@ import torch
 from torch import Tensor, nn
 
 from mtlkit.architectures.backbones import ChannelsFirst, build_backbone, measure_timm
+from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.features import Features, declared_features, measure
+from mtlkit.architectures.heads import build_heads
 from mtlkit.config.spec import Part, parse_call
 from mtlkit.errors import SpecError
+
+
+class StagedNets(Architecture):
+    """Base of several nets, cut into stages, whose features are mixed between the stages.
+
+    The features that a method forks are those of the last stages of all nets, joined to one tensor.
+
+    Args:
+        backbone: ``timm.<model>(...)``, ``mlp(64, 32, inputs=10)``, or an ``nn.Sequential`` of stages.
+        heads: ``linear``, ``mlp(50)``, ``conv(64)``, a module, a factory, or a mapping from task to
+            these.
+        input_size: shape of one sample, if the backbone does not declare its features.
+    """
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        *,
+        backbone: Any = "timm.resnet18",
+        heads: Any = "linear",
+        input_size: int | Sequence[int] | None = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(tasks, **common)
+        self._given = backbone, heads, input_size  # a tuple, so that modules are not registered
+
+    def make_nets(self, count: int) -> list[nn.ModuleList]:
+        """Return the stages of every net."""
+        backbone, _, input_size = self._given
+        nets, self._found = build_stages(backbone, count, input_size)
+        return nets
+
+    def finish(self, forks: bool, method: MethodLike) -> None:
+        """Make the heads, and set the method, which forks the features only if ``forks``."""
+        found, (_, heads, _) = self._found, self._given
+        del self._given
+        self.heads = self.by_task(build_heads(heads, found.dim, self.outputs))
+        self.forks = forks
+        if forks:
+            self.features = Features("tokens" if found.kind == "vector" else found.kind, found.dim)
+        self.set_method(method)
+
+    def join(self, streams: Sequence[Any]) -> Any:
+        """Join the features of the nets, with the feature axis where it was, if they are forked.
+
+        Vectors are stacked to (B, n, d); tokens are concatenated along the sequence and maps along the
+        height. So a rotation of the feature axis is the same for every net.
+        """
+        if not self.forks:
+            return streams
+        if self._found.kind == "vector":
+            return torch.stack(list(streams), dim=1)
+        return torch.cat(list(streams), dim=1 if self._found.kind == "tokens" else 2)
+
+    def split(self, shared: Any, count: int) -> Any:
+        """Undo :meth:`join`."""
+        if not self.forks:
+            return shared
+        if self._found.kind == "vector":
+            return shared.unbind(1)
+        return shared.chunk(count, dim=1 if self._found.kind == "tokens" else 2)
+
+
+def weighted_sum(weights: Tensor, streams: Sequence[Tensor]) -> Tensor:
+    """Return the sum of the streams, each times its weight."""
+    first, *others = (w.to(s.dtype) * s for w, s in zip(weights, streams, strict=True))
+    total: Tensor = sum(others, first)
+    return total
 
 
 def build_stages(
@@ -56,7 +126,7 @@ def _split(net: nn.Module) -> nn.ModuleList:
             "timm.vit_tiny_patch16_224"
         )
     if inner is not net:
-        stages[-1] = nn.Sequential(stages[-1], _Permute())
+        stages[-1] = ChannelsFirst(stages[-1])
     return nn.ModuleList(stages)
 
 
@@ -114,13 +184,6 @@ class _Embed(nn.Module):
         return self.net.forward_features(x)
 
 
-class _Permute(nn.Module):
-    """Maps (B, H, W, d) to (B, d, H, W)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.permute(0, 3, 1, 2)
-
-
 def _features(stages: nn.ModuleList, backbone: Any, input_size: Any) -> Features:
     net = nn.Sequential(*stages)
     if input_size is not None:
@@ -132,27 +195,3 @@ def _features(stages: nn.ModuleList, backbone: Any, input_size: Any) -> Features
             raise SpecError("the size of the last stage's output is unknown; give input_size=(C, H, W)")
         return found
     return measure_timm(net, part.options)
-
-
-def join_streams(streams: Sequence[Tensor]) -> Tensor:
-    """Join the features of several nets into one tensor, with the feature axis where it was.
-
-    Vectors are stacked to (B, n, d); tokens are concatenated along the sequence and maps along the
-    height. So a rotation of the feature axis is the same for every net.
-    """
-    dims = streams[0].dim()
-    if dims == 2:
-        return torch.stack(list(streams), dim=1)
-    return torch.cat(list(streams), dim=1 if dims == 3 else 2)
-
-
-def split_streams(joined: Tensor, count: int, kind: str) -> list[Tensor]:
-    """Undo :func:`join_streams`."""
-    if kind == "vector":
-        return list(joined.unbind(1))
-    return list(joined.chunk(count, dim=1 if kind == "tokens" else 2))
-
-
-def joint_features(found: Features) -> Features:
-    """Return the kind and size of features after :func:`join_streams`."""
-    return Features("tokens" if found.kind == "vector" else found.kind, found.dim)

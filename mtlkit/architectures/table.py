@@ -61,6 +61,12 @@ class TableEmbedding(nn.Module):
         if self.table is None:
             return x
         codes = x[:, self.numbers :].long()  # (B, C)
+        if codes.shape[1] != len(self.last):
+            raise UsageError(
+                f"the backbone table reads {self.numbers} numbers and {len(self.last)} codes of "
+                f"categories per row, and a row has {x.shape[1]} values; encode rows with the "
+                "preprocessing that this network was trained with"
+            )
         known = (codes >= 0) & (codes <= self.last)
         # an invalid code must not become a row of the next column
         rows = torch.where(known, codes + self.offsets, self.table.num_embeddings)

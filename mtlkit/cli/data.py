@@ -76,14 +76,17 @@ def _describe(
     spec: str, data_dir: Path | None, seed: int, preview: Path | None, split: str, count: int
 ) -> None:
     from mtlkit.config.plugins import load_location
+    from mtlkit.config.registry import missing_options
     from mtlkit.config.spec import parse_spec
-    from mtlkit.data.base import SPLITS, datasets, load_dataset, missing_options
+    from mtlkit.data.base import SPLITS, datasets, load_dataset
 
     spec = load_location(spec)
     parts = parse_spec(spec)
-    if len(parts) == 1 and not parts[0].options and missing_options(parts[0]):
-        _explain(datasets.get(parts[0].name))
-        return
+    if len(parts) == 1 and not parts[0].options:
+        factory = datasets.get(parts[0].name)
+        if missing_options(factory, ()):
+            _explain(factory)
+            return
     made = load_dataset(spec, data_dir=data_dir, seed=seed)
     if preview is None and made.files_found(data_dir) is False:
         _describe_without_files(made)

@@ -156,6 +156,9 @@ class Registry(Generic[T]):
         factory = self.get(part.name)
         check_names(factory, part.options, of=part.name)
         check_options(factory, part.options, of=part.name)
+        if lacking := missing_options(factory, part.options):
+            needed = ", ".join(f"{option}=..." for option in lacking)
+            raise SpecError(f"{self.kind} {part.name} needs more options: {part.name}({needed})")
         return factory
 
     def _load(self) -> None:
@@ -268,6 +271,13 @@ def option_defaults(factory: Callable[..., Any]) -> Mapping[str, Any]:
             break
     hidden = {"feature_dim", "method", *getattr(factory, "hidden_options", ())}
     return {name: default for name, default in defaults.items() if name not in hidden}
+
+
+def missing_options(factory: Callable[..., Any], given: Collection[str]) -> list[str]:
+    """Return the options without a default that are not given."""
+    empty = inspect.Parameter.empty
+    defaults = option_defaults(factory)
+    return [name for name, value in defaults.items() if value is empty and name not in given]
 
 
 methods: Registry[Any] = Registry(

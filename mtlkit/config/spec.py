@@ -55,6 +55,18 @@ class Part:
         return format_spec([self])
 
 
+def refuse_arguments(part: Part, of: str) -> None:
+    """Raise an error for positional values of a call that takes none.
+
+    >>> refuse_arguments(Part("linear", {}, (3,)), of="head linear")
+    Traceback (most recent call last):
+    mtlkit.errors.SpecError: head linear takes options by name only (key=value), not 3
+    """
+    if part.arguments:
+        given = part.arguments[0]
+        raise SpecError(f"{of} takes options by name only (key=value), not {given!r}")
+
+
 SpecLike: TypeAlias = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Part
 
 

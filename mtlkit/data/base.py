@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from mtlkit.config.annotations import Ge, Gt, Lt
 from mtlkit.config.plugins import load_location, on_load
-from mtlkit.config.registry import Registry, option_defaults
+from mtlkit.config.registry import Registry
 from mtlkit.config.spec import Part, SpecLike, format_spec, parse_spec
 from mtlkit.data.collate import collate
 from mtlkit.data.files import ENVIRONMENT as ENVIRONMENT
@@ -324,13 +324,6 @@ def list_datasets() -> list[str]:
     return datasets.names()
 
 
-def missing_options(part: Part) -> list[str]:
-    """Return the required options of a data set that are not given."""
-    defaults = option_defaults(datasets.get(part.name))
-    empty = inspect.Parameter.empty
-    return [name for name, value in defaults.items() if value is empty and name not in part.options]
-
-
 def load_dataset(
     spec: SpecLike | DataSet, data_dir: DataDir = None, seed: int = 0, **overrides: Any
 ) -> DataSet:
@@ -366,12 +359,7 @@ def load_dataset(
         raise SpecError(f"expected one data set, not {len(parts)}: {format_spec(parts)}")
     plain = {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in overrides.items()}
     part = datasets.override(parts, plain, of=parts[0].name)[0]
-    factory = datasets.check(part)
-    lacking = missing_options(part)
-    if lacking:
-        needed = ", ".join(f"{option}=..." for option in lacking)
-        raise SpecError(f"data set {part.name} needs more options: {part.name}({needed})")
-    made = factory(data_dir, seed, **part.options)
+    made = datasets.check(part)(data_dir, seed, **part.options)
     if not isinstance(made, DataSet):
         raise SpecError(f"data set {part.name!r} is {type(made).__name__}; it must be a DataSet")
     shown = {k: "DataFrame" if hasattr(v, "columns") else v for k, v in part.options.items()}

@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mtlkit.config.extras import import_extra
 from mtlkit.config.registry import Registry
 from mtlkit.data.files import DataError
 
@@ -28,7 +29,8 @@ preprocessings: Registry[Any] = Registry("kind of preprocessing", "mtlkit.prepro
 class Preprocessing(ABC):
     """Turns raw samples into inputs, with everything that was fitted on the training samples.
 
-    A subclass that is a dataclass of plain values is saved and loaded without further code.
+    A subclass that is a dataclass, of plain values or other dataclasses, is saved and loaded without
+    further code.
 
     Example:
         >>> import pandas, torch
@@ -89,14 +91,11 @@ class Preprocessing(ABC):
             if found != cls.format:
                 raise DataError(f"preprocessing of format {found}; this version reads {cls.format}")
             del content["kind"]
-            return cls.from_fields(content)
+            adapter = import_extra("pydantic", "reading a preprocessing").TypeAdapter(cls)
+            made: Preprocessing = adapter.validate_python(content)
+            return made
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DataError(f"this is not the preprocessing of kind {cls.name!r}: {error!r}") from None
-
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Preprocessing:
-        """Make the object from the fields of its JSON."""
-        return cls(**fields)
 
 
 def register_preprocessing(kind: str, *, replace: bool = False) -> Callable[[Any], Any]:

@@ -85,16 +85,12 @@ class _ArraysOnly(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("_codecs", "encode"):
-            return _latin1  # how protocol 2 stores Python 2 strings
+            return lambda text, _: text.encode("latin1")  # how protocol 2 stores Python 2 strings
         package, _, inner = module.replace("numpy._core", "numpy.core").partition(".core.")
         is_array = package == "numpy" and (inner, name) in self._ALLOWED
         if not is_array and (module, name) not in {("numpy", "ndarray"), ("numpy", "dtype")}:
             raise DataError(f"the file contains {module}.{name}, which is rejected: it could run code")
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
-
-
-def _latin1(text: str, encoding: str) -> bytes:
-    return text.encode("latin1")
 
 
 def read_mat(path: Path) -> dict[str, Array]:

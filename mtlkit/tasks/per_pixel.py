@@ -55,7 +55,6 @@ class Segmentation(Task):
             metrics,
             outputs=number,
             labels=class_known,
-            kind="segmentation",
             classes=names,
             compared=tuple(metrics),
         )
@@ -98,7 +97,6 @@ class Depth(Task):
             metrics,
             outputs=1,
             labels=_positive,
-            kind="depth",
             compared=tuple(metrics),
         )
 
@@ -139,7 +137,6 @@ class Normals(Task):
             metrics,
             outputs=3,
             labels=_has_direction,
-            kind="normals",
             compared=tuple(metrics),
         )
 
@@ -190,7 +187,6 @@ class DenseRegression(Task):
             {"mae": False, "mse": False, "rmse": False, "r2": True},
             outputs=outputs,
             labels=number_known,
-            kind="dense_regression",
         )
         if error == "mse":
             self.prefer("mse")

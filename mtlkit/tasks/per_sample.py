@@ -52,7 +52,6 @@ class Classification(Task):
             {"accuracy": True},
             outputs=number,
             labels=class_known,
-            kind="classification",
             classes=names,
         )
 
@@ -103,7 +102,6 @@ class Binary(Task):
             {"f1": True, "auc": True, "accuracy": True},
             outputs=1,
             labels=answer_known,
-            kind="binary",
             classes=tuple(map(str, classes)),
         )
 
@@ -151,7 +149,6 @@ class Multilabel(Task):
             outputs=number,
             labels=answer_known,
             link=torch.sigmoid,
-            kind="multilabel",
             classes=names,
         )
 
@@ -199,7 +196,6 @@ class Regression(Task):
             {"mse": False, "mae": False, "rmse": False, "r2": True},
             outputs=outputs,
             labels=number_known,
-            kind="regression",
         )
 
 

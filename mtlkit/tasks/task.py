@@ -6,7 +6,6 @@ Each kind of task is a subclass.
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
@@ -14,8 +13,8 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 from torch import Tensor
 
-from mtlkit.config.registry import option_names
-from mtlkit.config.spec import Part, SpecLike, parse_call
+from mtlkit.config.registry import missing_options, option_names
+from mtlkit.config.spec import Part, SpecLike, parse_call, refuse_arguments
 from mtlkit.errors import SpecError, UsageError, unknown_name
 from mtlkit.tasks.labels import (
     NO_LABEL,
@@ -57,7 +56,7 @@ class Task:
             loss is called; with more dimensions, ``loss`` and ``metrics`` must ignore unknown labels.
             None: a sample is unlabeled if its target has a NaN, or is entirely :data:`NO_LABEL`.
         link: function of the prediction for the metrics, such as a sigmoid.
-        kind: the kind of task.
+        kind: the kind of task; None for the name under which the class is registered.
         classes: names of the classes, if they have names.
         compared: the metrics whose mean is the relative improvement of the task; empty means the main
             metric. The paper's values for NYUv2 are means over all metrics of a task.
@@ -89,7 +88,7 @@ class Task:
         outputs: int | None = None,
         labels: Labels | None = None,
         link: Callable[[Tensor], Tensor] | None = None,
-        kind: str = "custom",
+        kind: str | None = None,
         classes: Sequence[str] = (),
         compared: Sequence[str] = (),
     ) -> None:
@@ -97,6 +96,8 @@ class Task:
             raise SpecError(f"the name of a task must be a non-empty string, not {name!r}")
         if not callable(loss):
             raise not_a_loss(name, loss)
+        if outputs is not None and outputs < 1:
+            raise SpecError(f"outputs of task {name!r} must be 1 or more, not {outputs!r}")
         self.name = name
         self.loss = loss
         self.metrics = dict(metrics or {})
@@ -104,7 +105,8 @@ class Task:
         self.outputs = outputs
         self.labels = labels
         self.link = link
-        self.kind = kind
+        registered = str(getattr(type(self), "name", "custom"))
+        self.kind = registered if kind is None else kind
         self.classes = tuple(classes)
         self.compared = tuple(compared)
 
@@ -315,18 +317,16 @@ def create_task(kind: SpecLike, name: str, **overrides: Any) -> Task:
     <Task 'rain': binary, metrics: auc, f1, accuracy>
     """
     part = kinds.resolve(parse_call(kind))
-    if part.arguments:
-        raise SpecError(f"options of kind {part.name} are key=value, not {part.arguments[0]!r}")
+    refuse_arguments(part, of=f"kind {part.name}")
     part = Part(part.name, {**part.options, **overrides})
     options = dict(part.options)
-    own = option_names(kinds.get(part.name))
+    kind_class = kinds.get(part.name)
+    if lacking := missing_options(kind_class, options):
+        needed = ", ".join(map(repr, lacking))
+        raise SpecError(f"task {name!r} of kind {part.name}: it needs the options {needed}")
+    own = option_names(kind_class)
     metric = None if "metric" in own else options.pop("metric", None)
-    factory = kinds.check(Part(part.name, options))
-    try:
-        inspect.signature(factory).bind(name, **options)
-    except TypeError as error:
-        raise SpecError(f"task {name!r} of kind {part}: {error}") from None
-    made = factory(name, **options)
+    made = kinds.check(Part(part.name, options))(name, **options)
     if not isinstance(made, Task):
         raise SpecError(f"kind of task {part.name!r} made {type(made).__name__}; it must be a Task")
     if made.kind == "custom":

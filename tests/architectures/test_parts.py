@@ -109,6 +109,10 @@ def test_a_mapping_means_the_same_as_a_string():
         ("hard_sharing(backbone=mlp(8, inputs=8), heads=liner)", "did you mean 'linear'"),
         ("hard_sharing(backbone=mlp(8, inputs=8), heads=mlp)", "hidden layer"),
         ("hard_sharing(backbone=mlp(8, inputs=8), heads=linear(3))", "by name only"),
+        ("hard_sharing(backbone=mlp(8, inputs=8), heads=mlp(hidden=0))", "1 or more, not"),
+        ("hard_sharing(backbone=mlp(-8, inputs=8))", "1 or more, not"),
+        ("hard_sharing(backbone=mlp(8, inputs=8, dropout=2))", "below 1, not 2"),
+        ("mmoe(input_size=8, expert=mlp(0))", "1 or more, not"),
         ("hard_sharing(backbone=mlp(8, inputs=8), heads={c: linear})", "unknown task in heads"),
         (
             "hard_sharing(backbone=mlp(8, inputs=8), heads=linear(output=sigmod))",
@@ -127,6 +131,12 @@ def test_a_mapping_means_the_same_as_a_string():
 def test_mistakes_are_named_with_what_to_do(spec, message):
     with pytest.raises(SpecError, match=message):
         create(spec)
+
+
+def test_rows_of_another_width_are_refused_by_the_backbone_table():
+    net = create("hard_sharing(backbone=table(8, numbers=3, categories=[4]))")
+    with pytest.raises(UsageError, match=r"3 numbers and 1 codes .* a row has 8 values"):
+        net(torch.zeros(2, 8))
 
 
 def test_a_missing_option_is_named():
@@ -148,6 +158,13 @@ def test_modules_and_factories_can_be_given():
     net = create("hard_sharing", {"a": 3, "b": 3}, backbone=backbone, heads=own)
     assert net.head("a") is not own
     assert net.head("a").weight is not net.head("b").weight
+
+
+@pytest.mark.parametrize("name", ["mmoe", "ple", "cgc", "dselect_k", "cross_stitch", "ltb"])
+def test_a_head_module_is_copied_for_the_tasks_and_is_not_itself_in_the_network(name):
+    size = {"backbone": "mlp(64, inputs=8)"} if name in ("cross_stitch", "ltb") else {"input_size": 8}
+    net = create(name, {"a": 3, "b": 3}, heads=nn.Linear(64, 3), **size)
+    assert sum(getattr(layer, "out_features", 0) == 3 for layer in net.modules()) == 2
 
 
 def test_a_backbone_that_tells_nothing_needs_its_size():

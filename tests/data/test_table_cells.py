@@ -370,3 +370,46 @@ def test_any_table_is_encoded_or_refused_with_a_sentence_and_every_column_is_acc
     assert len(rows) == len(frame)
     known = {tuple(row) for row in np.round(inputs.double().numpy(), 3).tolist()}
     assert {tuple(row) for row in np.round(train.inputs.double().numpy(), 3).tolist()} <= known
+
+
+def test_time_spans_are_days():
+    spans = pandas.to_timedelta(pandas.Series(range(ROWS)), "h")
+    frame = frame_with(span=spans.where(spans.index % 7 > 0))
+    data = load_dataset("table(targets={y: regression})", file=frame)
+    assert taken(data) == {"span": "number"}
+    again = TablePreprocessing.from_json(data.preprocessing.to_json())
+    inputs = again.inputs(frame)
+    expected = torch.where(inputs[:, 1] > 0, torch.nan, torch.arange(ROWS) / 24)
+    found = torch.where(inputs[:, 1] > 0, torch.nan, values_of(data, frame))
+    assert inputs[:, 1].sum() == len(range(0, ROWS, 7))
+    torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("backend", ["numpy_nullable", "pyarrow"])
+def test_columns_of_any_backend_of_pandas_are_read_alike(backend):
+    random = np.random.default_rng(0)
+    frame = pandas.DataFrame({
+        "y": random.normal(size=ROWS), "kind": random.integers(0, 4, ROWS), "x": random.normal(size=ROWS),
+        "day": DAYS, "word": random.choice(["a", "b"], ROWS), "flag": random.random(ROWS) < 0.5,
+        "span": pandas.to_timedelta(random.integers(0, 99, ROWS), "h"),
+    })  # fmt: skip
+    frame.loc[::9, "x"] = np.nan
+    one, two = (
+        load_dataset("table(targets=[y, kind])", file=rows)
+        for rows in (frame, frame.convert_dtypes(dtype_backend=backend))
+    )
+    assert taken(one) == taken(two)
+    for name in ("train", "test"):
+        torch.testing.assert_close(one.split(name).inputs, two.split(name).inputs)
+        torch.testing.assert_close(one.split(name).targets, two.split(name).targets)
+
+
+def test_days_of_arrow_are_dates():
+    arrow = pytest.importorskip("pyarrow")
+    days = pandas.Series(DAYS.date).astype(pandas.ArrowDtype(arrow.date32()))
+    plain, other = (
+        load_dataset("table(targets=[y])", file=frame_with(day=column))
+        for column in (pandas.Series(DAYS.date), days)
+    )
+    assert taken(other) == {"day": "date"}
+    torch.testing.assert_close(other.train.inputs, plain.train.inputs)

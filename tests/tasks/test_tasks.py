@@ -375,6 +375,11 @@ def test_a_kind_that_lacks_an_option_says_which():
         create_task("classification", "c")
 
 
+def test_a_task_without_outputs_is_refused():
+    with pytest.raises(SpecError, match="outputs of task 't' must be 1 or more, not 0"):
+        create_task("regression(outputs=0)", "t")
+
+
 OWN_LOSSES = [
     # kind, options, torch's loss, shape of the prediction, target with missing labels
     ("classification", {"classes": 3}, functional.cross_entropy, (4, 3), [0, NO_LABEL, 2, -1]),

@@ -110,23 +110,23 @@ class Images(RowData):
             tuple(default_mean if mean is None else mean),
             tuple(default_std if std is None else std),
         )
-        self.images = find_path(folder, data_dir, folder=True)
+        images = find_path(folder, data_dir, folder=True)
+        self.file_name = images.name
         test = None
         if labels is None:
             if test_labels is not None:
                 raise SpecError("test_labels of images is given without labels")
-            source, beside, file = self.images, self.images.parent, "file"
-            frame = _rows_of_folder(self.images, targets)
+            source, beside, file = images, images.parent, "file"
+            frame = _rows_of_folder(images, targets)
+            find = ColumnFinder(images.name, list(frame.columns))
             if "split" in frame.columns and self.time_column is None:
                 self.split_column = self.split_column or "split"
         else:
             source = find_file(labels, data_dir)
             beside = source.parent if isinstance(source, Path) else Path()
             named = _map_targets(targets if isinstance(targets, Mapping) else {})
-            frame = self.reading.read(source, [str(file), *(str(target.column) for target in named)])
-            if test_labels is not None:
-                test = self.reading.read_like(find_file(test_labels, data_dir), frame)
-        find = ColumnFinder(Path(name_of(source)).name, list(frame.columns), self.reading.header)
+            text = [str(file), *(str(target.column) for target in named)]
+            frame, test, find = self.read_rows(source, text, test_labels)
         self._file = (
             _guess_file_column(frame, name_of(source), self.notices) if file is None else find(file)
         )
@@ -135,13 +135,10 @@ class Images(RowData):
         dense = {target.task for target in self._maps}
         other = {key: kind for key, kind in wanted.items() if str(key) not in dense}
         found = find_targets(other, frame, find, self.notices, test) if other else []
-        self._columns = {m: find(m.column) for m in self._maps if m.folder is None}
-        self._folders = {
-            m: find_path(m.folder, data_dir, folder=True) for m in self._maps if m.folder is not None
-        }
+        self._maps = [m.located(find, data_dir) for m in self._maps]
         frames = self.split_rows(frame, find, test)
         fitted = fit_targets(found, frames["train"], name_of(source), self.notices)
-        places = [self.images, beside]
+        places = [images, beside]
         self._parts = {part: self._files(rows, places) for part, rows in frames.items()}
         self._labels = {
             part: {target.task: target.labels(rows) for target in fitted}
@@ -168,11 +165,6 @@ class Images(RowData):
             self._augmentation = Augmentation(str(augment), self._sizing, kinds)
             self._augmentation.check(self._sizing, {m.task: len(m.nothing((1, 1))) for m in self._maps})
         self.preprocessing = ImagePreprocessing(self._sizing, self.reading, self._file)
-
-    @property
-    def title(self) -> str:
-        """The folder's name and the number of targets."""
-        return f"{self.images.name}, {len(self.tasks)} target{'s' if len(self.tasks) > 1 else ''}"
 
     @property
     def default_architecture(self) -> str:  # type: ignore[override]  # not every size fits
@@ -203,22 +195,18 @@ class Images(RowData):
         images = find_images(names, places)
         maps: dict[MapTarget, list[Path | None]] = {}
         for target in self._maps:
-            if target in self._columns:
-                cells = [
-                    None if cell != cell or cell is None else str(cell)
-                    for cell in rows[self._columns[target]]
-                ]
-                known = [cell for cell in cells if cell is not None]
+            if target.folder is None:
+                cells = rows[target.column]
+                known = [str(cell) for cell in cells.dropna()]
                 found = find_images(known, places, MAP_SUFFIXES, f"maps of {target.task!r}")
-                maps[target] = [None if cell is None else found[cell] for cell in cells]
+                maps[target] = [found.get(str(cell)) for cell in cells]  # None for an empty cell
                 continue
-            folder = self._folders[target]
             stems = [Path(name).with_suffix("").as_posix() for name in names]
-            maps[target] = [find_image(stem, [folder], MAP_SUFFIXES) for stem in stems]
+            maps[target] = [find_image(stem, [Path(target.folder)], MAP_SUFFIXES) for stem in stems]
             if not any(maps[target]):
                 raise DataError(
-                    f"target {target.task!r}: the folder {folder} has no file for any image; expected, "
-                    f"for example, {Path(names[0]).with_suffix('.png')}"
+                    f"target {target.task!r}: the folder {target.folder} has no file for any image; "
+                    f"expected, for example, {Path(names[0]).with_suffix('.png')}"
                 )
         return [images[name] for name in names], maps
 
@@ -239,9 +227,8 @@ class ImageSplit(Split):
         paths: the images.
         labels: (N, ...) by task, for tasks whose targets are not maps.
         sizing: turns pixels into inputs.
-        maps: by target, the file of every image, or None.
-        augmentation: augmentation of training images, or None.
-        seed: seed of the augmentation.
+        maps: the file of every image, or None, by target.
+        augmentation: random changes of the images, with this ``seed``.
     """
 
     def __init__(

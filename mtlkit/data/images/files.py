@@ -150,11 +150,8 @@ def check_files(
 ) -> tuple[int, int]:
     """Check all images and maps before training, and return the size of the first image.
 
-    Args:
-        parts: images of every split, and by :class:`~mtlkit.data.images.maps.MapTarget` their maps.
-        channels: channels of the inputs.
-        check: ``headers``, ``pixels`` or ``none``.
-        one_size: whether all images must have the same size.
+    ``parts`` are the images of every split, and their maps by :class:`MapTarget
+    <mtlkit.data.images.maps.MapTarget>`.
 
     Raises:
         DataError: for a file that cannot be read, or a map or image of the wrong size.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mtlkit.config.spec import Part, parse_call
-from mtlkit.data.files import DataError, reading
+from mtlkit.data.files import DataDir, DataError, find_path, reading
 from mtlkit.data.images.files import import_pillow
 from mtlkit.data.readers import read_npy
 from mtlkit.errors import SpecError
@@ -44,6 +45,12 @@ class MapTarget:
     folder: str | None = None
     unit: float = 1.0
     missing: int = 255
+
+    def located(self, find: Callable[[Any], str], data_dir: DataDir) -> MapTarget:
+        """Return the target with the name of its column, or the path of its folder."""
+        if self.folder is None:
+            return replace(self, column=find(self.column))
+        return replace(self, folder=str(find_path(self.folder, data_dir, folder=True)))
 
     @cached_property
     def made(self) -> Task:

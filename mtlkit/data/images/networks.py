@@ -34,8 +34,10 @@ def complete_for_images(spec: SpecLike, shape: Sequence[int], tasks: Sequence[Ta
     options: dict[str, Any] = dict(parts[0].options)
     channels, height, width = shape
     if "backbone" in known:
-        options["backbone"] = _complete_backbone(options.get("backbone", _BACKBONE), shape)
-        if "input_size" in known and not _is_timm(options["backbone"]):
+        backbone = options.setdefault("backbone", _BACKBONE)
+        if isinstance(backbone, str) and parse_call(backbone).name.split(".")[0] == "timm":
+            options["backbone"] = _complete_timm(parse_call(backbone), shape)
+        elif "input_size" in known:
             options.setdefault("input_size", tuple(shape))
     if "in_channels" in known and channels != 3:
         options.setdefault("in_channels", channels)
@@ -51,28 +53,17 @@ def complete_for_images(spec: SpecLike, shape: Sequence[int], tasks: Sequence[Ta
         vectors = [task.name for task in tasks if not task.dense]
         if vectors:
             options.setdefault("vectors", vectors)
-        _check_stride(height, width)
+        if height % _STRIDE or width % _STRIDE:
+            near = [max(_STRIDE, round(side / _STRIDE) * _STRIDE) for side in (height, width)]
+            raise SpecError(
+                f"images of {height} x {width} do not fit the network smp: both sides must be "
+                f"multiples of {_STRIDE}; set size={near}"
+            )
     return format_spec([Part(parts[0].name, options)])
 
 
-def _check_stride(height: int, width: int) -> None:
-    if height % _STRIDE or width % _STRIDE:
-        near = [max(_STRIDE, round(side / _STRIDE) * _STRIDE) for side in (height, width)]
-        raise SpecError(
-            f"images of {height} x {width} do not fit the network smp: both sides must be multiples "
-            f"of {_STRIDE}; set size=[{near[0]}, {near[1]}]"
-        )
-
-
-def _is_timm(backbone: Any) -> bool:
-    return isinstance(backbone, str) and parse_call(backbone).name.split(".")[0] == "timm"
-
-
-def _complete_backbone(backbone: Any, shape: Sequence[int]) -> Any:
+def _complete_timm(part: Part, shape: Sequence[int]) -> str:
     """Return a timm model for these channels, and for this size if the model has a fixed one."""
-    if not _is_timm(backbone):
-        return backbone
-    part = parse_call(backbone)
     options = dict(part.options)
     if shape[0] != 3:
         options.setdefault("in_chans", shape[0])

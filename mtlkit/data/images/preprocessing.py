@@ -89,10 +89,3 @@ class ImagePreprocessing(Preprocessing):
         files = find_images(names, [Path()])
         read = (read_image(files[name], self.sizing.channels) for name in names)
         return torch.stack([self.sizing(image, {})[0] for image in read])
-
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> ImagePreprocessing:
-        """Make the object from the fields of its JSON."""
-        sizing = fields["sizing"]
-        size = None if sizing["size"] is None else tuple(sizing["size"])
-        return cls(Sizing(**{**sizing, "size": size}), Reading(**fields["reading"]), fields["file"])

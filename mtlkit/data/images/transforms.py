@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mtlkit.config.extras import import_extra
-from mtlkit.config.spec import Part, parse_call, parse_spec
+from mtlkit.config.spec import Part, parse_call, parse_spec, refuse_arguments
 from mtlkit.errors import SpecError, unknown_name
 
 Fit: TypeAlias = Literal["stretch", "crop", "pad"]
@@ -157,8 +157,7 @@ class Augmentation:
             raise SpecError(f"augment={self.spec!r} cannot be applied to this data: {reason}") from None
 
     def _step(self, part: Part, sizing: Sizing) -> Step:
-        if part.arguments:
-            raise SpecError(f"augment={part}: options are key=value, not {part.arguments[0]!r}")
+        refuse_arguments(part, of=f"augment={part.name}")
         own: dict[str, dict[str, Any]] = {"flip": {}, "crop": {"scale": 0.5}, "color": {"strength": 0.4}}
         if part.name not in own:
             return _torchvision(part)

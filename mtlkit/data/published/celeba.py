@@ -9,13 +9,12 @@ from typing import Annotated
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from mtlkit.config.annotations import Ge
 from mtlkit.data.base import SPLITS, Count, DataSet, Split, SplitName, TensorSplit, register_dataset
-from mtlkit.data.collate import Targets
 from mtlkit.data.files import DataDir, reading
-from mtlkit.data.images.files import import_pillow
+from mtlkit.data.images.dataset import ImageSplit
+from mtlkit.data.images.transforms import Sizing
 from mtlkit.tasks import Task
 
 _NAMES = (
@@ -60,6 +59,7 @@ class CelebA(DataSet):
         super().__init__(data_dir, seed)
         self._preload = preload
         self._train = train
+        self._sizing = Sizing((size, size), "stretch", 3, mean=(0.0,) * 3, std=(1.0,) * 3)
         self.input_shape = (3, size, size)
         self.default_architecture = f"paper_celeba(input_size={self.input_shape}, logits=True)"
 
@@ -69,15 +69,17 @@ class CelebA(DataSet):
         if split == "train":
             chosen = self.draw_train(np.arange(len(names)), self._train)
             names, attributes = [names[index] for index in chosen], attributes[chosen]
-        if not names:
-            raise self.missing(folder / f"images of the {split} part of {_PARTITION}")
-        labels = torch.from_numpy(attributes)
         paths = [folder / name for name in names]
-        made = _Faces(paths, labels, self.input_shape[-1], self.seed)
+        absent = [path for path in paths if not path.is_file()]
+        if absent or not paths:
+            raise self.missing(*(absent[:3] or [folder / f"images of the {split} part of {_PARTITION}"]))
+        answers = torch.from_numpy(attributes)
+        labels = {name: answers[:, [index]] for index, name in enumerate(ATTRIBUTES)}
+        images = ImageSplit(paths, labels, self._sizing, seed=self.seed)
         if not self._preload:
-            return made
-        images = torch.stack([made.pixels(index) for index in range(len(made))])
-        return TensorSplit(images, _by_name(labels), seed=self.seed)
+            return images
+        pixels = [image.mul(255).round().to(torch.uint8) for image, _ in images]
+        return TensorSplit(torch.stack(pixels), labels, seed=self.seed)
 
     @cached_property
     def _lists(self) -> dict[SplitName, tuple[Path, list[str], NDArray[np.float32]]]:
@@ -109,36 +111,3 @@ class CelebA(DataSet):
             split: (folder / _IMAGES, names, np.array([attributes[name] for name in names]))
             for split, names in chosen.items()
         }
-
-
-class _Faces(Split):
-    """Images read on demand."""
-
-    def __init__(self, paths: list[Path], labels: Tensor, size: int, seed: int) -> None:
-        super().__init__(seed)
-        self._paths = paths
-        self._labels = labels
-        self._size = size
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Targets]:
-        labels = self._labels[[self.position(index)]]
-        targets = {name: label[0] for name, label in _by_name(labels).items()}
-        return self.pixels(index).float().div_(255), targets
-
-    def pixels(self, index: int) -> Tensor:
-        """Return one image as (3, size, size) uint8."""
-        pillow = import_pillow()
-        path = self._paths[index]
-        if not path.is_file():
-            raise CelebA.missing(path)
-        with reading(path), pillow.open(path) as image:
-            size = (self._size, self._size)
-            resized = image.convert("RGB").resize(size, pillow.Resampling.BILINEAR)
-        return torch.from_numpy(np.array(resized)).permute(2, 0, 1)
-
-
-def _by_name(labels: Tensor) -> Targets:
-    return {name: labels[:, index : index + 1] for index, name in enumerate(ATTRIBUTES)}

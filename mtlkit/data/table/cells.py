@@ -87,22 +87,19 @@ def look_up(column: Any, places: Mapping[str, int], unknown: int, missing: int) 
 
 
 def is_number(column: Any) -> bool:
-    """Return whether the dtype is that of real numbers; bools are words."""
-    types = import_pandas().api.types
-    return bool(
-        types.is_numeric_dtype(column)
-        and not types.is_bool_dtype(column)
-        and not types.is_complex_dtype(column)
-    )
+    """Return whether the dtype is that of real numbers or time spans; bools are words."""
+    return column.dtype.kind in "iufm"
 
 
 def is_date(column: Any) -> bool:
     """Return whether the dtype is that of dates."""
-    return bool(import_pandas().api.types.is_datetime64_any_dtype(column))
+    return bool(column.dtype.kind == "M")
 
 
 def numbers(column: Any, decimal: str = ".") -> NDArray[np.float64]:
-    """Return the numbers of a column; NaN for other values and infinity."""
+    """Return the numbers of a column, time spans in days; NaN for other values and infinity."""
+    if column.dtype.kind == "m":
+        column = column / import_pandas().Timedelta(days=1)
     if is_number(column):
         found = column.to_numpy(dtype=np.float64, na_value=np.nan)
     else:
@@ -122,8 +119,8 @@ def dates(column: Any, formats: Sequence[str] = ()) -> Any:
         found = _parse_dates(held.cat.categories, [*formats, ISO])
         # the code of missing values, -1, is not in the index
         return found.reindex(held.cat.codes).set_axis(column.index).rename(column.name)
-    plain = column if column.dt.tz is None else column.dt.tz_convert("UTC").dt.tz_localize(None)
-    return plain.astype("datetime64[us]")  # nanoseconds end in the year 2262
+    moments = import_pandas().to_datetime(column, utc=True).dt.tz_localize(None)
+    return moments.astype("datetime64[us]")  # nanoseconds end in the year 2262
 
 
 def days(column: Any, formats: Sequence[str] = ()) -> NDArray[np.float64]:
@@ -152,8 +149,8 @@ def infer_column(
     pandas = import_pandas()
     if is_date(column):
         return dates(column), ColumnType("date", "dates", formats=(ISO,))
-    if pandas.api.types.is_timedelta64_dtype(column):
-        return column / pandas.Timedelta(days=1), ColumnType("number", "time spans, in days")
+    if column.dtype.kind == "m":
+        return column, ColumnType("number", "time spans, in days")
     if is_number(column):
         infinite = np.isinf(column.to_numpy(dtype=np.float64, na_value=np.nan)).any()
         return column, ColumnType("number", "infinite values count as missing" if infinite else "")

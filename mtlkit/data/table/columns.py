@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -106,8 +106,9 @@ class DateColumn(NumberColumn):
 
     wanted: ClassVar[str] = "a date such as 2024-12-31"
 
-    formats: Sequence[str] = ()
-    cycles: Sequence[str] = ()
+    # without defaults, so that saved columns of numbers are not read as dates
+    formats: Sequence[str] = field(kw_only=True)
+    cycles: Sequence[str] = field(kw_only=True)
 
     @classmethod
     def fit(cls, column: Any, how: ColumnType) -> DateColumn | None:
@@ -123,9 +124,7 @@ class DateColumn(NumberColumn):
             # at least half a cycle, and more than one phase
             if np.ptp(turns) >= 0.5 and len(np.unique(np.round(turns % 1, 6) % 1)) > 1:
                 cycles.append(cycle)
-        return cls(
-            found.name, found.mean, found.deviation, found.indicator, ".", how.formats, tuple(cycles)
-        )
+        return cls(**asdict(found), formats=how.formats, cycles=tuple(cycles))
 
     @property
     def size(self) -> int:
@@ -203,14 +202,10 @@ def fit_columns(
     codes: Collection[str],
     least: int,
 ) -> tuple[tuple[NumberColumn, ...], tuple[CategoryColumn, ...], list[InputColumn]]:
-    """Fit encoders of these columns, and describe how each is used.
+    """Fit encoders of these columns on the training rows, and describe how each is used.
 
-    Args:
-        frame: the training rows.
-        names: names of the columns.
-        taken: types of the columns.
-        codes: columns whose numbers are codes.
-        least: words that occur less often are encoded as unknown.
+    Numbers in the columns ``codes`` are categories; words that occur less often than ``least`` times are
+    encoded as unknown.
     """
     amounts: list[NumberColumn] = []
     categories: list[CategoryColumn] = []

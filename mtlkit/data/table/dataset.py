@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from mtlkit.config.launching import warn_first
@@ -33,9 +32,9 @@ class Table(RowData):
     Numbers are standardized and categories encoded by the training rows only. A missing number becomes 0
     and sets one more input to 1; unknown and missing categories have their own codes; a missing target
     is a missing label. True and False are categories. A date becomes its day as a number, and its phase
-    in the year, the week and the day. Numbers may have thousands separators, a decimal comma, or a
-    percent sign; numbers that start with 0 are codes. These decisions and the columns left out are
-    printed once, and ``mtlkit data`` shows them as a table.
+    in the year, the week and the day; a time span becomes a number of days. Numbers may have thousands
+    separators, a decimal comma, or a percent sign; numbers that start with 0 are codes. These decisions
+    and the columns left out are printed once, and ``mtlkit data`` shows them as a table.
 
     Args:
         data_dir: folder to which ``file`` may also be relative; None means ``$MTLKIT_DATA``.
@@ -88,11 +87,7 @@ class Table(RowData):
         super().__init__(data_dir, seed, **options)
         source = find_file(file, data_dir)
         self.file_name = name_of(source)
-        frame = self.reading.read(source, [str(column) for column in categories])
-        test = None
-        if test_file is not None:
-            test = self.reading.read_like(find_file(test_file, data_dir), frame)
-        find = ColumnFinder(Path(self.file_name).name, list(frame.columns), self.reading.header)
+        frame, test, find = self.read_rows(source, [str(column) for column in categories], test_file)
         wanted = find_targets(targets, frame, find, self.notices, test)
         frames = self.split_rows(frame, find, test)
         learned = frames["train"]
@@ -127,16 +122,10 @@ class Table(RowData):
         self.tasks = tuple(target.make_task() for target in fitted)
         self.encode_by(numbers, words)
 
-    @property
-    def title(self) -> str:
-        """The file's name and the number of targets."""
-        name = "DataFrame" if self.file_name == "the DataFrame" else Path(self.file_name).name
-        return f"{name}, {len(self.tasks)} target{'s' if len(self.tasks) > 1 else ''}"
-
     def encode_by(
         self,
-        numbers: Sequence[NumberColumn],
-        words: Sequence[CategoryColumn],
+        numbers: tuple[NumberColumn, ...],
+        words: tuple[CategoryColumn, ...],
         optional: Sequence[str] = (),
     ) -> None:
         """Encode inputs with these columns; ``optional`` ones may be missing from the table."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -43,11 +42,11 @@ class TablePreprocessing(Preprocessing):
     batch_size: ClassVar[int] = 4096
 
     reading: Reading
-    numbers: Sequence[NumberColumn]
-    categories: Sequence[CategoryColumn]
-    targets: Sequence[Target]
+    numbers: tuple[DateColumn | NumberColumn, ...]
+    categories: tuple[CategoryColumn, ...]
+    targets: tuple[Target, ...]
     width: int | None = None
-    optional: Sequence[str] = ()
+    optional: tuple[str, ...] = ()
 
     @property
     def number_inputs(self) -> int:
@@ -131,22 +130,6 @@ class TablePreprocessing(Preprocessing):
             raise DataError(f"the rows lack the target column(s) {', '.join(map(repr, absent))}")
         known = import_pandas().DataFrame({name: self._known(frame[name]) for name in columns})
         return {target.task: target.labels(known) for target in self.targets}
-
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> TablePreprocessing:
-        """Make the object from the fields of its JSON."""
-        numbers = [
-            (DateColumn if "cycles" in column else NumberColumn)(**column)
-            for column in fields["numbers"]
-        ]
-        return cls(
-            Reading(**fields["reading"]),
-            tuple(numbers),
-            tuple(CategoryColumn(**column) for column in fields["categories"]),
-            tuple(Target(**target) for target in fields["targets"]),
-            fields["width"],
-            tuple(fields["optional"]),
-        )
 
     def _known(self, column: Any) -> Any:
         """Return a column without the words that mean "missing"."""

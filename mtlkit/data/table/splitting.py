@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +13,15 @@ from mtlkit.data.files import DataDir
 from mtlkit.data.notes import Notices, listed
 from mtlkit.data.randomness import generator, generator_or_none, split_indices
 from mtlkit.data.table.cells import days, is_date, is_number, numbers
-from mtlkit.data.table.reading import MISSING, ColumnFinder, Frame, Reading
+from mtlkit.data.table.reading import (
+    MISSING,
+    ColumnFinder,
+    Frame,
+    Reading,
+    Source,
+    find_file,
+    name_of,
+)
 from mtlkit.errors import SpecError
 
 Parts = dict[SplitName, Indices]
@@ -47,6 +56,9 @@ class RowData(DataSet):
         train: largest number of training rows.
     """
 
+    file_name: str
+    """The file of the rows, ``the DataFrame``, or the folder of the images."""
+
     def __init__(
         self,
         data_dir: DataDir = None,
@@ -78,6 +90,26 @@ class RowData(DataSet):
         self._shares: dict[SplitName, float] = {"val": val_share, "test": test_share}
         self._seeds = (seed if split_seed is None else split_seed, test_seed)
         self._most = train
+
+    @property
+    def title(self) -> str:
+        """The name of the file or folder and the number of targets."""
+        name = "DataFrame" if self.file_name == "the DataFrame" else Path(self.file_name).name
+        return f"{name}, {len(self.tasks)} target{'s' if len(self.tasks) > 1 else ''}"
+
+    def read_rows(
+        self, source: Source, text: Collection[str], test_file: Any
+    ) -> tuple[Frame, Frame | None, ColumnFinder]:
+        """Return the rows of a table, those of a test file if there is one, and its columns by name.
+
+        ``text`` are columns whose cells are words, also where they look like numbers.
+        """
+        frame = self.reading.read(source, text)
+        test = None
+        if test_file is not None:
+            test = self.reading.read_like(find_file(test_file, self.data_dir), frame)
+        name = Path(name_of(source)).name
+        return frame, test, ColumnFinder(name, list(frame.columns), self.reading.header)
 
     def split_rows(
         self, frame: Frame, find: ColumnFinder, test: Frame | None = None

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtlkit.config.spec import Part, parse_call
+from mtlkit.config.spec import Part, parse_call, refuse_arguments
 from mtlkit.data.base import DataError
 from mtlkit.data.notes import Notices, listed
 from mtlkit.data.table.cells import NOTHING, import_pandas, is_date, is_number, look_up, numbers, words
@@ -39,6 +39,7 @@ class Target:
         means: means of standardized numbers; else empty.
         deviations: standard deviations of the same numbers.
         decimal: decimal sign of numbers written as text.
+        scale: whether numbers are standardized by the training rows.
     """
 
     task: str
@@ -49,6 +50,7 @@ class Target:
     means: Sequence[float] = ()
     deviations: Sequence[float] = ()
     decimal: str = "."
+    scale: bool = False
 
     def make_task(self) -> Task:
         """Return the task, with the unit of its predictions."""
@@ -72,8 +74,10 @@ class Target:
             values = (values - np.array(self.means)) / np.array(self.deviations)
         return torch.from_numpy(values.astype(np.float32))
 
-    def standardized(self, frame: Frame) -> Target:
-        """Return the target in standard deviations of these rows."""
+    def fit(self, frame: Frame) -> Target:
+        """Return the target, in standard deviations of these rows if it is to be scaled."""
+        if not self.scale:
+            return self
         values = np.stack([numbers(frame[c], self.decimal) for c in self.columns], axis=1)
         means, deviations = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
         return replace(self, means=tuple(means.tolist()), deviations=tuple(deviations.tolist()))
@@ -103,25 +107,16 @@ class Target:
 
 def find_targets(
     targets: Any, frame: Frame, find: FindColumn, notices: Notices, test: Frame | None = None
-) -> list[tuple[Target, bool]]:
-    """Return the targets of the option ``targets``, and whether each is to be standardized.
-
-    Args:
-        targets: ``{task: kind}``, a list of columns, or one column; ``school_*`` means all columns
-            that start with ``school_``.
-        frame: all rows of the file.
-        find: returns the name of a column, given its name or number.
-        notices: collects messages about guesses.
-        test: rows of a test file, which are checked for new values.
-    """
+) -> list[Target]:
+    """Return the targets of the option ``targets``; rows of a test file are checked for new values."""
     wanted = expand_targets(targets, list(frame.columns))
     found = [_find_target(key, kind, frame, find, notices) for key, kind in wanted.items()]
-    names = [target.task for target, _ in found]
+    names = [target.task for target in found]
     for name in names:
         if names.count(name) > 1:
             raise SpecError(f"targets: two tasks are called {name!r}")
     if test is not None:
-        for target, _ in found:
+        for target in found:
             _check_test(target, frame, test, notices)
     return found
 
@@ -150,12 +145,12 @@ def expand_targets(targets: Any, columns: Sequence[str]) -> dict[Any, Any]:
 
 
 def fit_targets(
-    wanted: Sequence[tuple[Target, bool]], learned: Frame, source: str, notices: Notices
+    targets: Sequence[Target], learned: Frame, source: str, notices: Notices
 ) -> tuple[Target, ...]:
-    """Check the targets against the training rows, and standardize them if wanted."""
-    for target, _ in wanted:
+    """Check the targets against the training rows, and standardize those to be scaled."""
+    for target in targets:
         target.check(learned, source)
-    fitted = tuple(target.standardized(learned) if scale else target for target, scale in wanted)
+    fitted = tuple(target.fit(learned) for target in targets)
     scaled = [target for target in fitted if target.means]
     units = [unit for t in scaled for unit in zip(t.columns, t.means, t.deviations, strict=True)]
     if units:
@@ -206,14 +201,11 @@ def _check_test(target: Target, frame: Frame, test: Frame, notices: Notices) -> 
             )
 
 
-def _find_target(
-    key: Any, kind: Any, frame: Frame, find: FindColumn, notices: Notices
-) -> tuple[Target, bool]:
+def _find_target(key: Any, kind: Any, frame: Frame, find: FindColumn, notices: Notices) -> Target:
     name = f"column_{key}" if isinstance(key, int) else str(key)
     part = Part("auto") if kind is None else kinds.resolve(parse_call(kind))
     options = dict(part.options)
-    if part.arguments:
-        raise SpecError(f"target {name!r}: options are key=value, not {part.arguments[0]!r}")
+    refuse_arguments(part, of=f"kind {part.name} of target {name!r}")
     _check_options(part)
     if "column" in options and "columns" in options:
         raise SpecError(f"target {name!r}: give column or columns, not both")
@@ -246,7 +238,7 @@ def _find_target(
     task = target.make_task()  # raises for wrong options before training
     if task.dense:
         raise SpecError(f"target {name!r}: kind {part.name} is for images; a column cannot hold a map")
-    return target, scaled and not target.classes and not target.yes
+    return replace(target, scale=scaled and not target.classes and not target.yes)
 
 
 def _check_options(part: Part) -> None:
@@ -269,7 +261,7 @@ def _guess(name: str, columns: Sequence[str], frame: Frame) -> str:
     if len(values) <= 2:
         return "binary"
     if is_number(column):
-        whole = bool((column.dropna() % 1 == 0).all())
+        whole = bool((numbers(column.dropna()) % 1 == 0).all())
         return "classification" if whole and len(values) <= _MOST_INTEGERS else "regression"
     if len(values) <= min(_MOST_CLASSES, len(column) / 2):
         return "classification"
