@@ -273,12 +273,8 @@ def confidence_band(values: ArrayLike, level: float = 0.9) -> Band:
     table = np.asarray(values, dtype=np.float64)
     if table.ndim != 2:
         raise SpecError(f"values must be (runs, points), not {table.shape}")
-    known = np.isfinite(table)
-    count = known.sum(0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mean = np.where(known, table, 0.0).sum(0) / count
-        variance = np.where(known, (table - mean) ** 2, 0.0).sum(0) / (count - 1)
-        reach = t.ppf(0.5 + level / 2, count - 1) * np.sqrt(variance / count)
-    mean = np.where(count > 0, mean, np.nan)
-    reach = np.where(count > 1, reach, np.nan)
+    known = np.ma.masked_invalid(table)
+    mean, std = known.mean(0).filled(np.nan), known.std(0, ddof=1).filled(np.nan)
+    count = np.maximum(known.count(0), 1)
+    reach = t.ppf(0.5 + level / 2, count - 1) * std / np.sqrt(count)
     return Band(mean, mean - reach, mean + reach)
