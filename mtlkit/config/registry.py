@@ -101,7 +101,7 @@ class Registry(Generic[T]):
         return sorted({*self._factories, *self._aliases})
 
     def canonical(self, name: str) -> str:
-        """Return the registered name that ``name`` is a spelling of; ``name`` if there is none, or several.
+        """Return the registered name that ``name`` spells; ``name`` if there is none, or several.
 
         >>> methods.canonical("Nash-MTL")
         'nash_mtl'

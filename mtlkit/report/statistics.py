@@ -234,8 +234,9 @@ def paired_t_test(
             f"paired values must be two lists of one length, not {first.shape} and {second.shape}"
         )
     known = np.isfinite(first) & np.isfinite(second)
-    differences = (first - second)[known] * (1.0 if higher_is_better else -1.0)
-    scale = max(np.abs(first[known]).max(initial=0.0), np.abs(second[known]).max(initial=0.0))
+    first, second = first[known], second[known]
+    differences = (first - second) * (1.0 if higher_is_better else -1.0)
+    scale = max(np.abs(first).max(initial=0.0), np.abs(second).max(initial=0.0))
     if differences.size < 2 or np.ptp(differences) <= 8 * np.finfo(np.float64).eps * scale:
         return TTest(math.nan, math.nan, int(differences.size), False)
     found = ttest_1samp(differences, 0.0, alternative="greater")
