@@ -54,6 +54,11 @@ def unknown_name(kind: str, given: str, known: Iterable[str]) -> UnknownNameErro
 
     >>> print(unknown_name("method", "pcgad", ["mgda", "pcgrad"]))
     unknown method 'pcgad'; did you mean 'pcgrad'? known: mgda, pcgrad
+
+    Case does not matter:
+
+    >>> print(unknown_name("column", "AGES", ["Age"]))
+    unknown column 'AGES'; did you mean 'Age'? known: Age
     """
     return UnknownNameError(f"unknown {kind} {given!r}{_nearest(given, known)}")
 
@@ -73,6 +78,7 @@ def shorten(value: object) -> str:
 
 def _nearest(given: str, known: Iterable[str]) -> str:
     names = sorted(known)
-    near = get_close_matches(given, names, n=3, cutoff=0.5)
+    by_lower = {name.lower(): name for name in names}
+    near = [by_lower[name] for name in get_close_matches(given.lower(), by_lower, n=3, cutoff=0.5)]
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ";"
     return f"{hint} known: {', '.join(names) or '(none)'}"

@@ -60,8 +60,7 @@ def _requirements() -> tuple[list[str], dict[str, list[str]]]:
         lines = ["torch", "numpy", "scipy"]
     for line in lines:
         name, extra = re.match(r"([\w.-]+)(?:.*extra == .(\w+))?", line).groups()  # type: ignore[union-attr]
-        names = extras.setdefault(extra, []) if extra else needed
-        names += [name] if name != "mtlkit" else []
+        (extras.setdefault(extra, []) if extra else needed).append(name)
     return needed, extras
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import typer
 
 _READABLE = 100
-_NAMES = "sum prod langle rangle | le ge top nabla cdot dots in leftarrow"
-_SYMBOLS = dict(zip(_NAMES.split(), "ΣΠ⟨⟩‖≤≥T∇·…∈←", strict=True))
+_NAMES = "sum prod langle rangle | le ge top nabla cdot dots in leftarrow lambda propto ell ne sim"
+_NAMES += " partial to circ approx infty sqrt"
+_SYMBOLS = dict(zip(_NAMES.split(), "ΣΠ⟨⟩‖≤≥T∇·…∈←λ∝ℓ≠~∂→∘≈∞√", strict=True))
 _SYMBOLS |= dict.fromkeys(["quad", "qquad"], "  ") | dict.fromkeys([",", " ", ";"], " ")
 _SYMBOLS |= dict.fromkeys(["!", "Big", "big", "left", "right"], "")
 _SYMBOLS |= {name: name for name in ("log", "exp", "min", "max", "cos")}
@@ -85,10 +86,21 @@ def plain_text(text: str) -> str:
     return re.sub(r"``([^`]*)``", r"\1", text)
 
 
+_ACCENTS = {"hat": "\u0302", "tilde": "\u0303", "bar": "\u0304"}
+_INNER = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"  # braces, with two more levels inside
+
+
 def _formula(latex: str) -> str:
-    """Replace common LaTeX commands by Unicode characters."""
+    """Replace common LaTeX commands by Unicode characters, and fractions by a slash."""
     latex = re.sub(r"\\(?:text|math\w+|operatorname)\{([^{}]*)\}", r"\1", latex)
-    return re.sub(r"\\([A-Za-z]+|.)", lambda found: _symbol(found[1], found[0]), latex)
+    latex = re.sub(r"\\[dt]?frac\s*(\w)\s*(\w)", r"\1/\2", latex)
+    before = ""
+    while latex != before:  # one level of fractions and roots after the other
+        before = latex
+        latex = re.sub(rf"\\[dt]?frac\s*{_INNER}\s*{_INNER}", r"(\1) / (\2)", latex)
+        latex = re.sub(rf"\\sqrt\s*{_INNER}", r"√(\1)", latex)
+    text = re.sub(r"\\([A-Za-z]+|.)", lambda found: _symbol(found[1], found[0]), latex)
+    return re.sub(r"\\(hat|tilde|bar)\s*\{?(\w)\}?", lambda f: f[2] + _ACCENTS[f[1]], text)
 
 
 def _symbol(name: str, command: str) -> str:

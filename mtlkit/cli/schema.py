@@ -76,7 +76,7 @@ def method_schema() -> dict[str, Any]:
 def settings_of(command: str) -> type[Settings]:
     """Return the settings class of a command."""
     if command not in _COMMANDS:
-        raise unknown_name("command with settings", command, _COMMANDS)
+        raise unknown_name("schema", command, [*_COMMANDS, "method"])
     if command == "tune":  # needs the methods, and so torch
         from mtlkit.experiments.tuning.config import TuneConfig
 

@@ -47,7 +47,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """Read a file that holds a JSON object; None if it is missing or damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
 

@@ -10,7 +10,7 @@ import inspect
 import re
 import typing
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
@@ -101,8 +101,16 @@ class Registry(Generic[T]):
         return sorted({*self._factories, *self._aliases})
 
     def canonical(self, name: str) -> str:
-        """Return the registered name that ``name`` is a spelling of; ``name`` if there is none."""
-        return match_name(name, self.names(), self.spellings)
+        """Return the registered name that ``name`` spells; ``name`` if there is none, or several.
+
+        >>> methods.canonical("Nash-MTL")
+        'nash_mtl'
+        """
+        known, folded = self.names(), _fold(name)
+        if name in known:
+            return name
+        found = [each for each in known if _fold(each) == folded]
+        return found[0] if len(found) == 1 else self.spellings.get(folded, name)
 
     def get(self, name: str) -> T:
         """Return the factory of this name; an unknown name raises an error with the nearest names."""
@@ -178,19 +186,6 @@ class Registry(Generic[T]):
                     RuntimeWarning,
                     stacklevel=3,
                 )
-
-
-def match_name(name: str, known: Collection[str], spellings: Mapping[str, str]) -> str:
-    """Return the known name that ``name`` is a spelling of; ``name`` if there is none, or several.
-
-    >>> match_name("Nash-MTL", ["mgda", "nash_mtl"], {})
-    'nash_mtl'
-    """
-    if name in known:
-        return name
-    folded = _fold(name)
-    found = [each for each in known if _fold(each) == folded]
-    return found[0] if len(found) == 1 else spellings.get(folded, name)
 
 
 def _fold(name: str) -> str:

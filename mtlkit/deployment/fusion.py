@@ -68,24 +68,16 @@ def fuse(model: nn.Module, example: Any = None, *, tolerance: float = 1e-5) -> n
         example = getattr(model, "example_input", None)  # an architecture remembers its last input
     if example is None:
         fused = _fused(model, None)
-        fused.warn()
-        return fused.model
-    inputs = example if isinstance(example, tuple) else (example,)
-    expected = _outputs(uncompiled_copy(model), inputs)
-
-    def agrees(fused: _Fused) -> bool:
-        return _agree(expected, _outputs(fused.model, inputs), tolerance)
-
-    fused = _fused(model, inputs)
-    if not agrees(fused):
-        exact = [pair for pair in fused.folded if agrees(_fused(model, inputs, [pair]))]
-        fused = _fused(model, inputs, exact)
-        if not agrees(fused):
-            raise UsageError(
-                "the fused model's outputs differ from the model's on the example; fuse needs a forward "
-                "pass that is the same each time and that gives the heads what method(features) returns"
-            )
-    fused.warn()
+    else:
+        inputs = example if isinstance(example, tuple) else (example,)
+        fused = _fused_exactly(model, inputs, tolerance)
+    if fused.explicit:
+        reasons = "; ".join(f"{task}: {reason}" for task, reason in fused.explicit.items())
+        warnings.warn(
+            f"fuse leaves {len(fused.explicit)} rotation(s) as explicit products ({reasons})",
+            UserWarning,
+            stacklevel=3,  # beyond the wrapper of no_grad
+        )
     return fused.model
 
 
@@ -97,15 +89,25 @@ class _Fused:
     folded: list[tuple[int, int]] = field(default_factory=list)
     explicit: dict[str, str] = field(default_factory=dict)
 
-    def warn(self) -> None:
-        """Warn about the rotations that are left, with the reasons."""
-        if self.explicit:
-            reasons = "; ".join(f"{task}: {reason}" for task, reason in self.explicit.items())
-            warnings.warn(
-                f"fuse leaves {len(self.explicit)} rotation(s) as explicit products ({reasons})",
-                UserWarning,
-                stacklevel=4,
-            )
+
+def _fused_exactly(model: nn.Module, inputs: tuple[Any, ...], tolerance: float) -> _Fused:
+    """Fold all rotations for which the outputs stay the same."""
+    expected = _outputs(uncompiled_copy(model), inputs)
+
+    def agrees(fused: _Fused) -> bool:
+        return _agree(expected, _outputs(fused.model, inputs), tolerance)
+
+    fused = _fused(model, inputs)
+    if agrees(fused):
+        return fused
+    exact = [pair for pair in fused.folded if agrees(_fused(model, inputs, [pair]))]
+    fused = _fused(model, inputs, exact)
+    if agrees(fused):
+        return fused
+    raise UsageError(
+        "the fused model's outputs differ from the model's on the example; fuse needs a forward pass "
+        "that is the same each time and that gives the heads what method(features) returns"
+    )
 
 
 def _fused(

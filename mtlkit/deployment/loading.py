@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel, ValidationError
 from torch import nn
 
 from mtlkit.architectures.base import SingleTask
@@ -21,6 +22,31 @@ from mtlkit.errors import ConfigError, MtlkitError, SpecError
 from mtlkit.report.results import HEADER
 from mtlkit.training.checkpoints import CheckpointError, load_checkpoint
 from mtlkit.training.record import RECORD, Record, read_record, restore_task
+
+
+class _WrittenTask(BaseModel, strict=True):
+    """A task in a record."""
+
+    name: str
+    kind: str
+    outputs: int
+    classes: list[str]
+    columns: list[str]
+    means: list[float]
+    deviations: list[float]
+
+
+class _Written(BaseModel, strict=True):
+    """The entries of a record that a network is made from; others are allowed."""
+
+    architecture: str
+    method: str
+    tasks: list[_WrittenTask]
+    predicts: list[str]
+    weights: str | None
+    preprocessing: str | dict[str, Any] | None
+    trained: dict[str, Any] | None
+    plugins: list[str] = []
 
 
 def load(
@@ -49,7 +75,8 @@ def load(
     is_file = path.suffix == ".safetensors"
     record = _read_description(path) if is_file else _find_record(path)
     _import_plugins(record, str(path), trusted=trust_plugins)
-    network, preprocessing = (_read_exported if is_file else _read_run)(path, record)
+    network = (_read_exported if is_file else _read_run)(path, record)
+    preprocessing = _read_preprocessing(path.parent if is_file else path, record["preprocessing"])
     tasks = [restore_task(task) for task in record["tasks"] if task["name"] in record["predicts"]]
     loaded = LoadedModel(network, tasks, preprocessing, record).eval()
     try:
@@ -96,8 +123,8 @@ def _is_imported(plugin: str) -> bool:
     return (Path(plugin).stem if plugin.endswith(".py") else plugin) in sys.modules
 
 
-def _read_run(path: Path, record: Record) -> tuple[nn.Module, Any]:
-    weights = path / record["weights"]
+def _read_run(path: Path, record: Record) -> nn.Module:
+    weights = path / str(record["weights"])
     if not weights.is_file():
         raise MtlkitError(_no_weights(path, record))
     if record["trained"] is None:
@@ -111,13 +138,20 @@ def _read_run(path: Path, record: Record) -> tuple[nn.Module, Any]:
         raise CheckpointError(
             f"the weights in {weights} do not fit the network that {path / RECORD} describes: {error}"
         ) from None
-    if record["preprocessing"] is None:
-        return network, None
-    file = path / record["preprocessing"]
+    return network
+
+
+def _read_preprocessing(folder: Path, saved: Any) -> Any:
+    """Read a preprocessing: ``saved`` is its content, the name of its file, or None."""
+    if saved is None:
+        return None
+    if isinstance(saved, dict):
+        return read_preprocessing(json.dumps(saved))
     try:
-        return network, read_preprocessing(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise MtlkitError(f"the run in {path} has lost its preprocessing: there is no {file}") from None
+        text = (folder / saved).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise MtlkitError(f"the run in {folder} has lost its preprocessing: {error}") from None
+    return read_preprocessing(text)
 
 
 def _read_description(path: Path) -> Record:
@@ -125,28 +159,48 @@ def _read_description(path: Path) -> Record:
     for file in (path, description):
         if not file.is_file():
             raise MtlkitError(f"there is no file {file}; `mtlkit export --format safetensors` writes it")
-    return read_record(description)
+    return _checked_record(description)
 
 
-def _read_exported(path: Path, record: Record) -> tuple[nn.Module, Any]:
+def _checked_record(path: Path) -> Record:
+    """Read a record and check the types of its entries, because anybody may have written the file."""
+    record = read_record(path)
+    try:
+        _Written.model_validate(record)
+    except ValidationError as error:
+        first = error.errors()[0]
+        entry = ".".join(map(str, first["loc"]))
+        raise MtlkitError(f"{path} is damaged: {entry}: {first['msg']}; train again") from None
+    names, predicts = {task["name"] for task in record["tasks"]}, set(record["predicts"])
+    if predicts != names and not (len(predicts) == 1 and predicts < names):
+        raise MtlkitError(
+            f"{path} is damaged: it predicts {sorted(predicts)}, which is neither all of its tasks nor "
+            f"one of them: {sorted(names)}; train again"
+        )
+    return record
+
+
+def _read_exported(path: Path, record: Record) -> nn.Module:
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     network = build(record)
     try:
         network.load_state_dict(load_file(path))
+    except SafetensorError as error:
+        raise MtlkitError(f"{path} is damaged: {error}; export the network again") from None
     except RuntimeError as error:
         raise MtlkitError(
             f"{path} does not fit the network of {description_of(path)}: {error}"
         ) from None
-    saved = record["preprocessing"]
-    return network, None if saved is None else read_preprocessing(json.dumps(saved))
+    return network
 
 
 def _find_record(path: Path) -> Record:
     if not path.exists():
         raise MtlkitError(f"there is no folder {path}; give the output folder of `mtlkit train`")
     if (path / RECORD).is_file():
-        return read_record(path / RECORD)
+        return _checked_record(path / RECORD)
     if (path / HEADER).is_file():
         runs = sorted(found.parent for found in path.glob(f"runs/*/{RECORD}"))
         hint = f"; its first run is {runs[0]}" if runs else ""
@@ -171,4 +225,4 @@ def _no_weights(path: Path, record: Record) -> str:
             f"the run in {path} has no weights yet: it was stopped before its first validation; resume "
             f"it with: mtlkit train --config {path / 'config.yaml'} --resume auto"
         )
-    return f"the run in {path} has lost its weights: there is no {path / record['weights']}"
+    return f"the run in {path} has lost its weights: there is no {path / str(record['weights'])}"

@@ -13,7 +13,7 @@ from mtlkit.architectures.saving import resolve
 from mtlkit.data.base import DataError
 from mtlkit.data.table.reading import Frame, import_pandas
 from mtlkit.engine.features import flatten_features
-from mtlkit.errors import MtlkitError, UsageError
+from mtlkit.errors import MtlkitError, SpecError, UsageError
 from mtlkit.tasks import Task
 from mtlkit.training.record import Record, draw_inputs
 
@@ -128,6 +128,8 @@ class LoadedModel(nn.Module):
 
     def batches(self, rows: Frame, batch_size: int | None) -> Iterator[tuple[Frame, dict[str, Tensor]]]:
         """Yield raw samples, batch by batch, with their predictions in float32 on the CPU."""
+        if batch_size is not None and batch_size < 1:
+            raise SpecError(f"the batch size must be 1 or more, not {batch_size}")
         preprocessing = self.checked_preprocessing()
         device = next((parameter.device for parameter in self.parameters()), torch.device("cpu"))
         size = batch_size or preprocessing.batch_size

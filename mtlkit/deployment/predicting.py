@@ -59,8 +59,6 @@ def predict(
     target = Path(output)
     if not target.name.removesuffix(_GZIP).endswith(_CSV):
         raise SpecError(f"predictions are written as .csv or .csv.gz, not {target.name!r}")
-    if batch_size is not None and batch_size < 1:
-        raise SpecError(f"the batch size must be 1 or more, not {batch_size}")
     loaded = run if isinstance(run, LoadedModel) else load(run, device, trust_plugins=trust_plugins)
     rows = loaded.checked_preprocessing().read(input)
     copied = _columns_to_copy(rows, keep or loaded.preprocessing.identity, str(input))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-
-import numpy as np
 
 from mtlkit.report.charts import Point, Row, point_chart, row_chart
 from mtlkit.report.page import Cell, Charts, Head, Listing, Note, Section
 from mtlkit.report.results import Comparison, Run
+from mtlkit.report.statistics import spread
 from mtlkit.report.tables import Table
 
 
@@ -60,20 +58,15 @@ def cost_section(comparison: Comparison, table: Table) -> Section:
         cells = [Cell(f"{cost[name]:,.0f}".replace(",", "\u202f"), cost[name]) for name in columns]
         rows.append([Cell(label, places[label], series=places[label]), *cells])
     heads = [Head(name, "high" if name == "runs" else "low") for name in ("method", *columns)]
-    gains = {
-        row.label: row.cells["delta/mean"].spread.median
-        for row in table.rows
-        if "delta/mean" in row.cells
-    }
+    found = {row.label: row.cells.get("delta/mean") for row in table.rows}
+    gains = {label: cell.spread.median for label, cell in found.items() if cell is not None}
     points = [
         Point(places[label], label, cost["seconds in all"], gains.get(label, math.nan))
         for label, cost in costs.items()
     ]
     what = "seconds of all runs" + (" and trials" if tuned else "")
-    runs = [comparison.of(label) for label in places]
-    ratios = [_median_row(*pair, (r.step_ratio for r in runs[pair[0]])) for pair in enumerate(places)]
-    seconds = [_median_row(*pair, (r.seconds for r in runs[pair[0]])) for pair in enumerate(places)]
     reference, positive = comparison.reference or "reference", (0.0, None)
+    ratios, seconds = _medians(comparison, "step_ratio"), _medians(comparison, "seconds")
     charts = [
         point_chart(points, "Improvement and cost", what, "mean improvement, %", x_bounds=positive),
         row_chart(ratios, "Time of a step", f"× {reference}", marker=1.0, bounds=positive),
@@ -85,6 +78,9 @@ def cost_section(comparison: Comparison, table: Table) -> Section:
     return Section("cost", "Cost", [listing, Note(note), Charts(charts)])
 
 
-def _median_row(series: int, label: str, values: Iterable[float | None]) -> Row:
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    return Row(series, label, float(np.median(known)) if known else math.nan)
+def _medians(comparison: Comparison, attribute: str) -> list[Row]:
+    """Return the median of an attribute of the runs of each method."""
+    return [
+        Row(series, label, spread([getattr(run, attribute) for run in comparison.of(label)]).median)
+        for series, label in enumerate(comparison.labels)
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -101,7 +102,8 @@ def collect_metrics(comparison: Comparison, *, all_metrics: bool = False) -> Met
     of the same seed or, without a baseline, statistics over tasks of a common metric; Delta m; the time
     of a step.
     """
-    values: Values = {label: {} for label in (*comparison.labels, *comparison.simple_labels)}
+    labels = (*comparison.labels, *comparison.simple_labels)
+    values: Values = {label: defaultdict(dict) for label in labels}
     columns = _metric_columns(comparison, all_metrics, values)
     columns += _primary_column(comparison, values)
     if comparison.baseline in comparison.labels:
@@ -125,7 +127,7 @@ def _metric_columns(comparison: Comparison, all_metrics: bool, values: Values) -
             key = f"{task.name}/{metric}"
             columns.append(Column(key, task.name, metric, task.metrics.get(metric, False)))
             for run in _finished(comparison):
-                values[run.label].setdefault(key, {})[run.seed] = run.metric(task.name, metric)
+                values[run.label][key][run.seed] = run.metric(task.name, metric)
     return columns
 
 
@@ -144,8 +146,7 @@ def _primary_column(comparison: Comparison, values: Values) -> list[Column]:
     for run in _finished(comparison):
         other = comparison.find(base, run.seed)
         if other is not None and other.status == "done":
-            gain = endpoint.gain(run.metrics, other.metrics)
-            values[run.label].setdefault(PRIMARY, {})[run.seed] = gain
+            values[run.label][PRIMARY][run.seed] = endpoint.gain(run.metrics, other.metrics)
     return [column]
 
 
@@ -166,7 +167,7 @@ def _delta_m_column(comparison: Comparison, values: Values) -> list[Column]:
     for run in _finished(comparison):
         base = None if fixed else comparison.find(str(comparison.baseline), run.seed)
         baseline = {**fixed} if fixed else {} if base is None else _flat(base)
-        values[run.label].setdefault(DELTA_M, {})[run.seed] = delta_m(_flat(run), baseline, directions)
+        values[run.label][DELTA_M][run.seed] = delta_m(_flat(run), baseline, directions)
     return [Column(DELTA_M, "field", "Δm", False, "gain")]
 
 
@@ -178,34 +179,23 @@ def _flat(run: Run) -> dict[str, float]:
 
 def _improvement_columns(comparison: Comparison, values: Values) -> list[Column]:
     """Add improvements of tasks that are means of several metrics, then statistics over tasks."""
-    several = [task for task in comparison.tasks if len(task.directions) > 1]
-    columns = [
-        Column(f"delta/task/{task.name}", "Δ per task", f"Δ {task.name}", True, "gain")
-        for task in several
-    ]
-    for name, title in _STATISTICS.items():
-        better = None if name == "std" else True
-        columns.append(Column(f"delta/{name}", "Δ over tasks, %", f"Δ {title}", better, "gain"))
+    several = [task.name for task in comparison.tasks if len(task.directions) > 1]
     over = comparison.config.get("improvement_over")
-    compared = {task.name: task.directions for task in comparison.tasks}
     for run in _finished(comparison):
         gains = task_gains(comparison, run)
         single = comparison.find(str(comparison.baseline), run.seed)
-        found = task_statistics(
-            [
-                gain
-                for name, gain in gains.items()
-                # a task without a single-task result is left out for every method
-                if (over is None or name in over)
-                and (single is None or has_values(single.metrics.get(name, {}), compared[name]))
-            ]
-        )
-        row = values[run.label]
-        for task in several:
-            row.setdefault(f"delta/task/{task.name}", {})[run.seed] = gains[task.name]
-        for name in _STATISTICS:
-            row.setdefault(f"delta/{name}", {})[run.seed] = getattr(found, name)
-    return columns
+        counted = [
+            gains[task.name]
+            for task in comparison.tasks
+            # a task without a single-task result is left out for every method
+            if (over is None or task.name in over)
+            and (single is None or has_values(single.metrics.get(task.name, {}), task.directions))
+        ]
+        for name in several:
+            values[run.label][f"delta/task/{name}"][run.seed] = gains[name]
+        _add_statistics(values[run.label], "delta", run.seed, counted)
+    columns = [Column(f"delta/task/{name}", "Δ per task", f"Δ {name}", True, "gain") for name in several]
+    return columns + _statistics_columns("delta", "Δ over tasks, %", "Δ", True, "gain")
 
 
 def _task_columns(comparison: Comparison, values: Values) -> list[Column]:
@@ -215,20 +205,28 @@ def _task_columns(comparison: Comparison, values: Values) -> list[Column]:
         return []
     ((metric, higher),) = metrics
     for run in _finished(comparison):
-        found = task_statistics([run.metric(task.name, metric) for task in comparison.tasks])
-        for name in _STATISTICS:
-            values[run.label].setdefault(f"over/{name}", {})[run.seed] = getattr(found, name)
-    columns = []
-    for name, title in _STATISTICS.items():
-        better = None if name == "std" else higher
-        columns.append(Column(f"over/{name}", "over tasks", f"{metric} {title}", better, "summary"))
-    return columns
+        by_task = [run.metric(task.name, metric) for task in comparison.tasks]
+        _add_statistics(values[run.label], "over", run.seed, by_task)
+    return _statistics_columns("over", "over tasks", metric, higher, "summary")
+
+
+def _add_statistics(row: dict[str, dict[int, float]], key: str, seed: int, found: list[float]) -> None:
+    statistics = task_statistics(found)
+    for name in _STATISTICS:
+        row[f"{key}/{name}"][seed] = getattr(statistics, name)
+
+
+def _statistics_columns(key: str, group: str, what: str, higher: bool, kind: Kind) -> list[Column]:
+    return [
+        Column(f"{key}/{name}", group, f"{what} {title}", None if name == "std" else higher, kind)
+        for name, title in _STATISTICS.items()
+    ]
 
 
 def _time_column(comparison: Comparison, values: Values) -> list[Column]:
     timed = [run for run in _finished(comparison) if run.step_ratio is not None]
     for run in timed:
-        values[run.label].setdefault("time", {})[run.seed] = float(run.step_ratio or math.nan)
+        values[run.label]["time"][run.seed] = float(run.step_ratio or math.nan)
     return [Column("time", "Time", "× step", False, "time")] if timed else []
 
 

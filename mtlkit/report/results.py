@@ -225,10 +225,7 @@ class Comparison:
         try:
             made = cls(
                 title=str(header.get("title", path.name)),
-                tasks=[
-                    TaskRecord(task["name"], dict(task["metrics"]), tuple(task.get("compared", ())))
-                    for task in header["tasks"]
-                ],
+                tasks=[_read_task(task["name"], task) for task in header["tasks"]],
                 config=dict(header.get("config") or {}),
                 versions=dict(header.get("versions") or {}),
                 baseline=header.get("baseline"),
@@ -236,7 +233,7 @@ class Comparison:
                 split=str(header.get("split", "test")),
                 tuning={str(k): dict(v) for k, v in dict(header.get("tuning") or {}).items()},
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ResultsError(f"cannot read {path / HEADER}: {error!r}") from None
         latest: dict[tuple[str, int], Run] = {}
         for record in read_lines(path / RESULTS):
@@ -277,6 +274,11 @@ def read_header(path: Path) -> dict[str, Any]:
             f"up to {FORMAT}. Update mtlkit: pip install -U mtlkit"
         )
     return header
+
+
+def _read_task(name: Any, facts: Mapping[str, Any]) -> TaskRecord:
+    metrics = {str(metric): bool(higher) for metric, higher in (facts.get("metrics") or {}).items()}
+    return TaskRecord(str(name), metrics, tuple(map(str, facts.get("compared") or ())))
 
 
 def run_folder(label: str, seed: int) -> str:
@@ -364,10 +366,10 @@ def read_trainer_run(folder: str | os.PathLike[str]) -> Comparison:
             f"{path} contains neither a comparison ({HEADER}) nor the log of a run ({HISTORIES[1]}); "
             "give an output folder of `mtlkit compare` or `mtlkit train`"
         )
-    tasks = [
-        TaskRecord(str(name), {str(m): bool(h) for m, h in dict(facts.get("metrics") or {}).items()})
-        for name, facts in header["tasks"].items()
-    ]
+    try:
+        tasks = [_read_task(name, facts) for name, facts in header["tasks"].items()]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ResultsError(f"cannot read the tasks of {path / HISTORIES[1]}: {error!r}") from None
     tested = read_json(path / "test.json")
     validations = [record for record in records if record.get("kind") == "validation"]
     chosen = next((r for r in reversed(validations) if r.get("best")), None)

@@ -114,17 +114,16 @@ def estimate(differences: ArrayLike) -> Estimates:
     >>> found.mean.round(2), found.error.round(2), found.p_values.round(3)
     (array([2. , 2.1]), array([0.58, 0.41]), array([0.074, 0.013]))
     """
-    values = np.asarray(differences, dtype=np.float64)
-    known = np.isfinite(values)
-    pairs = known.sum(-1)
+    values = np.ma.masked_invalid(np.asarray(differences, dtype=np.float64))
+    pairs = values.count(-1)
     made = pairs > 1
+    mean = values.mean(-1).filled(math.nan)
+    own = values.var(-1, ddof=1).filled(0.0)
+    own = np.where(own > (4 * np.finfo(float).eps * mean) ** 2 * pairs, own, 0.0)  # rounding
+    freedoms = np.where(made, pairs - 1, 0)
+    total = freedoms.sum(-1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
-        mean = np.where(known, values, 0.0).sum(-1) / pairs
-        squares = (np.where(known, values - mean[..., None], 0.0) ** 2).sum(-1)
-        own = np.where(made, squares / (pairs - 1), 0.0)
-        own = np.where(own > (4 * np.finfo(float).eps * mean) ** 2 * pairs, own, 0.0)  # rounding
-        total = np.where(made, pairs - 1, 0).sum(-1, keepdims=True)
-        shared = np.where(made, own * (pairs - 1), 0.0).sum(-1, keepdims=True) / total
+        shared = (own * freedoms).sum(-1, keepdims=True) / total
         error = np.sqrt(np.maximum(own, shared) / pairs)
         typical = np.sqrt(shared / pairs.max(-1, keepdims=True, initial=0))
         most = total / (1 + _SHARED * (np.maximum(made.sum(-1, keepdims=True), 1) - 1))

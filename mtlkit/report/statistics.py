@@ -234,8 +234,9 @@ def paired_t_test(
             f"paired values must be two lists of one length, not {first.shape} and {second.shape}"
         )
     known = np.isfinite(first) & np.isfinite(second)
-    differences = (first - second)[known] * (1.0 if higher_is_better else -1.0)
-    scale = max(np.abs(first[known]).max(initial=0.0), np.abs(second[known]).max(initial=0.0))
+    first, second = first[known], second[known]
+    differences = (first - second) * (1.0 if higher_is_better else -1.0)
+    scale = max(np.abs(first).max(initial=0.0), np.abs(second).max(initial=0.0))
     if differences.size < 2 or np.ptp(differences) <= 8 * np.finfo(np.float64).eps * scale:
         return TTest(math.nan, math.nan, int(differences.size), False)
     found = ttest_1samp(differences, 0.0, alternative="greater")
@@ -273,12 +274,8 @@ def confidence_band(values: ArrayLike, level: float = 0.9) -> Band:
     table = np.asarray(values, dtype=np.float64)
     if table.ndim != 2:
         raise SpecError(f"values must be (runs, points), not {table.shape}")
-    known = np.isfinite(table)
-    count = known.sum(0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mean = np.where(known, table, 0.0).sum(0) / count
-        variance = np.where(known, (table - mean) ** 2, 0.0).sum(0) / (count - 1)
-        reach = t.ppf(0.5 + level / 2, count - 1) * np.sqrt(variance / count)
-    mean = np.where(count > 0, mean, np.nan)
-    reach = np.where(count > 1, reach, np.nan)
+    known = np.ma.masked_invalid(table)
+    mean, std = known.mean(0).filled(np.nan), known.std(0, ddof=1).filled(np.nan)
+    count = np.maximum(known.count(0), 1)
+    reach = t.ppf(0.5 + level / 2, count - 1) * std / np.sqrt(count)
     return Band(mean, mean - reach, mean + reach)

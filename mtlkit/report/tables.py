@@ -12,7 +12,7 @@ from mtlkit.report.metric_table import PRIMARY, Column, collect_metrics
 from mtlkit.report.results import Comparison
 from mtlkit.report.significance import Interval
 from mtlkit.report.statistics import Spread, TTest, paired_t_test, spread
-from mtlkit.report.verdict import Verdict, compare_methods, judge
+from mtlkit.report.verdict import Verdict, judge
 
 DAGGER, DOUBLE_DAGGER, STAR = "†", "‡", "*"
 MOST_DECIMALS = 6
@@ -64,8 +64,6 @@ class Table:
     improvement_over: tuple[str, ...] = ()
     """Tasks that the improvement is averaged over; empty for all."""
     verdict: Verdict = field(default_factory=Verdict)
-    tests: int = 0
-    """Number of tests of the primary endpoint, for Holm's correction."""
     split: str = "test"
     """Data of the metrics."""
     notes: tuple[str, ...] = ()
@@ -94,7 +92,7 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
     '0.9000'
     """
     found = collect_metrics(comparison, all_metrics=all_metrics)
-    claims = compare_methods(comparison, found)
+    verdict = judge(comparison, found)
     reference = comparison.reference if comparison.reference in found.values else None
     tested = [label for label in comparison.labels if label not in (reference, comparison.baseline)]
     rows = []
@@ -109,7 +107,7 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
             if column.kind == "time" and values.std == 0:  # measured once, for all seeds
                 values = Spread(values.median, math.nan, values.count)
             fewer = 0 < values.count < len(comparison.seeds)
-            claim = claims.columns.get((label, column.key))
+            claim = verdict.intervals.get((label, column.key))
             cells[column.key] = Cell(values, test, claim, fewer=fewer)
         role = "baseline" if label == comparison.baseline else "reference" if label == reference else ""
         role = "simple" if label in comparison.simple_labels else role
@@ -121,8 +119,7 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
         rows,
         reference,
         tuple(comparison.config.get("improvement_over") or ()),
-        judge(comparison, found, claims),
-        claims.tests,
+        verdict,
         comparison.split,
         _notes(comparison),
     )
@@ -214,7 +211,8 @@ def describe_marks(
     if table.reference is not None:
         text += (
             f" {DAGGER}: better than {table.reference} (one-sided paired t-test, level 0.05)."
-            f" {DOUBLE_DAGGER}: better after correction for {table.tests} tests of the primary endpoint."
+            f" {DOUBLE_DAGGER}: better after correction for {table.verdict.tests} tests of the primary "
+            "endpoint."
         )
     if any(row.cells[column.key].fewer for row in table.rows for column in columns):
         text += f" {STAR}: some seeds are missing."

@@ -13,13 +13,13 @@ decided``.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from mtlkit.report.endpoint import Endpoint
-from mtlkit.report.metric_table import Column, MetricTable, collect_metrics
+from mtlkit.report.metric_table import PRIMARY, Column, MetricTable, collect_metrics
 from mtlkit.report.results import Comparison
 from mtlkit.report.significance import Interval, endpoint_intervals, estimate, task_intervals
 from mtlkit.report.statistics import Floats, log_ratio
@@ -39,7 +39,11 @@ class Verdict:
         findings: the methods against the reference.
         single_task: the reference and the methods against the single-task networks.
         sentences: summary, with one sentence per status; empty if there is nothing to compare.
-        detectable: smallest difference that this comparison finds with a power of 80 %.
+        detectable: smallest difference that this comparison finds with a power of 80 %; NaN without a
+            test.
+        intervals: differences to the reference by method and column key, for the endpoint and the main
+            metric of each task. On tasks, methods with an insignificant endpoint have no p-value.
+        tests: number of tests of the endpoint, for the correction.
 
     >>> from mtlkit.report import Comparison, Run, TaskRecord
     >>> runs = [
@@ -56,6 +60,8 @@ class Verdict:
     single_task: tuple[Finding, ...] = ()
     sentences: tuple[str, ...] = ()
     detectable: float = math.nan
+    intervals: Mapping[tuple[str, str], Interval] = field(default_factory=dict)
+    tests: int = 0
 
     @property
     def text(self) -> str:
@@ -67,32 +73,54 @@ class Verdict:
         return [each.method for each in self.findings if each.status == status]
 
 
-@dataclass(frozen=True)
-class Claims:
-    """The results of all tests of a comparison.
+def judge(comparison: Comparison, table: MetricTable | None = None) -> Verdict:
+    """Return the verdict on the finished runs of a comparison.
 
-    Attributes:
-        reference: intervals of the methods against the reference.
-        single_task: intervals of the reference and the methods against the single-task networks.
-        columns: intervals against the reference by method and column key, for the endpoint and each
-            task's main metric. On tasks, methods with an insignificant endpoint have no p-value.
-        tests: number of tests of the endpoint, for the correction.
-        detectable: see :class:`Verdict`; NaN without a test.
+    >>> from mtlkit.report import Comparison, Run, TaskRecord
+    >>> runs = [Run(label, 0, metrics={"left": {"accuracy": 0.9}}) for label in ("sum", "pcgrad")]
+    >>> judge(Comparison("digits", [TaskRecord("left", {"accuracy": True})], runs, reference="sum")).text
+    'Inconclusive with 1 seed: run five seeds or more.'
     """
+    table = collect_metrics(comparison) if table is None else table
+    reference, seeds = str(comparison.reference), len(comparison.seeds)
+    intervals, alone, tests, detectable = _test(comparison, table)
+    sentences = _length_note(comparison)
+    if len(comparison.labels) < 2 or seeds < 2:
+        if len(comparison.labels) > 1:
+            sentences = ("Inconclusive with 1 seed: run five seeds or more.", *sentences)
+        return Verdict(sentences=sentences, intervals=intervals, tests=tests)
+    endpoint, findings = Endpoint.of(comparison), []
+    for label in dict.fromkeys(label for label, _ in intervals):
+        interval = intervals[label, PRIMARY]
+        on_tasks = {task.group: intervals[label, task.key] for task in table.main_metrics}
+        findings.append(
+            Finding(
+                label,
+                reference,
+                _status(interval),
+                interval,
+                tuple(task for task, each in on_tasks.items() if each.better),
+                tuple(task for task, each in on_tasks.items() if each.worse),
+                _uncounted(table, label, reference, endpoint),
+                seeds - interval.pairs,
+            )
+        )
+    single_task = tuple(
+        Finding(label, str(comparison.baseline), _status(interval), interval)
+        for label, interval in alone.items()
+    )
+    summary = summarize(findings, single_task, endpoint, seeds, detectable)
+    return Verdict(tuple(findings), single_task, (*summary, *sentences), detectable, intervals, tests)
 
-    reference: dict[str, Interval] = field(default_factory=dict)
-    single_task: dict[str, Interval] = field(default_factory=dict)
-    columns: dict[tuple[str, str], Interval] = field(default_factory=dict)
-    tests: int = 0
-    detectable: float = math.nan
 
-
-def compare_methods(comparison: Comparison, table: MetricTable) -> Claims:
-    """Make all tests of a comparison."""
+def _test(
+    comparison: Comparison, table: MetricTable
+) -> tuple[dict[tuple[str, str], Interval], dict[str, Interval], int, float]:
+    """Return ``intervals``, those to single-task networks by method, ``tests`` and ``detectable``."""
     column, labels = table.primary, comparison.labels
     reference, single = comparison.reference, comparison.baseline
     if column is None or not table.all_seeds:
-        return Claims()
+        return {}, {}, 0, math.nan
     known = [label for label in labels if label != single]
     methods = [label for label in known if label != reference]
 
@@ -103,60 +131,15 @@ def compare_methods(comparison: Comparison, table: MetricTable) -> Claims:
     first, second = differences(methods, reference, column), differences(known, single, column)
     against, alone = endpoint_intervals(first, second)
     tests = max(sum(not math.isnan(each.p_value) for each in (*against, *alone)), 1)
-    by_column = {(label, column.key): each for label, each in zip(methods, against, strict=False)}
+    intervals = {(label, column.key): each for label, each in zip(methods, against, strict=False)}
     if against:
         tasks = table.main_metrics
         by_task = [differences(methods, reference, task) for task in tasks]
         found = [each.better or each.worse for each in against]
-        for task, intervals in zip(tasks, task_intervals(by_task, found, tests), strict=True):
-            by_column |= {(label, task.key): one for label, one in zip(methods, intervals, strict=True)}
-    return Claims(
-        dict(zip(methods, against, strict=False)),
-        dict(zip(known, alone, strict=False)),
-        by_column,
-        tests,
-        estimate(first).detectable(tests) if against else math.nan,
-    )
-
-
-def judge(
-    comparison: Comparison, table: MetricTable | None = None, claims: Claims | None = None
-) -> Verdict:
-    """Return the verdict on the finished runs of a comparison.
-
-    >>> from mtlkit.report import Comparison, Run, TaskRecord
-    >>> runs = [Run(label, 0, metrics={"left": {"accuracy": 0.9}}) for label in ("sum", "pcgrad")]
-    >>> judge(Comparison("digits", [TaskRecord("left", {"accuracy": True})], runs, reference="sum")).text
-    'Inconclusive with 1 seed: run five seeds or more.'
-    """
-    longer, seeds = _length_note(comparison), len(comparison.seeds)
-    if len(comparison.labels) < 2:
-        return Verdict(sentences=longer)
-    if seeds < 2:
-        return Verdict(sentences=("Inconclusive with 1 seed: run five seeds or more.", *longer))
-    table = collect_metrics(comparison) if table is None else table
-    claims = compare_methods(comparison, table) if claims is None else claims
-    endpoint, findings = Endpoint.of(comparison), []
-    for label, interval in claims.reference.items():
-        on_tasks = {task.group: claims.columns[label, task.key] for task in table.main_metrics}
-        findings.append(
-            Finding(
-                label,
-                str(comparison.reference),
-                _status(interval),
-                interval,
-                tuple(task for task, each in on_tasks.items() if each.better),
-                tuple(task for task, each in on_tasks.items() if each.worse),
-                _uncounted(comparison, table, label, endpoint),
-                seeds - interval.pairs,
-            )
-        )
-    single_task = tuple(
-        Finding(label, str(comparison.baseline), _status(interval), interval)
-        for label, interval in claims.single_task.items()
-    )
-    sentences = summarize(findings, single_task, endpoint, seeds, claims.detectable)
-    return Verdict(tuple(findings), single_task, (*sentences, *longer), claims.detectable)
+        for task, made in zip(tasks, task_intervals(by_task, found, tests), strict=True):
+            intervals |= {(label, task.key): each for label, each in zip(methods, made, strict=True)}
+    detectable = estimate(first).detectable(tests) if against else math.nan
+    return intervals, dict(zip(known, alone, strict=False)), tests, detectable
 
 
 def _status(interval: Interval) -> Status:
@@ -167,14 +150,12 @@ def _status(interval: Interval) -> Status:
     return "level" if interval.within(MARGIN) else "not decided"
 
 
-def _uncounted(
-    comparison: Comparison, table: MetricTable, label: str, endpoint: Endpoint
-) -> dict[str, float]:
+def _uncounted(table: MetricTable, label: str, reference: str, endpoint: Endpoint) -> dict[str, float]:
     """Return the mean log-ratio to the reference of each task that the endpoint leaves out."""
     found = {}
     for column in table.main_metrics:
         if column.group in endpoint.left_out:
-            pairs = zip(*table.paired(label, str(comparison.reference), column.key), strict=True)
+            pairs = zip(*table.paired(label, reference, column.key), strict=True)
             gains = [log_ratio(*pair, bool(column.higher_is_better)) for pair in pairs]
             known = [gain for gain in gains if math.isfinite(gain)]
             if known:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from mtlkit.report.endpoint import Endpoint
@@ -37,7 +37,7 @@ class Finding:
     interval: Interval
     better_on: tuple[str, ...] = ()
     worse_on: tuple[str, ...] = ()
-    uncounted: Mapping[str, float] | None = None
+    uncounted: Mapping[str, float] = field(default_factory=dict)
     missing: int = 0
 
     @property
@@ -100,9 +100,9 @@ def _better(findings: Sequence[Finding], against: str, endpoint: Endpoint) -> st
     over = f" over {len(endpoint.directions)} of {total} tasks" if endpoint.left_out else ""
     text = f"Better than {against}{over}: {_methods(better)}"
     for task in endpoint.left_out:
-        known = [each for each in better if task in (each.uncounted or {})]
+        known = [each for each in better if task in each.uncounted]
         if known:
-            worst = min(known, key=lambda each: (each.uncounted or {})[task])
+            worst = min(known, key=lambda each: each.uncounted[task])
             change = dict(_changes(worst.uncounted))[task]
             text += f"; {task}, not counted, is {change}"
             text += f" with {worst.method}, the worst of them" if len(better) > 1 else ""
@@ -156,14 +156,14 @@ def _range(findings: Sequence[Finding]) -> str:
     return f" ({_points(min(means))} to {_points(max(means))} points)"
 
 
-def _changes(uncounted: Mapping[str, float] | None) -> list[tuple[str, str]]:
+def _changes(uncounted: Mapping[str, float]) -> list[tuple[str, str]]:
     """Describe how much better or worse each task is: a large change as a factor, others in percent.
 
     >>> _changes({"seg": -9.5, "depth": 0.42})
     [('seg', '10 % worse'), ('depth', '0.4 % better')]
     """
     found = []
-    for task, gain in (uncounted or {}).items():
+    for task, gain in uncounted.items():
         word = "better" if gain > 0 else "worse"
         size = math.exp(abs(gain) / 100)
         percent = 100 * (size - 1)

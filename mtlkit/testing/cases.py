@@ -124,3 +124,11 @@ def require(condition: bool, message: str) -> None:
     """Raise AssertionError unless the condition holds, also under ``python -O``."""
     if not condition:
         raise AssertionError(message)
+
+
+def require_equal_state(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], what: str) -> None:
+    """Raise unless two state dicts are equal bit for bit."""
+    require(found.keys() == expected.keys(), f"{what}: the state has other names")
+    for name, value in expected.items():
+        same = torch.equal(found[name].nan_to_num(), value.nan_to_num())
+        require(same, f"{what}: {name} is {found[name]}, not {value}")

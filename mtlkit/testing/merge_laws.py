@@ -2,13 +2,12 @@
 
 import copy
 import math
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from mtlkit.errors import UsageError
-from mtlkit.testing.cases import MethodCase, require
+from mtlkit.testing.cases import MethodCase, require, require_equal_state
 from mtlkit.testing.small_network import train
 
 
@@ -145,11 +144,3 @@ def spec(case: MethodCase) -> None:
     kinds = [[type(part).__name__ for part in each.parts] for each in (method, again)]
     require(kinds[0] == kinds[1], f"{kinds[0]} came back as {kinds[1]}")
     require(again.spec == method.spec, f"{method} came back as {again}")
-
-
-def require_equal_state(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], what: str) -> None:
-    """Raise unless two state dicts are equal bit for bit."""
-    require(found.keys() == expected.keys(), f"{what}: the state has other names")
-    for name, value in expected.items():
-        same = torch.equal(found[name].nan_to_num(), value.nan_to_num())
-        require(same, f"{what}: {name} is {found[name]}, not {value}")

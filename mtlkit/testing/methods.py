@@ -14,33 +14,11 @@ from mtlkit.testing.cases import MethodCase
 from mtlkit.testing.processes import distributed as distributed_law
 
 _CHECKS: dict[str, Callable[[MethodCase], None]] = {
-    check.__name__: check
-    for check in (
-        merge_laws.permutation,
-        merge_laws.scale,
-        merge_laws.single_task,
-        merge_laws.zero_rows,
-        merge_laws.identical_rows,
-        merge_laws.nonfinite,
-        merge_laws.gram_path,
-        merge_laws.half_precision,
-        merge_laws.spec,
-        step_laws.junction,
-        step_laws.wrt_parameters,
-        step_laws.no_fork,
-        step_laws.accumulation,
-        step_laws.heads,
-        step_laws.scaled_loss,
-        step_laws.absent_task,
-        step_laws.no_labels,
-        step_laws.owned_parameters,
-        step_laws.state_dict,
-        step_laws.evaluation,
-        step_laws.copies,
-        step_laws.compiled,
-        distributed_law,
-    )
-}
+    name: check
+    for module in (merge_laws, step_laws)
+    for name, check in vars(module).items()
+    if getattr(check, "__module__", "") == module.__name__ and not name.startswith("_")
+} | {"distributed": distributed_law}
 
 LAWS: Mapping[str, str] = {name: check.__doc__ or "" for name, check in _CHECKS.items()}
 """The laws by name, with one sentence each."""

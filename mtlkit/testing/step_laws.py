@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import backward
 
-from mtlkit.testing.cases import BATCH, MethodCase, require
-from mtlkit.testing.merge_laws import require_equal_state
+from mtlkit.testing.cases import BATCH, MethodCase, require, require_equal_state
 from mtlkit.testing.small_network import SmallNetwork, task_gradients, train
 
 STEPS = 3

@@ -89,7 +89,7 @@ def read_record(path: Path) -> Record:
         check_format(record, str(path))
         for key in ("architecture", "method", "tasks", "predicts"):
             record[key]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise MtlkitError(f"{path} does not describe a network of mtlkit: {error!r}") from None
     return record
 

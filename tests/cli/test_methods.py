@@ -5,7 +5,8 @@ import pytest
 
 import mtlkit
 from mtlkit.cli import main
-from mtlkit.cli.pages import plain_text
+from mtlkit.cli.catalog import all_facts
+from mtlkit.cli.pages import plain_docstring, plain_text
 from mtlkit.cli.schema import json_schema
 
 
@@ -95,6 +96,14 @@ def test_the_table_and_the_pages_fit_the_terminal(columns, monkeypatch, capsys):
 def test_a_formula_has_symbols_where_there_are_some():
     text = plain_text(r":math:`\sum_k \langle G_k, d \rangle \le \sigma \mathbf{x}`")
     assert text == "Σ_k ⟨ G_k, d ⟩ ≤ σ x"
+    text = plain_text(r":math:`\frac{\hat m_k}{\sqrt{v_{k+1}} + 1} \ne \frac1K \lambda_k`")
+    assert text == "(m\u0302_k) / (√(v_{k+1}) + 1) ≠ 1/K λ_k"
+
+
+def test_no_page_of_a_method_shows_a_latex_command():
+    for facts in all_facts():
+        shown = plain_docstring(facts.docstring, 100)
+        assert not re.search(r"\\[A-Za-z]+", shown), facts.name
 
 
 def test_the_schema_of_a_method_has_names_and_ranges_of_the_options():

@@ -153,6 +153,44 @@ def test_what_cannot_be_loaded_is_reported(run, tmp_path):
         mtlkit.load(run)
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["weights"], None),
+        (["preprocessing"], 3),
+        (["preprocessing"], ""),
+        (["plugins"], 1),
+        (["trained"], "yes"),
+        (["predicts"], ["nobody"]),
+        (["predicts"], ["rich", "grade"]),
+        (["predicts"], None),
+        (["tasks"], None),
+        (["tasks", 0], {"name": "rich"}),
+        (["tasks", 0, "outputs"], "one"),
+        (["tasks", 2, "means"], "abc"),
+        (["tasks", 1, "classes"], [{}]),
+    ],
+)
+def test_a_record_that_somebody_changed_is_refused_by_name(run, path, value):
+    record = run / "model.json"
+    content = json.loads(record.read_text())
+    entry = content
+    for key in path[:-1]:
+        entry = entry[key]
+    entry[path[-1]] = value
+    record.write_text(json.dumps(content))
+    with pytest.raises(MtlkitError, match=rf"{path[0]}|lost its|predicts"):
+        mtlkit.load(run)
+
+
+def test_a_damaged_safetensors_file_is_refused_by_name(run, tmp_path):
+    path = mtlkit.export(run, tmp_path / "net.safetensors").path
+    for content in (path.read_bytes()[:500], b"junk", b""):
+        path.write_bytes(content)
+        with pytest.raises(MtlkitError, match=r"net\.safetensors is damaged"):
+            mtlkit.load(path)
+
+
 def test_an_unfinished_run_gives_its_best_weights_so_far(run):
     record = run / "model.json"
     record.write_text(json.dumps({**json.loads(record.read_text()), "trained": None}))

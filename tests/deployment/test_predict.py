@@ -99,6 +99,11 @@ def test_what_cannot_be_predicted_is_reported_and_nothing_is_written(trained_run
         predict(trained_run, new, out, keep=["name"])
     with pytest.raises(SpecError, match=r"as \.csv or \.csv\.gz, not 'out\.xlsx'"):
         predict(trained_run, new, tmp_path / "out.xlsx")
+    for size in (0, -1):
+        with pytest.raises(SpecError, match=rf"batch size must be 1 or more, not {size}"):
+            predict(trained_run, new, out, batch_size=size)
+        with pytest.raises(SpecError, match=rf"batch size must be 1 or more, not {size}"):
+            mtlkit.load(trained_run).predict(frame, batch_size=size)
 
     def stop(done, total):
         raise KeyboardInterrupt

@@ -83,6 +83,21 @@ def test_a_folder_without_results_is_a_clear_error(tmp_path):
         read_trainer_run(tmp_path / "elsewhere")
 
 
+@pytest.mark.parametrize("tasks", ['{"a": 3}', '{"a": {"metrics": ["mse"]}}', '{"a": {"metrics": 1}}'])
+def test_a_log_whose_tasks_cannot_be_read_is_a_clear_error(tasks, tmp_path):
+    (tmp_path / "log.jsonl").write_text(f'{{"kind": "run", "step": 0, "tasks": {tasks}}}\n')
+    with pytest.raises(ResultsError, match=r"cannot read the tasks of .*log\.jsonl"):
+        read_trainer_run(tmp_path)
+
+
+def test_a_line_that_is_nested_too_deeply_is_skipped(tmp_path):
+    made = draw_comparison(methods=("sum", "pcgrad"), seeds=1, epochs=1, monitor=1)
+    made.save(tmp_path)
+    with open(tmp_path / "results.jsonl", "a") as file:
+        file.write("[" * 100_000 + "\n")
+    assert [run.label for run in Comparison.load(tmp_path).runs] == ["sum", "pcgrad"]
+
+
 def test_methods_keep_the_order_that_the_configuration_names():
     made = draw_comparison(methods=("b", "a", "c"), seeds=1, epochs=1, monitor=1)
     assert made.labels == ["b", "a", "c"]
