@@ -84,7 +84,7 @@ def render_report(comparison: Comparison, folder: Path | None = None) -> str:
     return render_page(
         comparison.title,
         sections,
-        lead=[*verdict_blocks(comparison, table), *_next_command(comparison, table, folder)],
+        lead=[*verdict_blocks(comparison, table), *next_command(comparison, table, folder)],
         facts=_facts(comparison),
         legend=comparison.labels,
         gray=comparison.baseline if comparison.baseline in comparison.labels else None,
@@ -122,8 +122,8 @@ def verdict_blocks(comparison: Comparison, table: Table) -> list[Block]:
     return [heading, StatusList(items), *sentences]
 
 
-def _next_command(comparison: Comparison, table: Table, folder: Path | None) -> list[Block]:
-    """Suggest a command: more seeds for undecided methods, or else tuning."""
+def next_command(comparison: Comparison, table: Table, folder: Path | None) -> list[Block]:
+    """Suggest a command for the comparison in ``folder``: more seeds for undecided methods, or else tuning."""
     seeds, data = comparison.seeds, comparison.config.get("data")
     undecided, better = (table.verdict.labels(status) for status in ("not decided", "better"))
     if len(comparison.labels) < 2:
