@@ -18,7 +18,7 @@ from mtlkit.report.page import Cell, Charts, Head, Listing, Note, Section, rende
 
 _HELP = Note(
     "Help from other tasks: sum of the mean cosines with them. At equal gradient norms, they add this "
-    "much to the decrease of a task's loss by its own gradient, to first order; at -100 % they undo it."
+    "much to the decrease of a task's loss by its own gradient, to first order; at -100% they undo it."
 )
 _DIRECTIONS = (
     "Blue is agreement, red is conflict. Similarity does not depend on the initialization of the heads: "

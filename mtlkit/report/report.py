@@ -210,13 +210,13 @@ def _differences(table: Table) -> Section:
         return Section("differences", "", [])
     note = Note(
         f"Mean differences from {table.reference} on the same seeds, with better to the right and "
-        "95 % intervals that hold for all methods together."
+        "95% intervals that hold for all methods together."
     )
     return Section("differences", f"Against {table.reference}", [note, *groups])
 
 
 def task_charts(comparison: Comparison) -> Charts:
-    """Draw the main metric of each task: a ring per seed, the mean and its 95 % interval."""
+    """Draw the main metric of each task: a ring per seed, the mean and its 95% interval."""
     charts = []
     for task in comparison.tasks:
         rows = []
@@ -232,7 +232,7 @@ def task_charts(comparison: Comparison) -> Charts:
         bounds = metric_bounds(task.main_metric)
         label = f"{task.main_metric} ({arrow})"
         charts.append(row_chart(rows, task.name, label, marker=marker, bounds=bounds))
-    note = "Each ring is a seed; the large mark with its bar is the mean with its 95 % interval."
+    note = "Each ring is a seed; the large mark with its bar is the mean with its 95% interval."
     if comparison.baseline in comparison.labels:
         note += " The dashed line is the mean of the single-task networks."
     return Charts(charts, "All tasks" if len(charts) > MANY else "", note)

@@ -121,7 +121,7 @@ def _undecided(findings: Sequence[Finding], seeds: int, detectable: float) -> li
         return []
     text = f"Inconclusive with {plural(seeds, 'seed')}: {join(found)}"
     if math.isfinite(detectable):
-        text += f"; {detectable:.2g} points or more would have been found (80 % power)"
+        text += f"; {detectable:.2g} points or more would have been found (80% power)"
     return [f"{text}."]
 
 
@@ -160,7 +160,7 @@ def _changes(uncounted: Mapping[str, float] | None) -> list[tuple[str, str]]:
     """Describe how much better or worse each task is: a large change as a factor, others in percent.
 
     >>> _changes({"seg": -9.5, "depth": 0.42})
-    [('seg', '10 % worse'), ('depth', '0.4 % better')]
+    [('seg', '10% worse'), ('depth', '0.4% better')]
     """
     found = []
     for task, gain in (uncounted or {}).items():
@@ -168,7 +168,7 @@ def _changes(uncounted: Mapping[str, float] | None) -> list[tuple[str, str]]:
         size = math.exp(abs(gain) / 100)
         percent = 100 * (size - 1)
         shown = f"{percent:.0f}" if percent >= 9.5 else f"{percent:.1g}"
-        found.append((task, f"{size:.1f} times {word}" if size >= 1.995 else f"{shown} % {word}"))
+        found.append((task, f"{size:.1f} times {word}" if size >= 1.995 else f"{shown}% {word}"))
     return found
 
 

@@ -47,7 +47,7 @@ def test_a_switch_of_a_file_can_be_turned_off_and_a_default_too(tmp_path, capsys
     (tmp_path / "c.yaml").write_text("data: multidigits\nmethods: sum\nnormalize: true\nseeds: 1\n")
     settings = ["-c", tmp_path / "c.yaml", "-o", tmp_path / "out", "--dry-run", "--steps", 1]
     assert call("compare", *settings, "--no-normalize", "--no-single-task") == 0
-    assert "0 of 1 trainings are done" in capsys.readouterr().out
+    assert "0 of 1 training runs are done" in capsys.readouterr().out
 
 
 def test_the_schema_is_printed(capsys):
