@@ -123,7 +123,7 @@ def verdict_blocks(comparison: Comparison, table: Table) -> list[Block]:
 
 
 def next_command(comparison: Comparison, table: Table, folder: Path | None) -> list[Block]:
-    """Suggest a command for the comparison in ``folder``: more seeds for undecided methods, or else tuning."""
+    """Suggest a command for the comparison in ``folder``: more seeds if undecided, or else tuning."""
     seeds, data = comparison.seeds, comparison.config.get("data")
     undecided, better = (table.verdict.labels(status) for status in ("not decided", "better"))
     if len(comparison.labels) < 2:
