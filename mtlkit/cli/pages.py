@@ -11,16 +11,11 @@ from typing import Any
 import typer
 
 _READABLE = 100
-_NAMES = "sum prod langle rangle | le ge ne top nabla cdot dots in leftarrow to"
-_NAMES += " lambda propto ell sim partial circ approx infty { }"
-# set braces become other characters for now, since plain braces group
-_SYMBOLS = dict(zip(_NAMES.split(), "ΣΠ⟨⟩‖≤≥≠T∇·…∈←→λ∝ℓ~∂∘≈∞⦃⦄", strict=True))
+_NAMES = "sum prod langle rangle | le ge top nabla cdot dots in leftarrow"
+_SYMBOLS = dict(zip(_NAMES.split(), "ΣΠ⟨⟩‖≤≥T∇·…∈←", strict=True))
 _SYMBOLS |= dict.fromkeys(["quad", "qquad"], "  ") | dict.fromkeys([",", " ", ";"], " ")
 _SYMBOLS |= dict.fromkeys(["!", "Big", "big", "left", "right"], "")
 _SYMBOLS |= {name: name for name in ("log", "exp", "min", "max", "cos")}
-_ACCENTS = {"tilde": "\N{COMBINING TILDE}", "hat": "\N{COMBINING CIRCUMFLEX ACCENT}"}
-_ACCENTS |= {"bar": "\N{COMBINING MACRON}"}
-_ARGUMENT = r"\s*(\{[^{}]*\}|[^{}\s\\])"
 
 
 def page_width() -> int:
@@ -91,40 +86,9 @@ def plain_text(text: str) -> str:
 
 
 def _formula(latex: str) -> str:
-    """Replace common LaTeX commands by Unicode characters.
-
-    >>> _formula(r"\\frac1K \\sum_k \\frac{\\hat G_k}{\\sqrt{\\lambda + 1}}, k \\in \\{1, 2\\}")
-    '1/K Σ_k Ĝ_k/(√(λ + 1)), k ∈ {1, 2}'
-    """
+    """Replace common LaTeX commands by Unicode characters."""
     latex = re.sub(r"\\(?:text|math\w+|operatorname)\{([^{}]*)\}", r"\1", latex)
-    latex = re.sub(r"\\([A-Za-z]+|.)", lambda found: _symbol(found[1], found[0]), latex)
-    before = ""
-    while before != latex:  # from the inside out
-        before = latex
-        latex = re.sub(rf"\\(tilde|hat|bar){_ARGUMENT}", _accented, latex)
-        latex = re.sub(r"([_^])\{([^{}]*)\}", _index, latex)
-        latex = re.sub(rf"\\sqrt{_ARGUMENT}", lambda found: f"√{_operand(found[1])}", latex)
-        latex = re.sub(rf"\\[dt]?frac{_ARGUMENT}{_ARGUMENT}", _fraction, latex)
-    plain = re.sub(r"[{}]", "", latex).translate(str.maketrans("⦃⦄", "{}"))
-    return unicodedata.normalize("NFC", plain)
-
-
-def _index(found: re.Match[str]) -> str:
-    return found[1] + (f"({found[2]})" if "_" in found[2] else _operand(found[2]))
-
-
-def _accented(found: re.Match[str]) -> str:
-    return found[2].strip("{}") + _ACCENTS[found[1]]
-
-
-def _fraction(found: re.Match[str]) -> str:
-    return f"{_operand(found[1])}/{_operand(found[2])}"
-
-
-def _operand(argument: str) -> str:
-    """Return the argument of a command, in parentheses if it has several terms."""
-    text = argument.strip("{}").strip()
-    return text if re.fullmatch(r"-?[^\s+=,/-]+", text) else f"({text})"
+    return re.sub(r"\\([A-Za-z]+|.)", lambda found: _symbol(found[1], found[0]), latex)
 
 
 def _symbol(name: str, command: str) -> str:
