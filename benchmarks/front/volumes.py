@@ -89,7 +89,7 @@ def to_table(folder: Path) -> str:
     count = len(volumes[TWENTY])
     return (
         "\n".join(lines)
-        + f"\n\nMeans over {count} seeds, ± standard deviation; differences paired by seed, with 95 % "
+        + f"\n\nMeans over {count} seeds, ± standard deviation; differences paired by seed, with 95% "
         f"intervals corrected for {len(volumes) - 1} comparisons. The last columns: the best value of "
         "each metric over the twenty points.\n"
     )

@@ -38,7 +38,22 @@ COMMANDS = {
 """Modules of this package that define a command, and their line in ``mtlkit --help``."""
 
 
-class _Commands(TyperGroup):
+class _PlainFlags:
+    """Shows no type beside a flag in the help; ``<bool>`` would look as if it took a value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+
+class Command(_PlainFlags, TyperCommand):
+    """The class of all commands."""
+
+
+class _Commands(_PlainFlags, TyperGroup):
     """Lists the commands by name and imports the module of a command when it is called."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -70,7 +85,12 @@ def _load(name: str) -> Any:
     importlib.import_module(module)
     (info,) = [i for i in app.registered_commands if i.callback and i.callback.__module__ == module]
     info.name = name
-    return get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode="rich")
+    if not issubclass(info.cls or TyperCommand, Command):
+        info.cls = Command
+    command = get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode="rich")
+    paragraphs = (command.help or "").split("\n\n")
+    command.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)  # wrapped by the terminal
+    return command
 
 
 def _print_version(value: bool) -> None:

@@ -12,7 +12,7 @@ from rich.text import Text
 from mtlkit.cli import app
 from mtlkit.cli.catalog import find_options
 from mtlkit.cli.options import Plugins
-from mtlkit.cli.pages import print_description, print_options
+from mtlkit.cli.pages import plain_text, print_description, print_options
 from mtlkit.config.registry import architectures
 
 
@@ -33,7 +33,7 @@ def list_or_show(
     for each in architectures.names():
         factory = architectures.get(each)
         summary = (inspect.getdoc(factory) or "").partition("\n")[0]
-        table.add_row(each, str(getattr(factory, "year", None) or ""), Text(summary))
+        table.add_row(each, str(getattr(factory, "year", None) or ""), Text(plain_text(summary)))
     console.print(table)
     console.print("\nOptions of an architecture: mtlkit architectures NAME")
 

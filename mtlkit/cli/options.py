@@ -15,6 +15,7 @@ from rich.markup import escape
 from typer import rich_utils
 from typer.core import TyperCommand
 
+from mtlkit.cli import Command
 from mtlkit.config.settings import Settings, choices, display
 from mtlkit.errors import SpecError
 
@@ -73,7 +74,7 @@ def command_of(model: type[Settings]) -> type[TyperCommand]:
     Its help shows ``--no-x`` only if x is on by default, in the same column, so that no name is cut.
     """
 
-    class Command(TyperCommand):
+    class SettingsCommand(Command):
         def format_help(self, ctx: Any, formatter: Any) -> None:
             rich_utils.STYLE_OPTIONS_TABLE_PADDING = (0, 1, 0, 0)  # type: ignore[assignment]
             for param in self.params:
@@ -93,7 +94,7 @@ def command_of(model: type[Settings]) -> type[TyperCommand]:
                     error.possibilities = [f"--{meant.replace('_', '-')}"]
                 raise
 
-    return Command
+    return SettingsCommand
 
 
 def with_settings(

@@ -11,7 +11,7 @@ import typer
 from mtlkit.cli import app
 
 
-@app.command(epilog="Example: mtlkit report runs/demo --output demo.html")
+@app.command(epilog="Example: mtlkit report runs/mine --output mine.html")
 def report(
     folder: Annotated[
         Path, typer.Argument(help="Folder of `mtlkit compare` or `mtlkit train`.", show_default=False)

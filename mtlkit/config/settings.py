@@ -183,7 +183,7 @@ class Settings(BaseModel):
         key = str(first["loc"][0])
         field = cls.model_fields[key]
         if first["type"] == "missing":
-            flag = source in ("compare", "tune", "train")  # settings of the command line
+            flag = source in ("compare", "tune", "train", "diagnose")  # settings of the command line
             named = f"--{key.replace('_', '-')}" if flag else f"the key {key!r}"
             hint = f"; {display(field).missing}" if display(field).missing else ""
             return ConfigError(f"{source}: {named} is missing{hint}")

@@ -18,7 +18,7 @@ from mtlkit.report.page import Cell, Charts, Head, Listing, Note, Section, rende
 
 _HELP = Note(
     "Help from other tasks: sum of the mean cosines with them. At equal gradient norms, they add this "
-    "much to the decrease of a task's loss by its own gradient, to first order; at -100 % they undo it."
+    "much to the decrease of a task's loss by its own gradient, to first order; at -100% they undo it."
 )
 _DIRECTIONS = (
     "Blue is agreement, red is conflict. Similarity does not depend on the initialization of the heads: "
@@ -40,7 +40,7 @@ def write_page(
             Section("directions", "Directions", [Charts(_directions(summary), note=_DIRECTIONS)]),
             Section("layers", "Conflicts by layer", [Charts([_layers(summary)])]),
         ],
-        lead=[_sentence(f"{first.text}. Try {first.advice}")],
+        lead=[_sentence(f"{first.text}. Try: {first.advice}")],
         facts=facts,
         legend=summary.tasks,
     )
@@ -52,7 +52,7 @@ def _findings(findings: Sequence[Finding]) -> list[Note]:
     notes = []
     for number, finding in enumerate(findings, start=1):
         notes.append(Note(f"{number}. {_sentence(finding.text)}", important=True))
-        notes.append(Note(_sentence(f"Try {finding.advice}. Why: {finding.why}")))
+        notes.append(Note(_sentence(f"Try: {finding.advice}. Why: {finding.why}")))
     return notes
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from mtlkit.diagnosis.rules import Finding, apply_rules, name_pair, percent
 from mtlkit.diagnosis.summary import Measurement, Summary
 
 _MOST_LAYERS = 12
+_READABLE = 100
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Diagnosis:
 
     def __str__(self) -> str:
         numbered = [_wrap(f"{n}. {finding}") for n, finding in enumerate(self.findings, start=1)]
-        start = [textwrap.fill("; ".join(each), 100) for each in (self.origin(), self.facts())]
+        start = [textwrap.fill("; ".join(each), _width()) for each in (self.origin(), self.facts())]
         tables = [table for table in (self._table(), self._layers()) if table]
         return "\n\n".join(["\n".join(start), *tables, *numbered]).replace("`", "")
 
@@ -107,6 +109,11 @@ class Diagnosis:
         return "\n".join(lines)
 
 
+def _width() -> int:
+    """Return the width of the terminal, at most 100; elsewhere ``COLUMNS``, or 100."""
+    return min(shutil.get_terminal_size((_READABLE, 24)).columns, _READABLE)
+
+
 def _wrap(text: str) -> str:
-    lines = [textwrap.fill(line, 100, subsequent_indent=" " * 7) for line in text.splitlines()]
+    lines = [textwrap.fill(line, _width(), subsequent_indent=" " * 7) for line in text.splitlines()]
     return "\n".join(lines)

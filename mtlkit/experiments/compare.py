@@ -207,7 +207,7 @@ class Work:
         rest = f", and {len(names) - _FEW_TASKS} more" if len(names) > _FEW_TASKS else ""
         lines = [
             f"data: {config.data}; {len(names)} tasks: {', '.join(names[:_FEW_TASKS])}{rest}",
-            f"output: {self.folder}; {len(self.outcomes)} of {len(self.jobs)} trainings are done",
+            f"output: {self.folder}; {len(self.outcomes)} of {len(self.jobs)} training runs are done",
         ]
         if not self.waiting:
             return lines
@@ -221,8 +221,8 @@ class Work:
             steps = planned_steps(job.config(), load_data(job.config()))[0] // job.divide_steps
             each = seconds.get(label, usual)
             total += count * steps * each
-            trainings = f"{plural(count, 'training')} of {steps} steps"
-            lines.append(f"  {label}: {trainings}, {1000 * each:.3g} ms per step")
+            runs = f"{plural(count, 'training run')} of {steps} steps"
+            lines.append(f"  {label}: {runs}, {1000 * each:.3g} ms per step")
         hours = clock(total / min(number, len(self.waiting)))
         return [*lines, f"about {hours} with {number} in parallel, without validations"]
 
@@ -240,7 +240,7 @@ class Work:
             with show:
                 show.found(len(finished))
                 if waiting:
-                    show.note(f"{len(waiting)} trainings to run in {folder}")
+                    show.note(f"{len(waiting)} training runs to do in {folder}")
                 firsts, reference = first_jobs(config, self.jobs), config.reference
                 path = folder / TIMING
                 self.ratios = known_or_timed(path, firsts, reference, config.timing, show.note)

@@ -19,7 +19,13 @@ from typing import Any
 from mtlkit.config.files import write_text
 from mtlkit.experiments.compare_config import CompareConfig
 from mtlkit.report.page import Block, Note, Section, render_page
-from mtlkit.report.report import difference_charts, result_blocks, task_charts, verdict_blocks
+from mtlkit.report.report import (
+    difference_charts,
+    next_command,
+    result_blocks,
+    task_charts,
+    verdict_blocks,
+)
 from mtlkit.report.results import Comparison
 from mtlkit.report.tables import build_table
 
@@ -92,6 +98,7 @@ def write_demo_page(comparisons: Mapping[str, Comparison], folder: str | os.Path
         comparison = comparisons[part.name]
         table = build_table(comparison)
         lead += [Note(part.losses, heading=True), *verdict_blocks(comparison, table)]
+        lead += next_command(comparison, table, path.parent / part.name)
         blocks: list[Block | None] = [Note(part.story, important=True)]
         blocks += result_blocks(comparison, table, f"table-{part.name}")
         blocks += [difference_charts(table), task_charts(comparison)]

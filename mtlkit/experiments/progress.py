@@ -100,7 +100,7 @@ class Display:
 
     def _head(self) -> str:
         passed, worked = time.monotonic() - self._begun, self.done - self._found
-        head = f"{self.title}: {self.done} of {self.total} trainings, {clock(passed)}"
+        head = f"{self.title}: {self.done} of {self.total} training runs, {clock(passed)}"
         if worked and self.done < self.total:
             head += f", about {clock(passed / worked * (self.total - self.done))} to go"
         return head

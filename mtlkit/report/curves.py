@@ -16,7 +16,7 @@ from mtlkit.report.statistics import confidence_band
 
 _BYTES = 2_200_000  # of all curves of a page
 _POINT = 40
-_NOTE = Note("Mean over seeds; shaded: 90 % confidence interval of the mean.")
+_NOTE = Note("Mean over seeds; shaded: 90% confidence interval of the mean.")
 
 Points = Callable[[Run], list[tuple[float, float]]]
 

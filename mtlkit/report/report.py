@@ -84,7 +84,7 @@ def render_report(comparison: Comparison, folder: Path | None = None) -> str:
     return render_page(
         comparison.title,
         sections,
-        lead=[*verdict_blocks(comparison, table), *_next_command(comparison, table, folder)],
+        lead=[*verdict_blocks(comparison, table), *next_command(comparison, table, folder)],
         facts=_facts(comparison),
         legend=comparison.labels,
         gray=comparison.baseline if comparison.baseline in comparison.labels else None,
@@ -122,8 +122,8 @@ def verdict_blocks(comparison: Comparison, table: Table) -> list[Block]:
     return [heading, StatusList(items), *sentences]
 
 
-def _next_command(comparison: Comparison, table: Table, folder: Path | None) -> list[Block]:
-    """Suggest a command: more seeds for undecided methods, or else tuning."""
+def next_command(comparison: Comparison, table: Table, folder: Path | None) -> list[Block]:
+    """Suggest a command for the comparison in ``folder``: more seeds if undecided, or else tuning."""
     seeds, data = comparison.seeds, comparison.config.get("data")
     undecided, better = (table.verdict.labels(status) for status in ("not decided", "better"))
     if len(comparison.labels) < 2:
@@ -210,13 +210,13 @@ def _differences(table: Table) -> Section:
         return Section("differences", "", [])
     note = Note(
         f"Mean differences from {table.reference} on the same seeds, with better to the right and "
-        "95 % intervals that hold for all methods together."
+        "95% intervals that hold for all methods together."
     )
     return Section("differences", f"Against {table.reference}", [note, *groups])
 
 
 def task_charts(comparison: Comparison) -> Charts:
-    """Draw the main metric of each task: a ring per seed, the mean and its 95 % interval."""
+    """Draw the main metric of each task: a ring per seed, the mean and its 95% interval."""
     charts = []
     for task in comparison.tasks:
         rows = []
@@ -232,7 +232,7 @@ def task_charts(comparison: Comparison) -> Charts:
         bounds = metric_bounds(task.main_metric)
         label = f"{task.main_metric} ({arrow})"
         charts.append(row_chart(rows, task.name, label, marker=marker, bounds=bounds))
-    note = "Each ring is a seed; the large mark with its bar is the mean with its 95 % interval."
+    note = "Each ring is a seed; the large mark with its bar is the mean with its 95% interval."
     if comparison.baseline in comparison.labels:
         note += " The dashed line is the mean of the single-task networks."
     return Charts(charts, "All tasks" if len(charts) > MANY else "", note)

@@ -121,7 +121,7 @@ def _undecided(findings: Sequence[Finding], seeds: int, detectable: float) -> li
         return []
     text = f"Inconclusive with {plural(seeds, 'seed')}: {join(found)}"
     if math.isfinite(detectable):
-        text += f"; {detectable:.2g} points or more would have been found (80 % power)"
+        text += f"; {_two_digits(detectable)} points or more would have been found (80% power)"
     return [f"{text}."]
 
 
@@ -160,7 +160,7 @@ def _changes(uncounted: Mapping[str, float]) -> list[tuple[str, str]]:
     """Describe how much better or worse each task is: a large change as a factor, others in percent.
 
     >>> _changes({"seg": -9.5, "depth": 0.42})
-    [('seg', '10 % worse'), ('depth', '0.4 % better')]
+    [('seg', '10% worse'), ('depth', '0.4% better')]
     """
     found = []
     for task, gain in uncounted.items():
@@ -168,7 +168,7 @@ def _changes(uncounted: Mapping[str, float]) -> list[tuple[str, str]]:
         size = math.exp(abs(gain) / 100)
         percent = 100 * (size - 1)
         shown = f"{percent:.0f}" if percent >= 9.5 else f"{percent:.1g}"
-        found.append((task, f"{size:.1f} times {word}" if size >= 1.995 else f"{shown} % {word}"))
+        found.append((task, f"{size:.1f} times {word}" if size >= 1.995 else f"{shown}% {word}"))
     return found
 
 
@@ -177,10 +177,13 @@ def format_interval(interval: Interval) -> str:
 
     >>> format_interval(Interval(2.04, 0.513, 3.57, 0.01, 5))
     '+2.04 points (0.513 to 3.57)'
+    >>> format_interval(Interval(50.1, -924.0, 1024.0, 0.6, 2))
+    '+50.1 points (-924 to 1024)'
     """
     if math.isnan(interval.low):
         return f"{_points(interval.mean)} points"
-    return f"{_points(interval.mean)} points ({interval.low:.3g} to {interval.high:.3g})"
+    low, high = (_points(limit).removeprefix("+") for limit in (interval.low, interval.high))
+    return f"{_points(interval.mean)} points ({low} to {high})"
 
 
 def join(names: Sequence[str]) -> str:
@@ -190,6 +193,15 @@ def join(names: Sequence[str]) -> str:
     'a, b and c'
     """
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _two_digits(value: float) -> str:
+    """Format a number with two digits, without an exponent.
+
+    >>> _two_digits(152.4), _two_digits(2.34)
+    ('150', '2.3')
+    """
+    return f"{float(f'{value:.2g}'):g}"
 
 
 def _points(value: float) -> str:

@@ -91,7 +91,7 @@ def overlap_advice(method: Any, overlaps: Sequence[Overlap]) -> str | None:
     >>> import mtlkit
     >>> apart = [Overlap(shared=False, present=3)] * 5
     >>> print(overlap_advice(mtlkit.create_method("pcgrad", tasks=2), apart))
-    no sample has labels of two tasks, so the tasks' gradients are orthogonal at the features ...
+    no sample is labeled for two tasks, so their feature gradients never overlap and pcgrad sees no ...
     >>> overlap_advice(mtlkit.create_method("pcgrad(wrt=parameters)", tasks=2), apart)
     """
     labeled = [overlap.present for overlap in overlaps if overlap.present]
@@ -112,7 +112,7 @@ def overlap_advice(method: Any, overlaps: Sequence[Overlap]) -> str | None:
     if method.forking is not None:
         todo = f"use a method without {method.forking.name} that merges with wrt=parameters"
     return (
-        "no sample has labels of two tasks, so the tasks' gradients are orthogonal at the features "
+        "no sample is labeled for two tasks, so their feature gradients never overlap "
         f"and {method} sees no conflict there; {todo}"
     )
 

@@ -107,7 +107,7 @@ class TrainingSettings(Settings):
 
     epochs: int | None = setting(
         None,
-        "Passes over the data; without `epochs` and `steps` 10, but for a table at least 4000 steps, "
+        "Passes over the data. Without `epochs` and `steps`: 10; for a table, at least 4000 steps, "
         "with early stopping after 10 validations without progress.",
         panel=LENGTH,
         per_method=True,

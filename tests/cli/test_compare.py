@@ -33,8 +33,8 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(tmp_path, capsys):
     folder = tmp_path / "out"
     assert call("compare", *SMALL, "--methods", "sum,mgda", "-o", folder, "--dry-run") == 0
     shown = capsys.readouterr().out
-    assert "0 of 4 trainings are done" in shown
-    assert "mgda: 2 trainings of 2 steps" in shown
+    assert "0 of 4 training runs are done" in shown
+    assert "mgda: 2 training runs of 2 steps" in shown
     assert not folder.exists()
 
 

@@ -37,17 +37,21 @@ def test_every_setting_but_mappings_is_an_option_with_its_meaning(command, capsy
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_a_narrow_terminal_cuts_no_option(command, capsys, monkeypatch):
+def test_the_help_of_a_narrow_terminal_cuts_no_option_and_gives_flags_no_value(
+    command, capsys, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", "80")
     assert call(command, "--help") == 0
-    assert "…" not in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert "<bool>" not in shown
 
 
 def test_a_switch_of_a_file_can_be_turned_off_and_a_default_too(tmp_path, capsys):
     (tmp_path / "c.yaml").write_text("data: multidigits\nmethods: sum\nnormalize: true\nseeds: 1\n")
     settings = ["-c", tmp_path / "c.yaml", "-o", tmp_path / "out", "--dry-run", "--steps", 1]
     assert call("compare", *settings, "--no-normalize", "--no-single-task") == 0
-    assert "0 of 1 trainings are done" in capsys.readouterr().out
+    assert "0 of 1 training runs are done" in capsys.readouterr().out
 
 
 def test_the_schema_is_printed(capsys):

@@ -264,6 +264,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, capsys, monkeypatch):
     ("arguments", "message"),
     [
         (["train"], "--data is missing"),
+        (["diagnose"], "--data is missing"),
         (["train", "--data", "smal"], "did you mean 'small'"),
         (["train", "--data", "small", "--method", "pcgad"], "did you mean 'pcgrad'"),
         (["train", "--data", "small", "--method", "pcgrad("], "cannot read spec"),

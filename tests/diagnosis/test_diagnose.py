@@ -237,10 +237,12 @@ def test_one_task_alone_is_an_answer_too():
     assert "too few" not in str(diagnose(Directed(tasks), tasks, steps=20))
 
 
-def test_the_text_fits_the_terminal_and_every_finding_has_its_numbers():
+@pytest.mark.parametrize(("columns", "width"), [("80", 80), ("160", 100)])
+def test_the_text_fits_the_terminal_and_every_finding_has_its_numbers(columns, width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
     tasks = directed_tasks(a=[1, 0, 0, 0], b=[-400, 1, 0, 0], c=[0, 0, 0, 0])
     text = str(diagnose(Directed(tasks), tasks))
-    assert max(map(len, text.splitlines())) <= 100
+    assert max(map(len, text.splitlines())) <= width
     assert "`" not in text
     for piece in re.split(r"\n\n(?=\d+\. )", text)[1:]:
         assert "\n  try  " in piece

@@ -62,7 +62,7 @@ def test_a_long_silence_is_broken_by_a_line_about_what_runs(monkeypatch, capsys)
         while time.monotonic() < deadline and not (text := capsys.readouterr().err):
             time.sleep(0.05)
         display.ended(job, "done")
-    assert "0 of 2 trainings" in text
+    assert "0 of 2 training runs" in text
     assert "sum, seed 0" in text
 
 

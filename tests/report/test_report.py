@@ -298,8 +298,11 @@ def test_a_single_run_shows_all_its_metrics_and_says_nothing_about_seeds():
     assert "All on the test set." in text
 
 
-def test_the_page_of_the_demo_shows_both_parts_with_their_verdicts(tmp_path):
+def test_the_page_of_the_demo_shows_both_parts_with_their_verdicts_and_a_command_each(tmp_path):
     made = {part.name: draw_comparison(METHODS[:4], seeds=3, epochs=1, monitor=1) for part in PARTS}
+    for part in PARTS:
+        (tmp_path / part.name).mkdir()
+        (tmp_path / part.name / "compare.yaml").touch()
     text = without_library(write_demo_page(made, tmp_path).read_text(encoding="utf-8"))
     parser = parse(text)
     assert parser.wrong == []
@@ -309,6 +312,7 @@ def test_the_page_of_the_demo_shows_both_parts_with_their_verdicts(tmp_path):
     for part in PARTS:
         assert f"<h3>{part.losses}</h3>" in text
         assert f'href="{part.name}/report.html"' in text
+        assert f"mtlkit compare -c {tmp_path / part.name / 'compare.yaml'} " in text
 
 
 LOOK = """
