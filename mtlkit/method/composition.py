@@ -30,30 +30,38 @@ from mtlkit.method.state import State
 class Composition(nn.Module):
     """The parts of a :class:`~mtlkit.Method`, and what the engine calls in a step."""
 
+    tasks: tuple[str, ...]
+    process_group: Any = None
+    """Process group of the data-parallel replicas; None means all processes."""
+    wrt_parameters: bool
+    """Whether gradients of the shared parameters are merged, not those of the features."""
+    is_sum: bool
+    """Whether autograd's own sum of the gradients is what this method does with them."""
+    needs_fork: bool
+    """Whether the features must be forked by ``method(features)`` in every step."""
+    weighs_losses: bool
+    """Whether some part weighs the losses."""
+    shared: list[Tensor] | None
+    """The shared parameters; None if they have not been named."""
+
     def __init__(
         self, parts: GradientAggregator | Sequence[GradientAggregator], *, shared: Shared = None
     ) -> None:
         super().__init__()
         listed = [parts] if isinstance(parts, GradientAggregator) else list(parts)
         _check_parts(listed)
-        self.tasks: tuple[str, ...] = listed[0].tasks
+        self.tasks = listed[0].tasks
         self.parts = nn.ModuleList(listed)
         for part in listed:
             part.join(listed)
         merging = self.merging
         self.wrt_parameters = merging is not None and merging.wrt == "parameters"
-        """Whether gradients of the shared parameters are merged, not those of the features."""
         self.is_sum = self.forking is None and (merging is None or merging.is_plain_sum)
-        """Whether autograd's own sum of the gradients is what this method does with them."""
         self.needs_fork = not (self.is_sum or (self.wrt_parameters and self.forking is None))
-        """Whether the features must be forked by ``method(features)`` in every step."""
         self.weighs_losses = bool(self._loss_parts)
-        """Whether some part weighs the losses."""
         self._reads_losses = self.weighs_losses or (merging is not None and merging.uses_losses)
         self._whole = merging is not None and merging.needs_whole_gradients
         self._traceable = not self.wrt_parameters and all(part.traceable for part in listed)
-        self.process_group: Any = None
-        """Process group of the data-parallel replicas; None means all processes."""
         self._begin()
         self.set_shared(shared)
 
@@ -127,8 +135,7 @@ class Composition(nn.Module):
         several = () if merging is None else (merging, *copies)
         self._learning = [part for part in several if part.learned and part.overrides("learn")]
         """Parts whose merge gives learned parameters a gradient; others get theirs by the total."""
-        self.shared: list[Tensor] | None = self._groups.tensors
-        """The shared parameters; None if they have not been named."""
+        self.shared = self._groups.tensors
         self._merges_shards = self.wrt_parameters and self.forking is None and is_sharded(self.shared)
         if self.wrt_parameters:
             compiled.allow_several_backward_passes()
@@ -145,11 +152,10 @@ class Composition(nn.Module):
         present, values = self._values(losses, processes if self._reads_losses else ALONE)
         extra: Tensor | None = None
         if self._loss_parts:
-            weighed = weigh(values, present, self._loss_parts, commit=commit)
-            extra = weighed.extra
-            if weighed.factors is not None:
-                factors = dict(zip(present, weighed.factors, strict=True))
-                losses = {task: factors[task] * loss for task, loss in losses.items()}
+            factors, extra = weigh(values, present, self._loss_parts, commit=commit)
+            if factors is not None:
+                by_task = dict(zip(present, factors, strict=True))
+                losses = {task: by_task[task] * loss for task, loss in losses.items()}
         return losses, spread(values, present, len(self.tasks)), extra
 
     def _values(
@@ -242,7 +248,7 @@ class Composition(nn.Module):
         values = torch.ones_like(like[:, 0]) if losses is None else losses.detach().to(like.dtype)
         finite = torch.isfinite(like).all() & torch.isfinite(values).all()
         present = tuple(range(len(values)))
-        factors = weigh(values, present, parts, finite=finite, commit=commit).factors
+        factors, _ = weigh(values, present, parts, finite=finite, commit=commit)
         return torch.ones_like(values) if factors is None else factors
 
     # How it is copied and saved
