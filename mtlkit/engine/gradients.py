@@ -39,6 +39,7 @@ class Gradients:
         columns = zip(*rows.values(), strict=True) if rows else ([] for _ in tensors)
         self._columns = [list(column) for column in columns]
         self._forms: list[_Form | None] = []  # of the columns that the matrix is made of
+        self._buffer: Tensor | None = None
 
     @property
     def rows(self) -> dict[int, TensorList]:
@@ -60,12 +61,22 @@ class Gradients:
         }
         for i in columns:
             self._columns[i] = [None] * len(self.tasks)
-        return Gradients(reaching, self.dtype, [self.tensors[i] for i in columns])
+        taken = Gradients(reaching, self.dtype, [self.tensors[i] for i in columns])
+        taken._buffer = self._chunk_buffer()
+        return taken
 
     def gram(self) -> Tensor:
         """(P, P) inner products, accumulated in ``dtype``; of complex numbers their real parts."""
-        terms = [_products(matrix) for column in self._columns for matrix in self._matrices(column)]
+        buffer = self._chunk_buffer()
+        terms = [
+            _products(chunk) for column in self._columns for chunk in self._matrices(column, buffer)
+        ]
         return sum(terms[1:], terms[0]) if terms else torch.zeros(0, 0, dtype=self.dtype)
+
+    def _chunk_buffer(self) -> Tensor | None:
+        if self._buffer is None and not torch.compiler.is_compiling():
+            self._buffer = torch.empty(len(self.tasks) * _CHUNK, dtype=self.dtype)
+        return self._buffer
 
     def cross_gram(self) -> Tensor:
         """(P + 1, P) products of the even samples' gradients with the odd ones'; last, how many pairs.
@@ -140,19 +151,17 @@ class Gradients:
         pieces = iter(torch.split(vector, sizes))
         return [None if form is None else form.restore(next(pieces)) for form in self._forms]
 
-    def _matrices(self, column: Column) -> Iterator[Tensor]:
+    def _matrices(self, column: Column, buffer: Tensor | None = None) -> Iterator[Tensor]:
         """The (P, n) matrix of one tensor, in chunks of columns; nothing if no task reaches it.
 
-        On a CPU each chunk is written over the one before.
+        Every chunk is written to ``buffer``, if it is given, over the one before.
         """
         real = [None if g is None else as_real(g) for g in column]
         example = next((g for g in real if g is not None), None)
         if example is None:
             return
-        buffer: Tensor | None = None
-        fits = all(g is None or (g.dtype == self.dtype and g.is_cpu) for g in real)
-        if fits and not torch.compiler.is_compiling():
-            buffer = torch.empty(len(real) * min(example.numel(), _CHUNK), dtype=self.dtype)
+        if not all(g is None or (g.dtype == self.dtype and g.is_cpu) for g in real):
+            buffer = None
         zero = example.new_zeros(()).expand_as(example)  # takes no memory
         flat = [torch.split((zero if g is None else g).reshape(-1), _CHUNK) for g in real]
         for chunk in zip(*flat, strict=True):
