@@ -13,7 +13,7 @@ GPU's host would wait (synchronizations) or which copy host memory to the device
 Work on device tensors inside the context, also what need not be counted: outside of it a new tensor
 ``torch.zeros(3, device=x.device)`` has no numbers.
 
-Not modelled: autocast to half precision, GradScaler, fused optimizers, ``torch.compile``, process
+Not modeled: autocast to half precision, GradScaler, fused optimizers, ``torch.compile``, process
 groups, generators on the device, ``from torch import tensor``, and the copy of one Python number in
 ``x[0] = 1.0``.
 

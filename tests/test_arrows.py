@@ -100,6 +100,18 @@ def test_every_room_has_a_place_in_the_arrows() -> None:
     assert not unplaced
 
 
+def test_at_most_four_modules_lie_beside_the_packages() -> None:
+    root = Path(mtlkit.__file__).parent
+    assert len({path.stem for path in root.glob("*.py")} - {"__init__"}) <= 4
+
+
+def test_every_package_has_its_tests_under_its_own_name() -> None:
+    root = Path(mtlkit.__file__).parent
+    packages = {path.parent.name for path in root.glob("*/__init__.py")}
+    tests = {path.parent.name for path in Path(__file__).parent.glob("*/test_*.py")}
+    assert packages <= tests
+
+
 def test_imports_point_downward() -> None:
     assert not {edge for edge in imports() if _points_upward(edge)}
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import mtlkit
+from mtlkit.config.registry import architectures
 from mtlkit.errors import SpecError, UnknownNameError, UsageError
 
 
@@ -54,21 +55,15 @@ class Plain(nn.Module):
         return self.heads[name].parameters()
 
 
-def test_an_architecture_needs_the_interface_not_the_base_class(monkeypatch):
-    monkeypatch.setattr(
-        mtlkit.architectures.create.architectures,
-        "_factories",
-        dict(mtlkit.architectures.create.architectures._factories),
-    )
-    mtlkit.register_architecture("plain_net")(Plain)
-    mtlkit.register_architecture("half_net")(lambda tasks, *, method="sum": nn.Linear(2, 2))
-    net = mtlkit.create_architecture("plain_net", ("a", "b"), method="pcgrad")
-    assert {name: tuple(y.shape) for name, y in net(torch.randn(5, 4)).items()} == {
-        "a": (5, 1),
-        "b": (5, 1),
-    }
-    with pytest.raises(SpecError, match="Linear; it must be an Architecture"):
-        mtlkit.create_architecture("half_net", ("a", "b"))
+def test_an_architecture_needs_the_interface_not_the_base_class():
+    with architectures.temporary():
+        mtlkit.register_architecture("plain_net")(Plain)
+        mtlkit.register_architecture("half_net")(lambda tasks, *, method="sum": nn.Linear(2, 2))
+        net = mtlkit.create_architecture("plain_net", ("a", "b"), method="pcgrad")
+        shapes = {name: tuple(y.shape) for name, y in net(torch.randn(5, 4)).items()}
+        assert shapes == {"a": (5, 1), "b": (5, 1)}
+        with pytest.raises(SpecError, match="Linear; it must be an Architecture"):
+            mtlkit.create_architecture("half_net", ("a", "b"))
 
 
 def test_a_wrong_task_is_refused_before_its_parameters_are_asked_for():

@@ -10,7 +10,7 @@ import inspect
 import re
 import typing
 import warnings
-from collections.abc import Collection, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar

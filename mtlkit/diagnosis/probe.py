@@ -59,7 +59,7 @@ class Probe(Method):
     def start_step(self) -> None:
         """Discard the gradients and statistics of the last step."""
         self._gradients: dict[tuple[int, int], Tensor] = {}
-        self._begin_step()
+        self._noted.clear()
 
     def similarity(self) -> Tensor:
         """Return the (K, K) similarity of the tasks' gradients over the samples; NaN if unknown.

@@ -22,13 +22,20 @@ import torch
 from torch import Tensor
 from torch.fx import Proxy
 
-from mtlkit.engine import compiled
-from mtlkit.engine.gradients import Gradients, TensorList
-from mtlkit.engine.guards import IN_PLACE, Fork, check_features
-from mtlkit.engine.parameter_guards import refuse_compiled_autograd
+from mtlkit.engine.compiled_merge import merge_compiled
+from mtlkit.engine.gradients import Gradients
+from mtlkit.engine.guards import IN_PLACE, Fork, refuse_features
 from mtlkit.engine.parameters import merge_below, parameters_below
-from mtlkit.engine.processes import Processes
-from mtlkit.engine.step import Hooks, divisor, measure, merge, pick, spread
+from mtlkit.engine.step import (
+    ABSENT,
+    ELSEWHERE,
+    HERE,
+    Hooks,
+    divisor,
+    measure,
+    merge,
+    reported_losses,
+)
 from mtlkit.errors import UsageError
 
 
@@ -38,7 +45,8 @@ def fork(features: Any, hooks: Hooks, record: Fork) -> tuple[list[Any], Tensor |
     The anchor is None where nothing requires a gradient.
     """
     leaves, rebuild = flatten_features(features)
-    check_features(leaves)
+    if not leaves or len({id(leaf) for leaf in leaves}) < len(leaves):
+        refuse_features(leaves)
     forking = hooks.forking
     held: tuple[Tensor, ...] = () if forking is None else forking.held()
     owned = [*(() if forking is None else forking.owned()), *hooks.learned, *hooks.weighing]
@@ -84,9 +92,9 @@ class _FeatureNode(torch.autograd.Function):
         leaves = list(tensors[: layout.features])
         held = tensors[layout.features : layout.features + layout.held]
         ctx.hooks, ctx.record, ctx.layout = hooks, record, layout
-        ctx.dtypes, ctx.device = [leaf.dtype for leaf in leaves], leaves[0].device
+        ctx.device = leaves[0].device
         # to compute in: the same on every process, also on one without any gradient
-        double = torch.float64 in ctx.dtypes or torch.complex128 in ctx.dtypes
+        double = any(leaf.dtype in (torch.float64, torch.complex128) for leaf in leaves)
         ctx.wide = torch.float64 if double else torch.float32
         ctx.set_materialize_grads(False)
         # not saved: what saved-tensor hooks give back would be other tensors
@@ -105,8 +113,6 @@ class _FeatureNode(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, report: Tensor | None, *flat: Tensor | None) -> Any:
-        if ctx.layout.shared:
-            refuse_compiled_autograd(ctx)
         with torch.autocast(ctx.device.type, enabled=False):
             features, owned, shared = _merge_arrived(ctx, report, flat)
         owned = [*owned, *[None] * len(ctx.hooks.weighing)]
@@ -118,28 +124,24 @@ _FeatureNode._backward_cls.__name__ = f"{IN_PLACE}. It"  # noqa: SLF001
 
 Grads = Sequence[Tensor | None]
 
-# where a task has a loss: on no process, on this one, or only on others
-_ABSENT, _HERE, _ELSEWHERE = 0.0, 1.0, 2.0
-
 
 def _merge_arrived(
     ctx: Any, report: Tensor | None, flat: tuple[Tensor | None, ...]
 ) -> tuple[Grads, Grads, Grads]:
-    """Gradients of the features, of the owned and of the shared parameters."""
-    hooks, layout, record = ctx.hooks, ctx.layout, ctx.record
-    arrived = _arrived(flat, layout.features, hooks.tasks, None if report is None else record.given)
-    hooks.guards.check_arrivals(hooks.method, record, report is not None, arrived)
+    """Gradients of the features, of the owned and of the shared parameters; autograd casts them."""
+    hooks, layout, record, count = ctx.hooks, ctx.layout, ctx.record, ctx.layout.features
+    # compiled heads bring zeros for a task without a loss, which is left out
+    given = range(hooks.tasks) if report is None or record.given is None else record.given
+    rows = {task: list(flat[task * count : (task + 1) * count]) for task in given}
+    arrived = {k: row for k, row in rows.items() if any(gradient is not None for gradient in row)}
+    hooks.guards.before_merge(ctx, hooks, record, report is not None, arrived)
     saved = ctx.saved_tensors  # once: a checkpoint does not give them twice
     if hooks.forking is not None:
         arrived = hooks.forking.pull_back(arrived, *saved[len(saved) - layout.held :])
     grads = Gradients(arrived, ctx.wide)
     if torch.compiler.is_compiling():
-        merged, owned = _merge_compiled(grads, report, ctx)
-        return _cast(merged, ctx.dtypes), owned, ()
-    if not (record.processes.alone or record.wrapped):
-        owned = [] if hooks.forking is None else hooks.forking.owned()
-        hooks.guards.compare_replicas(ctx, record.processes, [*owned, *hooks.learned, *hooks.weighing])
-    losses = None if report is None else _losses(report, hooks.tasks)  # None: not through ``total``
+        return *merge_compiled(grads, report, hooks, record.processes), ()
+    losses = None if report is None else reported_losses(report)  # None: not through ``total``
     step = measure(
         grads.gram().to(ctx.device),
         grads.tasks,
@@ -156,107 +158,9 @@ def _merge_arrived(
             features, ctx.shared, grads, step, losses, hooks, record, direct=layout.direct
         )
     else:
-        learned, shared = hooks.learn(step, "") if hooks.learned else [], []
         hooks.begin()
-        merged = merge(grads, step, hooks) if step.present else []
-    return _cast(merged or [None] * layout.features, ctx.dtypes), [*owned, *learned], shared
-
-
-def _arrived(
-    flat: Grads, count: int, tasks: int, given: tuple[int, ...] | None
-) -> dict[int, TensorList]:
-    """Gradients by task. Compiled heads bring zeros for a task without a loss, which is left out."""
-    arrived = {}
-    for task in range(tasks) if given is None else given:
-        row = list(flat[task * count : (task + 1) * count])
-        if any(gradient is not None for gradient in row):
-            arrived[task] = row
-    return arrived
-
-
-def _losses(report: Tensor, tasks: int) -> Tensor:
-    """(K,) losses; NaN for tasks that no process has."""
-    losses, presence = report[1 : 1 + tasks], report[1 + tasks :]
-    return torch.where(presence == _ABSENT, torch.nan, losses)
-
-
-def _cast(merged: Grads, dtypes: Sequence[torch.dtype]) -> Grads:
-    return [g if g is None else g.to(dtype) for g, dtype in zip(merged, dtypes, strict=True)]
-
-
-def _merge_compiled(grads: Gradients, report: Tensor | None, ctx: Any) -> tuple[Grads, Grads]:
-    """The merge within a compiled graph: the decision is one operator, see :func:`decide_compiled`.
-
-    All K tasks have gradients there, zeros for absent ones; the report says which are present.
-    """
-    hooks, tasks = ctx.hooks, ctx.hooks.tasks
-    assert report is not None
-    gram = grads.gram()
-    if hooks.merge is None:
-        sizes = [tasks, tasks, *(parameter.numel() for parameter in hooks.learned)]
-        cross = grads.cross_gram() if hooks.cross_gram else gram[:0]
-        decided = compiled.call(hooks.handle, sum(sizes), gram, report, cross)
-        weights, units, *learned = torch.split(decided, sizes)
-        merged = grads.weighted(weights)
-        own = [g.reshape(p.shape).to(p.dtype) for g, p in zip(learned, hooks.learned, strict=True)]
-    else:
-        matrix = grads.matrix()
-        size = matrix.shape[1]
-        decided = compiled.call(hooks.handle, size + tasks, gram, report, matrix)
-        vector, units = torch.split(decided, [size, tasks])
-        merged, own = grads.split(vector), []
-    if hooks.forking is None:
-        return merged, own
-    return merged, [*hooks.forking.rotate_gradients(grads.rows, units, ctx.record.processes), *own]
-
-
-def decide_compiled(
-    hooks: Hooks, processes: Processes, gram: Tensor, report: Tensor, extra: Tensor
-) -> Tensor:
-    """What the operator of a compiled node returns, computed as outside of a compiled graph.
-
-    Args:
-        hooks: what the method gives the engine.
-        processes: those that share the step.
-        gram: (K, K) inner products, zero for absent tasks.
-        report: scale, losses and presence, see :class:`Report`.
-        extra: products of independent samples, or the (K, N) gradients if the merge needs them whole.
-
-    Returns:
-        (K,) weights or the (N,) merged gradient, then (K,) factors of the rotations' gradients, then the
-        gradients of the learned parameters.
-    """
-    tasks = hooks.tasks
-    local = tuple(torch.nonzero(report[1 + tasks :] == _HERE).flatten().tolist())
-    scale = report[0]
-    if not local and not scale.any():  # not through total: every task counts
-        local, scale = tuple(range(tasks)), torch.ones_like(scale)
-    whole = hooks.merge is not None
-    cross = None
-    if hooks.cross_gram:
-        cross = torch.cat([pick(pick(extra[:-1], local).T, local).T, extra[-1:, : len(local)]])
-    step = measure(
-        pick(pick(gram, local).T, local).T,
-        local,
-        tasks=tasks,
-        scale=divisor(scale),
-        losses=_losses(report, tasks),
-        cross=cross,
-        processes=processes,
-    )
-    learned = [g.reshape(-1) for g in hooks.learn(step, "") if g is not None]
-    hooks.begin()
-    if not step.present:
-        merged = gram.new_zeros(extra.shape[1] if whole else tasks)
-        units = gram.new_zeros(tasks)
-    else:
-        units = spread(step.units, step.present, tasks, fill=0.0)
-        if hooks.merge is not None:
-            matrix = pick(extra, step.present) / step.unit
-            merged = hooks.merge(matrix, step, ()) * step.unit
-        else:
-            merged = spread(hooks.weigh(step), step.present, tasks, fill=0.0)
-    return torch.cat([x.to(gram.dtype) for x in (merged, units, *learned)])
+        (merged, learned), shared = merge(grads, step, hooks), []
+    return merged or [None] * layout.features, [*owned, *learned], shared
 
 
 class Report(torch.autograd.Function):
@@ -265,10 +169,10 @@ class Report(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, losses: Tensor, present: tuple[int, ...]) -> Tensor:
         """The zero, for (K,) losses, NaN for absent tasks, and the tasks that this process has."""
-        presence = torch.where(torch.isnan(losses), _ABSENT, _ELSEWHERE)
+        presence = torch.where(torch.isnan(losses), ABSENT, ELSEWHERE)
         for task in present:
-            presence[task] = _HERE
-        known = torch.where(presence == _ABSENT, 0.0, losses)  # NaN would alarm detect_anomaly
+            presence[task] = HERE
+        known = torch.where(presence == ABSENT, 0.0, losses)  # NaN would alarm detect_anomaly
         ctx.save_for_backward(torch.cat([known, presence]).to(anchor.dtype))
         return torch.zeros((), dtype=anchor.dtype, device=anchor.device)
 

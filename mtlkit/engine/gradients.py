@@ -38,7 +38,7 @@ class Gradients:
         # by tensor, so that what is merged can be freed: all rows are K times the size of the model
         columns = zip(*rows.values(), strict=True) if rows else ([] for _ in tensors)
         self._columns = [list(column) for column in columns]
-        self._forms = [_Form.of(column) for column in self._columns]
+        self._forms: list[_Form | None] = []  # of the columns that the matrix is made of
         self._buffer: Tensor | None = None
 
     @property
@@ -48,7 +48,7 @@ class Gradients:
 
     @property
     def reached(self) -> list[Tensor]:
-        """The tensors that :meth:`matrix` has columns of; empty if they are not known."""
+        """The tensors that the :meth:`matrix` has columns of; empty if they are not known."""
         pairs = zip(self.tensors, self._forms, strict=bool(self.tensors))
         return [tensor for tensor, form in pairs if form is not None]
 
@@ -67,14 +67,12 @@ class Gradients:
 
     def gram(self) -> Tensor:
         """(P, P) inner products, accumulated in ``dtype``; of complex numbers their real parts."""
-        gram: Tensor | None = None
         buffer = self._chunk_buffer()
-        for column in self._columns:
-            for matrix in self._matrices(column, buffer):
-                product = _products(matrix)
-                gram = product if gram is None else gram + product
-        count = len(self.tasks)
-        return torch.zeros(count, count, dtype=self.dtype) if gram is None else gram
+        terms = [
+            _products(chunk) for column in self._columns for chunk in self._matrices(column, buffer)
+        ]
+        empty = torch.zeros(len(self.tasks), len(self.tasks), dtype=self.dtype)
+        return sum(terms[1:], terms[0]) if terms else empty
 
     def _chunk_buffer(self) -> Tensor | None:
         if self._buffer is None and not torch.compiler.is_compiling():
@@ -93,7 +91,7 @@ class Gradients:
         example = next((g for column in self._columns for g in column if g is not None), torch.zeros(0))
         result = torch.zeros(count + 1, count, dtype=self.dtype, device=example.device)
         for column in self._columns:
-            real = _real(column)
+            real = [None if g is None else as_real(g) for g in column]
             first = next((g for g in real if g is not None), None)
             if first is None or first.dim() < 2 or len(first) < 2:
                 continue
@@ -112,25 +110,28 @@ class Gradients:
         """
         factors = weights.to(self.dtype).unbind()
         merged = []
-        for column, form in zip(self._columns, self._forms, strict=True):
-            merged.append(None if form is None else form.restore(self._sum(column, factors)))
+        for column in self._columns:
+            merged.append(self._sum(column, factors))
             if free:
                 column[:] = [None] * len(column)
         return merged
 
-    def _sum(self, column: Column, factors: Sequence[Tensor]) -> Tensor:
-        terms = [(w, as_real(g)) for w, g in zip(factors, column, strict=True) if g is not None]
+    def _sum(self, column: Column, factors: Sequence[Tensor]) -> Tensor | None:
+        terms = [(w, g) for w, g in zip(factors, column, strict=True) if g is not None]
+        if not terms:
+            return None
         (weight, first), *others = terms
-        total = first.to(self.dtype) * weight
+        total = as_real(first).to(self.dtype) * weight
         for weight, gradient in others:
-            total.addcmul_(gradient.to(self.dtype), weight)
-        return total
+            total.addcmul_(as_real(gradient).to(self.dtype), weight)
+        return torch.view_as_complex(total) if first.is_complex() else total
 
     def matrix(self, *, free: bool = False) -> Tensor:
         """(P, N), copied together; tensors that no task reaches are left out.
 
         With ``free`` the gradients of each tensor are freed as soon as they are copied.
         """
+        self._forms = [_Form.of(column) for column in self._columns]
         if torch.compiler.is_compiling():
             return torch.cat([m for column in self._columns for m in self._matrices(column)], dim=1)
         device = next(g.device for column in self._columns for g in column if g is not None)
@@ -146,7 +147,7 @@ class Gradients:
         return matrix
 
     def split(self, vector: Tensor) -> TensorList:
-        """(N,) back into the shapes of the list."""
+        """A row of the :meth:`matrix`, (N,), back into the shapes of the list."""
         sizes = [form.size for form in self._forms if form is not None]
         pieces = iter(torch.split(vector, sizes))
         return [None if form is None else form.restore(next(pieces)) for form in self._forms]
@@ -156,21 +157,18 @@ class Gradients:
 
         Every chunk is written to ``buffer``, if it is given, over the one before.
         """
-        real = _real(column)
+        real = [None if g is None else as_real(g) for g in column]
         example = next((g for g in real if g is not None), None)
         if example is None:
             return
+        if not all(g is None or (g.dtype == self.dtype and g.is_cpu) for g in real):
+            buffer = None
         zero = example.new_zeros(()).expand_as(example)  # takes no memory
-        fits = buffer is not None and all(
-            g is None or (g.dtype == buffer.dtype and g.is_cpu) for g in real
-        )
         flat = [torch.split((zero if g is None else g).reshape(-1), _CHUNK) for g in real]
         for chunk in zip(*flat, strict=True):
-            if buffer is None or not fits:
-                yield torch.stack(chunk).to(self.dtype)
-            else:
-                shape = len(chunk), chunk[0].numel()
-                yield torch.stack(chunk, out=buffer[: shape[0] * shape[1]].view(shape))
+            shape = len(chunk), chunk[0].numel()
+            out = None if buffer is None else buffer[: shape[0] * shape[1]].view(shape)
+            yield torch.stack(chunk, out=out).to(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -211,10 +209,6 @@ def _products(matrix: Tensor) -> Tensor:
         pieces = matrix[:, :whole].reshape(len(matrix), -1, _PIECE).transpose(0, 1)
         products = products + torch.bmm(pieces, pieces.mT).sum(dim=0)
     return products
-
-
-def _real(column: Column) -> TensorList:
-    return [None if g is None else as_real(g) for g in column]
 
 
 def as_real(gradient: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from mtlkit.config.launching import warn_first
 from mtlkit.engine import replicas
 from mtlkit.engine.graph import nodes_below
 from mtlkit.engine.optimizer_guard import awaits_optimizer
-from mtlkit.engine.parameter_guards import refuse_partitioned
+from mtlkit.engine.parameter_guards import refuse_compiled_autograd, refuse_partitioned
 from mtlkit.engine.processes import ALONE, Processes, inside_wrapper, wrapper_waits
 from mtlkit.errors import UsageError
 
@@ -85,6 +85,11 @@ class Guards:
             _refuse_module(sharded)
         if self._steps == 0:
             refuse_partitioned(method)
+        if not torch.is_grad_enabled():
+            if not torch.compiler.is_compiling():
+                self._unrecorded = "no_grad"
+        elif method.merging is not None and not method.merging.sync:
+            _check_own_state([*method.merging.buffers()])
 
     def after_fork(self, fork: Fork, anchor: Tensor | None) -> None:
         """Note a fork. It counts as long as something still refers to its graph."""
@@ -104,21 +109,6 @@ class Guards:
     def forget(self) -> None:
         """Free the graph of a fork that met no total, as after an exception."""
         self._anchor, self._latest, self._open = None, Fork(ALONE), []
-
-    def check_own_state(self, state: Collection[Tensor]) -> None:
-        """Warn if DDP overwrites the state of a method that keeps one on each process."""
-        wrapper = inside_wrapper()
-        if state and wrapper is not None and wrapper.broadcast_buffers and dist.get_world_size() > 1:
-            warn_first(
-                "sync=False keeps state on each process, and DistributedDataParallel overwrites it with "
-                "that of the first one before every forward pass: wrap with broadcast_buffers=False",
-                stacklevel=2,
-            )
-
-    def without_gradients(self) -> None:
-        """Note a fork without gradients while training."""
-        if not torch.compiler.is_compiling():
-            self._unrecorded = "no_grad"
 
     def anchor_of(self, method: Any, losses: dict[int, Tensor], merge: bool) -> Tensor | None:
         """Check a step at its total, and return the anchor of its fork; None if there is none."""
@@ -203,12 +193,6 @@ class Guards:
             "call method(features) first, or skip this batch"
         )
 
-    def compare_replicas(self, node: Any, processes: Processes, owned: Sequence[Tensor]) -> None:
-        """Warn if the processes' weights differ; every process must call this in every backward."""
-        self._backwards += 1
-        if self._backwards in _COMPARED_STEPS:
-            replicas.compare(node, processes, owned)
-
     # What would train nothing
 
     def _check_first_steps(self, method: Any, losses: dict[int, Tensor], forked: bool) -> None:
@@ -289,16 +273,27 @@ class Guards:
 
     # In the backward
 
-    def check_arrivals(
-        self, method: Any, fork: Fork, through_total: bool, arrived: Collection[int]
+    def before_merge(
+        self, node: Any, hooks: Any, fork: Fork, through_total: bool, arrived: Collection[int]
     ) -> None:
-        """Check which tasks' gradients reached the node of ``fork``."""
+        """Check which tasks' gradients reached the node, and that the processes share their weights."""
+        if hooks.over_parameters:
+            refuse_compiled_autograd(node)
         if torch.compiler.is_compiling():
             return
         expected: Collection[int] = (fork.given or ()) if through_total else range(len(self._tasks))
         bypassed = [self._tasks[task] for task in expected if task not in arrived]
         if torch.is_grad_enabled() or bypassed or not through_total:
-            _explain_arrivals(method, fork, through_total, bypassed, arrived)
+            _explain_arrivals(hooks.method, fork, through_total, bypassed, arrived)
+        if not (fork.processes.alone or fork.wrapped):
+            self._compare_replicas(node, hooks, fork.processes)
+
+    def _compare_replicas(self, node: Any, hooks: Any, processes: Processes) -> None:
+        """Warn if the processes' weights differ; every process must call this in every backward."""
+        self._backwards += 1
+        if self._backwards in _COMPARED_STEPS:
+            owned = [] if hooks.forking is None else hooks.forking.owned()
+            replicas.compare(node, processes, [*owned, *hooks.learned, *hooks.weighing])
 
 
 def _explain_arrivals(
@@ -341,6 +336,17 @@ def _check_without_total(method: Any, missing: Sequence[str]) -> None:
         )
 
 
+def _check_own_state(state: Collection[Tensor]) -> None:
+    """Warn if DDP overwrites the state of a method that keeps one on each process."""
+    wrapper = inside_wrapper()
+    if state and wrapper is not None and wrapper.broadcast_buffers and dist.get_world_size() > 1:
+        warn_first(
+            "sync=False keeps state on each process, and DistributedDataParallel overwrites it with "
+            "that of the first one before every forward pass: wrap with broadcast_buffers=False",
+            stacklevel=3,
+        )
+
+
 def in_backward() -> bool:
     """Whether a backward pass is running, as when a checkpoint recomputes its forward."""
     if torch.compiler.is_compiling():
@@ -357,13 +363,8 @@ def _refuse_module(sharded: bool) -> NoReturn:
     )
 
 
-def check_features(leaves: Sequence[Tensor]) -> None:
-    """Check the tensors that are to be forked."""
-    if not leaves or len({id(leaf) for leaf in leaves}) < len(leaves):
-        _refuse_features(leaves)
-
-
-def _refuse_features(leaves: Sequence[Tensor]) -> NoReturn:
+def refuse_features(leaves: Sequence[Tensor]) -> NoReturn:
+    """Raise for features without a tensor, or with one tensor twice."""
     if not leaves:
         raise UsageError("the features hold no tensor; give the backbone's output")
     raise UsageError(

@@ -56,14 +56,11 @@ class _LossNode(torch.autograd.Function):
     def backward(ctx: Any, scale: Tensor) -> Any:
         with torch.autocast(scale.device.type, enabled=False):
             learned, gradients = _merge_losses(ctx, scale)
-        cast = [
-            g if g is None else g.to(p.dtype) for g, p in zip(gradients, ctx.parameters, strict=True)
-        ]
-        return None, None, *learned, *cast
+        return None, None, *learned, *gradients
 
 
 def _merge_losses(ctx: Any, scale: Tensor) -> tuple[list[Tensor | None], list[Tensor | None]]:
-    """Gradients of the learned parameters and of all others."""
+    """Gradients of the learned parameters and of all others; autograd casts them."""
     hooks, parameters = ctx.hooks, ctx.parameters
     losses, values, count, processes, merge = ctx.facts
     check_graphs(losses)

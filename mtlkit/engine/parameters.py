@@ -71,7 +71,7 @@ def merge_below(
     record: Fork,
     *,
     direct: bool,
-) -> tuple[TensorList, list[Tensor | None], TensorList]:
+) -> tuple[TensorList, TensorList, TensorList]:
     """Gradients of the features, of the learned and of the shared parameters.
 
     Args:
@@ -106,16 +106,11 @@ def merge_below(
     shared = averaged(rows, reached, parameters, range(len(parameters)), record.processes)
     if direct:
         merged, learned = merge_parameters(shared, hooks, scale, losses)
-        return (
-            [],
-            learned,
-            [g if g is None else g.to(p.dtype) for g, p in zip(merged, parameters, strict=True)],
-        )
+        return [], learned, merged
     # other parameters lie below the features too, so the features get the weighted gradient
     hooks.begin()
     step = measure(shared.gram(), shared.tasks, tasks=hooks.tasks, scale=scale, losses=losses)
-    learned = hooks.learn(step, "")
-    merged = merge(grads, step, hooks) if step.present else []
+    merged, learned = merge(grads, step, hooks)
     return merged, learned, nothing
 
 

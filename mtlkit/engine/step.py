@@ -107,6 +107,16 @@ def divisor(scale: Tensor) -> Tensor:
     return torch.where(scale == 0, 1.0, scale)
 
 
+ABSENT, HERE, ELSEWHERE = 0.0, 1.0, 2.0
+"""Where a task has a loss, in a report: on no process, on this one, or only on others."""
+
+
+def reported_losses(report: Tensor) -> Tensor:
+    """(K,) losses of a report; NaN for tasks that no process has."""
+    losses, presence = report[1:].chunk(2)
+    return torch.where(presence == ABSENT, torch.nan, losses)
+
+
 def spread(values: Tensor, present: tuple[int, ...], tasks: int, fill: float = torch.nan) -> Tensor:
     """(P, ...) values of the present tasks as (K, ...), ``fill`` elsewhere."""
     if len(present) == tasks:
@@ -170,7 +180,7 @@ class Hooks:
     """(P,) weights of the gradients of a step."""
     merge: Callable[[Tensor, Step, Sequence[Tensor]], Tensor] | None
     """(N,) merged gradient of (P, N) gradients, for a merge that needs more than weights."""
-    learn: Callable[[Step | None, str], list[Tensor | None]]
+    learn: Callable[[Step | None, str], TensorList]
     """Gradients of the parameters that the merge of a group owns; called before ``weigh``."""
     begin: Callable[[], None]
     """Called before the gradients of a step are merged, also if there are none."""
@@ -197,12 +207,18 @@ class Hooks:
     """Names itself in error messages."""
 
 
-def merge(rows: Gradients, step: Step, hooks: Hooks) -> TensorList:
-    """The merged gradient of one group of tensors; those of the tasks are freed."""
+def merge(rows: Gradients, step: Step, hooks: Hooks) -> tuple[TensorList, TensorList]:
+    """The merged gradient of one group of tensors, and those of the parameters that its merge learns.
+
+    The rows are freed.
+    """
+    learned = hooks.learn(step, step.group) if hooks.learned else []
+    if not step.present:
+        return [None] * len(rows.tensors), learned
     if hooks.merge is not None:
-        return _merge_whole(rows, step, hooks.merge)
+        return _merge_whole(rows, step, hooks.merge), learned
     weights = hooks.weigh(step)
-    return rows.weighted(step.of(weights, rows.tasks), free=True) if rows.tasks else []
+    return rows.weighted(step.of(weights, rows.tasks), free=True) if rows.tasks else [], learned
 
 
 def _merge_whole(rows: Gradients, step: Step, merge: Callable[..., Tensor]) -> TensorList:
@@ -217,7 +233,7 @@ def _merge_whole(rows: Gradients, step: Step, merge: Callable[..., Tensor]) -> T
 
 def merge_parameters(
     rows: Gradients, hooks: Hooks, scale: Tensor, losses: Tensor | None
-) -> tuple[TensorList, list[Tensor | None]]:
+) -> tuple[TensorList, TensorList]:
     """Merged gradients of shared parameters, group by group, and those of the learned parameters.
 
     Args:
@@ -228,7 +244,7 @@ def merge_parameters(
     """
     hooks.begin()
     merged: TensorList = [None] * len(rows.tensors)
-    learned: list[Tensor | None] = []
+    learned: TensorList = []
     for group, columns in hooks.groups(rows.tensors).items():
         part = rows if len(columns) == len(merged) else rows.take(columns)
         if not part.tasks:
@@ -237,7 +253,8 @@ def merge_parameters(
         step = measure(
             part.gram(), part.tasks, tasks=hooks.tasks, scale=scale, losses=losses, group=group
         )
-        learned += hooks.learn(step, group)
-        for column, gradient in zip(columns, merge(part, step, hooks), strict=True):
+        gradients, own = merge(part, step, hooks)
+        learned += own
+        for column, gradient in zip(columns, gradients, strict=True):
             merged[column] = gradient
     return merged, learned

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from mtlkit.config.spec import Part, format_spec
 from mtlkit.engine import compiled
 from mtlkit.engine.accumulation import Kept
-from mtlkit.engine.features import decide_compiled
+from mtlkit.engine.compiled_merge import decide_compiled
+from mtlkit.engine.gradients import TensorList
 from mtlkit.engine.guards import Guards
 from mtlkit.engine.processes import ALONE, Processes, processes_of
 from mtlkit.engine.sharded import is_sharded
@@ -25,11 +26,24 @@ from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.groups import Groups, Shared
 from mtlkit.method.losses import exchange, weigh
 from mtlkit.method.state import State
-from mtlkit.method.stats import Stats, over_groups
 
 
 class Composition(nn.Module):
     """The parts of a :class:`~mtlkit.Method`, and what the engine calls in a step."""
+
+    tasks: tuple[str, ...]
+    process_group: Any = None
+    """Process group of the data-parallel replicas; None means all processes."""
+    wrt_parameters: bool
+    """Whether gradients of the shared parameters are merged, not those of the features."""
+    is_sum: bool
+    """Whether autograd's own sum of the gradients is what this method does with them."""
+    needs_fork: bool
+    """Whether the features must be forked by ``method(features)`` in every step."""
+    weighs_losses: bool
+    """Whether some part weighs the losses."""
+    shared: list[Tensor] | None
+    """The shared parameters; None if they have not been named."""
 
     def __init__(
         self, parts: GradientAggregator | Sequence[GradientAggregator], *, shared: Shared = None
@@ -37,13 +51,18 @@ class Composition(nn.Module):
         super().__init__()
         listed = [parts] if isinstance(parts, GradientAggregator) else list(parts)
         _check_parts(listed)
-        self.tasks: tuple[str, ...] = listed[0].tasks
+        self.tasks = listed[0].tasks
         self.parts = nn.ModuleList(listed)
-        self.copies = nn.ModuleList()
-        """Copies of the part that merges, for all groups of parameters but the first."""
         for part in listed:
             part.join(listed)
-        self._process_group: Any = None
+        merging = self.merging
+        self.wrt_parameters = merging is not None and merging.wrt == "parameters"
+        self.is_sum = self.forking is None and (merging is None or merging.is_plain_sum)
+        self.needs_fork = not (self.is_sum or (self.wrt_parameters and self.forking is None))
+        self.weighs_losses = bool(self._loss_parts)
+        self._reads_losses = self.weighs_losses or (merging is not None and merging.uses_losses)
+        self._whole = merging is not None and merging.needs_whole_gradients
+        self._traceable = not self.wrt_parameters and all(part.traceable for part in listed)
         self._begin()
         self.set_shared(shared)
 
@@ -52,7 +71,7 @@ class Composition(nn.Module):
         self._guards = Guards(self.tasks)
         self._kept = Kept()
         self._noted: dict[str, tuple[Step, Tensor | None, Tensor | None]] = {}
-        self._stats: Stats | None = None
+        """What ``stats`` is read off, by group: the last step, its weights, or else its products."""
         self._handle = compiled.expose(self._decide_compiled)
         _ = self.forking, self.merging, self._loss_parts  # found now: compilers cannot trace the search
 
@@ -69,42 +88,12 @@ class Composition(nn.Module):
         return next((part for part in self._parts if "merge" in part.roles), None)
 
     @property
-    def wrt_parameters(self) -> bool:
-        """Whether gradients of the shared parameters are merged, not those of the features."""
-        return self.merging is not None and self.merging.wrt == "parameters"
-
-    @property
-    def is_sum(self) -> bool:
-        """Whether autograd's own sum of the gradients is what this method does with them."""
-        plain = self.merging is None or self.merging.is_plain_sum
-        return plain and self.forking is None
-
-    @property
-    def needs_fork(self) -> bool:
-        """Whether the features must be forked by ``method(features)`` in every step."""
-        return not (self.is_sum or (self.wrt_parameters and self.forking is None))
-
-    @property
-    def weighs_losses(self) -> bool:
-        """Whether some part weighs the losses."""
-        return bool(self._loss_parts)
-
-    @property
     def processes(self) -> Processes:
         """The processes that share a step."""
         alone = not (dist.is_available() and dist.is_initialized())
         if alone or not (self.merging is None or self.merging.sync):
             return ALONE
-        return processes_of(self._process_group)
-
-    @property
-    def process_group(self) -> Any:
-        """Process group of the data-parallel replicas; None means all processes."""
-        return self._process_group
-
-    @process_group.setter
-    def process_group(self, group: Any) -> None:
-        self._process_group = group
+        return processes_of(self.process_group)
 
     @property
     def spec(self) -> list[Part]:
@@ -126,19 +115,6 @@ class Composition(nn.Module):
         return [part for part in self._parts if "loss" in part.roles]
 
     @property
-    def _whole(self) -> bool:
-        return self.merging is not None and self.merging.needs_whole_gradients
-
-    @property
-    def _merges_shards(self) -> bool:
-        """Whether the shared parameters are sharded by FSDP2."""
-        return self.wrt_parameters and self.forking is None and is_sharded(self.shared)
-
-    @property
-    def _traceable(self) -> bool:
-        return not self.wrt_parameters and all(part.traceable for part in self._parts)
-
-    @property
     def _device(self) -> torch.device:
         tensor = next(itertools.chain(self.buffers(), self.parameters()), None)
         return self.processes.device if tensor is None else tensor.device
@@ -154,33 +130,33 @@ class Composition(nn.Module):
             raise SpecError(f"groups of parameters need a merge with wrt=parameters, not {self}")
         copies = [] if merging is None else [copy.deepcopy(merging) for _ in self._groups.names[1:]]
         self.copies = nn.ModuleList(copies)
+        """Copies of the part that merges, for all groups of parameters but the first."""
         self._merging_parts = dict(zip(self._groups.names, [merging, *copies], strict=True))
         """The part that merges, by the name of the group of parameters."""
-        self.shared: list[Tensor] | None = self._groups.tensors
-        """The shared parameters; None if they have not been named."""
+        several = () if merging is None else (merging, *copies)
+        self._learning = [part for part in several if part.learned and part.overrides("learn")]
+        """Parts whose merge gives learned parameters a gradient; others get theirs by the total."""
+        self.shared = self._groups.tensors
+        self._merges_shards = self.wrt_parameters and self.forking is None and is_sharded(self.shared)
         if self.wrt_parameters:
             compiled.allow_several_backward_passes()
 
     # How a step is merged
 
-    @property
-    def _loss_processes(self) -> Processes:
-        """The processes that average the losses: none where no part reads these."""
-        read = self._loss_parts or (self.merging is not None and self.merging.uses_losses)
-        return self.processes if read else ALONE
-
     def _weigh_losses(
         self, losses: dict[int, Tensor], processes: Processes, *, commit: bool
     ) -> tuple[dict[int, Tensor], Tensor, Tensor | None]:
-        """The losses times the parts' weights, their (K,) unweighed values, and a term of the total."""
-        present, values = self._values(losses, processes)
+        """The losses times the parts' weights, their (K,) unweighed values, and a term of the total.
+
+        The values are averaged over the processes if some part reads them.
+        """
+        present, values = self._values(losses, processes if self._reads_losses else ALONE)
         extra: Tensor | None = None
         if self._loss_parts:
-            weighed = weigh(values, present, self._loss_parts, commit=commit)
-            extra = weighed.extra
-            if weighed.factors is not None:
-                factors = dict(zip(present, weighed.factors, strict=True))
-                losses = {task: factors[task] * loss for task, loss in losses.items()}
+            factors, extra = weigh(values, present, self._loss_parts, commit=commit)
+            if factors is not None:
+                by_task = dict(zip(present, factors, strict=True))
+                losses = {task: by_task[task] * loss for task, loss in losses.items()}
         return losses, spread(values, present, len(self.tasks)), extra
 
     def _values(
@@ -203,8 +179,8 @@ class Composition(nn.Module):
             weigh=self._weigh,
             merge=self._merge_whole if self._whole else None,
             learn=self._learn,
-            begin=self._begin_step,
-            learned=[p for part in self._merging_parts.values() for p in _learning(part)],
+            begin=self._noted.clear,
+            learned=[p for part in self._learning for p in part.learned.values()],
             weighing=[p for part in self._loss_parts for p in part.parameters()],
             groups=self._groups.places,
             forking=self.forking,
@@ -230,7 +206,7 @@ class Composition(nn.Module):
             weights = torch.where(step.finite, weights, torch.nan).to(step.gram.dtype)
             if new is not state:
                 part.commit(state, new, step.present, step.finite)
-        self._note(step, weights, None)
+        self._noted[step.group] = step, weights, None
         return weights
 
     def _merge_whole(self, grads: Tensor, step: Step, tensors: Sequence[Tensor]) -> Tensor:
@@ -241,38 +217,24 @@ class Composition(nn.Module):
         merged = torch.where(step.finite, merged, torch.nan)
         part.commit(state, new, step.present, step.finite)
         products = torch.cat([grads @ merged, torch.dot(merged, merged)[None]])
-        self._note(step, None, step.processes.sum(products))
+        self._noted[step.group] = step, None, step.processes.sum(products)
         return merged
 
-    def _begin_step(self) -> None:
-        """Forget the statistics of the step before."""
-        self._noted, self._stats = {}, None
-
-    def _learn(self, step: Step | None, group: str) -> list[Tensor | None]:
+    def _learn(self, step: Step | None, group: str) -> TensorList:
         """Gradients of the parameters that the merge of a group owns, times the scale of the loss."""
         part = self._merging_parts.get(group, self.merging)
-        if part is None or not _learning(part):
+        if part is None or not self._learning:
             return []
         found: Mapping[str, Tensor] = {}
         if step is not None and step.present:
             found = part.learn(step.gram, state_of(part, step))
-        gradients: list[Tensor | None] = []
+        gradients: TensorList = []
         for name, parameter in part.learned.items():
             gradient = torch.zeros_like(parameter)  # so that DDP has something to average
             if step is not None and name in found:
                 gradient = spread(found[name] * step.scale, step.present, step.tasks, fill=0.0)
             gradients.append(gradient.to(parameter.dtype))
         return gradients
-
-    def _note(self, step: Step, weights: Tensor | None, products: Tensor | None) -> None:
-        """Keep what ``stats`` is read off."""
-        self._noted[step.group], self._stats = (step, weights, products), None
-
-    def _read_stats(self) -> Stats | None:
-        if self._stats is None and self._noted:
-            groups = {name: Stats(*noted) for name, noted in self._noted.items()}
-            self._stats = groups[""] if "" in groups else over_groups(groups)
-        return self._stats
 
     def _decide_compiled(self, gram: Tensor, report: Tensor, extra: Tensor) -> Tensor:
         return decide_compiled(self._hooks(), self.processes, gram, report, extra)
@@ -287,14 +249,14 @@ class Composition(nn.Module):
         values = torch.ones_like(like[:, 0]) if losses is None else losses.detach().to(like.dtype)
         finite = torch.isfinite(like).all() & torch.isfinite(values).all()
         present = tuple(range(len(values)))
-        factors = weigh(values, present, parts, finite=finite, commit=commit).factors
+        factors, _ = weigh(values, present, parts, finite=finite, commit=commit)
         return torch.ones_like(values) if factors is None else factors
 
     # How it is copied and saved
 
     def __getstate__(self) -> dict[str, Any]:
         """State of a copy or pickle, without what belongs to this object's steps."""
-        own = ("_guards", "_kept", "_noted", "_stats", "_handle")
+        own = ("_guards", "_kept", "_noted", "_handle")
         return {key: value for key, value in self.__dict__.items() if key not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -326,13 +288,6 @@ def state_of(part: GradientAggregator, step: Step) -> State:
         products = step.gram if step.cross_gram is None else step.cross_gram
         extras["cross_gram"] = torch.where(step.finite, products, 0.0)
     return part.read(step.present, **extras)
-
-
-def _learning(part: GradientAggregator | None) -> list[Tensor]:
-    """Learned parameters whose gradient the merge gives; others get theirs through the total."""
-    if part is None or not (part.learned and part.overrides("learn")):
-        return []
-    return list(part.learned.values())
 
 
 def _refuse_unnamed_groups(method: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,19 +17,6 @@ from mtlkit.method.aggregator import GradientAggregator
 Losses = Mapping[str, Tensor | None] | Sequence[Tensor | None]
 
 
-@dataclass
-class Weighed:
-    """What the parts made of the losses.
-
-    Attributes:
-        factors: (P,) product of the parts' weights, without gradients; None if no part weighs them.
-        extra: what is added to the total: penalties, and the gradients of learned weights.
-    """
-
-    factors: Tensor | None = None
-    extra: Tensor | None = None
-
-
 def weigh(
     values: Tensor,
     present: tuple[int, ...],
@@ -38,8 +24,11 @@ def weigh(
     *,
     finite: Tensor | None = None,
     commit: bool,
-) -> Weighed:
+) -> tuple[Tensor | None, Tensor | None]:
     """Let the parts weigh the losses, left to right, and keep their new state if ``commit``.
+
+    Returns the (P,) product of their weights, without gradients, and what is added to the total:
+    penalties, and the gradients of learned weights. Each is None where no part gives one.
 
     Learned weights get their gradient from these averaged losses, so that it is the same on every
     process, whether or not gradients are averaged later.
@@ -51,9 +40,10 @@ def weigh(
         finite: whether the step may change the state; by default, whether the losses are finite.
         commit: keep the parts' new state.
     """
-    weighed = Weighed()
+    factors: Tensor | None = None
+    extra: Tensor | None = None
     if not present:
-        return weighed
+        return factors, extra
     finite = torch.isfinite(values).all() if finite is None else finite
     for part in parts:
         state = part.read(present)
@@ -62,9 +52,9 @@ def weigh(
         penalty = part.loss_penalty(values, state)
         if weights.requires_grad:
             learned = (weights * values).sum()
-            weighed.extra = _add(weighed.extra, learned - learned.detach())
+            extra = _add(extra, learned - learned.detach())
         if penalty is not None:
-            weighed.extra = _add(weighed.extra, penalty.to(values.dtype))
+            extra = _add(extra, penalty.to(values.dtype))
         if commit and new is not state:
             if in_backward():
                 raise UsageError(
@@ -75,8 +65,8 @@ def weigh(
             part.commit(state, new, present, usable)
         weights = weights.detach()
         values = values * weights
-        weighed.factors = weights if weighed.factors is None else weighed.factors * weights
-    return weighed
+        factors = weights if factors is None else factors * weights
+    return factors, extra
 
 
 def _add(total: Tensor | None, term: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from mtlkit.engine.step import measure
 from mtlkit.errors import SpecError, UsageError, unknown_name
 from mtlkit.method.composition import Composition, state_of
 from mtlkit.method.losses import Losses
-from mtlkit.method.stats import Stats
+from mtlkit.method.stats import Stats, over_groups
 
 
 class Method(Composition):
@@ -49,12 +49,8 @@ class Method(Composition):
             self._guards.before_fork(self)
         recorded = self.training and torch.is_grad_enabled()
         if not recorded or self._merges_shards:  # those are merged by mtlkit.backward, without a fork
-            if self.training and not recorded:
-                self._guards.without_gradients()
             return features.fork_unrecorded(shared_features, self.forking, len(self.tasks))
         record = Fork(self.processes)
-        if self.merging is not None and not self.merging.sync:
-            self._guards.check_own_state(list(self.merging.buffers()))
         views, anchor = features.fork(shared_features, self._hooks(), record)
         self._guards.after_fork(record, anchor)
         return views
@@ -86,16 +82,13 @@ class Method(Composition):
         if not (merge or self.wrt_parameters):
             _refuse_to_keep(self)
         if factors is not None and len(factors) != len(self.tasks):
-            raise SpecError(
-                f"{len(factors)} factors for {len(self.tasks)} tasks ({', '.join(self.tasks)}); give "
-                "one per task, in task order"
-            )
+            _refuse_factors(factors, self.tasks)
         recording = self.training and torch.is_grad_enabled()
         anchor = self._guards.anchor_of(self, given, merge) if recording else None
         if anchor is None:
             return self._total_without_fork(given, merge, recording, factors)
-        weighed, values, extra = self._weigh_losses(given, self._loss_processes, commit=merge)
-        terms = list(_times(factors, weighed).values())
+        weighed, values, extra = self._weigh_losses(given, self.processes, commit=merge)
+        terms: list[Tensor] = _times(factors, weighed)
         terms.append(features.Report.apply(anchor, values, tuple(weighed)))
         if extra is not None:
             terms.append(extra)
@@ -111,16 +104,16 @@ class Method(Composition):
         """The total of losses whose features were not forked in this step."""
         extra: Tensor | None = None
         if self.weighs_losses or not self.is_sum:
-            processes = self._loss_processes if recording else ALONE
+            processes = self.processes if recording else ALONE
             given, values, extra = self._weigh_losses(given, processes, commit=recording and merge)
-        given = _times(factors, given)
-        terms = list(given.values())
+        terms = _times(factors, given)
         if recording and self.is_sum:
             self._guards.check_plain_sum(given, self.processes)
         elif recording:
             self._guards.before_unforked(self, given, self.processes, needs_fork=self.needs_fork)
             if not self.needs_fork and (given or self._kept.batches or not self.processes.alone):
-                in_order = [given.get(task) for task in range(len(self.tasks))]
+                by_task = dict(zip(given, terms, strict=True))
+                in_order = [by_task.get(task) for task in range(len(self.tasks))]
                 terms = [_join(self, in_order, values, merge)]
         if extra is not None:
             terms.append(extra)
@@ -185,7 +178,7 @@ class Method(Composition):
             if self.weighs_losses:
                 rows = self._loss_factors(losses, rows, commit=True)[:, None] * rows
             step = measure(rows @ rows.T, tuple(range(len(rows))), tasks=len(rows), losses=losses)
-            self._begin_step()
+            self._noted.clear()
             if self._whole:
                 return self._merge_whole(rows, step, ()).to(grads.dtype)
             return (self._weigh(step) @ rows).to(grads.dtype)
@@ -218,7 +211,8 @@ class Method(Composition):
     @property
     def stats(self) -> Stats | None:
         """The last step, read off its Gram matrix; None before the first, or if nothing was merged."""
-        return self._read_stats()
+        groups = {name: Stats(*noted) for name, noted in self._noted.items()}
+        return over_groups(groups) if groups.keys() - {""} else groups.get("")
 
     @property
     def rotations(self) -> Tensor:
@@ -271,6 +265,13 @@ def _refuse_to_keep(method: Method) -> NoReturn:
     )
 
 
+def _refuse_factors(factors: Sequence[float] | Tensor, tasks: Sequence[str]) -> NoReturn:
+    raise SpecError(
+        f"{len(factors)} factors for {len(tasks)} tasks ({', '.join(tasks)}); give one per task, in "
+        "task order"
+    )
+
+
 def _refuse_losses(losses: Any, tasks: Sequence[str]) -> NoReturn:
     """Raise for losses that are not one value per task."""
     is_tensor = isinstance(losses, Tensor)
@@ -301,11 +302,9 @@ def _refuse_given(given: Sequence[Any], tasks: Sequence[str]) -> NoReturn:
     )
 
 
-def _times(factors: Sequence[float] | Tensor | None, losses: dict[int, Tensor]) -> dict[int, Tensor]:
-    """The losses, by the task's index, times the factors of these tasks."""
-    if factors is None:
-        return losses
-    return {task: factors[task] * loss for task, loss in losses.items()}
+def _times(factors: Sequence[float] | Tensor | None, losses: dict[int, Tensor]) -> list[Tensor]:
+    """The losses times the factors of their tasks."""
+    return [loss if factors is None else factors[task] * loss for task, loss in losses.items()]
 
 
 def _join(method: Method, losses: Iterable[Tensor | None], values: Tensor, merge: bool) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NoReturn
 
 import torch
 from torch import Tensor
@@ -90,27 +90,41 @@ class Axis:
 
     def check(self, features: Tensor, name: str) -> None:
         """Raise if the features cannot be rotated; ``name`` begins the message."""
-        shape = tuple(features.shape)
-        least = 2 if isinstance(self.dim, str) else 1
+        axes, axis = features.dim(), 0 if isinstance(self.dim, str) else self.dim
+        if (
+            axes < 1 + isinstance(self.dim, str)
+            or not -axes <= axis < axes
+            or not features.is_floating_point()
+        ):
+            self._refuse_axes(features, name)
+        length = self.split_shape(features.shape)[1]
+        if length < self.side or (self.whole and length != self.side) or self._is_width(features.shape):
+            self._refuse_length(features.shape, length, name)
+
+    def _is_width(self, shape: Sequence[int]) -> bool:
+        """Whether the last axis looks like the width of square images."""
+        return self.dim == -1 and len(shape) > 3 and shape[-1] == shape[-2] != shape[1]
+
+    def _refuse_axes(self, features: Tensor, name: str) -> NoReturn:
+        shape, least = tuple(features.shape), 2 if isinstance(self.dim, str) else 1
         if len(shape) < least or not features.is_floating_point():
             raise UsageError(
                 f"{name}(dim={self.dim}) cannot rotate a {features.dtype} tensor of shape {shape}; give "
                 f"it a floating-point tensor with at least {least} axes"
             )
-        if isinstance(self.dim, int) and not -len(shape) <= self.dim < len(shape):
-            raise UsageError(
-                f"{name}(dim={self.dim}): features of shape {shape} have no such axis; choose one of "
-                f"{-len(shape)} to {len(shape) - 1}, 'channel' or 'flat'"
-            )
-        length = self.split_shape(shape)[1]
+        raise UsageError(
+            f"{name}(dim={self.dim}): features of shape {shape} have no such axis; choose one of "
+            f"{-len(shape)} to {len(shape) - 1}, 'channel' or 'flat'"
+        )
+
+    def _refuse_length(self, shape: Sequence[int], length: int, name: str) -> NoReturn:
+        shape = tuple(shape)
         if length == self.side or (length > self.side and not self.whole):
-            if self.dim == -1 and len(shape) > 3 and shape[-1] == shape[-2] != shape[1]:
-                raise UsageError(
-                    f"{name} rotates the last axis, which is the width of features of shape {shape}: "
-                    f"rotate the channels, with dim=channel and feature_dim={shape[1]}; if the last "
-                    f"axis does hold the features, say dim={len(shape) - 1}"
-                )
-            return
+            raise UsageError(
+                f"{name} rotates the last axis, which is the width of features of shape {shape}: "
+                f"rotate the channels, with dim=channel and feature_dim={shape[1]}; if the last "
+                f"axis does hold the features, say dim={len(shape) - 1}"
+            )
         advice = f"pass feature_dim={length} to create_method, or choose another dim or size"
         if len(shape) > 3 and self.dim in (-1, len(shape) - 1):  # the last axis of an image is its width
             advice = (

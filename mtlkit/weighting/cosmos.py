@@ -61,5 +61,5 @@ class COSMOS(PreferredScalarization):
         direction = safe_divide(preference, preference.norm())
         unit = safe_divide(exact, length)
         cosine = direction @ unit
-        slopes = preference - self.penalty * safe_divide(direction - cosine * unit, length)
-        return preference @ exact - self.penalty * cosine, slopes
+        derivatives = preference - self.penalty * safe_divide(direction - cosine * unit, length)
+        return preference @ exact - self.penalty * cosine, derivatives

@@ -44,8 +44,8 @@ class GLS(Scalarization):
         logs, active = log_losses(losses)
         count = active.sum().clamp(min=1)
         mean = logs.sum() / count
-        slopes = torch.where(active, torch.exp(mean - logs) / count, 0.0)
-        return torch.where(active.any(), torch.exp(mean), 0.0), slopes
+        derivatives = torch.where(active, torch.exp(mean - logs) / count, 0.0)
+        return torch.where(active.any(), torch.exp(mean), 0.0), derivatives
 
 
 methods.alias("geometric_mean", "gls")

@@ -76,5 +76,5 @@ class LDC(GradientAggregator):
         w = state.logits.double().softmax(dim=0)
         weighted = w.detach() * (losses / divisor)  # all equal in the first step, to the last digit
         sigma = torch.sign(weighted[:-1] - weighted[1:])
-        slopes = 1 + self.penalty * (pad(sigma, (0, 1)) - pad(sigma, (1, 0)))
-        return w * slopes / divisor, state.replace(reference=reference)
+        derivatives = 1 + self.penalty * (pad(sigma, (0, 1)) - pad(sigma, (1, 0)))
+        return w * derivatives / divisor, state.replace(reference=reference)

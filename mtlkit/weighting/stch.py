@@ -83,12 +83,12 @@ class STCH(PreferredScalarization):
         nadir = torch.where(known, state.nadir_sums / counted, 1.0)
         exact = losses.double()
         logs, active = log_losses(losses)
-        log_slopes = preference * inverse_losses(losses)
+        log_derivatives = preference * inverse_losses(losses)
         if self.transform == "log":
-            values, slopes = preference * (logs - nadir.log()), log_slopes
+            values, derivatives = preference * (logs - nadir.log()), log_derivatives
             values = torch.where(active, values, -torch.inf)
         else:
-            values, slopes = preference * exact / nadir, preference / nadir
+            values, derivatives = preference * exact / nadir, preference / nadir
         largest = values.max()
         largest = torch.where(largest == -torch.inf, 0.0, largest)
         exponentials = torch.exp((values - largest) / self.mu)  # at most one: nothing overflows
@@ -98,7 +98,7 @@ class STCH(PreferredScalarization):
         mean = (preference * logs).sum() / len(losses)
         return (
             torch.where(warm, mean, smooth),
-            torch.where(warm, log_slopes / len(losses), exponentials / total * slopes),
+            torch.where(warm, log_derivatives / len(losses), exponentials / total * derivatives),
         )
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:

@@ -42,7 +42,7 @@ def test_messages_and_pooling_are_those_of_pyg(columns):
     conv = NNConv(6, 6, lift, aggr="mean").double()
     pool = Set2Set(6, processing_steps=3).double()
     with torch.no_grad():
-        # NNConv starts its network anew; give all parameters the values of ours afterwards
+        # NNConv starts its network anew; give all parameters the values of ours afterward
         conv.lin.weight.copy_(net.keep.weight)
         conv.bias.copy_(net.keep.bias)
         for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):

@@ -596,12 +596,13 @@ def test_rotograd_learns_a_table(tmp_path):
 def test_a_registered_kind_is_a_target_by_its_name():
     from mtlkit.tasks.registry import kinds, register_task
 
-    @register_task("tests_huber")
-    class Huber(mtlkit.Task):
-        def __init__(self, name: str, *, delta: float = 1.0) -> None:
-            super().__init__(name, torch.nn.HuberLoss(delta=delta), outputs=1)
+    with kinds.temporary():
 
-    try:
+        @register_task("tests_huber")
+        class Huber(mtlkit.Task):
+            def __init__(self, name: str, *, delta: float = 1.0) -> None:
+                super().__init__(name, torch.nn.HuberLoss(delta=delta), outputs=1)
+
         write(people())
         data = load(targets="{income: tests_huber(delta=2, scale=true)}")
         assert data.tasks[0].kind == "tests_huber"
@@ -609,8 +610,6 @@ def test_a_registered_kind_is_a_target_by_its_name():
         loss, count = data.tasks[0].measure(torch.zeros(120, 1), data.train.targets["income"])
         assert count == 120
         assert float(loss) > 0
-    finally:
-        del kinds._factories["tests_huber"]
 
 
 def test_the_command_line_compares_methods_on_a_table(tmp_path, capsys):

@@ -86,16 +86,13 @@ def test_a_plugin_may_have_moved_and_a_trusted_one_that_is_gone_is_named(tmp_pat
     )
     write_people(tmp_path / "people.csv")
     settings = {"method": "sum", "epochs": 1, "plugins": [str(plugin)], "architecture": "own_network"}
-    folder = train(tmp_path / "run", tmp_path / "people.csv", **settings)
-    assert type(mtlkit.load(folder).network).__name__ == "Own"  # this process has imported it
-    _forget(plugin.stem)
-    assert type(mtlkit.load(folder, trust_plugins=True).network).__name__ == "Own"
-    _forget(plugin.stem)
+    with architectures.temporary():
+        folder = train(tmp_path / "run", tmp_path / "people.csv", **settings)
+        assert type(mtlkit.load(folder).network).__name__ == "Own"  # this process has imported it
+    del sys.modules[plugin.stem]
+    with architectures.temporary():
+        assert type(mtlkit.load(folder, trust_plugins=True).network).__name__ == "Own"
+    del sys.modules[plugin.stem]
     plugin.unlink()
     with pytest.warns(UserWarning, match="no such file"), pytest.raises(SpecError, match="own_network"):
         mtlkit.load(folder, trust_plugins=True)
-
-
-def _forget(module: str) -> None:
-    del sys.modules[module]
-    del architectures._factories["own_network"]

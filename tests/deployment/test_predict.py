@@ -175,9 +175,9 @@ class Names(Preprocessing):
 
 @pytest.fixture
 def names_kind():
-    register_preprocessing("names")(Names)
-    yield
-    preprocessings._factories.pop("names")
+    with preprocessings.temporary():
+        register_preprocessing("names")(Names)
+        yield
 
 
 def test_other_kinds_of_preprocessing_plug_in_and_maps_are_files(names_kind, tmp_path):

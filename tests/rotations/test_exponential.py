@@ -103,7 +103,7 @@ def test_a_single_fast_plane_among_slow_ones_is_seen(side: int, bulk: float) -> 
     even, odd = frame[:, ::2], frame[:, 1::2]
     move = (even * angles) @ odd.T
     _, factor = exponential_minus_one((move - move.T)[None])
-    assert LARGEST <= factor.item() < LARGEST / 0.5
+    assert LARGEST * (1 - 1e-12) <= factor.item() < LARGEST / 0.5  # the lower bound but for rounding
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-45, 1e-30, 1e-20, 1e-10])

@@ -344,19 +344,18 @@ def test_normals_that_are_not_finite_have_no_mean_angle():
 
 
 def test_a_kind_of_task_is_added_in_one_place():
-    @register_task("tests_absolute")
-    class Absolute(Task):
-        def __init__(self, name: str, *, scale: float = 1.0) -> None:
-            super().__init__(name, lambda p, t: scale * (p - t).abs().mean(), outputs=1)
+    with kinds.temporary():
 
-    try:
+        @register_task("tests_absolute")
+        class Absolute(Task):
+            def __init__(self, name: str, *, scale: float = 1.0) -> None:
+                super().__init__(name, lambda p, t: scale * (p - t).abs().mean(), outputs=1)
+
         task = create_task("tests_absolute(scale=2)", "a")
         assert (task.kind, task.outputs) == ("tests_absolute", 1)
         assert float(task.measure(torch.zeros(2, 1), torch.ones(2, 1))[0]) == 2
         with pytest.raises(UnknownNameError, match="did you mean 'scale'"):
             create_task("tests_absolute(scal=2)", "a")
-    finally:
-        del kinds._factories["tests_absolute"]
 
 
 def test_every_kind_can_be_compared_by_another_of_its_metrics():

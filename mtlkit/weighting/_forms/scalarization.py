@@ -24,13 +24,13 @@ class Scalarization(GradientAggregator):
 
     def weigh_losses(self, losses: Tensor, state: State) -> tuple[Tensor, State]:
         """Return the partial derivatives of f, or NaN where f has no value, so that no step is taken."""
-        value, slopes = self.scalarize(losses, state)
-        return torch.where(torch.isnan(value), torch.nan, slopes), state
+        value, derivatives = self.scalarize(losses, state)
+        return torch.where(torch.isnan(value), torch.nan, derivatives), state
 
     def loss_penalty(self, losses: Tensor, state: State) -> Tensor | None:
         """Return the difference between f and the weighted sum."""
-        value, slopes = self.scalarize(losses, state)
-        return value - slopes @ losses.to(slopes.dtype)
+        value, derivatives = self.scalarize(losses, state)
+        return value - derivatives @ losses.to(derivatives.dtype)
 
 
 class PreferredScalarization(Scalarization):

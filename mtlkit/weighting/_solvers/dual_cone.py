@@ -95,11 +95,11 @@ def block_pivoting(system: Matrix, targets: Matrix, rounds: int = 12) -> tuple[M
     """
     from scipy.linalg.lapack import dposv  # loaded with the method, see load_solvers
 
-    gram, slopes = system.T @ system, -targets @ system  # slopes: derivatives at 0
+    gram, linear = system.T @ system, -targets @ system  # derivatives at 0
     tolerance = 10 * len(gram) * EPS * np.abs(gram).sum(axis=0).max()  # that of SciPy's nnls
-    x, derivatives = np.zeros_like(slopes), slopes.copy()
-    free = np.zeros(slopes.shape, dtype=bool)
-    unsettled = np.arange(len(slopes))
+    x, derivatives = np.zeros_like(linear), linear.copy()
+    free = np.zeros(linear.shape, dtype=bool)
+    unsettled = np.arange(len(linear))
     for _ in range(rounds):
         signs = np.where(free[unsettled], x[unsettled], derivatives[unsettled] + tolerance)
         wrong = ~(signs >= 0)  # also where a row has become NaN
@@ -110,7 +110,7 @@ def block_pivoting(system: Matrix, targets: Matrix, rounds: int = 12) -> tuple[M
         for row in unsettled:
             chosen = np.flatnonzero(free[row])
             if len(chosen):
-                _, found, failed = dposv(gram[chosen[:, None], chosen], -slopes[row, chosen])
+                _, found, failed = dposv(gram[chosen[:, None], chosen], -linear[row, chosen])
                 x[row, chosen] = np.nan if failed else found
-        derivatives[unsettled] = x[unsettled] @ gram + slopes[unsettled]
+        derivatives[unsettled] = x[unsettled] @ gram + linear[unsettled]
     return x, unsettled
