@@ -168,7 +168,7 @@ def _delta_m_column(comparison: Comparison, values: Values) -> list[Column]:
         base = None if fixed else comparison.find(str(comparison.baseline), run.seed)
         baseline = {**fixed} if fixed else {} if base is None else _flat(base)
         values[run.label][DELTA_M][run.seed] = delta_m(_flat(run), baseline, directions)
-    return [Column(DELTA_M, "field", "Δm", False, "gain")]
+    return [Column(DELTA_M, "all metrics", "Δm", False, "gain")]
 
 
 def _flat(run: Run) -> dict[str, float]:
