@@ -46,8 +46,8 @@ APART, ONE, SHARED, NONE = (Overlap(False, 3), Overlap(False, 1), Overlap(True, 
 @pytest.mark.parametrize(
     ("method", "overlaps", "said"),
     [
-        ("pcgrad", [APART, ONE], "orthogonal"),
-        ("uw+mgda", [APART], "orthogonal"),
+        ("pcgrad", [APART, ONE], "never overlap"),
+        ("uw+mgda", [APART], "never overlap"),
         ("rotate+scale", [APART], "without rotate"),
         ("pcgrad", [ONE, Overlap(False, 2), NONE], "nothing to merge"),
         ("gradnorm", [ONE], "nothing to merge"),
