@@ -277,7 +277,7 @@ def losses_after(net, steps: int = 6) -> tuple[list[list[float]], dict]:
     return seen, net.state_dict()
 
 
-@pytest.mark.parametrize("kind", ["full", "lora(rank=2)"])
+@pytest.mark.parametrize("kind", ["full", pytest.param("lora(rank=2)", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_a_compiled_network_follows_every_preference_as_an_eager_one(backend, kind) -> None:
     torch.compiler.reset()

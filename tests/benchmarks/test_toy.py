@@ -26,6 +26,7 @@ def test_only_rotograd_can_reach_both_optima_of_the_convex_problem():
     assert min(ends["rotograd"]) < shares.NEAR
 
 
+@pytest.mark.slow
 def test_where_rotograd_learns_two_opposite_tasks_its_rotations_are_opposite():
     vanilla = run_logistic("sum", 0)
     assert min(vanilla.accuracy(0), vanilla.accuracy(1)) < 0.5

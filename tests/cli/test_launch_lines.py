@@ -58,7 +58,13 @@ def test_the_docs_have_a_line_for_accelerate_and_one_for_torchrun():
     assert "torchrun" in LINES[1]
 
 
-@pytest.mark.parametrize("line", LINES, ids=["accelerate", "torchrun"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(LINES[0], id="accelerate"),
+        pytest.param(LINES[1], id="torchrun", marks=pytest.mark.slow),
+    ],
+)
 def test_two_processes_train_as_one_and_speak_as_one(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_table(tmp_path / "people.csv")

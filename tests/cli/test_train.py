@@ -154,8 +154,12 @@ def test_a_schedule_ends_where_the_run_does(tmp_path):
 
 
 ROLES = ("rotograd", "uw", "pcgrad", "pcgrad(wrt=parameters)")
-COMPILED = [pytest.param(method, "aot_eager") for method in ROLES]  # which compiles within a second
-COMPILED += [pytest.param(m, "inductor", marks=() if m == "uw" else pytest.mark.slow) for m in ROLES]
+QUICK = {("pcgrad", "aot_eager"), ("pcgrad(wrt=parameters)", "aot_eager"), ("uw", "inductor")}
+COMPILED = [
+    pytest.param(m, b, marks=() if (m, b) in QUICK else pytest.mark.slow)
+    for b in ("aot_eager", "inductor")
+    for m in ROLES
+]
 
 
 @pytest.mark.parametrize(("method", "backend"), COMPILED)
@@ -373,6 +377,7 @@ def test_accelerate_leaves_fsdp_out_on_a_cpu_and_it_is_said(tmp_path):
     assert ended.stderr.count("FSDP was requested") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with GPUs, Accelerate joins the processes")
 def test_processes_that_do_not_know_of_each_other_are_refused(tmp_path):
     options = ["train", "--data", "small", "--epochs", "1", "-o", str(tmp_path / "two")]

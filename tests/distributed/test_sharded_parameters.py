@@ -204,7 +204,9 @@ def mixed_and_refused(rank: int, world: int) -> tuple[tuple[Tensor, Tensor], lis
     return gradients_by_task(rank, world), refusals(rank, world)
 
 
-@pytest.mark.parametrize(("world", "cases"), [(2, CASES), (4, CASES[::4])])
+@pytest.mark.parametrize(
+    ("world", "cases"), [(2, CASES), pytest.param(4, CASES[::4], marks=pytest.mark.slow)]
+)
 def test_sharded_parameters_end_where_those_of_one_process_do(world: int, cases: list[Case]) -> None:
     ranks = run_processes(train_all, cases, world=world)
     for index, case in enumerate(cases):

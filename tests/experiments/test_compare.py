@@ -449,6 +449,7 @@ class DeadlyData:
         return (os._exit, (9,))
 
 
+@pytest.mark.slow
 def test_submitit_runs_every_training_as_a_job_of_its_own(tmp_path):
     pytest.importorskip("submitit")
     config = make(methods=["sum"], single_task=False, seeds=1, epochs=1, launcher="submitit")

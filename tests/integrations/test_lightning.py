@@ -238,6 +238,7 @@ def on_rank(rank, world, folder):
     return results
 
 
+@pytest.mark.slow
 def test_two_processes_end_where_one_process_does(tmp_path):
     first, second = run_processes(on_rank, tmp_path)
     for spec, ours, theirs in zip(SPECS, first, second, strict=True):

@@ -401,6 +401,7 @@ THEME = """
 """
 
 
+@pytest.mark.slow
 @needs_browser
 def test_in_a_browser_the_theme_follows_the_system(tmp_path):
     text = render_report(draw_comparison(METHODS[:3], seeds=2, epochs=3, monitor=3))

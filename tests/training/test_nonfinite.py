@@ -147,7 +147,7 @@ def test_a_model_without_a_merge_is_checked_by_the_norm_of_its_gradient():
         trainer.fit(make_loader(), steps=1)
 
 
-@pytest.mark.parametrize("policy", ["raise", "skip"])
+@pytest.mark.parametrize("policy", ["raise", pytest.param("skip", marks=pytest.mark.slow)])
 def test_two_processes_agree_on_a_batch_that_is_spoilt_on_one(policy):
     run_processes(["-m", "tests.training.run_poisoned", policy], 2)
 

@@ -20,7 +20,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+QUICK = ("rotograd", "accumulated")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=() if c in QUICK else pytest.mark.slow) for c in CASES]
+)
 def test_two_processes_end_with_the_parameters_of_one(case, tmp_path):
     options = {**CASES[case], "fit": {"epochs": 1}}
     one = run_small(tmp_path, options, 1)

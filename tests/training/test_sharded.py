@@ -12,7 +12,11 @@ from tests.training.processes import run_processes
 
 
 @pytest.mark.parametrize(
-    ("kind", "method"), [("loop", "rotograd"), ("trainer", "uw+upgrad(wrt=parameters)")]
+    ("kind", "method"),
+    [
+        pytest.param("loop", "rotograd", marks=pytest.mark.slow),
+        ("trainer", "uw+upgrad(wrt=parameters)"),
+    ],
 )
 def test_a_sharded_model_ends_with_the_parameters_of_a_whole_one(kind, method, tmp_path):
     one, two = tmp_path / "one.pt", tmp_path / "two.pt"

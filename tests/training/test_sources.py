@@ -41,6 +41,7 @@ def test_two_processes_draw_the_samples_of_one_and_end_with_its_parameters(whole
                 assert two["figures"][task] == pytest.approx(figures, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_was(whole, tmp_path):
     program = ["-m", "tests.training.run_sources", str(tmp_path)]
     (process,) = start_processes([*program, "0.04"], 1)

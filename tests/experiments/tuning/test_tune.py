@@ -387,6 +387,7 @@ def test_a_killed_search_goes_on_and_two_processes_end_as_one_would(tmp_path):
     assert len(list(out.glob("trials/*/*/result.json"))) == 6
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_says_how_to_go_on(tmp_path):
     out = tmp_path / "out"
     with started("tune", tmp_path, LONGER) as process:
