@@ -13,12 +13,21 @@ from torch import Tensor
 from mtlkit.engine import compiled
 from mtlkit.engine.gradients import Gradients, TensorList
 from mtlkit.engine.processes import Processes
-from mtlkit.engine.step import HERE, Hooks, divisor, measure, pick, reported_losses, spread
+from mtlkit.engine.step import (
+    HERE,
+    Hooks,
+    divisor,
+    gradients_of_fork,
+    measure,
+    pick,
+    reported_losses,
+    spread,
+)
 
 
 def merge_compiled(
     grads: Gradients, report: Tensor | None, hooks: Hooks, processes: Processes
-) -> tuple[TensorList, list[Tensor]]:
+) -> tuple[TensorList, TensorList]:
     """Gradients of the features and of the owned parameters."""
     assert report is not None
     tasks, gram = hooks.tasks, grads.gram()
@@ -28,7 +37,8 @@ def merge_compiled(
         decided = compiled.call(hooks.handle, sum(sizes), gram, report, cross)
         weights, units, *learned = torch.split(decided, sizes)
         merged = grads.weighted(weights)
-        own = [g.reshape(p.shape).to(p.dtype) for g, p in zip(learned, hooks.learned, strict=True)]
+        pairs = zip(learned, hooks.learned, strict=True)
+        own: TensorList = [gradient.reshape(p.shape).to(p.dtype) for gradient, p in pairs]
     else:
         matrix = grads.matrix()
         size = matrix.shape[1]
@@ -37,7 +47,8 @@ def merge_compiled(
         merged, own = grads.split(vector), []
     if hooks.forking is None:
         return merged, own
-    return merged, [*hooks.forking.rotate_gradients(grads.rows, units, processes), *own]
+    forked = gradients_of_fork(hooks.forking, grads.rows, units, processes, step=None)
+    return merged, [*forked, *own]
 
 
 def decide_compiled(

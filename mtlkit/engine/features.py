@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.fx import Proxy
 
 from mtlkit.engine.compiled_merge import merge_compiled
-from mtlkit.engine.gradients import Gradients
+from mtlkit.engine.gradients import Gradients, TensorList
 from mtlkit.engine.guards import IN_PLACE, Fork, refuse_features
 from mtlkit.engine.parameters import merge_below, parameters_below
 from mtlkit.engine.step import (
@@ -32,9 +32,11 @@ from mtlkit.engine.step import (
     HERE,
     Hooks,
     divisor,
+    gradients_of_fork,
     measure,
     merge,
     reported_losses,
+    spread,
 )
 from mtlkit.errors import UsageError
 
@@ -151,7 +153,10 @@ def _merge_arrived(
         cross=grads.cross_gram() if hooks.cross_gram and not layout.shared else None,
         processes=record.processes,
     )
-    owned = [] if hooks.forking is None else hooks.forking.gradients(grads.rows, step)
+    owned: TensorList = []
+    if hooks.forking is not None:
+        units = spread(step.units, step.present, step.tasks, fill=0.0) if step.present else step.units
+        owned = gradients_of_fork(hooks.forking, grads.rows, units, step.processes, step)
     if layout.shared:
         features = saved[: layout.features]
         merged, learned, shared = merge_below(

@@ -19,6 +19,9 @@ from mtlkit.engine.gram import norms_of, safe_divide
 from mtlkit.engine.guards import Guards
 from mtlkit.engine.processes import ALONE, Processes
 
+Rows = Mapping[int, Sequence[Tensor | None]]
+"""Gradients of the features, by task."""
+
 
 @dataclass
 class Step:
@@ -219,6 +222,18 @@ def merge(rows: Gradients, step: Step, hooks: Hooks) -> tuple[TensorList, Tensor
         return _merge_whole(rows, step, hooks.merge), learned
     weights = hooks.weigh(step)
     return rows.weighted(step.of(weights, rows.tasks), free=True) if rows.tasks else [], learned
+
+
+def gradients_of_fork(
+    forking: Any, rows: Rows, units: Tensor, processes: Processes, step: Step | None
+) -> TensorList:
+    """Gradients of the parameters that a fork applies to the features, averaged over the processes."""
+    gradients = forking.gradients(rows, units, step)
+    if gradients is None:
+        return [None] * len(forking.owned())
+    if processes.alone or not gradients:
+        return [*gradients]
+    return [*processes.mean(torch.stack(gradients))]
 
 
 def _merge_whole(rows: Gradients, step: Step, merge: Callable[..., Tensor]) -> TensorList:

@@ -16,8 +16,7 @@ from mtlkit.config.registry import check_options, option_defaults
 from mtlkit.config.search import Search
 from mtlkit.config.spec import Part, format_spec
 from mtlkit.engine.gradients import TensorList
-from mtlkit.engine.processes import Processes
-from mtlkit.engine.step import Step
+from mtlkit.engine.step import Rows, Step
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.method.host import load_solvers
 from mtlkit.method.state import State, Stateful
@@ -180,14 +179,16 @@ class GradientAggregator(Stateful, ABC):
         """Parameters that the fork applies to the features."""
         return ()
 
-    def gradients(self, grads: Mapping[int, Sequence[Tensor | None]], step: Step) -> list[Tensor | None]:
-        """Gradients of the :meth:`owned` parameters, from those of the features."""
-        return []
+    def gradients(self, grads: Rows, units: Tensor, step: Step | None) -> list[Tensor] | None:
+        """Gradients of the :meth:`owned` parameters; None leaves them without one.
 
-    def rotate_gradients(
-        self, grads: Mapping[int, Sequence[Tensor | None]], units: Tensor, processes: Processes
-    ) -> list[Tensor]:
-        """The same from all tasks' factors ``step.units``, as a compiled graph has them."""
+        Args:
+            grads: this process's gradients of the features, by task; the engine averages the result
+                over the processes.
+            units: (K,) factors ``1 / (P |G_k|)`` that give these gradients the length 1 / P; zero for
+                absent tasks.
+            step: the step; None in a graph of ``torch.compile``, which has no values yet.
+        """
         return []
 
     # Merge the gradients

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from mtlkit.engine import compiled
 from mtlkit.rotations.axis import block_diagonal
 from mtlkit.rotations.exponential import (
     degree_for,
@@ -42,8 +43,9 @@ class Rotations(nn.Module):
     The parameters are only read. So they may be copied or averaged, a forward pass may be repeated, and
     a second fold without a step of the optimizer changes nothing.
 
-    With ``fold_every`` n > 1 the updates add up in ``lie``, and every n-th fold applies their sum; until
-    then the network sees the same rotations, in evaluation too.
+    With ``fold_every`` n > 1 the first update is applied at once. Then the updates add up in ``lie``,
+    and every n-th of them folds their sum; until then the network trains with the same rotations. In
+    evaluation all updates are applied.
 
     A fold takes two to four n x n products per rotation, depending on the degree of the exponential.
     The degree is chosen at every sixteenth fold, for four times the current update; the rest of a larger
@@ -86,16 +88,15 @@ class Rotations(nn.Module):
         self.register_buffer("applied", torch.zeros(count * blocks, *packed))  # (K b, 2 h, h)
         # one parameter per task, so that optimizers work on tensors that fit into the cache
         self.lie = nn.ParameterList([torch.zeros(blocks, *packed) for _ in range(count)])
-        # saved, so that training resumes bit for bit: when to check, the degree, when to fold
-        self.folds, self.degree, self.waiting = 0, 8, 0
-        # Whether there was a gradient since the last fold. Optimizers that write to .data, and sharded
-        # parameters, show no other sign of an update.
-        self._unfolded = False
-        # Versions of ``base`` and ``lie`` after the last fold, to notice later writes; None in a new,
+        # saved, so that training resumes bit for bit: when to check, the degree, updates since the last
+        # fold, and whether the optimizer changes versions, which those that write to .data do not
+        self.folds, self.degree, self.waiting, self.versioned = 0, 8, 0, False
+        # Versions of ``base`` and ``lie`` after the last forward, to notice later writes; None in a new,
         # loaded or copied module.
         self._seen: list[tuple[int, int]] | None = None
         # Evaluation folds once, not for every batch: what it read, and the result.
         self._cache: tuple[Any, list[Tensor], Tensor] | None = None
+        self._handle = compiled.expose(self._copy_advanced)
 
     def fold(self) -> Tensor:
         """Return (K, b, n, n) rotations for this forward.
@@ -103,28 +104,39 @@ class Rotations(nn.Module):
         In training, the updates since the last fold are applied first. In evaluation and where gradients
         are disabled, nothing is written.
         """
-        if not (self.training and torch.is_grad_enabled()):
+        recorded = self.training and torch.is_grad_enabled()
+        if not recorded:
             return self._evaluated()
+        if torch.compiler.is_compiling():  # a graph cannot count the updates
+            flat = compiled.call(self._handle, self.base.numel(), self.base)
+            return flat.view(self.count, self.blocks, self.side, self.side)
+        return self._advanced()
+
+    def _copy_advanced(self, _: Tensor) -> Tensor:
+        return self._advanced().flatten().clone()
+
+    def _advanced(self) -> Tensor:
+        """Return the rotations for a step, with the updates applied that are due."""
         with torch.no_grad(), torch.autocast(self.base.device.type, enabled=False):
-            if torch.compiler.is_compiling():  # a graph has no counter, so drift is always corrected
-                _fold_(self.base, self.applied, self._packed())
-                self.base.copy_(orthogonalize(self.base))
-            else:
-                if self._seen is None or self._seen[:1] != _versions([self.base]):
-                    self.base.copy_(projected(self.base))  # overwritten, for example by an average
-                pending = self._pending()
-                if self._seen is None and not self.waiting:  # all other updates are in ``applied``
-                    pending = bool((self._packed() != self.applied).any())
-                self.waiting += pending
-                if self.waiting >= self.fold_every:
-                    self._fold_now()
-                self._unfolded, self._seen = False, _versions([self.base, *self.lie])
+            if self._seen is None or self._seen[:1] != _versions([self.base]):
+                self.base.copy_(projected(self.base))  # overwritten, for example by an average
+            self.waiting += self._pending()
+            self.versioned = self.versioned or self._written()
+            if self.waiting >= (self.fold_every if self.folds else 1):
+                self._fold_now()
+            self._seen = _versions([self.base, *self.lie])
         return self.current()
 
+    def _written(self) -> bool:
+        """Whether the versions of the parameters have changed since the last forward."""
+        return self._seen is not None and self._seen[1:] != _versions(self.lie)
+
     def _pending(self) -> bool:
-        """Whether an optimizer may have updated the parameters since the last call of :meth:`fold`."""
-        written = self._seen is not None and self._seen[1:] != _versions(self.lie)
-        return self._unfolded or written
+        """Whether an optimizer has updated the parameters since the last forward."""
+        if self._written() or any(hasattr(p, "full_tensor") for p in self.lie):  # FSDP: always, perhaps
+            return True
+        unknown = not self.waiting if self._seen is None else not self.versioned
+        return unknown and not self.base.is_meta and bool((self._packed() != self.applied).any())
 
     def _fold_now(self) -> None:
         packed = self._packed()
@@ -141,7 +153,7 @@ class Rotations(nn.Module):
         return self.base.view(self.count, self.blocks, self.side, self.side)
 
     def matrices(self) -> Tensor:
-        """Return a copy of the (K, m, m) rotations that the next :meth:`fold` would give."""
+        """Return a copy of the (K, m, m) rotations with all updates of the optimizer applied."""
         return block_diagonal(self._evaluated())
 
     def owned(self) -> tuple[Tensor, ...]:
@@ -158,9 +170,6 @@ class Rotations(nn.Module):
             rows: (P, b, N, n) gradients G of these tasks.
             target: (b, N, n) directions V.
         """
-        if not torch.compiler.is_compiling():
-            # an optimizer that writes to .data changes no version
-            self._unfolded, self._cache = True, None
         with torch.autocast(self.base.device.type, enabled=False):
             products = packed_skew_products(rows.to(self.base.dtype), target.to(self.base.dtype))
         found = dict(zip(tasks, products, strict=True))
@@ -181,13 +190,14 @@ class Rotations(nn.Module):
                 stacklevel=4,
             )
         elif self.base.dtype == torch.float32:
-            self.degree = degree_for(unpack(move, self.side))
+            sums = move if self.folds else move * self.fold_every  # all folds but the first
+            self.degree = degree_for(unpack(sums, self.side))
 
     def _evaluated(self) -> Tensor:
-        """Return the (K, b, n, n) rotations that the next fold would give, on the manifold."""
+        """Return the (K, b, n, n) rotations with all updates applied, on the manifold."""
         if torch.compiler.is_compiling():
             return self._functional()
-        key = self._is_due(), _versions([self.base, self.applied, *self.lie])
+        key = _versions([self.base, self.applied, *self.lie])
         if self._cache is None or self._cache[0] != key or not self._unwritten(self._cache[1]):
             # not an inference tensor, because the cache may be used with gradients later
             with torch.inference_mode(False):
@@ -202,13 +212,8 @@ class Rotations(nn.Module):
     @torch.no_grad()
     def _functional(self) -> Tensor:
         with torch.autocast(self.base.device.type, enabled=False):
-            lie = self._packed() if self._is_due() else self.applied
-            rotations = _folded(self.base, self.applied, lie)
+            rotations = _folded(self.base, self.applied, self._packed())
         return rotations.view(self.count, self.blocks, self.side, self.side)
-
-    def _is_due(self) -> bool:
-        """Whether the next fold applies the updates."""
-        return self.fold_every == 1 or self.waiting + self._pending() >= self.fold_every
 
     def _packed(self) -> Tensor:
         """Return the (K b, 2 h, h) parameters of all tasks."""
@@ -217,21 +222,27 @@ class Rotations(nn.Module):
 
     def get_extra_state(self) -> Tensor:
         """Return the counters on the host, with which training resumes bit for bit."""
-        pending = self.fold_every > 1 and self._pending()  # otherwise the parameters show it
-        return torch.tensor([self.folds, self.degree, self.waiting, pending])
+        return torch.tensor([self.folds, self.degree, self.waiting + self._pending(), self.versioned])
 
     def set_extra_state(self, state: Tensor) -> None:
         """Restore what :meth:`get_extra_state` returned."""
-        self.folds, self.degree, self.waiting, pending = state.tolist()
-        self._unfolded, self._seen = bool(pending), None
+        self.folds, self.degree, self.waiting, versioned = state.tolist()
+        self.versioned, self._seen = bool(versioned), None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for a copy or pickle, without versions of tensors, which differ there."""
-        return self.__dict__ | {"_unfolded": self._pending(), "_seen": None, "_cache": None}
+        own = {key: value for key, value in self.__dict__.items() if key != "_handle"}
+        return own | {"waiting": self.waiting + self._pending(), "_seen": None, "_cache": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a copy."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._handle = compiled.expose(self._copy_advanced)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Keep float32 or better when a model is cast to half precision."""
-        self._unfolded, self._seen, self._cache = self._pending(), None, None
+        self.waiting += self._pending()
+        self._seen, self._cache = None, None
 
         def careful(tensor: Tensor) -> Tensor:
             result = fn(tensor)

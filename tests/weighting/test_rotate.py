@@ -49,7 +49,7 @@ def test_thirty_steps_are_those_of_algorithm_1(tasks: int, size: int | None) -> 
     torch.manual_seed(tasks)
     backbone = nn.Sequential(nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, features))
     heads = nn.ModuleList(nn.Linear(features, 1) for _ in range(tasks))
-    spec = "rotograd" if size is None else f"rotate(size={size})+scale"
+    spec = f"rotate(size={size or features}, fold_every=1)+scale"
     method = mtlkit.create_method(spec, tasks, feature_dim=features)
     modules = [backbone, heads, method]
     groups = [{"params": [*backbone.parameters(), *heads.parameters()], "lr": rate}]
@@ -95,7 +95,7 @@ def test_thirty_steps_are_those_of_algorithm_1(tasks: int, size: int | None) -> 
 @pytest.mark.parametrize(("batch", "side"), [(5, 6), (1, 64)])  # one sample turns few planes far
 def test_an_sgd_step_is_the_exponential_of_the_skew_gradient(blocks, batch: int, side: int) -> None:
     rate, half = 0.3 * 6 / side, side // 2
-    method = mtlkit.create_method(f"rotate(blocks={blocks})", 2, feature_dim=side).double()
+    method = mtlkit.create_method(f"rotate(blocks={blocks}, fold_every=1)", 2, feature_dim=side).double()
     optimizer = torch.optim.SGD(method.parameters(), lr=rate)
     for _ in range(3):  # away from the identity
         z = torch.randn(batch, side, dtype=torch.float64, requires_grad=True)
@@ -124,7 +124,7 @@ def test_an_sgd_step_is_the_exponential_of_the_skew_gradient(blocks, batch: int,
 
 def run_param(param: str, rate: float, steps: int, move_base: bool) -> Tensor:
     torch.manual_seed(5)
-    net = SmallNet(f"rotate(backend={param})+scale").double()
+    net = SmallNet(f"rotate(backend={param}, fold_every=1)+scale").double()
     optimizer = split_sgd(net, lr=0.02, method_lr=rate)
     for x in batches(steps):
         if move_base:
@@ -257,7 +257,7 @@ def move_at_random(method, optimizer, steps: int, side: int, batch: int = 3) -> 
     ["adam", *(pytest.param(name, marks=pytest.mark.slow) for name in OPTIMIZERS if name != "adam")],
 )
 def test_rotations_stay_on_the_manifold_for_ten_thousand_steps(optimizer: str) -> None:
-    method = mtlkit.create_method("rotograd", 2, feature_dim=5)
+    method = mtlkit.create_method("rotograd(fold_every=1)", 2, feature_dim=5)
     moving = OPTIMIZERS[optimizer](method.parameters())
     move_at_random(method, moving, 50, 5)
     rotations = rotate_part(method).rotation
@@ -290,7 +290,7 @@ def test_an_optimizer_that_breaks_the_symmetry_leaves_the_rotations_orthogonal()
 
 
 def test_a_move_that_is_not_finite_is_not_applied_and_others_are() -> None:
-    method = mtlkit.create_method("rotograd", 2, feature_dim=4)
+    method = mtlkit.create_method("rotograd(fold_every=1)", 2, feature_dim=4)
     move_at_random(method, torch.optim.SGD(method.parameters(), lr=0.1), 3, 4)
     rotate_part(method).rotation.fold()  # else the move of the last step would be lost
     before = method.rotations
@@ -839,12 +839,23 @@ def test_fold_every_is_refused_where_the_reference_moves_at_every_step() -> None
         mtlkit.create_method("rotate(backend=geotorch, fold_every=2)", 2, feature_dim=3)
 
 
-def test_the_network_sees_rotations_that_move_at_every_nth_step_only() -> None:
+@pytest.mark.parametrize(
+    ("spec", "every"),
+    [("rotograd", 8), ("rotograd(fold_every=4)", 4), ("rotograd(fold_every=1)", 1)],
+)
+def test_the_network_trains_with_rotations_that_move_at_every_nth_step_only(
+    spec: str, every: int
+) -> None:
     torch.manual_seed(0)
-    net = SmallNet("rotograd(fold_every=4)")
+    net = SmallNet(spec)
     optimizer, seen = split_sgd(net), []
-    for x in batches(13):
+    for x in batches(20):
         train(net, [x], optimizer)
         seen.append(rotate_part(net.method).rotation.current().clone())
     moved = [not torch.equal(a, b) for a, b in itertools.pairwise(seen)]
-    assert moved == [step % 4 == 3 for step in range(12)]
+    assert moved == [update % every == 0 for update in range(19)]
+
+
+def test_rotations_that_are_updated_in_turns_move_at_every_update() -> None:
+    net = SmallNet("rotate(update_every=3)+scale")
+    assert rotate_part(net.method).rotation.fold_every == 1

@@ -17,10 +17,11 @@ class Comparison:
 
     def __init__(self, rate: float, dtype: torch.dtype, burn_in: int, equal_scales: bool) -> None:
         generator = torch.Generator().manual_seed(1)
-        tasks, inputs, features, ours = 3, 4, 6, f"rotate(start=random)+scale(burn_in={burn_in})"
+        tasks, inputs, features, ours = 3, 4, 6, "rotate(start=random, fold_every=1)"
         torch.manual_seed(0)
         backbone = nn.Sequential(nn.Linear(inputs, 9), nn.Tanh(), nn.Linear(9, features)).to(dtype)
         heads = nn.ModuleList(nn.Linear(features, 1) for _ in range(tasks)).to(dtype)
+        ours += f"+scale(burn_in={burn_in})"
         method = mtlkit.create_method(ours, tasks, feature_dim=features).to(dtype)
         method.forking.rotation.base.copy_(orthogonalize(method.rotations, iterations=2))
         self.start = method.rotations
