@@ -20,7 +20,7 @@ import mtlkit
 from benchmarks.speed.timing import Row, chart_command, interleave, set_threads
 
 BATCH, WIDTH = 64, 256
-STEPS = 4  # so that one of them turns rotations that wait for every fourth
+STEPS = 8  # so that one of them turns rotations that wait for every eighth
 GROUP = "added to a step, MLP, batch 64: {}, {} = {}"
 
 

@@ -46,6 +46,7 @@ class Candidate:
     def __init__(self, spec: str | None, batch: tuple[Tensor, Tensor]) -> None:
         self.net, self.batch = Net(spec, batch[1].shape[1]), batch
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3)
+        self.period = 1 if self.net.method is None else self.net.method.cost_period
 
     def __call__(self) -> None:
         self.optimizer.zero_grad()

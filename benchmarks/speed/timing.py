@@ -47,7 +47,8 @@ def interleave(
     """Seconds of every candidate in every round; candidates take turns, in alternating order.
 
     With ``repeats``, a turn is that many calls and the value their mean: for calls so short that a
-    single one would measure how the others have emptied the caches. As in ``timeit``, Python's
+    single one would measure how the others have emptied the caches. A candidate whose cost repeats after
+    several calls has these in its ``period``. As in ``timeit``, Python's
     collector of garbage waits meanwhile: what it takes depends on what the others left behind.
     """
     for _ in range(warmup):
@@ -61,10 +62,11 @@ def interleave(
             gc.disable()
             for name in names if turn % 2 == 0 else reversed(names):
                 run = candidates[name]
+                calls = repeats * getattr(run, "period", 1)
                 start = _clock()
-                for _ in range(repeats):
+                for _ in range(calls):
                     run()
-                seconds[name].append((_clock() - start) / repeats)
+                seconds[name].append((_clock() - start) / calls)
     finally:
         gc.enable()
     return seconds

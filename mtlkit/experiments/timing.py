@@ -1,8 +1,9 @@
 """Single steps before the trainings: check that one works, and measure its time with each method.
 
 All methods take turns on the same batches in one process, in alternating order, so that other load on
-the machine slows them equally. The ratio of a method is the median over rounds of its time divided by
-the reference's; a ratio with a wide confidence interval is dropped.
+the machine slows them equally. A turn is one step, or as many as it takes until the cost repeats. The
+ratio of a method is the median over rounds of its time per step divided by the reference's; a ratio with
+a wide confidence interval is dropped.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def check_first_step(jobs: Sequence[Job], *, elsewhere: bool = False) -> None:
     devices = range(torch.cuda.device_count())  # whose generators are restored
     with torch.random.fork_rng(devices), on_cpu:
         try:
-            _stepper(replace(job, device="cpu") if elsewhere else job, batches, 1)(0)
+            step, _ = _stepper(replace(job, device="cpu") if elsewhere else job, batches, 1)
+            step(0)
         except MtlkitError:
             raise
         except (Exception, SystemExit) as error:
@@ -146,7 +148,7 @@ def measure_steps(
     jobs: Mapping[str, Job], rounds: int, report: Callable[[str], None] | None = None
 ) -> dict[str, list[float]]:
     """Return the seconds of ``rounds`` steps of each method; a method whose step fails is left out."""
-    steppers: dict[str, Callable[[int], None]] = {}
+    steppers: dict[str, tuple[Callable[[int], None], int]] = {}
     with use_threads(next(iter(jobs.values())).threads):
         for label, job in jobs.items():
             with contextlib.suppress(Exception, SystemExit):  # its run reports the error
@@ -155,22 +157,25 @@ def measure_steps(
         for number in range(_WARM_UP + rounds):
             order = list(steppers)
             for label in order if number % 2 else reversed(order):
+                step, period = steppers[label]
                 begun = time.perf_counter()
                 try:
-                    steppers[label](number)
+                    for turn in range(period):
+                        step(number * period + turn)
                 except (Exception, SystemExit):
                     del steppers[label], times[label]
                     continue
-                times[label].append(time.perf_counter() - begun)
+                times[label].append((time.perf_counter() - begun) / period)
             if report is not None:
                 report(f"timing {len(jobs)} methods: round {number + 1} of {_WARM_UP + rounds}")
     return {label: own[_WARM_UP:] for label, own in times.items()}
 
 
-def _stepper(job: Job, batches: list[Batch], most: int) -> Callable[[int], None]:
+def _stepper(job: Job, batches: list[Batch], most: int) -> tuple[Callable[[int], None], int]:
     """Return a function that takes a training step of a job on one of its first batches with labels.
 
-    The batches are added to ``batches``. Each is a whole step, also if the run accumulates several.
+    With it comes the number of steps after which their cost repeats. The batches are added to
+    ``batches``. Each is a whole step, also if the run accumulates several.
     """
     config = job.config().model_copy(update={"gradient_accumulation_steps": 1, "workers": 0})
     trainer, loaders = build_trainer(
@@ -192,4 +197,4 @@ def _stepper(job: Job, batches: list[Batch], most: int) -> Callable[[int], None]
         if trainer.accelerator.device.type != "cpu":
             torch.accelerator.synchronize()
 
-    return step
+    return step, 1 if trainer.method is None else trainer.method.cost_period

@@ -98,6 +98,8 @@ class GradientAggregator(Stateful, ABC):
     """Whether the weights come from a solver in NumPy, at one synchronization per step."""
     second_pass: bool = False
     """Whether ``update`` needs the losses after the optimizer's step; the Trainer then computes them."""
+    cost_period: int = 1
+    """Number of steps after which its cost repeats; timings average over as many."""
     traceable: bool = True
     """Whether ``torch.compile`` can trace its fork."""
 

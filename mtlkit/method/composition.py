@@ -42,6 +42,8 @@ class Composition(nn.Module):
     """Whether the features must be forked by ``method(features)`` in every step."""
     weighs_losses: bool
     """Whether some part weighs the losses."""
+    cost_period: int
+    """Number of steps after which their cost repeats."""
     shared: list[Tensor] | None
     """The shared parameters; None if they have not been named."""
 
@@ -61,6 +63,7 @@ class Composition(nn.Module):
         self.needs_fork = not (self.is_sum or (self.wrt_parameters and self.forking is None))
         self.weighs_losses = bool(self._loss_parts)
         self._reads_losses = self.weighs_losses or (merging is not None and merging.uses_losses)
+        self.cost_period = max(part.cost_period for part in listed)
         self._whole = merging is not None and merging.needs_whole_gradients
         self._traceable = not self.wrt_parameters and all(part.traceable for part in listed)
         self._begin()

@@ -95,8 +95,9 @@ class Rotate(GradientAggregator):
         arguments = (len(self.tasks), self.side, blocks, start, seed)
         self.rotation: Rotations | GeotorchRotations
         if backend == "lie":
-            usual = 8 if update_every == 1 else 1
-            self.rotation = Rotations(*arguments, fold_every or usual)
+            every = fold_every or (8 if update_every == 1 else 1)
+            self.rotation = Rotations(*arguments, every)
+            self.cost_period = max(update_every, every)
         elif fold_every in (None, 1):
             self.rotation = GeotorchRotations(*arguments)
         else:

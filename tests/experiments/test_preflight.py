@@ -1,5 +1,7 @@
 """What does not fit raises before the first run, and nothing is written."""
 
+from collections import Counter
+
 import pytest
 import torch
 
@@ -135,6 +137,30 @@ def test_a_timed_step_is_that_of_a_run_with_a_forward_pass_per_source(tmp_path, 
     steps = timing._WARM_UP + 2
     assert [len(own) for own in times.values()] == [2, 2]
     assert [passes.count(label) for label in jobs] == [steps, 2 * steps]
+
+
+def test_a_timed_turn_has_as_many_steps_as_it_takes_until_the_cost_repeats(tmp_path, monkeypatch):
+    steps = Counter()
+
+    def network_change(job):
+        def change(model, tasks):
+            model.register_forward_pre_hook(lambda *_: steps.update([job.label]))
+            return model, tasks
+
+        return change
+
+    monkeypatch.setattr(timing, "network_change", network_change)
+    table = tmp_path / "table.csv"
+    table.write_text("x,a,b\n" + "".join(f"{k * 7 % 11 / 2},{k % 2},{k % 3}\n" for k in range(40)))
+    data = f"table(file='{table}', targets={{a: binary, b: regression}})"
+    train = {"data": data, "batch_size": 8, "epochs": 1}
+    jobs = {
+        method: Job(str(tmp_path / "run"), method, 0, {**train, "method": method}, device="cpu")
+        for method in ("sum", "rotograd", "rotograd(fold_every=1)", "rotate(update_every=3)")
+    }
+    measure_steps(jobs, 2)
+    turns = timing._WARM_UP + 2
+    assert [steps[label] / turns for label in jobs] == [1, 8, 1, 3]
 
 
 def test_without_waiting_jobs_there_is_nothing_to_check():

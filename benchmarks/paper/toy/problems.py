@@ -69,7 +69,7 @@ class Training:
 
     def spec(self, method: str) -> str:
         """The method's config string."""
-        return self.before + method.replace("rotograd", f"rotograd(start={self.start})")
+        return self.before + method.replace("rotograd", f"rotograd(start={self.start}, fold_every=1)")
 
 
 @dataclass
@@ -229,6 +229,8 @@ def run_logistic(spec: str, seed: int, problem: Logistic = LOGISTIC) -> Logistic
     half = problem.samples // 2
     net = nn.Sequential(nn.Linear(2, 2), nn.ReLU()).double()
     readout = nn.Linear(2, 1).double()
+    # as in Algorithm 1: "rotograd(start=random)" becomes "rotograd(fold_every=1, start=random)"
+    spec = spec.replace("rotograd", "rotograd(fold_every=1)").replace(")(", ", ")
     method = mtlkit.create_method(methods.with_seed(spec, seed), 2, feature_dim=2).double()
     optimizers: list[torch.optim.Optimizer] = [
         torch.optim.SGD([*net.parameters(), *readout.parameters()], lr=problem.rate)
