@@ -259,17 +259,23 @@ def merge_parameters(
     """
     hooks.begin()
     merged: TensorList = [None] * len(rows.tensors)
-    learned: TensorList = []
-    for group, columns in hooks.groups(rows.tensors).items():
-        part = rows if len(columns) == len(merged) else rows.take(columns)
-        if not part.tasks:
-            learned += hooks.learn(None, group)
-            continue
-        step = measure(
-            part.gram(), part.tasks, tasks=hooks.tasks, scale=scale, losses=losses, group=group
+    groups = hooks.groups(rows.tensors)
+    parts = {name: rows if len(c) == len(merged) else rows.take(c) for name, c in groups.items()}
+    steps = {
+        name: measure(
+            part.gram(), part.tasks, tasks=hooks.tasks, scale=scale, losses=losses, group=name
         )
-        gradients, own = merge(part, step, hooks)
-        learned += own
-        for column, gradient in zip(columns, gradients, strict=True):
+        for name, part in parts.items()
+        if part.tasks
+    }
+    learned = [g for name in groups for g in hooks.learn(steps.get(name), name)] if hooks.learned else []
+    weights = {} if hooks.merge else {name: hooks.weigh(step) for name, step in steps.items()}
+    for name, step in steps.items():
+        part = parts[name]
+        if hooks.merge is None:
+            gradients = part.weighted(step.of(weights[name], part.tasks), free=True)
+        else:
+            gradients = _merge_whole(part, step, hooks.merge)
+        for column, gradient in zip(groups[name], gradients, strict=True):
             merged[column] = gradient
     return merged, learned
