@@ -262,9 +262,7 @@ def merge_parameters(
     groups = hooks.groups(rows.tensors)
     parts = {name: rows if len(c) == len(merged) else rows.take(c) for name, c in groups.items()}
     steps = {
-        name: measure(
-            part.gram(), part.tasks, tasks=hooks.tasks, scale=scale, losses=losses, group=name
-        )
+        name: measure(part.gram(), part.tasks, tasks=hooks.tasks, scale=scale, losses=losses, group=name)
         for name, part in parts.items()
         if part.tasks
     }

@@ -89,7 +89,7 @@ class Rotations(nn.Module):
         # one parameter per task, so that optimizers work on tensors that fit into the cache
         self.lie = nn.ParameterList([torch.zeros(blocks, *packed) for _ in range(count)])
         # saved, so that training resumes bit for bit: when to check, the degree, updates since the last
-        # fold, and whether the optimizer changes versions, which those that write to .data do not
+        # fold, and whether the last one changed versions, as optimizers that write to .data do not
         self.folds, self.degree, self.waiting, self.versioned = 0, 8, 0, False
         # Versions of ``base`` and ``lie`` after the last forward, to notice later writes; None in a new,
         # loaded or copied module.
@@ -120,8 +120,8 @@ class Rotations(nn.Module):
         with torch.no_grad(), torch.autocast(self.base.device.type, enabled=False):
             if self._seen is None or self._seen[:1] != _versions([self.base]):
                 self.base.copy_(projected(self.base))  # overwritten, for example by an average
-            self.waiting += self._pending()
-            self.versioned = self.versioned or self._written()
+            if self._pending():
+                self.waiting, self.versioned = self.waiting + 1, self._written()
             if self.waiting >= (self.fold_every if self.folds else 1):
                 self._fold_now()
             self._seen = _versions([self.base, *self.lie])
@@ -132,11 +132,14 @@ class Rotations(nn.Module):
         return self._seen is not None and self._seen[1:] != _versions(self.lie)
 
     def _pending(self) -> bool:
-        """Whether an optimizer has updated the parameters since the last forward."""
+        """Whether an optimizer has updated the parameters since the last forward.
+
+        Without a sign of it, values are compared if none should differ, or no sign is to be expected.
+        """
         if self._written() or any(hasattr(p, "full_tensor") for p in self.lie):  # FSDP: always, perhaps
             return True
-        unknown = not self.waiting if self._seen is None else not self.versioned
-        return unknown and not self.base.is_meta and bool((self._packed() != self.applied).any())
+        silent = not self.waiting or (self._seen is not None and not self.versioned)
+        return silent and not self.base.is_meta and bool((self._packed() != self.applied).any())
 
     def _fold_now(self) -> None:
         packed = self._packed()

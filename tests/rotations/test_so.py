@@ -243,15 +243,25 @@ def test_an_optimizer_that_writes_to_data_moves_the_rotations(every: int) -> Non
     assert torch.equal(module.applied, torch.cat([lie.detach() for lie in module.lie]))
 
 
+def test_an_optimizer_that_writes_to_data_after_a_write_with_a_version_moves_the_rotations() -> None:
+    module = turned(steps=1, fold_every=3)
+    for _ in range(9):
+        for lie in module.lie:
+            lie.data.add_(0.01)
+        module.fold()
+    assert module.folds == 1 + 3
+
+
 def test_accumulated_gradients_are_no_updates() -> None:
     module = Rotations(2, 6, fold_every=2)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
     for step in range(1, 7):
         for _ in range(3):
             module.fold()
             gradients = module.gradients([0], torch.ones(1, 1, 3, 6), torch.eye(6)[None, :3])
             torch.autograd.backward(module.owned(), gradients)
         optimizer.step()
+        optimizer.zero_grad()
         module.fold()
         assert module.folds == (step + 1) // 2
 
