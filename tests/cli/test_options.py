@@ -7,6 +7,7 @@ import pytest
 
 from mtlkit.cli import COMMANDS, main
 from mtlkit.cli.schema import settings_of
+from mtlkit.config.spec import parse_spec
 
 
 def call(*arguments) -> int:
@@ -45,6 +46,19 @@ def test_the_help_of_a_narrow_terminal_cuts_no_option_and_gives_flags_no_value(
     shown = capsys.readouterr().out
     assert "…" not in shown
     assert "<bool>" not in shown
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_config_strings_in_the_help_can_be_read_and_every_output_has_its_short_flag(
+    command, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert call(command, "--help") == 0
+    shown = capsys.readouterr().out
+    for spec in re.findall(r"'(\w+\([^']*\))'", shown):
+        parse_spec(spec.replace("...", "people.csv"))
+    for line in shown.splitlines():
+        assert ("--output " in line) <= ("-o " in line) or "Example" in line
 
 
 def test_a_switch_of_a_file_can_be_turned_off_and_a_default_too(tmp_path, capsys):
