@@ -228,7 +228,7 @@ class _Weighting(nn.Module):
 
 @dataclass
 class _Step:
-    """What the decoders of one step were given, and what that was made from."""
+    """Inputs of the decoders in one step, and the tensors that these were made from."""
 
     shared: Any = None
     given: dict[int, Tensor] = field(default_factory=dict)

@@ -399,7 +399,7 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
 
 
 class _Bookkeeping(TrainerCallback):  # type: ignore[misc]
-    """What a :class:`MultiTaskTrainer` does between the steps."""
+    """The work of a :class:`MultiTaskTrainer` between the steps."""
 
     def __init__(self, trainer: MultiTaskTrainer) -> None:
         self.trainer = trainer
