@@ -79,7 +79,7 @@ def test_a_file_and_flags_go_together(tmp_path, capsys, monkeypatch):
         (["--data", "multidigits", "--methods", "sum", "--budget", "tiny"], "'small' or 'full'"),
         (["--data", "multidigits", "--methods", "sum", "--budget", "small"], "needs a key 'small'"),
         (["--demo", "--config", "x.yaml"], "--demo has its own settings"),
-        (["--config", "absent.yaml"], "cannot read the configuration absent.yaml"),
+        (["--config", "absent.yaml"], "there is no configuration file absent.yaml"),
         (
             ["--data", "multidigits", "--methods", "sum", "--launcher", "ray"],
             "one of 'local', 'submitit'",

@@ -73,3 +73,12 @@ def test_the_schema_is_printed(capsys):
     assert json.loads(capsys.readouterr().out)["title"] == "mtlkit compare"
     assert call("schema", "trian") == 2
     assert "did you mean 'train'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("grad-clip", "max-grad-norm"), ("optim", "optimizer"), ("patience", "early-stop")],
+)
+def test_the_name_that_another_trainer_has_for_an_option_is_answered_with_ours(given, meant, capsys):
+    assert call("train", f"--{given}", "1") == 2
+    assert f"--{meant}" in capsys.readouterr().err
