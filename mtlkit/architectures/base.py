@@ -105,7 +105,7 @@ class Architecture(WithPreference, Pretrained, nn.Module, ABC):
     """Authors, title and venue."""
     year: ClassVar[int | None] = None
     fork_hint: ClassVar[str] = ""
-    """What to write, for an architecture that forks only with some option."""
+    """Advice in the error, for an architecture that forks only with some option."""
     waived_laws: ClassVar[Mapping[str, str]] = {}
     """Laws of :func:`mtlkit.testing.check_architecture` that do not apply, with the reason."""
 

@@ -28,7 +28,7 @@ _LAYERS = (nn.Linear, nn.modules.conv._ConvNd)  # noqa: SLF001
 
 
 class Preference(nn.Module):
-    """How much each task counts: the chosen preference in eval mode, the last draw in training.
+    """Weight of each task: the chosen preference in eval mode, the last draw in training.
 
     The draws are hashes of a counter, which is saved. So all processes draw the same, and a resumed
     run continues with the next draw.
@@ -76,7 +76,7 @@ class Preference(nn.Module):
 
 
 class _Delta(nn.Module):
-    """What a preference adds to a weight; zero at first."""
+    """The term that a preference adds to a weight; zero at first."""
 
     def __init__(self, preference: Preference) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class _Delta(nn.Module):
 
     @property
     def source(self) -> Preference:
-        """What the weight depends on."""
+        """The preference that the weight depends on."""
         return self._source[0]
 
     @property
@@ -198,7 +198,7 @@ class WithPreference:
 
     @property
     def preference(self) -> dict[str, float] | None:
-        """How much each task counts, of sum one; None for a network made without ``preference``."""
+        """Weight of each task, of sum one; None for a network made without ``preference``."""
         if self.preferences is None:
             return None
         return dict(zip(self.tasks, self.preferences.current.tolist(), strict=True))

@@ -16,7 +16,7 @@ from mtlkit.errors import SpecError
 _FEW_TASKS = 20
 
 
-@app.command(epilog="Example: mtlkit data 'table(file=people.csv, targets=[income])'")
+@app.command(epilog="Example: mtlkit data 'table(file=people.csv, targets={income: binary})'")
 def data(
     spec: Annotated[
         str | None, typer.Argument(help="A data set, such as multimnist or 'table(file=...)'.")

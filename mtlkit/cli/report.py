@@ -17,7 +17,8 @@ def report(
         Path, typer.Argument(help="Folder of `mtlkit compare` or `mtlkit train`.", show_default=False)
     ],
     output: Annotated[
-        Path | None, typer.Option(help="File to write; default: report.html in the folder.")
+        Path | None,
+        typer.Option("--output", "-o", help="File to write; default: report.html in the folder."),
     ] = None,
     tables: Annotated[
         bool, typer.Option(help="Write table.md, table.tex and table.csv next to it.")

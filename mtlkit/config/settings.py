@@ -30,7 +30,7 @@ from mtlkit.errors import ConfigError, shorten, unknown_key
 
 @dataclass(frozen=True)
 class Display:
-    """How a setting is shown, and who may set it.
+    """Display of a setting, and who may set it.
 
     Attributes:
         panel: heading in ``--help`` and in the docs.

@@ -27,6 +27,8 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
         if size > _MOST_BYTES:
             raise ConfigError(f"{path} has {size} bytes; a configuration has at most {_MOST_BYTES}")
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"there is no configuration file {path}") from None
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise ConfigError(f"cannot read the configuration {path}: {error}") from None
     return parse_yaml(text, str(path))

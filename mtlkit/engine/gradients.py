@@ -186,7 +186,7 @@ class _Form:
 
     @property
     def size(self) -> int:
-        """How many real numbers it has."""
+        """Number of real numbers in it."""
         return self.shape.numel() * (1 + self.is_complex)
 
     def restore(self, flat: Tensor) -> Tensor:

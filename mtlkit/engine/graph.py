@@ -53,17 +53,17 @@ def _leaves(nodes: Iterable[Any]) -> dict[int, Tensor]:
 
 
 def retains_graph() -> bool:
-    """Whether the running backward was called with ``retain_graph=True``."""
+    """Return whether the running backward was called with ``retain_graph=True``."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())  # noqa: SLF001  no public name
 
 
 def visits(node: Any) -> bool:
-    """Whether ``node``, which is no leaf, belongs to the running backward."""
+    """Return whether ``node``, which is no leaf, belongs to the running backward."""
     return bool(torch._C._will_engine_execute_node(node))  # noqa: SLF001  as above
 
 
 def needed_again(tensors: Sequence[Tensor]) -> list[bool]:
-    """Whether a backward pass from each of the tensors, in this order, must retain its graph.
+    """Return whether a backward pass from each of the tensors, in this order, must retain its graph.
 
     It must if the graph has a node in common with that of a following tensor, or with the running
     backward.

@@ -348,7 +348,7 @@ def _check_own_state(state: Collection[Tensor]) -> None:
 
 
 def in_backward() -> bool:
-    """Whether a backward pass is running, as when a checkpoint recomputes its forward."""
+    """Return whether a backward pass is running, as when a checkpoint recomputes its forward."""
     if torch.compiler.is_compiling():
         return False
     return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001  there is no public name

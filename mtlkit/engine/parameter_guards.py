@@ -1,4 +1,4 @@
-"""What only raises, for ``wrt=parameters``: graphs and models that allow no backward pass per task."""
+"""Errors of ``wrt=parameters``: graphs and models that allow no backward pass per task."""
 
 from __future__ import annotations
 

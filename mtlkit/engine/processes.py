@@ -118,7 +118,7 @@ def inside_wrapper() -> Any:
 
 
 def wrapper_waits() -> tuple[bool, bool]:
-    """Whether the forward of a DDP module is running, and whether it waits for every parameter.
+    """Return whether the forward of a DDP module is running, and whether it waits for every parameter.
 
     Raises:
         UsageError: within ``DDP.join()``, where processes would wait for each other until the timeout.

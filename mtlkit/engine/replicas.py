@@ -60,7 +60,7 @@ def compare(node: Any, processes: Processes, owned: Sequence[Tensor]) -> None:
 
 
 def _is_readable(parameter: Tensor) -> bool:
-    """Whether the weights can be read: FSDP frees the storage of gathered ones between uses."""
+    """Return whether the weights can be read: FSDP frees the storage of gathered ones between uses."""
     if type(parameter) not in (Tensor, torch.nn.Parameter):
         return False
     return parameter.untyped_storage().nbytes() >= parameter.numel() * parameter.element_size()

@@ -27,7 +27,7 @@ from mtlkit.errors import UsageError
 
 
 def is_sharded(parameters: Any) -> bool:
-    """Whether FSDP2 has sharded a module, some of a list of parameters, or groups of these."""
+    """Return whether FSDP2 has sharded a module, some of a list of parameters, or groups of these."""
     if isinstance(parameters, Mapping):
         return any(map(is_sharded, parameters.values()))
     if isinstance(parameters, nn.Module):

@@ -231,6 +231,9 @@ class Work:
         config, folder, waiting = self.config, self.folder, self.waiting
         finished = [job for job in self.jobs if job.folder in self.outcomes]
         check_first_step(waiting, elsewhere=config.launcher == "submitit")
+        number, options = number_of_jobs(config.jobs, config.device), config.launcher_options
+        name = config.launcher if waiting else "local"
+        launcher = choose_launcher(name, folder, number, len(waiting), options)
         write_header(config, folder, self.title, self.tasks, self.threads)
         self.comparison = comparison = Comparison.load(folder)
         for run in comparison.recovered:
@@ -248,10 +251,6 @@ class Work:
                     self._record(label, seed)
                 self._add_simple_rows(show)
                 if waiting:
-                    number = number_of_jobs(config.jobs, config.device)
-                    launcher = choose_launcher(
-                        config.launcher, folder, number, len(waiting), config.launcher_options
-                    )
 
                     def ended(job: Job, outcome: Outcome) -> None:
                         show.ended(job, "done", outcome.error)

@@ -61,7 +61,7 @@ class PreferenceFront:
 
     @property
     def on_front(self) -> NDArray[np.bool_]:
-        """Which preferences no other dominates in the main metrics (N,)."""
+        """Mask (N,) of the preferences that no other dominates in the main metrics."""
         return pareto_front(self.main_metrics * _signs(self.tasks))
 
     @property

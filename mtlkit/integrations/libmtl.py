@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mtlkit.config.extras import import_extra
 from mtlkit.config.registry import methods
 from mtlkit.config.spec import SpecLike
 from mtlkit.errors import MtlkitError, SpecError, UsageError
@@ -103,10 +104,9 @@ class _OnDevice:
 
 
 def _restore_torchvision() -> None:
-    import torchvision.models
-
+    models = import_extra("torchvision.models", "LibMTL")
     name = "torchvision.models.utils"
-    if not hasattr(torchvision.models, "utils") and name not in sys.modules:
+    if not hasattr(models, "utils") and name not in sys.modules:
         stand_in = ModuleType(name, "What torchvision.models.utils held.")
         stand_in.load_state_dict_from_url = torch.hub.load_state_dict_from_url  # type: ignore[attr-defined]
         sys.modules[name] = stand_in
@@ -228,7 +228,7 @@ class _Weighting(nn.Module):
 
 @dataclass
 class _Step:
-    """What the decoders of one step were given, and what that was made from."""
+    """Inputs of the decoders in one step, and the tensors that these were made from."""
 
     shared: Any = None
     given: dict[int, Tensor] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a method is: its parts, their state, and the training step over them."""
+"""Methods: their parts, their state, and the training step over them."""
 
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.aggregator import Tasks as Tasks

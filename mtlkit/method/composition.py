@@ -1,4 +1,4 @@
-"""What a method does inside: parts put together, and how a step runs them."""
+"""The inside of a method: it puts parts together and runs them in a step."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Composition(nn.Module):
         self._guards = Guards(self.tasks)
         self._kept = Kept()
         self._noted: dict[str, tuple[Step, Tensor | None, Tensor | None]] = {}
-        """What ``stats`` is read off, by group: the last step, its weights, or else its products."""
+        """Source of ``stats``, by group: the last step, its weights, or else its products."""
         self._handle = compiled.expose(self._decide_compiled)
         _ = self.forking, self.merging, self._loss_parts  # found now: compilers cannot trace the search
 
@@ -173,7 +173,7 @@ class Composition(nn.Module):
         return tuple(losses), torch.stack([loss.detach().to(dtype) for loss in losses.values()])
 
     def _hooks(self) -> Hooks:
-        """What the engine calls in the backward pass."""
+        """Return the functions that the engine calls in the backward pass."""
         merging = self.merging
         if merging is not None and merging.groups != "all" and self.shared is None:
             _refuse_unnamed_groups(self)

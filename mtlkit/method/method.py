@@ -1,4 +1,4 @@
-"""What a user calls: a method forks features, adds up losses, and merges gradients."""
+"""The object that users call: a method forks features, adds up losses, and merges gradients."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class State:
         raise AttributeError(f"the state has no {name!r}")
 
     def is_finite(self) -> Tensor:
-        """Whether all values are finite; a state that is not must never be kept."""
+        """Return whether all values are finite; a state that is not must never be kept."""
         tensors = [value for value in vars(self).values() if isinstance(value, Tensor)]
         return torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).all()
 
@@ -187,7 +187,7 @@ class Stateful(nn.Module):
 
 
 def _select(value: Tensor, per: Per, present: tuple[int, ...]) -> Tensor:
-    """What of a state belongs to the present tasks."""
+    """Return the part of a state that belongs to the present tasks."""
     index = _index(present, value.device)
     value = value.index_select(0, index)
     return value.index_select(1, index) if per == "pair" else value
@@ -208,7 +208,7 @@ class _Columns:
         self._tensors: list[weakref.ref[Tensor]] = []
 
     def matches(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether these are the tensors; those that are given first are."""
+        """Return whether these are the tensors; those that are given first are."""
         if tensors and not self._tensors:
             self._tensors = [weakref.ref(tensor) for tensor in tensors]
         known = [reference() for reference in self._tensors]

@@ -1,4 +1,4 @@
-"""What the last step looked like, read off its Gram matrix."""
+"""Statistics of the last step, read off its Gram matrix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAMES = ("losses", "norms", "cosines", "weights", "update_cosines")
 
 
 class Stats(Mapping[str, Tensor]):
-    """What one step looked like; NaN for a task that was absent.
+    """Statistics of one step; NaN for a task that was absent.
 
     Norms, cosines and weights are those of the gradients that were merged. What weighed the losses
     before, such as ``uw``, is part of these gradients; the losses are given as they came. Values are

@@ -102,7 +102,7 @@ class Axis:
             self._refuse_length(features.shape, length, name)
 
     def _is_width(self, shape: Sequence[int]) -> bool:
-        """Whether the last axis looks like the width of square images."""
+        """Return whether the last axis looks like the width of square images."""
         return self.dim == -1 and len(shape) > 3 and shape[-1] == shape[-2] != shape[1]
 
     def _refuse_axes(self, features: Tensor, name: str) -> NoReturn:

@@ -91,7 +91,7 @@ def _constrained(rotations: Tensor) -> nn.Module:
     try:
         import geotorch
     except ImportError:
-        raise MissingExtraError("geotorch", "geotorch", "the reference rotations") from None
+        raise MissingExtraError("geotorch", "geotorch", "backend=geotorch") from None
 
     module = nn.Module()
     module.weight = nn.Parameter(rotations.clone())

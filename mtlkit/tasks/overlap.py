@@ -121,7 +121,7 @@ class LabelOverlap:
     """Observes the labels of the first batches of a training run; tasks in the order of the method."""
 
     batches = 20
-    """How many batches are observed."""
+    """Number of batches that are observed."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.tasks = tasks

@@ -1,4 +1,4 @@
-"""What the laws of methods are checked on: methods, gradients, batches, comparisons."""
+"""The cases on which the laws of methods are checked: methods, gradients, batches, comparisons."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class MethodCase:
         return net.to(device=self.device, dtype=self.dtype)
 
     def allows(self, tasks: int) -> bool:
-        """Whether the options fit ``tasks`` tasks; a list of one value per task fits one number only."""
+        """Return whether the options fit ``tasks`` tasks; a list per task fits one number."""
         try:
             self.create(tasks)
         except SpecError:
@@ -58,7 +58,7 @@ class MethodCase:
         return True
 
     def takes_wrt(self) -> bool:
-        """Whether there is a merge with the option ``wrt``."""
+        """Return whether there is a merge with the option ``wrt``."""
         merge = self.create().merging
         return merge is not None and "wrt" in option_names(type(merge))
 

@@ -84,15 +84,18 @@ def nonfinite(case: MethodCase) -> None:
         require_equal_state(method.state_dict(), before, f"a gradient holds {bad}")
         after = torch.equal(case.combine(method, rows), case.combine(twin, rows))
         require(after, f"a gradient held {bad}: the next step differs")
-    net = case.network()
-    (x,) = case.batches(1)
-    torch.autograd.backward(net(x))
-    net.method(net.backbone(x))  # a forward may apply the optimizer's last update
-    before = copy.deepcopy(net.method.state_dict())
-    first, *others = net.losses(x)
-    assert first is not None
-    torch.autograd.backward(net.method.total([first * math.inf, *others]))
-    require_equal_state(net.method.state_dict(), before, "a loss is infinite")
+    for bad in (math.nan, math.inf):
+        net = case.network()
+        (x,) = case.batches(1)
+        torch.autograd.backward(net(x))
+        net.method(net.backbone(x))  # a forward may apply the optimizer's last update
+        before = copy.deepcopy(net.method.state_dict())
+        first, *others = net.losses(x)
+        assert first is not None
+        total = net.method.total([first * bad, *others])
+        require(not torch.isfinite(total).any(), f"a loss is {bad}: the total is finite")
+        torch.autograd.backward(total)
+        require_equal_state(net.method.state_dict(), before, f"a loss is {bad}")
 
 
 def gram_path(case: MethodCase) -> None:

@@ -40,11 +40,11 @@ class NetworkCase:
         return self.architecture(self.tasks, **options)
 
     def takes(self, option: str) -> bool:
-        """Whether the architecture has this option."""
+        """Return whether the architecture has this option."""
         return option in option_names(self._part()[0])
 
     def needs_backbone(self) -> bool:
-        """Whether neither an option nor a default gives the backbone."""
+        """Return whether neither an option nor a default gives the backbone."""
         factory, given = self._part()
         default = option_defaults(factory).get("backbone", "none is needed")
         return default in (None, Parameter.empty) and given.keys().isdisjoint({"backbone", "input_size"})
@@ -183,7 +183,7 @@ def listed(names: set[str]) -> str:
 
 
 def is_literal(value: Any) -> bool:
-    """Whether a config string can hold the value."""
+    """Return whether a config string can hold the value."""
     if isinstance(value, Mapping):
         return all(map(is_literal, value.values()))
     if isinstance(value, list | tuple):

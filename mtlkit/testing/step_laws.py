@@ -219,7 +219,7 @@ def copies(case: MethodCase) -> None:
 
 
 def _importable(kind: type) -> bool:
-    """Whether pickle can find the class, unlike one that a function defines."""
+    """Return whether pickle can find the class, unlike one that a function defines."""
     found: Any = sys.modules.get(kind.__module__)
     for name in kind.__qualname__.split("."):
         found = getattr(found, name, None)

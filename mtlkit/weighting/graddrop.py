@@ -7,9 +7,10 @@ from torch import Tensor
 
 from mtlkit.config import Ge, Le, Uniform, register_method
 from mtlkit.engine.randomness import uniform
-from mtlkit.errors import SpecError
 from mtlkit.method import GradientAggregator, State, Tasks
 from mtlkit.weighting._forms.options import Numbers, per_task
+
+_Fraction = Annotated[float, Ge(0), Le(1)]
 
 
 @register_method("graddrop")
@@ -57,15 +58,13 @@ class GradDrop(GradientAggregator):
         self,
         tasks: Tasks,
         *,
-        leak: Annotated[float, Ge(0), Le(1)] | Numbers = 0.0,
+        leak: _Fraction | Numbers = 0.0,
         seed: int = 0,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
         given = [leak] * len(self.tasks) if isinstance(leak, int | float) else leak
-        leaks = per_task("leak of graddrop", given, self.tasks, 0.0, low=0.0)
-        if max(leaks) > 1:
-            raise SpecError(f"leak of graddrop must be in [0, 1] for every task, not {leak!r}")
+        leaks = per_task("leak of graddrop", given, self.tasks, 0.0, _Fraction)
         self.leak = leak
         self.seed = seed
         self.add_constant("leaks", leaks)

@@ -79,7 +79,7 @@ def test_a_file_and_flags_go_together(tmp_path, capsys, monkeypatch):
         (["--data", "multidigits", "--methods", "sum", "--budget", "tiny"], "'small' or 'full'"),
         (["--data", "multidigits", "--methods", "sum", "--budget", "small"], "needs a key 'small'"),
         (["--demo", "--config", "x.yaml"], "--demo has its own settings"),
-        (["--config", "absent.yaml"], "cannot read the configuration absent.yaml"),
+        (["--config", "absent.yaml"], "there is no configuration file absent.yaml"),
         (
             ["--data", "multidigits", "--methods", "sum", "--launcher", "ray"],
             "one of 'local', 'submitit'",
@@ -92,10 +92,12 @@ def test_bad_usage_ends_with_code_2_and_the_reason(arguments, message, capsys, t
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_missing_submitit_names_the_extra(tmp_path, capsys, monkeypatch):
+def test_missing_submitit_names_the_extra_before_anything_is_timed(tmp_path, capsys, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "submitit", None)
-    code = call("compare", *SMALL, "--methods", "sum", "--launcher", "submitit", "-o", tmp_path)
-    assert code == 1
-    assert "pip install 'mtlkit[bench]'" in capsys.readouterr().err
+    options = ["--methods", "sum", "--launcher", "submitit", "--timing", 3, "-o", tmp_path]
+    assert call("compare", *SMALL, *options) == 1
+    shown = capsys.readouterr().err
+    assert "pip install 'mtlkit[bench]'" in shown
+    assert "timing" not in shown

@@ -7,6 +7,7 @@ import pytest
 
 from mtlkit.cli import COMMANDS, main
 from mtlkit.cli.schema import settings_of
+from mtlkit.config.spec import parse_spec
 
 
 def call(*arguments) -> int:
@@ -47,6 +48,19 @@ def test_the_help_of_a_narrow_terminal_cuts_no_option_and_gives_flags_no_value(
     assert "<bool>" not in shown
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_config_strings_in_the_help_can_be_read_and_every_output_has_its_short_flag(
+    command, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert call(command, "--help") == 0
+    shown = capsys.readouterr().out
+    for spec in re.findall(r"'(\w+\([^']*\))'", shown):
+        parse_spec(spec.replace("...", "people.csv"))
+    for line in shown.splitlines():
+        assert ("--output " in line) <= ("-o " in line) or "Example" in line
+
+
 def test_a_switch_of_a_file_can_be_turned_off_and_a_default_too(tmp_path, capsys):
     (tmp_path / "c.yaml").write_text("data: multidigits\nmethods: sum\nnormalize: true\nseeds: 1\n")
     settings = ["-c", tmp_path / "c.yaml", "-o", tmp_path / "out", "--dry-run", "--steps", 1]
@@ -59,3 +73,12 @@ def test_the_schema_is_printed(capsys):
     assert json.loads(capsys.readouterr().out)["title"] == "mtlkit compare"
     assert call("schema", "trian") == 2
     assert "did you mean 'train'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("grad-clip", "max-grad-norm"), ("optim", "optimizer"), ("patience", "early-stop")],
+)
+def test_the_name_that_another_trainer_has_for_an_option_is_answered_with_ours(given, meant, capsys):
+    assert call("train", f"--{given}", "1") == 2
+    assert f"--{meant}" in capsys.readouterr().err

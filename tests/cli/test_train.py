@@ -281,7 +281,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, capsys, monkeypatch):
         (["train", "--data", "small", "--batch-size", "0"], "'batch_size' must be 1 or more"),
         (["train", "--data", "small", "--lr", "x"], "'lr' must be a number, not 'x'"),
         (["train", "--nonsense"], "--nonsense"),
-        (["train", "--config", "absent.yaml"], "cannot read the configuration absent.yaml"),
+        (["train", "--config", "absent.yaml"], "there is no configuration file absent.yaml"),
         (["nonsense"], "nonsense"),
     ],
 )

@@ -39,14 +39,18 @@ def exported() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for package in packages().values():
         for key in getattr(package, "__all__", []):
-            found[f"{package.__name__}.{key}"] = getattr(package, key)
+            with contextlib.suppress(MissingExtraError):  # of packages that `dev` does not hold
+                found[f"{package.__name__}.{key}"] = getattr(package, key)
     return found
 
 
 def packages() -> dict[str, ModuleType]:
-    """mtlkit and its packages by name; packages inside these are their own business."""
-    names = [m.name for m in pkgutil.iter_modules(mtlkit.__path__, "mtlkit.") if m.ispkg]
-    return {name: importlib.import_module(name) for name in ["mtlkit", *names]}
+    """mtlkit and its packages by name, those inside packages included; ``_names`` are private."""
+    found = {"mtlkit": mtlkit}
+    for module in pkgutil.walk_packages(mtlkit.__path__, "mtlkit."):
+        if module.ispkg and "._" not in module.name:
+            found[module.name] = importlib.import_module(module.name)
+    return found
 
 
 def public_callables() -> dict[str, Any]:

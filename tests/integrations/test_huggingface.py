@@ -269,6 +269,14 @@ def test_the_methods_parameters_learn_at_half_the_rate(tmp_path):
         assert all(not torch.equal(p, before[n]) for n, p in trainer.method.named_parameters())
 
 
+def test_a_random_method_gets_the_seed_of_the_arguments_unless_it_names_one(tmp_path):
+    found = [
+        make_trainer(causal_model(), tmp_path, spec, train_dataset=datasets(), seed=5).method
+        for spec in ("pcgrad(wrt=parameters)", "pcgrad(wrt=parameters, seed=2)")
+    ]
+    assert [method.parts[0].seed for method in found] == [5, 2]
+
+
 def test_losses_may_come_from_an_overridden_function(tmp_path):
     class Doubled(MultiTaskTrainer):
         def compute_losses(self, model, inputs, return_outputs=False):

@@ -59,7 +59,7 @@ def check(law: str, name: str, seed: int, tasks: int) -> None:
     check_method(name, laws=[law], tasks=tasks, seed=seed, examples=4, device=DEVICE, dtype=DTYPE)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *VARIANTS])
 @pytest.mark.parametrize("law", OF_MERGES)
 @settings(max_examples=3)
 @given(seed=st.integers(0, 2**31), tasks=st.integers(2, 6))

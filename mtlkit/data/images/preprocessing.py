@@ -33,6 +33,14 @@ class ImagePreprocessing(Preprocessing):
         sizing: size, fit and normalization.
         reading: how a table of files is read.
         file: the column of such a table with the names of the images.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> Image.new("RGB", (60, 40)).save(photo := f"{tempfile.mkdtemp()}/photo.png")
+        >>> sizing = Sizing((32, 32), "crop", 3, mean=[0.5] * 3, std=[0.2] * 3)
+        >>> ImagePreprocessing(sizing, Reading()).inputs([photo]).shape
+        torch.Size([1, 3, 32, 32])
     """
 
     identity: ClassVar[tuple[str, ...]] = ("file",)

@@ -176,7 +176,7 @@ class CategoryColumn:
 
 @dataclass(frozen=True)
 class InputColumn:
-    """How a column is used, for display.
+    """Use of a column, for display.
 
     Attributes:
         name: name of the column.

@@ -36,6 +36,14 @@ class TablePreprocessing(Preprocessing):
         targets: columns to predict; rows need not have them.
         width: number of columns of a file without a header.
         optional: columns that may be missing, because one of several tables lacks them.
+
+    Example:
+        >>> import mtlkit, pandas
+        >>> rows = pandas.DataFrame({"age": [20, 30, 40, 50] * 9})
+        >>> rows["old"] = ["no", "no", "yes", "no", "yes", "yes"] * 6
+        >>> data = mtlkit.load_dataset("table(targets={old: binary})", file=rows)
+        >>> data.preprocessing.inputs([{"age": 44}, {"age": None}]).shape
+        torch.Size([2, 1])
     """
 
     format: ClassVar[int] = 2

@@ -67,7 +67,7 @@ def name_of(source: Source) -> str:
 
 @dataclass(frozen=True)
 class Reading:
-    """How tables are read; saved with a run, for new rows.
+    """Options for reading tables; saved with a run, for new rows.
 
     The options are those of :class:`~mtlkit.data.table.splitting.RowData`.
     """

@@ -191,11 +191,11 @@ def _split_by_time(times: Any, shares: dict[SplitName, float], name: str) -> Par
 
 def _split_by_column(column: Any, name: str) -> Parts:
     """Split by a column with train, val or test."""
-    said = column.astype(object).map(lambda value: str(value).strip().lower())
-    invalid = sorted(set(said) - set(SPLIT_NAMES))
+    splits = column.astype(object).map(lambda value: str(value).strip().lower())
+    invalid = sorted(set(splits) - set(SPLIT_NAMES))
     if invalid:
         raise DataError(f"column {name!r} must hold train, val or test; it also holds {listed(invalid)}")
-    chosen = said.map(SPLIT_NAMES).to_numpy()
+    chosen = splits.map(SPLIT_NAMES).to_numpy()
     parts: Parts = {part: np.flatnonzero(chosen == part) for part in SPLITS if part in chosen}
     if "train" not in parts:
         raise DataError(f"column {name!r} puts no row into train")

@@ -225,15 +225,15 @@ def _find_target(key: Any, kind: Any, frame: Frame, find: FindColumn, notices: N
         if column in taken and (taken[column].kind == "number" or NOTHING in taken[column].note):
             notices.add("target", name, taken[column].note)
     if part.name in ("binary", "multilabel"):
-        target, told = _yes_or_no(target, frame, options)
+        target, meaning = _yes_or_no(target, frame, options)
     elif part.name == "classification":
-        target, told = _classes(target, frame, options)
+        target, meaning = _classes(target, frame, options)
     else:
         sizes = {"outputs": len(columns)} if part.name == "regression" else {}
-        target, told = replace(target, kind=str(Part(part.name, {**options, **sizes}))), ""
+        target, meaning = replace(target, kind=str(Part(part.name, {**options, **sizes}))), ""
     if len(columns) > 1 and part.name not in ("multilabel", "regression"):
         raise SpecError(f"target {name!r}: kind {part.name} takes one column, not {len(columns)}")
-    note = f"{part.name}, guessed from the column{told and '; ' + told}" if guessed else told
+    note = f"{part.name}, guessed from the column{meaning and '; ' + meaning}" if guessed else meaning
     notices.add("target", name, note)
     task = target.make_task()  # raises for wrong options before training
     if task.dense:
@@ -274,7 +274,7 @@ def _guess(name: str, columns: Sequence[str], frame: Frame) -> str:
 def _yes_or_no(target: Target, frame: Frame, options: dict[str, Any]) -> tuple[Target, str]:
     given = options.pop("yes", None)
     chosen = [given] if isinstance(given, str | int | float) else given
-    found, told = [], []
+    found, meaning = [], []
     for column in target.columns:
         values = _ordered(frame[column])
         if chosen is not None:
@@ -294,7 +294,7 @@ def _yes_or_no(target: Target, frame: Frame, options: dict[str, Any]) -> tuple[T
         else:
             yes = tuple(values[-1:])
             if len(values) == 2 and values not in (["0", "1"], ["no", "yes"], ["False", "True"]):
-                told.append(f"{yes[0]!r} is yes, {values[0]!r} is no")
+                meaning.append(f"{yes[0]!r} is yes, {values[0]!r} is no")
         found.append(yes)
     if target.kind == "binary" and "classes" not in options:
         others = [word for word in _ordered(frame[target.columns[0]]) if word not in found[0]]
@@ -304,17 +304,17 @@ def _yes_or_no(target: Target, frame: Frame, options: dict[str, Any]) -> tuple[T
         ]
     if target.kind == "multilabel":
         options["labels"] = list(target.columns)
-    return replace(target, kind=str(Part(target.kind, options)), yes=tuple(found)), "; ".join(told)
+    return replace(target, kind=str(Part(target.kind, options)), yes=tuple(found)), "; ".join(meaning)
 
 
 def _classes(target: Target, frame: Frame, options: dict[str, Any]) -> tuple[Target, str]:
     column = target.columns[0]
     values = _ordered(frame[column])
     given = options.get("classes")
-    told = ""
+    meaning = ""
     if given is None:
         classes = values
-        told = f"{len(values)} classes: {listed(values)}"
+        meaning = f"{len(values)} classes: {listed(values)}"
     elif isinstance(given, int):
         classes = [str(number) for number in range(given)]
     else:
@@ -328,7 +328,7 @@ def _classes(target: Target, frame: Frame, options: dict[str, Any]) -> tuple[Tar
     if not classes:
         raise DataError(f"target {target.task!r}: column {column!r} holds no value")
     kind = str(Part("classification", {**options, "classes": classes}))
-    return replace(target, kind=kind, classes=tuple(classes)), told
+    return replace(target, kind=kind, classes=tuple(classes)), meaning
 
 
 def _ordered(column: Any) -> list[str]:

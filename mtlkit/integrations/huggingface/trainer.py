@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer, TrainerCallback
 
 from mtlkit.config.launching import warn_first
+from mtlkit.config.registry import methods
 from mtlkit.config.spec import SpecLike
 from mtlkit.engine.sharded import is_sharded
 from mtlkit.errors import SpecError, UsageError, unknown_name
@@ -53,8 +54,9 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
 
     Args:
         args: arguments of ``transformers.Trainer``.
-        method: a config string or :class:`mtlkit.Method`; default: ``model.method``, which a model that
-            forks its features must have.
+        method: a config string, whose random parts get ``args.seed`` unless it names one, or
+            :class:`mtlkit.Method`; default: ``model.method``, which a model that forks its features
+            must have.
         tasks: names of the tasks; default: those of the method, or of the data sets.
         mixing: how data sets by task are mixed; see :class:`TaskSampler`.
         kwargs: options of ``transformers.Trainer``. ``train_dataset`` and ``eval_dataset`` may be
@@ -111,7 +113,8 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
         if not isinstance(method, Method):
             if tasks is None:
                 raise SpecError("pass tasks=(...), the names of the tasks, or data sets by task")
-            method = create_method(method, tuple(tasks))
+            seeded: Any = methods.with_seed(method, self.args.seed)
+            method = create_method(seeded, tuple(tasks))
         if any(part.second_pass for part in method.parts):
             raise SpecError(f"{method} needs a second pass, which transformers.Trainer does not make")
         return method.to(self.args.device)
@@ -396,7 +399,7 @@ class MultiTaskTrainer(Trainer):  # type: ignore[misc]
 
 
 class _Bookkeeping(TrainerCallback):  # type: ignore[misc]
-    """What a :class:`MultiTaskTrainer` does between the steps."""
+    """The work of a :class:`MultiTaskTrainer` between the steps."""
 
     def __init__(self, trainer: MultiTaskTrainer) -> None:
         self.trainer = trainer

@@ -1,4 +1,4 @@
-"""What methods compute from the values of the losses."""
+"""Quantities that methods compute from the values of the losses."""
 
 import torch
 from torch import Tensor

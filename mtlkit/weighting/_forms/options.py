@@ -1,11 +1,11 @@
 """Options that say something about each task: numbers, a preference, the main task."""
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, describe_range, fits
 from mtlkit.errors import SpecError, unknown_name
 from mtlkit.method import GradientAggregator, State, Tasks
 
@@ -14,7 +14,7 @@ Numbers = Sequence[float] | Mapping[str, float]
 
 
 def per_task(
-    option: str, given: Numbers | None, tasks: Sequence[str], default: float, low: float = -math.inf
+    option: str, given: Numbers | None, tasks: Sequence[str], default: float, number: Any = float
 ) -> list[float]:
     """Return one number per task from a list in task order or a mapping from names.
 
@@ -23,7 +23,7 @@ def per_task(
         given: the numbers; tasks that a mapping does not name get the default, as all do for None.
         tasks: names of the tasks.
         default: the number of a task that is not named.
-        low: the least number that is accepted.
+        number: annotated type of each number.
     """
     if given is None:
         values = [default] * len(tasks)
@@ -35,19 +35,18 @@ def per_task(
         values = [named.get(name, default) for name in tasks]
     else:
         values = list(given)
-    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and v >= low for v in values)
-    if len(values) != len(tasks) or not numbers or not all(math.isfinite(v) for v in values):
-        least = "" if low == -math.inf else f" of {low:g} or more"
+    if len(values) != len(tasks) or not all(fits(value, number) for value in values):
+        limits = describe_range(getattr(number, "__metadata__", ()))
         raise SpecError(
-            f"{option} must be {len(tasks)} numbers{least}, one per task ({', '.join(tasks)}), "
-            f"or a mapping from task names; not {given!r}"
+            f"{option} must be {len(tasks)} numbers{limits and ' of ' + limits}, one per task "
+            f"({', '.join(tasks)}), or a mapping from task names; not {given!r}"
         )
     return values
 
 
 def preference_of(method: str, given: Numbers | None, tasks: Sequence[str]) -> list[float]:
     """Return how much each task counts: zero or more, and 1 for tasks that are not named."""
-    values = per_task(f"preference of {method}", given, tasks, 1.0, low=0.0)
+    values = per_task(f"preference of {method}", given, tasks, 1.0, Annotated[float, Ge(0)])
     if not any(values):
         raise SpecError(f"preference of {method} is all zero; at least one task must count")
     return values

@@ -75,7 +75,7 @@ def conflict_averse_weights(gram: Matrix, c: float, rounding: float = EPS) -> Ma
 
 
 def _leaves_no_gap(cosines: Matrix, lengths: Matrix, point: Matrix, weights: Matrix) -> bool:
-    """Whether no ``<g_k, d>`` is below those of the point's face, to rounding, so that d is optimal."""
+    """Return whether no ``<g_k, d>`` is below those of the point's face, to rounding: d is optimal."""
     parts = weights * lengths
     products = cosines @ parts  # of d with the unit gradients
     level = point @ (lengths * products) / point.sum()

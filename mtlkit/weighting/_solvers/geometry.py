@@ -1,4 +1,4 @@
-"""What the solvers share: norms and cosines, a root of a matrix, non-negative least squares."""
+"""Tools that the solvers share: norms and cosines, a root of a matrix, non-negative least squares."""
 
 from typing import Any
 

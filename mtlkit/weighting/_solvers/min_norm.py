@@ -25,7 +25,7 @@ def min_norm_point(gram: Matrix) -> Matrix:
 
 
 def is_stationary(cosines: Matrix, rounding: float) -> bool:
-    """Whether a convex combination of the unit gradients vanishes, for cosines known to ``rounding``."""
+    """Return whether a convex combination of the unit gradients vanishes, up to ``rounding``."""
     columns = matrix_root(cosines)
     shortest = columns @ min_norm_of_columns(columns)
     return bool(shortest @ shortest <= len(cosines) * rounding)
