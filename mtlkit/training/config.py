@@ -12,6 +12,7 @@ import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from mtlkit.config.plugins import load_plugin, resolve_plugin, split_location
+from mtlkit.config.registry import methods
 from mtlkit.config.settings import Names, Settings, Spec, setting
 from mtlkit.config.spec import Part, format_spec, parse_spec
 from mtlkit.errors import shorten
@@ -301,6 +302,14 @@ class TrainConfig(TrainingSettings):
     output: str | None = setting(
         None, "Output folder; by default, a folder in `runs`.", flags=("--output", "-o")
     )
+
+    @field_validator("method")
+    @classmethod
+    def _check_method(cls, method: str) -> str:
+        """Raise for a wrong name or option before any data is loaded."""
+        for part in methods.expand(method):
+            methods.check(part)
+        return method
 
     @property
     def folder(self) -> Path:
