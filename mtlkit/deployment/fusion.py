@@ -138,7 +138,8 @@ def _fused(
                     reason = layer
                 fused.explicit[name] = reason
         plain = _Fork(len(method.tasks), rotations, rotate)
-        fork = traced(plain, None if features is None else (features,))
+        fork: Any = traced(plain, None if features is None else (features,))
+        fork.tasks = method.tasks  # a forward may pair them with the views
         for holder, name in places:
             setattr(holder, name, fork)
     fused.model = _without_own_classes(model, inputs, record)

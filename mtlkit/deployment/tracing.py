@@ -179,7 +179,7 @@ def find_heads(places: Sequence[tuple[nn.Module, str]], tasks: Sequence[str]) ->
     if len(places) != 1:
         return {}
     ((holder, name),) = places
-    setattr(holder, name, _Views(len(tasks)))
+    setattr(holder, name, _Views(tasks))
     try:
         graph = _HolderTracer().trace(holder)
     except Exception:  # tracing can fail in many ways
@@ -199,13 +199,14 @@ def find_heads(places: Sequence[tuple[nn.Module, str]], tasks: Sequence[str]) ->
 class _Views(nn.Module):
     """Replaces a method while the module that holds it is traced."""
 
-    def __init__(self, tasks: int) -> None:
+    def __init__(self, tasks: Sequence[str]) -> None:
         super().__init__()
-        self.tasks = tasks
+        self.tasks = tuple(tasks)  # as of the method, where a forward may read them
 
     def forward(self, features: Any) -> list[Any]:
         create = features.tracer.create_proxy
-        return [create("call_function", _view, (features, task), {}) for task in range(self.tasks)]
+        places = range(len(self.tasks))
+        return [create("call_function", _view, (features, task), {}) for task in places]
 
 
 def _view(features: Any, task: int) -> Any:

@@ -59,7 +59,8 @@ class Kept:
         The rows divided by the scale are means over the micro-batches, whether or not the caller
         divided each loss by their number.
         """
-        rows: dict[int, Row] = {k: [kept.get(id(t)) for t in tensors] for k, kept in self._rows.items()}
+        in_order = sorted(self._rows.items())  # a task may have come after later ones
+        rows: dict[int, Row] = {k: [kept.get(id(t)) for t in tensors] for k, kept in in_order}
         assert self._scale is not None
         scale, losses = self._scale, self._losses
         if losses is not None and self._counts is not None:

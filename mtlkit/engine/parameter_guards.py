@@ -121,7 +121,7 @@ def check_shards_mergeable(method: Any) -> None:
         )
 
 
-def check_sharded(tensors: Sequence[Any], by_module: bool) -> Any:
+def check_sharded(tensors: Sequence[Any], listed: set[int]) -> Any:
     """Check trained parameters, of which FSDP2 has sharded some, and return their device mesh."""
     shards = [tensor for tensor in tensors if hasattr(tensor, "device_mesh")]
     if not shards:
@@ -134,9 +134,10 @@ def check_sharded(tensors: Sequence[Any], by_module: bool) -> Any:
             f"on {mesh}, as with HSDP or tensor parallelism: call fully_shard with a mesh of one "
             "dimension, or use wrt=features"
         )
-    if len(shards) < len(tensors) and not by_module:
+    unsharded = [t for t in tensors if id(t) in listed and not hasattr(t, "device_mesh")]
+    if unsharded:
         raise UsageError(
-            f"{len(tensors) - len(shards)} of the {len(tensors)} parameters are not sharded, or were "
+            f"{len(unsharded)} of the {len(tensors)} parameters are not sharded, or were "
             "listed while FSDP had gathered them; pass the module, as in parameters=model"
         )
     if any(tensor._post_accumulate_grad_hooks for tensor in tensors):  # noqa: SLF001  no public name

@@ -7,6 +7,7 @@ parameters. So the shards that each pass leaves in ``.grad`` are taken away as t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,21 +28,73 @@ from mtlkit.errors import UsageError
 
 
 def is_sharded(parameters: Any) -> bool:
-    """Return whether FSDP2 has sharded a module, some of a list of parameters, or groups of these."""
+    """Return whether FSDP2 has sharded some of a module, a list of parameters, or groups of these."""
+    tensors = _tensors_of(parameters)
+    return any(map(_is_shard, tensors)) or bool(_holders(tensors))  # FSDP may have gathered them
+
+
+def reshard(parameters: Any) -> tuple[Any, list[Any]]:
+    """Free what FSDP has gathered for the forward.
+
+    Returns the parameters, where those that were listed one by one are the shards of what is no longer
+    gathered, and the FSDP modules of the models that hold them.
+    """
+    known = _fsdp_modules()
+    shown = _slots(known)
+    tensors = _tensors_of(parameters)
+    holders, visible = _holders(tensors), {*map(id, shown)}
+    if any(_is_shard(tensor) and id(tensor) not in visible for tensor in tensors):
+        for module in known:  # it was listed earlier, and is hidden while it is gathered
+            module.reshard()
+        holders += _holders(tensors)
+    inside = {id(module) for holder in holders for module in holder.modules()}
+    modules = [module for module in known if id(module) in inside]
+    for module in modules:
+        module.reshard()
+    shards = {id(old): new for old, new in zip(shown, _slots(known), strict=True)}
+    return _replaced(parameters, shards), modules
+
+
+def listed(parameters: Any) -> set[int]:
+    """Identities of the parameters that are given one by one, not by their module."""
     if isinstance(parameters, Mapping):
-        return any(map(is_sharded, parameters.values()))
+        return set().union(*map(listed, parameters.values()))
+    return set() if isinstance(parameters, nn.Module) else {*map(id, parameters)}
+
+
+def _replaced(parameters: Any, shards: Mapping[int, Tensor]) -> Any:
+    if isinstance(parameters, Mapping):
+        return {name: _replaced(given, shards) for name, given in parameters.items()}
     if isinstance(parameters, nn.Module):
-        return bool(fsdp_modules(parameters)) or is_sharded(parameters.parameters())
-    return any(hasattr(tensor, "device_mesh") for tensor in parameters or ())
+        return parameters
+    return [shards.get(id(tensor), tensor) for tensor in parameters]
 
 
-def fsdp_modules(parameters: Any) -> list[Any]:
-    """The modules that ``fully_shard`` was called on, of a module or a mapping of modules."""
+def _tensors_of(parameters: Any) -> list[Tensor]:
     if isinstance(parameters, Mapping):
-        return [module for given in parameters.values() for module in fsdp_modules(given)]
-    if not isinstance(parameters, nn.Module):
-        return []
-    return [module for module in parameters.modules() if hasattr(module, "set_is_last_backward")]
+        return [tensor for given in parameters.values() for tensor in _tensors_of(given)]
+    return [*parameters.parameters()] if isinstance(parameters, nn.Module) else [*(parameters or ())]
+
+
+def _fsdp_modules() -> list[Any]:
+    """All modules that ``fully_shard`` was called on, in this order.
+
+    A root holds what none of its children shards. So those of a given module are not enough.
+    """
+    states: Any = sys.modules.get("torch.distributed._composable_state")
+    known = list(getattr(states, "_module_state_mapping", ()))
+    return [module for module in known if hasattr(module, "set_is_last_backward")]
+
+
+def _holders(tensors: Iterable[Tensor]) -> list[Any]:
+    """The FSDP modules that hold some of the tensors, themselves or in a child."""
+    ids = {id(tensor) for tensor in tensors}
+    return [m for m in _fsdp_modules() if not ids.isdisjoint(map(id, m.parameters()))]
+
+
+def _slots(modules: Iterable[nn.Module]) -> list[Tensor]:
+    """The parameters of modules, shards or gathered, in an order that gathering does not change."""
+    return [p for m in modules for _, p in m.named_parameters(remove_duplicate=False)]
 
 
 @dataclass
@@ -50,7 +103,7 @@ class Sharded:
 
     Attributes:
         tensors: those that are trained; a few may be whole on every process.
-        modules: the FSDP modules that hold them; empty if they are not known.
+        modules: the FSDP modules of the models that hold them.
         device: type of the devices that hold the shards.
         processes: those of the device mesh.
     """
@@ -61,12 +114,21 @@ class Sharded:
     processes: Processes
 
     @classmethod
-    def of(cls, tensors: Iterable[Tensor], modules: list[Any], owned: Iterable[Tensor]) -> Sharded:
-        """The parameters that are trained, without those that the method owns."""
+    def of(
+        cls, tensors: Iterable[Tensor], modules: list[Any], owned: Iterable[Tensor], listed: set[int]
+    ) -> Sharded:
+        """The parameters that are trained, without those that the method owns.
+
+        Args:
+            tensors: what the user named, resharded.
+            modules: of :func:`fsdp_modules`.
+            owned: the method's parameters.
+            listed: of :func:`listed`.
+        """
         apart = {id(tensor) for tensor in owned}
         trained = {id(t): t for t in tensors if t.requires_grad and id(t) not in apart}
         chosen = list(trained.values())
-        mesh = check_sharded(chosen, bool(modules))
+        mesh = check_sharded(chosen, listed)
         return cls(chosen, modules, mesh.device_type, processes_of(mesh.get_group()))
 
     def complete(self, losses: Mapping[int, Tensor], names: Sequence[str]) -> dict[int, Tensor]:

@@ -67,6 +67,8 @@ class Composition(nn.Module):
         self._whole = merging is not None and merging.needs_whole_gradients
         self._traceable = not self.wrt_parameters and all(part.traceable for part in listed)
         self._begin()
+        self._merging_parts: dict[str, GradientAggregator | None] = {}
+        """The part that merges, by the name of the group of parameters."""
         self.set_shared(shared)
 
     def _begin(self) -> None:
@@ -131,14 +133,15 @@ class Composition(nn.Module):
         self._groups = Groups.of(shared, "all" if merging is None else merging.groups)
         if len(self._groups.names) > 1 and not self.wrt_parameters:
             raise SpecError(f"groups of parameters need a merge with wrt=parameters, not {self}")
-        copies = [] if merging is None else [copy.deepcopy(merging) for _ in self._groups.names[1:]]
-        self.copies = nn.ModuleList(copies)
-        """Copies of the part that merges, for all groups of parameters but the first."""
-        self._merging_parts = dict(zip(self._groups.names, [merging, *copies], strict=True))
-        """The part that merges, by the name of the group of parameters."""
-        several = () if merging is None else (merging, *copies)
-        self._learning = [part for part in several if part.learned and part.overrides("learn")]
-        """Parts whose merge gives learned parameters a gradient; others get theirs by the total."""
+        names = self._groups.names
+        if names != [*self._merging_parts]:  # groups of the same names keep their state
+            copies = [] if merging is None else [copy.deepcopy(merging) for _ in names[1:]]
+            self.copies = nn.ModuleList(copies)
+            """Copies of the part that merges, for all groups of parameters but the first."""
+            self._merging_parts = dict(zip(names, [merging, *copies], strict=True))
+            several = () if merging is None else (merging, *copies)
+            self._learning = [part for part in several if part.learned and part.overrides("learn")]
+            """Parts whose merge gives learned parameters a gradient; others get theirs by the total."""
         self.shared = self._groups.tensors
         self._merges_shards = self.wrt_parameters and self.forking is None and is_sharded(self.shared)
         if self.wrt_parameters:

@@ -8,7 +8,7 @@ parts, absent tasks, processes, scaling) is that of ``method(features)`` and ``m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from mtlkit.engine.features import flatten_features
 from mtlkit.engine.graph import nodes_below
 from mtlkit.engine.parameter_guards import check_shards_mergeable, refuse_deepspeed
 from mtlkit.errors import SpecError, UsageError
-from mtlkit.method.groups import Groups
+from mtlkit.method.groups import Groups, Shared
 from mtlkit.method.losses import Losses
 from mtlkit.method.method import Method, align
 
@@ -86,7 +86,7 @@ def mtl_backward(
 def backward(
     losses: Losses,
     method: Method,
-    parameters: nn.Module | Iterable[Tensor] | None = None,
+    parameters: Shared = None,
     *,
     merge: bool = True,
     gradient: Tensor | None = None,
@@ -100,8 +100,8 @@ def backward(
     Args:
         losses: one scalar per task, in task order or by name; None is a task without labels.
         method: made by :func:`mtlkit.create_method`, with ``wrt=parameters``.
-        parameters: module or parameters whose gradients are merged; without, those that were given
-            to ``create_method`` as ``shared``, or all that several tasks reach.
+        parameters: module or parameters whose gradients are merged, or groups of these by name; without,
+            those that were given to ``create_method`` as ``shared``, or all that several tasks reach.
         merge: False keeps the gradients of this micro-batch for a later call, as in ``method.total``.
         gradient: factor of the total, as in ``Tensor.backward``; see :func:`mtl_backward`.
         retain_graph: keep the graph for another backward.
@@ -120,9 +120,11 @@ def backward(
             f"{method} does not merge gradients of parameters; create it with wrt=parameters, or leave "
             "`parameters` out"
         )
-    given: Any = method.shared if parameters is None else parameters
-    if given is not None and not isinstance(given, nn.Module | Mapping):
-        given = list(given)
+    given: Any = method._groups.given if parameters is None else parameters  # noqa: SLF001
+    if isinstance(given, Mapping):
+        given = {name: _listed(group) for name, group in given.items()}
+    elif given is not None:
+        given = _listed(given)
     refuse_deepspeed(given)
     if sharded.is_sharded(given) and method.wrt_parameters and method.training and not method.is_sum:
         _backward_sharded(losses, method, given, merge, gradient, retain_graph)
@@ -144,11 +146,10 @@ def _backward_sharded(
 ) -> None:
     """Run one backward pass per task over a model that FSDP2 has sharded."""
     check_shards_mergeable(method)
-    modules = sharded.fsdp_modules(parameters)
-    for module in modules:
-        module.reshard()  # else those that are still gathered after the forward would be listed as whole
+    parameters, modules = sharded.reshard(parameters)
     _set_shared(method, parameters)
-    model = sharded.Sharded.of(method.shared or (), modules, method.parameters())
+    listed = sharded.listed(parameters)
+    model = sharded.Sharded.of(method.shared or (), modules, method.parameters(), listed)
     present = model.complete(align(losses, method.tasks), method.tasks)
     with torch.enable_grad():
         weighed, values, extra = method._weigh_losses(present, model.processes, commit=merge)  # noqa: SLF001
@@ -162,6 +163,11 @@ def _backward_sharded(
         scale=gradient,
         retain_graph=retain_graph,
     )
+
+
+def _listed(parameters: Any) -> Any:
+    """Parameters that can be read more than once, which a generator cannot."""
+    return parameters if isinstance(parameters, nn.Module) else list(parameters)
 
 
 def _set_shared(method: Method, parameters: Any) -> None:

@@ -63,6 +63,11 @@ class Groups:
         """All shared parameters; None if they have not been named."""
         return [tensor for group in self.by_name.values() for tensor in group] or None
 
+    @property
+    def given(self) -> Any:
+        """What :meth:`of` makes the same groups of."""
+        return self.tensors if self.names == [""] else self.by_name
+
     def places(self, tensors: Sequence[Tensor]) -> Mapping[str, Sequence[int]]:
         """Positions of each group's parameters in a list of parameters, in the order of the list.
 

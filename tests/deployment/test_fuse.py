@@ -89,6 +89,23 @@ def test_heads_by_name_are_matched_to_their_tasks():
     assert_fused(Net(nn.Linear(5, 6), heads, turned("rotograd", 6)), torch.randn(7, 5), folded=True)
 
 
+class NamedByMethod(Net):
+    """The forward reads the task names off the method."""
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return self.method.tasks
+
+
+def test_a_forward_may_read_the_task_names_of_its_method(tmp_path):
+    heads = nn.ModuleDict({"a": nn.Linear(6, 3), "b": nn.Linear(6, 4)})
+    net = NamedByMethod(nn.Linear(5, 6), heads, turned("rotograd", 6))
+    x = torch.randn(7, 5)
+    fused = assert_fused(net, x, folded=True)
+    torch.save(fused, tmp_path / "fused.pt")
+    assert torch.equal(torch.load(tmp_path / "fused.pt", weights_only=False)(x)[0], fused(x)[0])
+
+
 def test_tokens_fold_into_linear_layers():
     net = Net(nn.Linear(5, 6), linear_heads(), turned("rotograd", 6))
     assert_fused(net, torch.randn(2, 3, 5), folded=True)

@@ -21,6 +21,8 @@ class Case:
     spec: str
     root: bool = True
     """Whether the root is sharded, or only the blocks."""
+    blocks: bool = True
+    """Whether the blocks are sharded, or only the root."""
     train: str = "all"
     """Which parameters are trained: all, all but a frozen block, or adapters alone."""
     heads: bool = False
@@ -30,8 +32,10 @@ class Case:
     micro: int = 1
     """Micro-batches of a step."""
     clip: float = 0.0
-    listed: bool = False
-    """Parameters are given as a list."""
+    late: bool = False
+    """The first task has labels in the last micro-batch only."""
+    given: str = "model"
+    """What is given as parameters, see ``chosen``."""
     scale: float = 1.0
     dtype: torch.dtype = torch.float64
 
@@ -41,7 +45,7 @@ CASES = [
     Case("upgrad(wrt=parameters)", root=False),
     Case("pcgrad(wrt=parameters)", heads=True),
     Case("mgda(wrt=parameters)", train="frozen"),
-    Case("imtl_g(wrt=parameters)", train="adapters", listed=True),
+    Case("imtl_g(wrt=parameters)", train="adapters", given="listed"),
     Case("gradnorm(wrt=parameters)"),
     Case("gradnorm(wrt=parameters)", root=False, heads=True),
     Case("uw+pcgrad(wrt=parameters)"),
@@ -51,6 +55,12 @@ CASES = [
     Case("gradvac(wrt=parameters,groups=layer)", scale=1024.0),
     Case("nash_mtl(wrt=parameters)", micro=2, clip=0.5),
     Case("upgrad(wrt=parameters)", dtype=torch.float32),
+    Case("gradvac(wrt=parameters)", micro=2, late=True),
+    Case("upgrad(wrt=parameters)", blocks=False, given="part"),
+    Case("upgrad(wrt=parameters)", given="named"),
+    Case("gradvac(wrt=parameters)", blocks=False, given="named", missing=True),
+    Case("upgrad(wrt=parameters)", given="gathered"),
+    Case("gradvac(wrt=parameters)", given="named_lists", micro=2),
 ]
 
 
@@ -85,13 +95,27 @@ class Net(nn.Module):
         return [outputs[task % len(outputs)][:, task] * 1.0 for task in range(TASKS)]
 
 
-def shard(net: Net, mesh: tuple[int, ...], *, root: bool = True, **options: Any) -> None:
+def chosen(given: str, net: Net, listed: list[Tensor]) -> Any:
+    """The parameters to be merged, of which FSDP has gathered those of the root after the forward."""
+    return {
+        "model": net,
+        "listed": listed,  # before the forward
+        "part": net.blocks,
+        "named": {"blocks": net.blocks, "heads": net.heads},
+        "gathered": net.parameters(),
+        "named_lists": {"blocks": net.blocks.parameters(), "heads": net.heads.parameters()},
+    }[given]
+
+
+def shard(
+    net: Net, mesh: tuple[int, ...], *, root: bool = True, blocks: bool = True, **options: Any
+) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     names = ("replicate", "shard")[-len(mesh) :]
     options["mesh"] = init_device_mesh("cpu", mesh, mesh_dim_names=names)
-    for block in net.blocks:
+    for block in net.blocks if blocks else ():
         fully_shard(block, **options)
     if root:
         fully_shard(net, **options)
@@ -113,7 +137,7 @@ def train(case: Case, rank: int = 0, world: int = 1) -> dict[str, Tensor]:
     torch.manual_seed(7)
     net = Net(case).to(case.dtype)
     if world > 1:
-        shard(net, (world,), root=case.root)
+        shard(net, (world,), root=case.root, blocks=case.blocks)
     trained = [p for name, p in net.named_parameters() if p.requires_grad and "method" not in name]
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.5)
     generator = torch.Generator().manual_seed(3)
@@ -125,12 +149,14 @@ def train(case: Case, rank: int = 0, world: int = 1) -> dict[str, Tensor]:
             labels = torch.ones(BATCH, TASKS, dtype=torch.bool)
             if case.missing:
                 labels[BATCH // 2 :, -1] = False
+            if case.late and micro < case.micro - 1:
+                labels[:, 0] = False
             mine = slice(rank * size, (rank + 1) * size)
             losses = losses_of(net(x[mine]), labels[mine])
             mtlkit.backward(
                 losses,
                 net.method,
-                trained if case.listed else net,
+                chosen(case.given, net, trained),
                 merge=micro == case.micro - 1,
                 gradient=torch.tensor(case.scale / case.micro, dtype=case.dtype),
             )
@@ -186,6 +212,13 @@ def refusals(rank: int, world: int) -> list[str]:
         with pytest.raises(UsageError) as caught:
             mtlkit.backward(losses_of(net(x), present), net.method, net)
         found.append(str(caught.value))
+    net = Net(Case("upgrad(wrt=parameters)", heads=True))
+    shard(net, (world,))
+    listed = list(net.parameters())
+    with pytest.raises(UsageError) as caught:
+        present = labels & torch.tensor([rank == 0, rank == 1, True])
+        mtlkit.backward(losses_of(net(x), present), net.method, listed)
+    found.append(str(caught.value))
     for root in (True, False):  # the parameters of the head are sharded, or whole on every process
         net = Net(Case("upgrad(wrt=parameters)"))
         shard(net, (world,), root=root)
@@ -228,6 +261,7 @@ def test_a_mixed_precision_policy_keeps_the_merge_of_its_gradients(two_processes
 
 
 def test_what_cannot_be_merged_is_refused_on_every_process(two_processes) -> None:
-    words = ["whole gradients", "rotate", "dimension", "no loss", "0 * prediction", "hooks", "hooks"]
+    words = ["whole gradients", "rotate", "dimension", "no loss"]
+    words += ["0 * prediction", "0 * prediction", "hooks", "hooks"]
     for _, raised in two_processes:
         assert all(word in message for word, message in zip(words, raised, strict=True)), raised

@@ -150,6 +150,17 @@ def test_state_of_every_group_is_saved_and_training_goes_on_bit_for_bit():
             assert torch.equal(one.grad, two.grad)
 
 
+def test_groups_keep_their_state_when_other_tensors_take_the_same_names():
+    net = Net()
+    method = mtlkit.create_method("gradvac(wrt=parameters, groups=layer)", 3, shared=net.backbone)
+    method.total(net.losses(torch.randn(4, 3).double())).backward()
+    known = copy.deepcopy(method.state_dict())
+    method.set_shared(copy.deepcopy(net.backbone))
+    for name, value in method.state_dict().items():
+        assert torch.equal(value, known[name])
+    assert known["copies.0.draws"] == 1
+
+
 @pytest.mark.parametrize("spec", ["gradnorm", "pcgrad", "graddrop"])
 def test_a_batch_without_any_label_changes_nothing_in_any_group(spec):
     net = Net()
