@@ -45,7 +45,7 @@ class Rotations(nn.Module):
 
     With ``fold_every`` n > 1 the first update is applied at once. Then the updates add up in ``lie``,
     and every n-th of them folds their sum; until then the network trains with the same rotations. In
-    evaluation all updates are applied.
+    evaluation mode all updates are applied.
 
     A fold takes two to four n x n products per rotation, depending on the degree of the exponential.
     The degree is chosen at every sixteenth fold, for four times the current update; the rest of a larger
@@ -122,7 +122,7 @@ class Rotations(nn.Module):
                 self.base.copy_(projected(self.base))  # overwritten, for example by an average
             if self._pending():
                 self.waiting, self.versioned = self.waiting + 1, self._written()
-            if self.waiting >= (self.fold_every if self.folds else 1):
+            if self.waiting >= self._interval:
                 self._fold_now()
             self._seen = _versions([self.base, *self.lie])
         return self.current()
@@ -156,7 +156,7 @@ class Rotations(nn.Module):
         return self.base.view(self.count, self.blocks, self.side, self.side)
 
     def matrices(self) -> Tensor:
-        """Return a copy of the (K, m, m) rotations with all updates of the optimizer applied."""
+        """Return a copy of the (K, m, m) rotations that the next forward would apply in this mode."""
         return block_diagonal(self._evaluated())
 
     def owned(self) -> tuple[Tensor, ...]:
@@ -197,10 +197,10 @@ class Rotations(nn.Module):
             self.degree = degree_for(unpack(sums, self.side))
 
     def _evaluated(self) -> Tensor:
-        """Return the (K, b, n, n) rotations with all updates applied, on the manifold."""
+        """Return the (K, b, n, n) rotations for a forward without gradients, on the manifold."""
         if torch.compiler.is_compiling():
             return self._functional()
-        key = _versions([self.base, self.applied, *self.lie])
+        key = self._is_due(), _versions([self.base, self.applied, *self.lie])
         if self._cache is None or self._cache[0] != key or not self._unwritten(self._cache[1]):
             # not an inference tensor, because the cache may be used with gradients later
             with torch.inference_mode(False):
@@ -215,8 +215,17 @@ class Rotations(nn.Module):
     @torch.no_grad()
     def _functional(self) -> Tensor:
         with torch.autocast(self.base.device.type, enabled=False):
-            rotations = _folded(self.base, self.applied, self._packed())
+            lie = self._packed() if self._is_due() else self.applied
+            rotations = _folded(self.base, self.applied, lie)
         return rotations.view(self.count, self.blocks, self.side, self.side)
+
+    @property
+    def _interval(self) -> int:
+        return self.fold_every if self.folds else 1
+
+    def _is_due(self) -> bool:
+        """Whether the next forward in this mode applies the updates."""
+        return not self.training or self.waiting + self._pending() >= self._interval
 
     def _packed(self) -> Tensor:
         """Return the (K b, 2 h, h) parameters of all tasks."""
