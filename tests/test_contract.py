@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import mtlkit
-from mtlkit.config.registry import architectures
+from mtlkit.config.registry import architectures, methods
 from mtlkit.errors import SpecError, UnknownNameError, UsageError
 
 
@@ -103,6 +103,56 @@ def test_numbers_of_numpy_do_not_show_in_the_string():
     weights = np.linspace(1, 2, 2)
     method = mtlkit.create_method("constant", 2, weights=list(weights))
     assert str(mtlkit.create_method(str(method), 2)) == str(method) == "constant(weights=[1.0, 2.0])"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "string"),
+    [
+        ("cagrad", {"c": np.float32(0.5)}, "cagrad(c=0.5)"),
+        ("cagrad", {"c": torch.tensor(0.5)}, "cagrad(c=0.5)"),
+        ("pcgrad", {"seed": np.arange(4)[3]}, "pcgrad(seed=3)"),
+        ("upgrad", {"preference": torch.tensor([1.0, 2.0])}, "upgrad(preference=[1.0, 2.0])"),
+        ("upgrad", {"preference": np.array([1, 2])}, "upgrad(preference=[1, 2])"),
+        ("upgrad", {"preference": {"b": np.int64(2)}}, "upgrad(preference={b: 2})"),
+        ({"constant": {"weights": tuple(np.array([1, 2]))}}, {}, "constant(weights=(1, 2))"),
+    ],
+)
+def test_numbers_and_arrays_of_numpy_and_torch_are_options(name, options, string):
+    method = mtlkit.create_method(name, ("a", "b"), **options)
+    assert str(method) == str(mtlkit.create_method(string, ("a", "b"))) == string
+
+
+def test_a_tensor_stays_one_for_an_option_of_a_plugin_that_is_one():
+    with methods.temporary():
+
+        @mtlkit.register_method("matrix_merge")
+        class MatrixMerge(mtlkit.GradientAggregator):
+            def __init__(self, tasks, *, matrix: torch.Tensor, **common):
+                super().__init__(tasks, **common)
+                self.matrix = matrix
+
+            def weigh(self, gram, state):
+                return self.matrix.sum(dim=0), state
+
+        method = mtlkit.create_method("matrix_merge", 2, matrix=torch.eye(2))
+        assert torch.equal(method.parts[0].matrix, torch.eye(2))
+
+
+def test_the_parts_of_a_method_make_a_method():
+    method = mtlkit.create_method("uw+cagrad(c=0.2)", 2)
+    assert str(mtlkit.create_method(method.parts, 2)) == "uw+cagrad(c=0.2)"
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_resuming_from_a_bool_says_what_is_accepted(resume, tmp_path):
+    from tests.training.small_problem import TASKS, SmallNet, make_loader
+
+    net = SmallNet("pcgrad")
+    trainer = mtlkit.Trainer(net, TASKS, torch.optim.Adam(net.parameters()), output=tmp_path)
+    with pytest.raises(mtlkit.MtlkitError, match="resume must be 'auto', the path"):
+        trainer.fit(make_loader(), epochs=1, resume=resume)
+    with pytest.raises(mtlkit.MtlkitError, match="resume must be 'auto', the path"):
+        mtlkit.train(data="multidigits", output=tmp_path / "run", resume=resume)
 
 
 def test_tasks_need_an_order():

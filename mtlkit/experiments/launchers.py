@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +19,7 @@ import torch
 from accelerate.utils import patch_environment
 
 from mtlkit.config.files import read_json
-from mtlkit.errors import ConfigError, MissingExtraError
+from mtlkit.errors import ConfigError, MissingExtraError, UsageError
 from mtlkit.experiments.compare_config import MethodsConfig
 from mtlkit.experiments.jobs import Job, Outcome, read_outcome, run_job
 
@@ -120,6 +122,7 @@ class Processes(Launcher):
     """
 
     def __init__(self, number: int) -> None:
+        _require_main_guard()
         self.number = number
         self._pools: dict[int, ProcessPoolExecutor] = {}
         self._workers: dict[int, Any] = {}
@@ -167,6 +170,21 @@ class Processes(Launcher):
             pool.shutdown(cancel_futures=True)
         self._pools.clear()
         self._workers.clear()
+
+
+def _require_main_guard() -> None:
+    """Raise if the script that Python runs would start its comparison again in every process."""
+    script = getattr(sys.modules["__main__"], "__file__", None)  # none in a notebook
+    try:
+        tree = ast.parse(Path(script or "").read_bytes())
+    except (OSError, SyntaxError, ValueError):  # a program without source
+        return
+    guards = (node.left for node in ast.walk(tree) if isinstance(node, ast.Compare))
+    if not any(isinstance(left, ast.Name) and left.id == "__name__" for left in guards):
+        raise UsageError(
+            f"{script} would run again in every process that trains, because each imports it: put the "
+            "call under `if __name__ == '__main__':`, or train in one process with jobs=1"
+        )
 
 
 def _one_gpu(place: int) -> dict[str, str]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+from torch import Tensor, nn
+
+from mtlkit.config.annotations import fits
 from mtlkit.config.names import task_names
-from mtlkit.config.registry import methods, takes_feature_dim
+from mtlkit.config.registry import methods, option_types, takes_feature_dim
 from mtlkit.config.spec import Part, SpecLike
 from mtlkit.errors import SpecError
 from mtlkit.method.aggregator import GradientAggregator, Tasks
@@ -70,14 +74,17 @@ def _parts_of(spec: Any) -> list[GradientAggregator] | None:
         return [*spec.parts]
     if isinstance(spec, GradientAggregator):
         return [spec]
-    if isinstance(spec, list | tuple) and any(isinstance(part, GradientAggregator) for part in spec):
+    if isinstance(spec, list | tuple | nn.ModuleList) and any(
+        isinstance(part, GradientAggregator) for part in spec
+    ):
         return list(spec)
     return None
 
 
 def _build(part: Part, tasks: tuple[str, ...], feature_dim: int | None) -> GradientAggregator:
-    factory = methods.check(part)
-    options = dict(part.options)
+    types = option_types(methods.get(part.name))
+    options = {key: _plain(value, types.get(key, Any)) for key, value in part.options.items()}
+    factory = methods.check(Part(part.name, options, part.arguments))
     if takes_feature_dim(factory):
         options["feature_dim"] = None if feature_dim is None else int(feature_dim)
     built = factory(tasks, **options)
@@ -88,3 +95,13 @@ def _build(part: Part, tasks: tuple[str, ...], feature_dim: int | None) -> Gradi
     if not hasattr(type(built), "name"):
         type(built).name = part.name
     return built
+
+
+def _plain(value: Any, annotation: Any = Any) -> Any:
+    """Return numbers of NumPy and PyTorch as Python's, and an array as a list where it does not fit."""
+    if isinstance(value, list | tuple):
+        return (list if isinstance(value, list) else tuple)(map(_plain, value))
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    is_array = isinstance(value, np.ndarray | Tensor) and not fits(value, annotation)
+    return value.tolist() if is_array or isinstance(value, np.generic) else value

@@ -52,6 +52,12 @@ def save_checkpoint(path: str | os.PathLike[str], state: dict[str, Any], *, chec
             load_checkpoint(temporary)
 
 
+def check_resume(resume: Any) -> None:
+    """Raise for a ``resume`` that is neither ``"auto"`` nor a path, such as a bool."""
+    if not (resume is None or isinstance(resume, str | os.PathLike)):
+        raise CheckpointError(f"resume must be 'auto', the path of a checkpoint or None, not {resume!r}")
+
+
 def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a checkpoint that :func:`save_checkpoint` wrote; pickled code is never run.
 

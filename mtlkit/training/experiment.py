@@ -24,7 +24,7 @@ from mtlkit.data.collate import collate
 from mtlkit.errors import ConfigError, SpecError, shorten
 from mtlkit.tasks import Task
 from mtlkit.training.accelerators import choose_device, end_trackers
-from mtlkit.training.checkpoints import Checkpoints, seed_rng
+from mtlkit.training.checkpoints import Checkpoints, check_resume, seed_rng
 from mtlkit.training.config import RESUMABLE, TrainConfig
 from mtlkit.training.optimizers import (
     METHOD_GROUP,
@@ -188,6 +188,7 @@ def run(
     """
     from mtlkit.training.record import describe_run, write_record
 
+    check_resume(resume)
     if dataset is None:
         dataset = load_data(config)
     trainer, loaders = build_trainer(config, progress=progress, dataset=dataset, change=change)

@@ -12,7 +12,13 @@ from accelerate.utils import broadcast_object_list, gather_object
 
 from mtlkit.errors import UsageError
 from mtlkit.training.accelerators import is_sharded
-from mtlkit.training.checkpoints import CheckpointError, Checkpoints, load_checkpoint, read_rng
+from mtlkit.training.checkpoints import (
+    CheckpointError,
+    Checkpoints,
+    check_resume,
+    load_checkpoint,
+    read_rng,
+)
 from mtlkit.training.readings import check_parameters
 from mtlkit.training.step import LossModule
 
@@ -215,6 +221,7 @@ class Saver:
 
     def _find(self, resume: str | os.PathLike[str] | None, step: int) -> str | None:
         """Return the checkpoint to resume from, if any."""
+        check_resume(resume)
         if resume is None:
             if self.checkpoints is not None and step == 0:
                 refuse_old_run(self.checkpoints)

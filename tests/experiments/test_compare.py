@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from dataclasses import asdict
 from pathlib import Path
@@ -440,6 +442,24 @@ def test_a_process_that_dies_costs_its_run_only(tmp_path):
     Processes(2).run(jobs, lambda job: None, lambda job, outcome: outcomes.update({job.label: outcome}))
     assert "ended with exit code 9" in outcomes["a"].error
     assert "nonsense" in outcomes["b"].error
+
+
+def test_a_script_that_its_processes_would_run_again_is_refused_before_it_trains(tmp_path):
+    call = (
+        "mtlkit.compare(data='multidigits(train=64, val=32, test=32)', methods=['sum', 'mean'], jobs=2, "
+    )
+    call += "seeds=1, epochs=1, timing=0, single_task=False, progress=False, output='runs')"
+    script = tmp_path / "script.py"
+    script.write_text(f"import mtlkit\n{call}\n")
+    environment = os.environ | {"PYTHONPATH": str(Path(mtlkit.__file__).parent.parent)}
+    command = [sys.executable, str(script)]
+    bare = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert bare.stderr.count("Traceback") == 1  # no process was started
+    assert "put the call under `if __name__ == '__main__':`" in bare.stderr
+    script.write_text(f"import mtlkit\nif __name__ == '__main__':\n    {call}\n")
+    guarded = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert guarded.returncode == 0, guarded.stderr
+    assert (tmp_path / "runs" / "report.html").is_file()
 
 
 class DeadlyData:

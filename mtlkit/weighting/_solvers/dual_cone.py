@@ -96,12 +96,14 @@ def block_pivoting(system: Matrix, targets: Matrix, rounds: int = 12) -> tuple[M
     from scipy.linalg.lapack import dposv  # loaded with the method, see load_solvers
 
     gram, linear = system.T @ system, -targets @ system  # derivatives at 0
-    tolerance = 10 * len(gram) * EPS * np.abs(gram).sum(axis=0).max()  # that of SciPy's nnls
+    # that of SciPy's nnls for a target of length 1
+    tolerance = 10 * len(gram) * EPS * np.abs(gram).sum(axis=0).max()
+    tolerances = tolerance * np.linalg.norm(targets, axis=1, keepdims=True)
     x, derivatives = np.zeros_like(linear), linear.copy()
     free = np.zeros(linear.shape, dtype=bool)
     unsettled = np.arange(len(linear))
     for _ in range(rounds):
-        signs = np.where(free[unsettled], x[unsettled], derivatives[unsettled] + tolerance)
+        signs = np.where(free[unsettled], x[unsettled], derivatives[unsettled] + tolerances[unsettled])
         wrong = ~(signs >= 0)  # also where a row has become NaN
         remaining = wrong.any(axis=1)
         unsettled, wrong = unsettled[remaining], wrong[remaining]
