@@ -28,6 +28,8 @@ _CHUNK = 2**18
 _SQUARINGS = {torch.float64: 3}
 # 2^6 times the capacity of one step, more than any move in practice
 _SQUARINGS_IN_EVALUATION = 6
+# PyTorch before 2.7 does not tell exports from other graphs
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
 class Rotations(nn.Module):
@@ -44,8 +46,8 @@ class Rotations(nn.Module):
     a second fold without a step of the optimizer changes nothing.
 
     With ``fold_every`` n > 1 the first update is applied at once. Then the updates add up in ``lie``,
-    and every n-th of them folds their sum; until then the network trains with the same rotations. In
-    evaluation mode all updates are applied.
+    and every n-th of them folds their sum; until then the network sees the same rotations, in
+    evaluation too.
 
     A fold takes two to four n x n products per rotation, depending on the degree of the exponential.
     The degree is chosen at every sixteenth fold, for four times the current update; the rest of a larger
@@ -96,7 +98,7 @@ class Rotations(nn.Module):
         self._seen: list[tuple[int, int]] | None = None
         # Evaluation folds once, not for every batch: what it read, and the result.
         self._cache: tuple[Any, list[Tensor], Tensor] | None = None
-        self._handle = compiled.expose(self._copy_advanced)
+        self._expose()
 
     def fold(self) -> Tensor:
         """Return (K, b, n, n) rotations for this forward.
@@ -105,12 +107,19 @@ class Rotations(nn.Module):
         are disabled, nothing is written.
         """
         recorded = self.training and torch.is_grad_enabled()
-        if not recorded:
-            return self._evaluated()
-        if torch.compiler.is_compiling():  # a graph cannot count the updates
-            flat = compiled.call(self._handle, self.base.numel(), self.base)
-            return flat.view(self.count, self.blocks, self.side, self.side)
-        return self._advanced()
+        if not torch.compiler.is_compiling():
+            return self._advanced() if recorded else self._evaluated()
+        if _is_exporting():  # which cannot look for updates: those of the last evaluation are in it
+            return self._functional(due=self._cache is None or self._cache[0][0])
+        flat = compiled.call(self._handles[recorded], self.base.numel(), self.base)
+        return flat.view(self.count, self.blocks, self.side, self.side)
+
+    def _expose(self) -> None:
+        """Let compiled graphs call what looks for updates and counts them, which they cannot trace."""
+        self._handles = compiled.expose(self._copy_evaluated), compiled.expose(self._copy_advanced)
+
+    def _copy_evaluated(self, _: Tensor) -> Tensor:
+        return self._evaluated().flatten().clone()
 
     def _copy_advanced(self, _: Tensor) -> Tensor:
         return self._advanced().flatten().clone()
@@ -156,7 +165,7 @@ class Rotations(nn.Module):
         return self.base.view(self.count, self.blocks, self.side, self.side)
 
     def matrices(self) -> Tensor:
-        """Return a copy of the (K, m, m) rotations that the next forward would apply in this mode."""
+        """Return a copy of the (K, m, m) rotations that the next :meth:`fold` would give."""
         return block_diagonal(self._evaluated())
 
     def owned(self) -> tuple[Tensor, ...]:
@@ -197,14 +206,13 @@ class Rotations(nn.Module):
             self.degree = degree_for(unpack(sums, self.side))
 
     def _evaluated(self) -> Tensor:
-        """Return the (K, b, n, n) rotations for a forward without gradients, on the manifold."""
-        if torch.compiler.is_compiling():
-            return self._functional()
-        key = self._is_due(), _versions([self.base, self.applied, *self.lie])
+        """Return the (K, b, n, n) rotations that the next fold would give, on the manifold."""
+        due = self._is_due()
+        key = due, _versions([self.base, self.applied, *self.lie])
         if self._cache is None or self._cache[0] != key or not self._unwritten(self._cache[1]):
             # not an inference tensor, because the cache may be used with gradients later
             with torch.inference_mode(False):
-                self._cache = (key, [p.detach().clone() for p in self.lie], self._functional())
+                self._cache = (key, [p.detach().clone() for p in self.lie], self._functional(due))
         return self._cache[2]
 
     def _unwritten(self, kept: Sequence[Tensor]) -> bool:
@@ -213,9 +221,9 @@ class Rotations(nn.Module):
         return all(hasattr(p, "full_tensor") or torch.equal(k, p) for k, p in pairs)
 
     @torch.no_grad()
-    def _functional(self) -> Tensor:
+    def _functional(self, due: bool) -> Tensor:
         with torch.autocast(self.base.device.type, enabled=False):
-            lie = self._packed() if self._is_due() else self.applied
+            lie = self._packed() if due else self.applied
             rotations = _folded(self.base, self.applied, lie)
         return rotations.view(self.count, self.blocks, self.side, self.side)
 
@@ -224,8 +232,8 @@ class Rotations(nn.Module):
         return self.fold_every if self.folds else 1
 
     def _is_due(self) -> bool:
-        """Whether the next forward in this mode applies the updates."""
-        return not self.training or self.waiting + self._pending() >= self._interval
+        """Whether the next fold applies the updates."""
+        return self.waiting + self._pending() >= self._interval
 
     def _packed(self) -> Tensor:
         """Return the (K b, 2 h, h) parameters of all tasks."""
@@ -243,13 +251,13 @@ class Rotations(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for a copy or pickle, without versions of tensors, which differ there."""
-        own = {key: value for key, value in self.__dict__.items() if key != "_handle"}
+        own = {key: value for key, value in self.__dict__.items() if key != "_handles"}
         return own | {"waiting": self.waiting + self._pending(), "_seen": None, "_cache": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a copy."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._handle = compiled.expose(self._copy_advanced)
+        self._expose()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Keep float32 or better when a model is cast to half precision."""
