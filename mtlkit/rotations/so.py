@@ -145,7 +145,9 @@ class Rotations(nn.Module):
 
         Without a sign of it, values are compared if none should differ, or no sign is to be expected.
         """
-        if self._written() or any(hasattr(p, "full_tensor") for p in self.lie):  # FSDP: always, perhaps
+        if any(hasattr(p, "full_tensor") for p in self.lie):  # between the forwards of FSDP: likely
+            return self.fold_every > 1
+        if self._written():
             return True
         silent = not self.waiting or (self._seen is not None and not self.versioned)
         return silent and not self.base.is_meta and bool((self._packed() != self.applied).any())

@@ -92,8 +92,11 @@ def test_a_sharded_network_ends_where_one_process_does(ranks, index: int) -> Non
     alone = train(*CASES[index])
     first, second = ranks[0][index], ranks[1][index]
     for key, expected in alone.items():
-        assert torch.equal(first[key], second[key]), f"ranks differ in {key}"
-        assert (first[key].double() - expected.double()).abs().max() <= 1e-5, key
+        found = first[key]
+        assert torch.equal(found, second[key]), f"ranks differ in {key}"
+        if key.endswith("rotation._extra_state"):  # the last number tells how updates are noticed
+            found, expected = found[:-1], expected[:-1]
+        assert (found.double() - expected.double()).abs().max() <= 1e-5, key
 
 
 def test_comparing_replicas_at_steps_10_and_100_reads_no_freed_storage() -> None:
