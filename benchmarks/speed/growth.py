@@ -20,7 +20,7 @@ import mtlkit
 from benchmarks.speed.timing import Row, chart_command, interleave, set_threads
 
 BATCH, WIDTH = 64, 256
-STEPS = 8  # so that one of them turns rotations that wait for every eighth
+STEPS = 4  # so that one of them turns rotations that wait for every fourth
 GROUP = "added to a step, MLP, batch 64: {}, {} = {}"
 
 
@@ -51,7 +51,7 @@ PANELS = (
         {
             "pcgrad": "pcgrad",
             "upgrad": "upgrad",
-            "rotograd": "rotograd",
+            "rotograd": "rotograd(fold_every=1)",
             "pcgrad(wrt=parameters)": "pcgrad(wrt=parameters)",
         },
     ),
@@ -62,7 +62,7 @@ PANELS = (
         {
             "pcgrad": "pcgrad",
             "upgrad": "upgrad",
-            "rotograd": "rotograd(size=64)",
+            "rotograd": "rotograd(size=64, fold_every=1)",
             "pcgrad(wrt=parameters)": "pcgrad(wrt=parameters)",
         },
     ),
@@ -71,9 +71,9 @@ PANELS = (
         "rotated size m (K = 5, d = 1024)",
         (64, 128, 256, 512, 1024),
         {
-            "rotograd": "rotograd(size={m})",
+            "rotograd": "rotograd(size={m}, fold_every=1)",
             "rotograd, update_every=4": "rotograd(size={m}, update_every=4)",
-            "rotograd, blocks=4": "rotograd(size={m}, blocks=4)",
+            "rotograd, blocks=4": "rotograd(size={m}, blocks=4, fold_every=1)",
         },
         features=1024,
     ),
