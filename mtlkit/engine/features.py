@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -47,7 +48,8 @@ def fork(features: Any, hooks: Hooks, record: Fork) -> tuple[list[Any], Tensor |
     The anchor is None where nothing requires a gradient.
     """
     leaves, rebuild = flatten_features(features)
-    if not leaves or len({id(leaf) for leaf in leaves}) < len(leaves):
+    # not by id(), for which a compiler that meets the features as inputs would recompile every step
+    if not leaves or any(one is other for one, other in combinations(leaves, 2)):
         refuse_features(leaves)
     forking = hooks.forking
     held: tuple[Tensor, ...] = () if forking is None else forking.held()

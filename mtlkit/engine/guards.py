@@ -85,6 +85,8 @@ class Guards:
             _refuse_module(sharded)
         if self._steps == 0:
             refuse_partitioned(method)
+        if not method.is_sum:
+            _refuse_transforms()
         if not torch.is_grad_enabled():
             if not torch.compiler.is_compiling():
                 self._unrecorded = "no_grad"
@@ -152,6 +154,7 @@ class Guards:
         self, method: Any, losses: dict[int, Tensor], processes: Processes, *, needs_fork: bool
     ) -> None:
         """Raise for a total without the fork that it needs, or one that DDP would wait for."""
+        _refuse_transforms()
         self._check_missing(losses, processes)
         closed = None if self._closed is None else self._closed()
         if closed is not None and closed in set(nodes_below(losses.values())):
@@ -360,6 +363,17 @@ def _refuse_module(sharded: bool) -> NoReturn:
     raise UsageError(
         "fully_shard(method): what a method owns is small and the same on every process; shard the "
         "layers of the model, and the model with ignored_params=set(method.parameters())"
+    )
+
+
+def _refuse_transforms() -> None:
+    """Raise within transforms of torch.func: tensors there do not tell whether they need a gradient."""
+    if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():  # noqa: SLF001
+        return
+    raise UsageError(
+        "gradients are merged in an ordinary backward(), not within torch.func.grad, vmap or jacrev: use "
+        "these inside the backbone, the heads or the losses, and call method(features) and "
+        "method.total(losses) outside of them; or merge a (K, N) matrix of gradients by method.combine"
     )
 
 

@@ -6,7 +6,7 @@ import copy
 import itertools
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -269,6 +269,13 @@ class Composition(nn.Module):
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._begin()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a copy that shares the process group, which cannot be copied."""
+        memo[id(self.process_group)] = self.process_group
+        memo[id(self)] = copied = self.__new__(type(self))
+        copied.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return copied
+
     def get_extra_state(self) -> Tensor:
         """The names of the tasks, as bytes: state is kept by position."""
         return torch.tensor(list("\n".join(self.tasks).encode()), dtype=torch.uint8, device="cpu")
@@ -281,6 +288,7 @@ class Composition(nn.Module):
                 f"this state was saved with the tasks {', '.join(names)}, and the method has "
                 f"{', '.join(self.tasks)}; create it with the same tasks in the same order"
             )
+        self._kept = Kept()  # an interrupted accumulation is no part of the state
 
 
 def state_of(part: GradientAggregator, step: Step) -> State:

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import gc
 import inspect
+import threading
 import time
 import weakref
 
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 from torch._dynamo.compiled_autograd import _enable
 from torch.autograd.graph import save_on_cpu
+from torch.func import grad, vmap
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
@@ -193,7 +195,39 @@ def test_a_graph_whose_step_failed_before_its_total_is_freed_by_train():
     assert kept() is None
 
 
+def test_a_loaded_state_ends_an_interrupted_accumulation():
+    net, x = Net("pcgrad(wrt=parameters)"), torch.randn(8, 4)
+    state = copy.deepcopy(net.state_dict())
+    net.total(x).backward()
+    expected = net.backbone.weight.grad.clone()
+    net.zero_grad()
+    net.method.total([y.square().mean() for y in net(torch.randn(8, 4))], merge=False).backward()
+    net.zero_grad()
+    net.load_state_dict(state)
+    net.total(x).backward()
+    torch.testing.assert_close(net.backbone.weight.grad, expected)
+
+
 # Tools around a method
+
+
+@pytest.mark.parametrize("spec", ["pcgrad", "rotograd", "upgrad(wrt=parameters)"])
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_merge_within_a_transform_of_torch_func_is_refused(monkeypatch, spec, forks):
+    monkeypatch.setattr(Net, "forks", forks or spec != "upgrad(wrt=parameters)")
+    net, x = Net(spec), torch.randn(8, 4)
+    with pytest.raises(mtlkit.errors.UsageError, match=r"torch\.func"):
+        vmap(net.total)(x)
+    with pytest.raises(mtlkit.errors.UsageError, match=r"torch\.func"):
+        grad(net.total)(x)
+    net.eval()
+    torch.testing.assert_close(torch.stack(vmap(net)(x)), torch.stack(net(x)))
+
+
+def test_a_copy_of_a_method_shares_its_process_group():
+    net = Net("rotograd")
+    net.method.process_group = threading.Lock()  # cannot be copied either
+    assert copy.deepcopy(net).method.process_group is net.method.process_group
 
 
 @pytest.mark.parametrize("spec", ["pcgrad", "rotograd", "uw", "upgrad(wrt=parameters)"])

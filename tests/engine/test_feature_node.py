@@ -470,6 +470,16 @@ def test_where_the_graph_breaks_compiling_still_gives_the_same(spec):
         torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("given", [lambda z, other: z, lambda z, other: [other, z]])
+def test_a_fork_that_begins_a_graph_is_compiled_once(given):
+    torch.compiler.reset()
+    method = mtlkit.create_method("rotograd", 2, feature_dim=6)
+    compiled = torch.compile(method, backend="aot_eager")
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for _ in range(3):
+            compiled(given(torch.randn(8, 6, requires_grad=True), torch.randn(8, 6)))
+
+
 @pytest.mark.parametrize("spec", ["sum", "mean", "gradnorm"])
 def test_accumulated_gradients_are_the_sum_of_the_steps(spec):
     net = SmallNet(spec)
