@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
+from mtlkit.config.annotations import Count as Count
 from mtlkit.config.annotations import Ge, Gt, Lt
 from mtlkit.config.plugins import load_location, on_load
 from mtlkit.config.registry import Registry
@@ -33,7 +34,6 @@ from mtlkit.data.splits import TensorSplit as TensorSplit
 from mtlkit.errors import SpecError
 from mtlkit.tasks import Task
 
-Count: TypeAlias = Annotated[int, Ge(1)]
 Share: TypeAlias = Annotated[float, Gt(0), Lt(1)]
 Seed: TypeAlias = Annotated[int, Ge(0)]
 Indices: TypeAlias = NDArray[np.int64]
