@@ -179,7 +179,7 @@ def describe(annotation: Any) -> str:
     >>> describe(Literal["min", "median"] | None)
     "one of 'min', 'median' or None"
     >>> describe(Annotated[int, Ge(1)]), describe(list[Annotated[int, Ge(1)]])
-    ('an integer, 1 or more', 'a list of integers, each 1 or more')
+    ('an integer, 1 or more', 'a list (each an integer, 1 or more)')
     """
     base, metadata = _unpack(annotation)
     origin = typing.get_origin(base)
@@ -190,11 +190,8 @@ def describe(annotation: Any) -> str:
         return " or ".join(dict.fromkeys(map(describe, typing.get_args(base))))
     kind = _kind(base)
     words = _KINDS.get(kind, ("any value",))[0]
-    if kind is list:
-        for element, limits in map(_unpack, _element(base)):
-            if element in _KINDS:
-                words = f"a list of {_KINDS[element][0].split()[-1]}s"
-                words += f", each {describe_range(limits)}" if limits else ""
+    if kind is list and _element(base) not in ((), (Any,)):
+        words += f" (each {describe(_element(base)[0])})"
     return ", ".join(filter(None, [words, describe_range(metadata)]))
 
 

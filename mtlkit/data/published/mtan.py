@@ -17,8 +17,8 @@ from mtlkit.config.annotations import Ge, Lt
 from mtlkit.data.base import Count, DataError, DataSet, Split, SplitName, register_dataset
 from mtlkit.data.collate import Targets
 from mtlkit.data.files import DataDir, find_first
+from mtlkit.data.images.transforms import check_size
 from mtlkit.data.readers import Array, find_npz, read_npy, read_npz
-from mtlkit.errors import SpecError
 from mtlkit.tasks import Task
 
 _INDOOR = "bed books ceiling chair floor furniture objects picture sofa table tv wall window"
@@ -64,15 +64,13 @@ class MtanDataSet(DataSet):
         *,
         val_share: Annotated[float, Ge(0), Lt(1)] = 0.1,
         augment: bool = True,
-        size: Sequence[int] | None = None,
+        size: Sequence[Count] | None = None,
         train: Count | None = None,
     ) -> None:
         super().__init__(data_dir, seed)
-        if size is not None and (len(size) != 2 or not all(isinstance(s, int) and s > 0 for s in size)):
-            raise SpecError(f"option size of {self.name} must be (height, width), not {size!r}")
         self._val_share = val_share
         self._augment = augment
-        self._size = None if size is None else (int(size[0]), int(size[1]))
+        self._size = check_size(size, self.name)
         self._train = train
 
     @classmethod
