@@ -47,7 +47,7 @@ class MtanDataSet(DataSet):
     Args:
         val_share: fraction of the training images for validation; 0 for none, as in published results.
         augment: scale the training images by 1, 1.2 or 1.5, crop and flip them.
-        size: (height, width) to resize to; None keeps the size of the files.
+        size: size to resize to: an integer or [height, width]; None keeps the size of the files.
         train: largest number of training images.
     """
 
@@ -64,7 +64,7 @@ class MtanDataSet(DataSet):
         *,
         val_share: Annotated[float, Ge(0), Lt(1)] = 0.1,
         augment: bool = True,
-        size: Sequence[Count] | None = None,
+        size: Count | Sequence[Count] | None = None,
         train: Count | None = None,
     ) -> None:
         super().__init__(data_dir, seed)
@@ -156,7 +156,7 @@ class Cityscapes(MtanDataSet):
     Args:
         augment: scale the training images by 1, 1.2 or 1.5, crop and flip them; published comparisons do
             not.
-        size: (height, width) to resize to; None keeps the size of the files (128 x 256).
+        size: size to resize to: an integer or [height, width]; None keeps that of the files (128 x 256).
     """
 
     summary = "Cityscapes streets: segmentation (7 classes) and inverse depth"
