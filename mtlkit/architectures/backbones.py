@@ -6,17 +6,19 @@ classifier; options are timm's own. ``features_only=True`` gives the list of map
 first for every model.
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from torch import Tensor, nn
 
 from mtlkit.architectures.features import Features, declared_features, last_leaf, measure
-from mtlkit.architectures.heads import layer_sizes, make_mlp, pooled
+from mtlkit.architectures.heads import Norm, layer_sizes, make_mlp, pooled
+from mtlkit.config import Count, Ge, Lt
 from mtlkit.config.extras import import_extra
-from mtlkit.config.registry import check_names, option_names
+from mtlkit.config.registry import check_names, check_options, option_names
 from mtlkit.config.spec import Part, parse_call, refuse_arguments
 from mtlkit.errors import MtlkitError, SpecError, UnknownNameError, unknown_name
 
@@ -78,6 +80,7 @@ def _build_own(part: Part, input_size: Any) -> nn.Module:
     if factory is None:
         raise unknown_name("backbone", part.name, [*_BACKBONES, "timm.<model>"])
     check_names(factory, part.options, of=f"backbone {part.name}")
+    check_options(factory, part.options, of=f"backbone {part.name}")
     options = dict(part.options)
     if "input_size" in option_names(factory) and input_size is not None:
         options.setdefault("input_size", input_size)
@@ -91,10 +94,10 @@ def _build_own(part: Part, input_size: Any) -> nn.Module:
 def _mlp(
     *hidden_sizes: int,
     hidden: int | Sequence[int] = (),
-    inputs: int | None = None,
-    input_size: int | Sequence[int] | None = None,
-    norm: str = "none",
-    dropout: float = 0.0,
+    inputs: Count | None = None,
+    input_size: Count | Sequence[Count] | None = None,
+    norm: Norm = "none",
+    dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
     activate_last: bool = True,
 ) -> nn.Module:
     sizes = layer_sizes(hidden_sizes, hidden)
@@ -201,10 +204,8 @@ def measure_timm(model: nn.Module, options: Mapping[str, Any]) -> Features:
         default = (given, given) if isinstance(given, int) else tuple(given)
     # a small image is faster, for models that accept any size
     if given is None and not config.get("fixed_input_size"):
-        try:
+        with contextlib.suppress(SpecError, ValueError):
             return measure(model, (channels, 64, 64))
-        except (RuntimeError, AssertionError, ValueError):
-            pass
     return measure(model, (channels, *default))
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from mtlkit.architectures.base import MethodLike, Tasks
 from mtlkit.architectures.experts import MixtureOfExperts, mix, run_experts
-from mtlkit.config import Ge, Gt, register_architecture
+from mtlkit.config import Count, Ge, Gt, register_architecture
 from mtlkit.errors import SpecError
 
 
@@ -92,8 +92,8 @@ class DSelectK(MixtureOfExperts):
         self,
         tasks: Tasks,
         *,
-        experts: Annotated[int, Ge(1)] = 4,
-        k: Annotated[int, Ge(1)] = 2,
+        experts: Count = 4,
+        k: Count = 2,
         gate: Literal["static", "input"] = "static",
         gamma: Annotated[float, Gt(0)] = 1.0,
         entropy: Annotated[float, Ge(0)] = 0.01,

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from mtlkit.architectures.backbones import as_vector, build_backbone, vector_size
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.features import Features
-from mtlkit.architectures.heads import build_heads, layer_sizes, make_mlp
-from mtlkit.config.spec import parse_call
+from mtlkit.architectures.heads import build_heads
+from mtlkit.config import Count
+from mtlkit.config.spec import Part, parse_call
 from mtlkit.errors import SpecError
 
 
@@ -48,7 +49,7 @@ class MixtureOfExperts(Architecture):
         backbone: Any = None,
         expert: Any = "mlp(64)",
         heads: Any = "linear",
-        input_size: int | Sequence[int] | None = None,
+        input_size: Count | Sequence[Count] | None = None,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)
@@ -89,26 +90,18 @@ class MixtureOfExperts(Architecture):
         spec = self._expert_spec
         if isinstance(spec, nn.Module):
             raise SpecError("expert must be a spec such as mlp(64) or timm.resnet18, not a module")
-        part = parse_call(spec)
-        if part.name == "mlp":
-            options = dict(part.options)
-            sizes = layer_sizes(part.arguments, options.pop("hidden", ()))
-            if not sizes or not set(options) <= {"norm", "dropout"}:
-                raise SpecError(
-                    f"cannot read expert {str(part)!r}; expected mlp(64), or mlp(64, 32) with the "
-                    "options norm and dropout"
-                )
-            layers = make_mlp([inputs or self.input_dim, *sizes], last=True, **options)
-            self.expert_dim = sizes[-1]
-            return Expert(layers, flattens=True)
-        if inputs is not None or self.backbone is not None:
+        part, input_size = parse_call(spec), self._input_size
+        if is_mlp := part.name == "mlp":
+            size = {"inputs": inputs or self.input_dim}
+            part, input_size = Part("mlp", {**part.options, **size}, part.arguments), None
+        elif inputs is not None or self.backbone is not None:
             raise SpecError(
                 f"expert {part.name} reads images, but here experts read vectors of features; use "
                 "expert=mlp(...), or leave out the backbone"
             )
-        net, found = build_backbone(spec, input_size=self._input_size)
+        net, found = build_backbone(part, input_size=input_size)
         self.expert_dim = vector_size(found, self.name)
-        return Expert(net, flattens=False)
+        return Expert(net, flattens=is_mlp)
 
     def bottom(self, inputs: Any) -> Tensor | None:
         """Return the features (B, d) of the backbone; None without a backbone."""

@@ -86,7 +86,11 @@ def _kind_of(leaf: Tensor) -> tuple[Kind, int]:
 
 @torch.no_grad()
 def measure(module: nn.Module, input_size: int | Sequence[int]) -> Features:
-    """Find the features of ``module`` by a forward pass on inputs of this size (without the batch)."""
+    """Find the features of ``module`` by a forward pass on inputs of this size (without the batch).
+
+    Raises:
+        SpecError: if the module does not accept such inputs.
+    """
     size = (input_size,) if isinstance(input_size, int) else tuple(input_size)
     parameter = next(module.parameters(), None)
     like: dict[str, Any] = {}
@@ -96,10 +100,13 @@ def measure(module: nn.Module, input_size: int | Sequence[int]) -> Features:
     try:
         module.eval()
         with torch.random.fork_rng(devices=[]):
-            return describe(module(torch.zeros(2, *size, **like)))
+            output = module(torch.zeros(2, *size, **like))
+    except (RuntimeError, AssertionError) as error:  # the latter from timm
+        raise SpecError(f"inputs of size {size} do not fit the network: {error}") from None
     finally:
         for child, mode in modes.items():
             child.training = mode
+    return describe(output)
 
 
 def declared_features(module: nn.Module) -> Features | None:

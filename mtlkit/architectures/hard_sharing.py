@@ -6,7 +6,7 @@ from typing import Any
 from mtlkit.architectures.backbones import build_backbone
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.heads import build_heads
-from mtlkit.config import register_architecture
+from mtlkit.config import Count, register_architecture
 
 
 @register_architecture("hard_sharing")
@@ -46,8 +46,8 @@ class HardSharing(Architecture):
         *,
         backbone: Any,
         heads: Any = "linear",
-        features: int | None = None,
-        input_size: int | Sequence[int] | None = None,
+        features: Count | None = None,
+        input_size: Count | Sequence[Count] | None = None,
         method: MethodLike = "sum",
         **common: Any,
     ) -> None:

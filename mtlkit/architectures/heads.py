@@ -18,17 +18,20 @@ of features and of outputs, such as ``nn.Linear``. A mapping from task to head s
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mtlkit.architectures.features import last_leaf
-from mtlkit.config.registry import check_names
+from mtlkit.config import Count, Ge, Lt
+from mtlkit.config.registry import check_names, check_options
 from mtlkit.config.spec import Part, parse_call, refuse_arguments
 from mtlkit.errors import SpecError, unknown_name
 
 Pool = Literal["avg", "max", "first", "none"]
+Norm = Literal["none", "batch", "layer"]
+Output = Literal["none", "sigmoid", "softmax", "log_softmax", "softplus", "relu", "tanh", "unit"]
 
 _OUTPUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
@@ -53,12 +56,8 @@ class Head(nn.Module):
     ``layers[0]`` is the layer that reads the features.
     """
 
-    def __init__(self, layers: nn.Sequential, pool: str = "none", output: str = "none") -> None:
+    def __init__(self, layers: nn.Sequential, pool: Pool = "none", output: Output = "none") -> None:
         super().__init__()
-        if output not in _OUTPUTS:
-            raise unknown_name("output of a head", str(output), _OUTPUTS)
-        if pool not in get_args(Pool):
-            raise unknown_name("pool of a head", str(pool), get_args(Pool))
         self.layers = layers
         self.pool = pool
         self.output = output
@@ -96,13 +95,9 @@ def layer_sizes(sizes: Sequence[int], hidden: int | Sequence[int]) -> list[int]:
 
 
 def make_mlp(
-    sizes: Sequence[int], *, norm: str = "none", dropout: float = 0.0, last: bool = False
+    sizes: Sequence[int], *, norm: Norm = "none", dropout: float = 0.0, last: bool = False
 ) -> nn.Sequential:
     """Make linear layers with ReLU between them; ``last`` adds a ReLU after the last one."""
-    if norm not in _NORMS:
-        raise unknown_name("norm", str(norm), _NORMS)
-    if not 0 <= dropout < 1:
-        raise SpecError(f"dropout must be 0 or more and below 1, not {dropout!r}")
     layers: list[nn.Module] = []
     for index, (inputs, outputs) in enumerate(pairwise(sizes)):
         layers.append(nn.Linear(inputs, outputs))
@@ -113,7 +108,7 @@ def make_mlp(
     return nn.Sequential(*layers)
 
 
-def _linear(features: int, outputs: int, *, pool: Pool = "avg", output: str = "none") -> Head:
+def _linear(features: int, outputs: int, *, pool: Pool = "avg", output: Output = "none") -> Head:
     return Head(nn.Sequential(nn.Linear(features, outputs)), pool, output)
 
 
@@ -122,10 +117,10 @@ def _mlp(
     outputs: int,
     *hidden_sizes: int,
     hidden: int | Sequence[int] = (),
-    norm: str = "none",
-    dropout: float = 0.0,
+    norm: Norm = "none",
+    dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
     pool: Pool = "avg",
-    output: str = "none",
+    output: Output = "none",
 ) -> Head:
     sizes = layer_sizes(hidden_sizes, hidden)
     if not sizes:
@@ -139,8 +134,8 @@ def _conv(
     outputs: int,
     *hidden_sizes: int,
     hidden: int | Sequence[int] = (),
-    upsample: int = 1,
-    output: str = "none",
+    upsample: Count = 1,
+    output: Output = "none",
 ) -> Head:
     sizes = [features, *layer_sizes(hidden_sizes, hidden)]
     layers: list[nn.Module] = []
@@ -152,7 +147,7 @@ def _conv(
     return Head(nn.Sequential(*layers), "none", output)
 
 
-def _identity(features: int, outputs: int, *, output: str = "none") -> Head:
+def _identity(features: int, outputs: int, *, output: Output = "none") -> Head:
     return Head(nn.Sequential(), "none", output)
 
 
@@ -192,6 +187,7 @@ def _build(head: Any, features: int | None, outputs: int, *, copies: bool) -> nn
         if factory is None:
             raise unknown_name("head", part.name, _HEADS)
         check_names(factory, part.options, of=f"head {part.name}")
+        check_options(factory, part.options, of=f"head {part.name}")
         if part.name not in ("mlp", "conv"):
             refuse_arguments(part, of=f"head {part.name}")
         if features is None and part.name != "identity":

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from mtlkit.architectures.base import MethodLike, Tasks
 from mtlkit.architectures.stages import StagedNets, weighted_sum
-from mtlkit.config import Ge, Gt, Le, register_architecture
+from mtlkit.config import Count, Ge, Gt, Le, register_architecture
 from mtlkit.engine.randomness import uniform
 
 
@@ -70,7 +70,7 @@ class LearningToBranch(StagedNets):
         self,
         tasks: Tasks,
         *,
-        nodes: Annotated[int, Ge(1)] | None = None,
+        nodes: Count | None = None,
         temperature: Annotated[float, Gt(0)] = 10.0,
         decay: Annotated[float, Gt(0), Le(1)] = 0.999,
         lowest: Annotated[float, Gt(0)] = 0.5,

@@ -1,12 +1,12 @@
 """MMoE: multi-gate mixture of experts."""
 
-from typing import Annotated, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from mtlkit.architectures.base import MethodLike, Tasks
 from mtlkit.architectures.experts import MixtureOfExperts, mix, run_experts
-from mtlkit.config import Ge, register_architecture
+from mtlkit.config import Count, register_architecture
 
 
 @register_architecture("mmoe")
@@ -28,7 +28,7 @@ class MMoE(MixtureOfExperts):
         self,
         tasks: Tasks,
         *,
-        experts: Annotated[int, Ge(1)] = 4,
+        experts: Count = 4,
         method: MethodLike = "sum",
         **common: Any,
     ) -> None:

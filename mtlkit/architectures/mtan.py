@@ -1,7 +1,7 @@
 """MTAN: task-specific attention on every level of a shared network."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from mtlkit.architectures.backbones import build_backbone
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.heads import build_heads
-from mtlkit.config import Ge, register_architecture
+from mtlkit.config import Count, register_architecture
 from mtlkit.errors import SpecError
 
 Norm = Literal["batch", "group", "none"]
@@ -94,9 +94,9 @@ class Mtan(Architecture):
         *,
         backbone: Any = "timm.resnet18",
         heads: Any = "linear",
-        reduction: Annotated[int, Ge(1)] = 4,
+        reduction: Count = 4,
         norm: Norm = "batch",
-        input_size: Sequence[int] | None = None,
+        input_size: Sequence[Count] | None = None,
         method: MethodLike = "sum",
         **common: Any,
     ) -> None:

@@ -6,7 +6,7 @@ activations in the CelebA net; ``activation=relu`` adds them.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from torch import nn
 
@@ -15,16 +15,16 @@ from mtlkit.architectures.base import Tasks, task_outputs
 from mtlkit.architectures.features import measure
 from mtlkit.architectures.hard_sharing import HardSharing
 from mtlkit.architectures.heads import Head
-from mtlkit.config import register_architecture
-from mtlkit.errors import SpecError, unknown_name
+from mtlkit.config import Count, Gt, register_architecture
+from mtlkit.errors import unknown_name
+
+ImageSize: TypeAlias = Sequence[Count]
+Width: TypeAlias = Annotated[float, Gt(0)]
 
 
 def _pixels(layers: nn.Module, input_size: Sequence[int]) -> int:
     """Return the number of values per sample after ``layers``."""
-    try:
-        return measure(layers, input_size).flat_size or 0
-    except RuntimeError as error:
-        raise SpecError(f"images of size {tuple(input_size)} do not fit the net: {error}") from None
+    return measure(layers, input_size).flat_size or 0
 
 
 def _dense(layers: list[nn.Module], size: int, input_size: Sequence[int]) -> list[nn.Module]:
@@ -45,13 +45,13 @@ def _lenet(input_size: Sequence[int], *more: nn.Module) -> nn.Sequential:
 
 
 @register_backbone("lenet")
-def lenet(*, input_size: Sequence[int] = (1, 28, 28)) -> nn.Sequential:
+def lenet(*, input_size: ImageSize = (1, 28, 28)) -> nn.Sequential:
     """The reduced LeNet of the MNIST experiments; 50 features."""
     return _lenet(input_size)
 
 
 @register_backbone("lenet_svhn")
-def lenet_svhn(*, input_size: Sequence[int] = (1, 32, 64)) -> nn.Sequential:
+def lenet_svhn(*, input_size: ImageSize = (1, 32, 64)) -> nn.Sequential:
     """The LeNet of the SVHN experiments, with a third convolution; 50 features."""
     return _lenet(input_size, nn.Conv2d(20, 20, 5))
 
@@ -59,9 +59,9 @@ def lenet_svhn(*, input_size: Sequence[int] = (1, 32, 64)) -> nn.Sequential:
 @register_backbone("celeba_conv")
 def celeba_conv(
     *,
-    input_size: Sequence[int] = (3, 64, 64),
+    input_size: ImageSize = (3, 64, 64),
     activation: Literal["none", "relu"] = "none",
-    width: float = 1.0,
+    width: Width = 1.0,
 ) -> nn.Sequential:
     """The convolutional net of the CelebA experiments; 512 features at full ``width``."""
     layers: list[nn.Module] = []
@@ -78,7 +78,7 @@ def celeba_conv(
 
 
 @register_backbone("resnet18_flat")
-def resnet18_flat(*, input_size: Sequence[int] = (3, 32, 32), width: float = 1.0) -> nn.Sequential:
+def resnet18_flat(*, input_size: ImageSize = (3, 32, 32), width: Width = 1.0) -> nn.Sequential:
     """ResNet18 without pooling and last layer, flattened, plus batch normalization.
 
     At full ``width`` 512 features for CIFAR10 (32 x 32), 2048 for CelebA (64 x 64). The first
@@ -124,7 +124,7 @@ class MnistNet(_PaperNet):
         self,
         tasks: Tasks,
         *,
-        input_size: Sequence[int] = (1, 28, 28),
+        input_size: ImageSize = (1, 28, 28),
         binary: Sequence[str] = (),
         logits: bool = False,
         **common: Any,
@@ -150,7 +150,7 @@ class SvhnNet(MnistNet):
 
     make_backbone = staticmethod(lenet_svhn)
 
-    def __init__(self, tasks: Tasks, *, input_size: Sequence[int] = (1, 32, 64), **options: Any) -> None:
+    def __init__(self, tasks: Tasks, *, input_size: ImageSize = (1, 32, 64), **options: Any) -> None:
         super().__init__(tasks, input_size=input_size, **options)
 
 
@@ -171,8 +171,8 @@ class CifarNet(_PaperNet):
         self,
         tasks: Tasks,
         *,
-        input_size: Sequence[int] = (3, 32, 32),
-        width: float = 1.0,
+        input_size: ImageSize = (3, 32, 32),
+        width: Width = 1.0,
         logits: bool = False,
         **common: Any,
     ) -> None:
@@ -195,9 +195,9 @@ class CelebaNet(_PaperNet):
         self,
         tasks: Tasks,
         *,
-        input_size: Sequence[int] = (3, 64, 64),
+        input_size: ImageSize = (3, 64, 64),
         activation: Literal["none", "relu"] = "none",
-        width: float = 1.0,
+        width: Width = 1.0,
         logits: bool = False,
         **common: Any,
     ) -> None:

@@ -1,12 +1,12 @@
 """PLE, progressive layered extraction, and its one level CGC, customized gate control."""
 
-from typing import Annotated, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from mtlkit.architectures.base import MethodLike, Tasks
 from mtlkit.architectures.experts import MixtureOfExperts, mix_all, run_experts
-from mtlkit.config import Ge, register_architecture
+from mtlkit.config import Count, register_architecture
 
 
 @register_architecture("ple")
@@ -34,9 +34,9 @@ class Ple(MixtureOfExperts):
         self,
         tasks: Tasks,
         *,
-        levels: Annotated[int, Ge(1)] = 2,
-        shared_experts: Annotated[int, Ge(1)] = 2,
-        task_experts: Annotated[int, Ge(1)] = 2,
+        levels: Count = 2,
+        shared_experts: Count = 2,
+        task_experts: Count = 2,
         method: MethodLike = "sum",
         **common: Any,
     ) -> None:

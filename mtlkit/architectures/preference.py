@@ -12,13 +12,13 @@ regularization is here.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from mtlkit.config import Ge
+from mtlkit.config import Count
 from mtlkit.config.registry import check_names, check_options
 from mtlkit.config.spec import Part, SpecLike, parse_call
 from mtlkit.engine.randomness import uniform
@@ -114,9 +114,7 @@ class LowRankDelta(_Delta):
     The kernel of a convolution is a matrix with a row per output channel.
     """
 
-    def __init__(
-        self, preference: Preference, weight: Tensor, *, rank: Annotated[int, Ge(1)] = 4
-    ) -> None:
+    def __init__(self, preference: Preference, weight: Tensor, *, rank: Count = 4) -> None:
         super().__init__(preference)
         rows, columns = weight.flatten(1).shape
         rank = min(rank, rows, columns)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.features import Features
 from mtlkit.architectures.heads import Head
-from mtlkit.config import Gt, register_architecture
+from mtlkit.config import Count, Gt, register_architecture
 from mtlkit.errors import SpecError
 
 _WIDTHS = (64, 128, 256, 512, 512)
@@ -53,9 +53,9 @@ class SegNet(Architecture):
         self,
         tasks: Tasks,
         *,
-        in_channels: int = 3,
+        in_channels: Count = 3,
         width: Annotated[float, Gt(0)] = 1.0,
-        input_size: Sequence[int] = (288, 384),
+        input_size: Sequence[Count] = (288, 384),
         method: MethodLike = "sum",
         **common: Any,
     ) -> None:

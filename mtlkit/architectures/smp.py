@@ -12,7 +12,7 @@ from mtlkit.architectures.backbones import weights_error
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.features import Features
 from mtlkit.architectures.heads import Head
-from mtlkit.config import register_architecture
+from mtlkit.config import Count, register_architecture
 from mtlkit.config.extras import import_extra
 from mtlkit.config.spec import parse_call, refuse_arguments
 from mtlkit.errors import SpecError, UsageError, unknown_name
@@ -49,7 +49,7 @@ class Smp(Architecture):
         decoder: str | Mapping[str, Any] = "unet",
         split: Literal["encoder", "decoder"] = "encoder",
         vectors: Sequence[str] = (),
-        in_channels: int = 3,
+        in_channels: Count = 3,
         pretrained: bool | str = False,
         checkpoint_path: str | None = None,
         method: MethodLike = "sum",
@@ -98,7 +98,7 @@ class Smp(Architecture):
         self.split = split
         self.encoder = first.encoder
         if checkpoint_path:
-            _load(self.encoder, checkpoint_path, in_channels, encoder)
+            _load(self.encoder, checkpoint_path, encoder)
         self._stride = self.encoder.output_stride if first.requires_divisible_input_shape else 1
         if split == "encoder":
             channels = tuple(self.encoder.out_channels[1:])
@@ -140,7 +140,7 @@ class Smp(Architecture):
         return self.head(task)(features)
 
 
-def _load(encoder: nn.Module, path: str, in_channels: int, name: str) -> None:
+def _load(encoder: nn.Module, path: str, name: str) -> None:
     if not os.path.isfile(path):
         raise SpecError(f"checkpoint_path of encoder {name}: there is no file {str(path)!r}")
     try:

@@ -11,6 +11,7 @@ from mtlkit.architectures.backbones import ChannelsFirst, build_backbone, measur
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.features import Features, declared_features, measure
 from mtlkit.architectures.heads import build_heads
+from mtlkit.config import Count
 from mtlkit.config.spec import Part, parse_call
 from mtlkit.errors import SpecError
 
@@ -33,7 +34,7 @@ class StagedNets(Architecture):
         *,
         backbone: Any = "timm.resnet18",
         heads: Any = "linear",
-        input_size: int | Sequence[int] | None = None,
+        input_size: Count | Sequence[Count] | None = None,
         **common: Any,
     ) -> None:
         super().__init__(tasks, **common)

@@ -1,12 +1,14 @@
 """The backbone ``table``: embeddings of categories beside numbers, then linear layers."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
 from mtlkit.architectures.backbones import register_backbone
-from mtlkit.architectures.heads import layer_sizes, make_mlp
+from mtlkit.architectures.heads import Norm, layer_sizes, make_mlp
+from mtlkit.config import Count, Ge, Lt
 from mtlkit.errors import SpecError, UsageError
 
 
@@ -32,11 +34,10 @@ class TableEmbedding(nn.Module):
 
     def __init__(self, numbers: int, categories: Sequence[int], embedding: int) -> None:
         super().__init__()
-        if numbers < 0 or any(size < 1 for size in categories) or numbers + len(categories) < 1:
+        if not numbers and not categories:
             raise SpecError(
-                "backbone table needs the sizes of its inputs: numbers=N, 0 or more, and "
-                "categories=[number of codes per column], each 1 or more, not "
-                f"numbers={numbers}, categories={list(categories)}. A data set table fills them in: "
+                "backbone table needs the sizes of its inputs: numbers=N, and categories=[number of "
+                "codes per column]. A data set table fills them in: "
                 "load_dataset(...).complete_architecture('hard_sharing(backbone=table(256, 256))')"
             )
         self.numbers = numbers
@@ -86,11 +87,11 @@ class TableEmbedding(nn.Module):
 def _table(
     *hidden_sizes: int,
     hidden: int | Sequence[int] = (),
-    numbers: int = 0,
-    categories: Sequence[int] = (),
-    embedding: int = 8,
-    norm: str = "none",
-    dropout: float = 0.0,
+    numbers: Annotated[int, Ge(0)] = 0,
+    categories: Sequence[Count] = (),
+    embedding: Count = 8,
+    norm: Norm = "none",
+    dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
 ) -> nn.Module:
     """Build embeddings and linear layers: ``table(256, 256, embedding=16, norm=batch, dropout=0.1)``.
 

@@ -75,19 +75,15 @@ def _explain(factory: Any) -> None:
 def _describe(
     spec: str, data_dir: Path | None, seed: int, preview: Path | None, split: str, count: int
 ) -> None:
-    from mtlkit.config.plugins import load_location
     from mtlkit.config.registry import missing_options
-    from mtlkit.config.spec import parse_spec
-    from mtlkit.data.base import SPLITS, datasets, load_dataset
+    from mtlkit.data.base import SPLITS, datasets, load_dataset, parse_dataset
 
-    spec = load_location(spec)
-    parts = parse_spec(spec)
-    if len(parts) == 1 and not parts[0].options:
-        factory = datasets.get(parts[0].name)
-        if missing_options(factory, ()):
-            _explain(factory)
-            return
-    made = load_dataset(spec, data_dir=data_dir, seed=seed)
+    part = parse_dataset(spec)
+    factory = datasets.get(part.name)
+    if not part.options and missing_options(factory, ()):
+        _explain(factory)
+        return
+    made = load_dataset(part, data_dir=data_dir, seed=seed)
     if preview is None and made.files_found(data_dir) is False:
         _describe_without_files(made)
         return

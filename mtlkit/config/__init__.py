@@ -3,6 +3,7 @@
 The file of a method or an architecture imports what it needs from here.
 """
 
+from mtlkit.config.annotations import Count as Count
 from mtlkit.config.annotations import Ge, Gt, Le, Lt
 from mtlkit.config.registry import methods as methods
 from mtlkit.config.registry import register_architecture, register_method

@@ -66,6 +66,9 @@ class Lt:
     lt: Number
 
 
+Count: TypeAlias = Annotated[int, Ge(1)]
+"""An integer, 1 or more."""
+
 # Keyed by attribute, so that annotated_types, which pydantic uses, works too:
 # comparison, description, key of the JSON schema.
 _BOUNDS: dict[str, tuple[Callable[[Number, Number], bool], str, str]] = {
@@ -95,6 +98,8 @@ def fits(value: Any, annotation: Any) -> bool:
 
     >>> fits(3, int | None), fits("3", int | None), fits([1.0, math.nan], list[float])
     (True, False, False)
+    >>> fits([1, "a"], list[int])
+    False
     """
     base, metadata = _unpack(annotation)
     origin = typing.get_origin(base)
@@ -118,7 +123,10 @@ def fits(value: Any, annotation: Any) -> bool:
     kind = _kind(base)
     if kind is dict:
         return isinstance(value, abc.Mapping)
-    return kind is not list or (isinstance(value, abc.Sequence) and not isinstance(value, str))
+    if kind is not list:
+        return True
+    is_list = isinstance(value, abc.Sequence) and not isinstance(value, str)
+    return is_list and all(fits(item, element) for element in _element(base) for item in value)
 
 
 def is_finite(value: Any) -> bool:
@@ -152,12 +160,12 @@ def explain(value: Any, annotation: Any) -> str:
     """Describe what was expected of a wrong value: the range if its type is right, or the type.
 
     >>> explain(-1, Annotated[float, Ge(0)]), explain("a", Annotated[float, Ge(0)])
-    ('0 or more and finite', 'a number')
+    ('0 or more', 'a number')
     """
     base, metadata = _unpack(annotation)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and (base is float or (base is int and isinstance(value, int))):
-        finite = "finite" if base is float and not _admits_infinity(_bounds(metadata)) else ""
+        finite = "" if is_finite(value) or _admits_infinity(_bounds(metadata)) else "finite"
         return " and ".join(filter(None, [describe_range(metadata), finite])) or describe(base)
     if is_finite(value):
         return describe(base)
@@ -170,8 +178,8 @@ def describe(annotation: Any) -> str:
     >>> from typing import Literal
     >>> describe(Literal["min", "median"] | None)
     "one of 'min', 'median' or None"
-    >>> describe(Annotated[int, Ge(1)])
-    'an integer, 1 or more'
+    >>> describe(Annotated[int, Ge(1)]), describe(list[Annotated[int, Ge(1)]])
+    ('an integer, 1 or more', 'a list (each an integer, 1 or more)')
     """
     base, metadata = _unpack(annotation)
     origin = typing.get_origin(base)
@@ -180,7 +188,10 @@ def describe(annotation: Any) -> str:
         return "one of " * (len(values) > 1) + ", ".join(map(repr, values))
     if origin in (typing.Union, types.UnionType):
         return " or ".join(dict.fromkeys(map(describe, typing.get_args(base))))
-    words = _KINDS.get(_kind(base), ("any value",))[0]
+    kind = _kind(base)
+    words = _KINDS.get(kind, ("any value",))[0]
+    if kind is list and _element(base) not in ((), (Any,)):
+        words += f" (each {describe(_element(base)[0])})"
     return ", ".join(filter(None, [words, describe_range(metadata)]))
 
 
@@ -208,8 +219,8 @@ def json_schema(annotation: Any) -> dict[str, Any]:
         return {"anyOf": [json_schema(choice) for choice in typing.get_args(base)]}
     kind = _kind(base)
     schema: dict[str, Any] = {"type": _KINDS[kind][1]} if kind in _KINDS else {}
-    if kind is list and typing.get_args(base):
-        schema["items"] = json_schema(typing.get_args(base)[0])
+    for element in _element(base) if kind is list else ():
+        schema["items"] = json_schema(element)
     return schema | {_BOUNDS[key][2]: b for key, b in _bounds(metadata) if math.isfinite(b)}
 
 
@@ -224,6 +235,11 @@ def _kind(base: Any) -> Any:
     """Return list or dict for a container, and any other type unchanged."""
     origin = typing.get_origin(base) or base
     return _CONTAINERS.get(origin, origin)
+
+
+def _element(base: Any) -> tuple[Any, ...]:
+    """Return the type of a list's elements, if it is declared."""
+    return typing.get_args(base)[:1]
 
 
 def _bounds(metadata: Iterable[Any]) -> Iterator[tuple[str, Number]]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
+from mtlkit.config.annotations import Count as Count
 from mtlkit.config.annotations import Ge, Gt, Lt
 from mtlkit.config.plugins import load_location, on_load
 from mtlkit.config.registry import Registry
@@ -33,7 +34,6 @@ from mtlkit.data.splits import TensorSplit as TensorSplit
 from mtlkit.errors import SpecError
 from mtlkit.tasks import Task
 
-Count: TypeAlias = Annotated[int, Ge(1)]
 Share: TypeAlias = Annotated[float, Gt(0), Lt(1)]
 Seed: TypeAlias = Annotated[int, Ge(0)]
 Indices: TypeAlias = NDArray[np.int64]
@@ -324,6 +324,20 @@ def list_datasets() -> list[str]:
     return datasets.names()
 
 
+def parse_dataset(spec: SpecLike) -> Part:
+    """Read the config string of a data set, after loading the plugin that it names.
+
+    Raises:
+        SpecError: for a file of a table, or several parts.
+    """
+    if isinstance(spec, str) and Path(spec).suffix.lower() in _TABLES:
+        raise SpecError(f"{spec!r} is a file, not a data set; write table(file={spec!r}, targets=...)")
+    parts = parse_spec(load_location(spec))
+    if len(parts) != 1:
+        raise SpecError(f"expected one data set, not {len(parts)}: {format_spec(parts)}")
+    return parts[0]
+
+
 def load_dataset(
     spec: SpecLike | DataSet, data_dir: DataDir = None, seed: int = 0, **overrides: Any
 ) -> DataSet:
@@ -352,13 +366,9 @@ def load_dataset(
     """
     if isinstance(spec, DataSet):
         return spec
-    if isinstance(spec, str) and Path(spec).suffix.lower() in _TABLES:
-        raise SpecError(f"{spec!r} is a file, not a data set; write table(file={spec!r}, targets=...)")
-    parts = parse_spec(load_location(spec))
-    if len(parts) != 1:
-        raise SpecError(f"expected one data set, not {len(parts)}: {format_spec(parts)}")
+    part = parse_dataset(spec)
     plain = {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in overrides.items()}
-    part = datasets.override(parts, plain, of=parts[0].name)[0]
+    part = datasets.override([part], plain, of=part.name)[0]
     made = datasets.check(part)(data_dir, seed, **part.options)
     if not isinstance(made, DataSet):
         raise SpecError(f"data set {part.name!r} is {type(made).__name__}; it must be a DataSet")

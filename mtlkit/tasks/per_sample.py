@@ -86,7 +86,7 @@ class Binary(Task):
     """
 
     def __init__(
-        self, name: str, *, classes: Sequence[str] = ("no", "yes"), loss: Loss | None = None
+        self, name: str, *, classes: Sequence[Any] = ("no", "yes"), loss: Loss | None = None
     ) -> None:
         if len(classes) != 2:
             raise SpecError(f"task {name!r} is binary; name two classes, not {len(classes)}")

@@ -28,7 +28,7 @@ from mtlkit.tasks.labels import (
 )
 from mtlkit.tasks.registry import kinds
 
-Classes: TypeAlias = int | Sequence[str]
+Classes: TypeAlias = int | Sequence[Any]
 """Classes by their number, or by their names."""
 
 

@@ -107,3 +107,10 @@ def test_a_table_is_described_and_has_no_image(capsys, tmp_path, monkeypatch):
     code, _, err = run(capsys, spec, "--preview", "x.png")
     assert code == 2
     assert "no images" in err
+
+
+@pytest.mark.parametrize("file", ["people.csv", "data/people.csv.gz", "people.parquet"])
+def test_a_file_instead_of_a_data_set_is_refused_with_what_to_write(capsys, file):
+    code, _, err = run(capsys, file)
+    assert code != 0
+    assert f"write table(file='{file}', targets=...)" in err

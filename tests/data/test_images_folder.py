@@ -268,7 +268,9 @@ def test_augmentation_depends_on_seed_epoch_and_sample_alone():
     ("options", "message"),
     [
         ("size=[8]", "height, width"),
-        ("size=0", "height, width"),
+        ("size=0", "1 or more"),
+        ("mean=[red, green, blue]", "each a number"),
+        ("std=[1, 1, 0]", "above 0"),
         ("augment=flop", "did you mean 'flip'"),
         ("augment=flip(p=1)", "option of augment=flip"),
         ("augment='RandomRotation()'", "torchvision rejects it"),

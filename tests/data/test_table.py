@@ -495,6 +495,22 @@ def test_a_wrong_option_of_a_target_is_reported_with_those_of_columns_and_kinds(
 
 
 @pytest.mark.parametrize(
+    ("options", "targets", "message"),
+    [
+        ("separator='::'", "[age]", "separator of a table must be one character, not '::'"),
+        ("separator=''", "[age]", "one character"),
+        ("encoding=klingon", "[age]", "unknown encoding 'klingon'"),
+        ("", "[[age, job]]", r"each a string or an integer.*not \[\['age', 'job'\]\]"),
+        ("", "{job: 3}", "target 'job': its kind must be a string such as binary, not 3"),
+    ],
+)
+def test_wrong_options_are_named(options, targets, message):
+    write(people())
+    with pytest.raises(SpecError, match=message):
+        load(options, targets)
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"", "people.csv is empty: the file has no bytes"),
@@ -502,6 +518,7 @@ def test_a_wrong_option_of_a_target_is_reported_with_those_of_columns_and_kinds(
         (b"a,b\n1,2\n3,4,5\n6,7\n", "cannot read the table"),
         (b"a,b\n\xff\xfe,2\n3,4\n", "set its encoding"),
         (b"a,a ,b\n1,2,3\n4,5,6\n", "two columns called 'a'; rename one"),
+        (b'b,a,"a"\n1,2,3\n4,5,6\n', "two columns called 'a'; rename one"),
         (b"\x1f\x8b\x00garbage", "cannot read|encoding"),
     ],
 )
@@ -645,3 +662,54 @@ def test_a_run_is_not_written_into_a_file(capsys):
         main(["train", "--data", data, "-o", "people.csv"])
     assert stop.value.code == 2
     assert "the output people.csv is a file; give a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("spelling", ["true,false", "TRUE,FALSE", "True,False"])
+def test_bools_are_the_same_words_in_the_test_file_whatever_their_case(spelling):
+    """Pandas reads a column of bools as bools, and one that is read as text as it is written."""
+    yes, no = spelling.split(",")
+    rows = [f"{number},{yes if number % 3 else no},{'ab'[number % 2]}" for number in range(60)]
+    frame = "\n".join(["x,member,y", *rows])
+    with open("people.csv", "w") as file, open("new.csv", "w") as new:
+        file.write(frame)
+        new.write(f"x,member,y\n1,{yes},a\n2,{no},b\n3,{yes},a\n")
+    data = load("test_file=new.csv", "[y]")
+    assert data.test.inputs[:, -1].tolist() == [3, 2, 3]  # codes 0 and 1: unknown and missing
+    label = load("test_file=new.csv", "{member: binary}").test.targets["member"]
+    assert label.flatten().tolist() == [1, 0, 1]
+    with open("people.csv", "a") as file:
+        file.write(f"\n61,maybe,a\n62,{yes},b")
+    named = load("inputs=[x]", f"{{member: classification(classes=[{no}, {yes}, maybe])}}")
+    assert set(named.train.targets["member"].tolist()) >= {0, 1}
+
+
+@pytest.mark.parametrize("unit", [1e300, 1e-300])
+def test_targets_of_any_size_have_unit_variance(unit):
+    frame = people()
+    frame["income"] *= unit / 1e5
+    write(frame)
+    income = load().train.targets["income"]
+    torch.testing.assert_close(income.std(correction=0), torch.tensor(1.0))
+    torch.testing.assert_close(income.mean(), torch.tensor(0.0), atol=1e-5, rtol=0)
+
+
+def test_a_column_whose_words_are_all_rare_is_left_out(capsys):
+    frame = people(40)
+    frame["job"] = [f"job {number}" for number in range(40)]
+    write(frame)
+    data = load()
+    assert "job" not in data.preprocessing.columns
+    assert "no word occurs 2 times" in capsys.readouterr().err
+
+
+def test_the_word_that_spoils_a_column_of_dates_is_named_also_if_it_is_frequent(capsys):
+    frame = people()
+    frame["day"] = [f"2024-{1 + n % 12:02}-{1 + n % 28:02}" if n % 15 else "unknown" for n in range(200)]
+    write(frame)
+    load()
+    assert "most of its cells are dates, because it also has 'unknown'" in capsys.readouterr().err
+
+
+def test_an_input_that_is_named_twice_is_read_once():
+    write(people())
+    assert load("inputs=[age, age]").train.inputs.shape[1] == 1

@@ -83,5 +83,5 @@ def test_agrees_with_torchjd_on_drawn_matrices():
 
 @pytest.mark.parametrize("c", ["-1", "1e400", "inf", "nan"])
 def test_a_radius_that_is_negative_or_not_finite_is_refused(c):
-    with pytest.raises(SpecError, match="c of cagrad must be 0 or more and finite"):
+    with pytest.raises(SpecError, match="c of cagrad must be 0 or more"):
         mtlkit.create_method(f"cagrad(c={c})", 2)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from torch import Tensor
 
+from mtlkit.config import Count, Gt
 from mtlkit.config.spec import SpecLike
 from mtlkit.data.base import DataError, Split, SplitName, find_path, register_dataset
 from mtlkit.data.collate import Targets
@@ -89,13 +90,13 @@ class Images(RowData):
         folder: str,
         labels: Any = None,
         file: str | int | None = None,
-        targets: Mapping[Any, Any] | Sequence[Any] | str | int | None = None,
-        size: int | Sequence[int] | None = 224,
+        targets: Mapping[Any, Any] | Sequence[str | int] | str | int | None = None,
+        size: Count | Sequence[Count] | None = 224,
         fit: Fit = "stretch",
         augment: str = "none",
         channels: Literal[1, 3] = 3,
         mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
+        std: Sequence[Annotated[float, Gt(0)]] | None = None,
         check: Literal["headers", "pixels", "none"] = "headers",
         test_labels: Any = None,
         **options: Any,

@@ -34,10 +34,9 @@ def check_size(size: Any, dataset: str) -> tuple[int, int] | None:
     if size is None:
         return None
     sides = (size, size) if isinstance(size, int) else tuple(size)
-    whole = all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in sides)
-    if len(sides) != 2 or not whole:
+    if len(sides) != 2:
         raise SpecError(f"size of {dataset} must be an integer, [height, width] or None, not {size!r}")
-    return (sides[0], sides[1])
+    return sides
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,6 @@ class Sizing:
             values = getattr(self, name)
             if len(values) != self.channels:
                 raise SpecError(f"{name} has {len(values)} numbers for {self.channels} channel(s)")
-        if not all(value > 0 for value in self.std):
-            raise SpecError(f"std must be above 0, not {list(self.std)}")
 
     def resize(self, sample: Sample) -> Sample:
         """Resize an image and its maps."""

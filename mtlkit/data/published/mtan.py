@@ -17,8 +17,8 @@ from mtlkit.config.annotations import Ge, Lt
 from mtlkit.data.base import Count, DataError, DataSet, Split, SplitName, register_dataset
 from mtlkit.data.collate import Targets
 from mtlkit.data.files import DataDir, find_first
+from mtlkit.data.images.transforms import check_size
 from mtlkit.data.readers import Array, find_npz, read_npy, read_npz
-from mtlkit.errors import SpecError
 from mtlkit.tasks import Task
 
 _INDOOR = "bed books ceiling chair floor furniture objects picture sofa table tv wall window"
@@ -47,7 +47,7 @@ class MtanDataSet(DataSet):
     Args:
         val_share: fraction of the training images for validation; 0 for none, as in published results.
         augment: scale the training images by 1, 1.2 or 1.5, crop and flip them.
-        size: (height, width) to resize to; None keeps the size of the files.
+        size: size to resize to: an integer or [height, width]; None keeps the size of the files.
         train: largest number of training images.
     """
 
@@ -64,15 +64,13 @@ class MtanDataSet(DataSet):
         *,
         val_share: Annotated[float, Ge(0), Lt(1)] = 0.1,
         augment: bool = True,
-        size: Sequence[int] | None = None,
+        size: Count | Sequence[Count] | None = None,
         train: Count | None = None,
     ) -> None:
         super().__init__(data_dir, seed)
-        if size is not None and (len(size) != 2 or not all(isinstance(s, int) and s > 0 for s in size)):
-            raise SpecError(f"option size of {self.name} must be (height, width), not {size!r}")
         self._val_share = val_share
         self._augment = augment
-        self._size = None if size is None else (int(size[0]), int(size[1]))
+        self._size = check_size(size, self.name)
         self._train = train
 
     @classmethod
@@ -158,7 +156,7 @@ class Cityscapes(MtanDataSet):
     Args:
         augment: scale the training images by 1, 1.2 or 1.5, crop and flip them; published comparisons do
             not.
-        size: (height, width) to resize to; None keeps the size of the files (128 x 256).
+        size: size to resize to: an integer or [height, width]; None keeps that of the files (128 x 256).
     """
 
     summary = "Cityscapes streets: segmentation (7 classes) and inverse depth"

@@ -64,7 +64,7 @@ class _Domains(DataSet):
         seed: int = 0,
         *,
         domains: str | Sequence[str] | None = None,
-        size: int | Sequence[int] = 224,
+        size: Count | Sequence[Count] = 224,
         fit: Fit = "stretch",
         augment: str = "none",
         val_share: Share = 0.2,

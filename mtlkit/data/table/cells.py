@@ -61,7 +61,10 @@ class ColumnType:
 
 
 def words(column: Any, missing: Collection[str] = ()) -> Any:
-    """Return a column as a pandas categorical: 3.0 and "3 " are "3"; missing values are NaN."""
+    """Return a column as a pandas categorical; missing values are NaN.
+
+    3.0 and "3 " are "3", and "TRUE" is "True", as pandas reads a column that has no other words.
+    """
     pandas = import_pandas()
     try:
         codes, values = pandas.factorize(column)
@@ -71,11 +74,24 @@ def words(column: Any, missing: Collection[str] = ()) -> Any:
     index = []
     for value in values:
         word = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
+        word = word.title() if word.lower() in ("true", "false") else word
         index.append(-1 if word in missing else kept.setdefault(word, len(kept)))
     # the code of missing values, -1, picks the last entry
     codes = np.array([*index, -1])[codes]
     found = pandas.Categorical.from_codes(codes, categories=pandas.Index(list(kept), dtype=object))
     return pandas.Series(found, index=column.index, name=column.name)
+
+
+def as_words(values: Iterable[Any]) -> list[str]:
+    """Return the words that stand for some values, such as "3" for 3.0."""
+    return list(words(import_pandas().Series(list(values), dtype=object)))
+
+
+def mean_and_deviation(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return mean and standard deviation without NaN, also if the squares of the values overflow."""
+    _, exponent = np.frexp(np.nanmax(np.abs(values)))  # scaling by a power of two is exact
+    scaled = np.ldexp(values, -exponent)
+    return tuple(float(np.ldexp(each, exponent)) for each in (np.nanmean(scaled), np.nanstd(scaled)))
 
 
 def look_up(column: Any, places: Mapping[str, int], unknown: int, missing: int) -> NDArray[np.int64]:
@@ -277,7 +293,8 @@ def _stray_note(counts: Any) -> str:
         if what == "numbers":
             invalid = counts[np.isnan([_parse_number(word, ".")[0] for word in counts.index])]
         else:
-            formats = find_formats([str(counts.index[0])])
+            guessed = (find_formats([str(word)]) for word in counts.index[:6])
+            formats = next(filter(None, guessed), ())
             invalid = counts[_parse_dates(counts.index, formats).isna().to_numpy()]
         if 0 < invalid.sum() <= (1 - _MOSTLY) * total:
             shown = ", ".join(map(repr, invalid.index[:6]))

@@ -18,6 +18,7 @@ from mtlkit.data.table.cells import (
     is_date,
     is_number,
     look_up,
+    mean_and_deviation,
     numbers,
     words,
 )
@@ -59,8 +60,7 @@ class NumberColumn:
         constant = not len(known) or known.min() == known.max()
         if constant and (not missing or not len(known)):
             return None
-        size = float(np.abs(known).max()) or 1.0  # squares of large numbers overflow
-        mean, deviation = size * float((known / size).mean()), size * float((known / size).std())
+        mean, deviation = mean_and_deviation(known)
         return cls(str(column.name), mean, 1.0 if constant else deviation, missing, how.decimal)
 
     @property
@@ -224,6 +224,8 @@ def fit_columns(
             found, reason = None, "most rows have different words, so nothing can be learned"
         else:
             found = CategoryColumn.fit(column, least)
+            if found and not found.values and column.notna().all():
+                found, reason = None, f"no word occurs {least} times in the training rows"
         kind, rare = "left out", 0
         if isinstance(found, CategoryColumn):
             categories.append(found)

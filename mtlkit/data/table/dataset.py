@@ -76,11 +76,11 @@ class Table(RowData):
         seed: int = 0,
         *,
         file: Any,
-        targets: Mapping[Any, Any] | Sequence[Any] | str | int,
+        targets: Mapping[Any, Any] | Sequence[str | int] | str | int,
         test_file: Any = None,
-        inputs: Sequence[Any] | None = None,
-        ignore: Sequence[Any] = (),
-        categories: Sequence[Any] = (),
+        inputs: Sequence[str | int] | None = None,
+        ignore: Sequence[str | int] = (),
+        categories: Sequence[str | int] = (),
         min_count: Count = 2,
         **options: Any,
     ) -> None:
@@ -192,7 +192,7 @@ def _input_columns(
     ignored = {find(column) for column in ignore}
     if inputs is None:
         return [name for name in find.columns if name not in {*targets, *others, *ignored}]
-    chosen = [find(column) for column in inputs]
+    chosen = dict.fromkeys(find(column) for column in inputs)
     for name in chosen:
         if name in targets:
             raise SpecError(f"column {name!r} is a target and cannot be an input")

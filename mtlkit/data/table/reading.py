@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import os
@@ -78,6 +79,16 @@ class Reading:
     encoding: str = "utf-8"
     decimal: str | None = None
     dayfirst: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.separator is not None and len(self.separator.strip() or self.separator) != 1:
+            raise SpecError(f"the separator of a table must be one character, not {self.separator!r}")
+        try:
+            codecs.lookup(self.encoding)
+        except LookupError:
+            raise SpecError(
+                f"unknown encoding {self.encoding!r} of a table; for example utf-8 or latin-1"
+            ) from None
 
     def load(self, source: Source, text: Collection[str] = ()) -> Frame:
         """Return the cells of a CSV file (also gzipped), a Parquet file or a DataFrame.
@@ -214,6 +225,10 @@ class Reading:
                 for name in written:
                     if written[name].str.match(r"\s*0\d").any():
                         frame[name] = written[name]
+            if self.header:  # pandas has renamed the second of two equal names
+                options |= {"header": None, "na_filter": False}
+                header = pandas.read_csv(path, nrows=1, dtype=str, **options).iloc[0]
+                frame.columns = [name or old for name, old in zip(header, frame.columns, strict=True)]
         return frame
 
     def _separator(self, source: Source) -> str:

@@ -66,7 +66,7 @@ class RowData(DataSet):
         *,
         header: bool = True,
         separator: str | None = None,
-        missing: Sequence[str] = MISSING,
+        missing: Sequence[Any] = MISSING,
         encoding: str = "utf-8",
         decimal: Literal[".", ","] | None = None,
         dayfirst: bool | None = None,
@@ -191,7 +191,7 @@ def _split_by_time(times: Any, shares: dict[SplitName, float], name: str) -> Par
 
 def _split_by_column(column: Any, name: str) -> Parts:
     """Split by a column with train, val or test."""
-    splits = column.astype(object).map(lambda value: str(value).strip().lower())
+    splits = column.astype(object).fillna("empty cells").map(lambda value: str(value).strip().lower())
     invalid = sorted(set(splits) - set(SPLIT_NAMES))
     if invalid:
         raise DataError(f"column {name!r} must hold train, val or test; it also holds {listed(invalid)}")

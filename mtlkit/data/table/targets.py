@@ -14,7 +14,15 @@ from torch import Tensor
 from mtlkit.config.spec import Part, parse_call, refuse_arguments
 from mtlkit.data.base import DataError
 from mtlkit.data.notes import Notices, listed
-from mtlkit.data.table.cells import NOTHING, import_pandas, is_date, is_number, look_up, numbers, words
+from mtlkit.data.table.cells import (
+    NOTHING,
+    as_words,
+    is_date,
+    is_number,
+    look_up,
+    mean_and_deviation,
+    numbers,
+)
 from mtlkit.data.table.reading import Frame
 from mtlkit.errors import SpecError, unknown_name
 from mtlkit.tasks import NO_LABEL, Task, create_task
@@ -78,16 +86,19 @@ class Target:
         """Return the target, in standard deviations of these rows if it is to be scaled."""
         if not self.scale:
             return self
-        values = np.stack([numbers(frame[c], self.decimal) for c in self.columns], axis=1)
-        means, deviations = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
-        return replace(self, means=tuple(means.tolist()), deviations=tuple(deviations.tolist()))
+        fitted = [mean_and_deviation(numbers(frame[c], self.decimal)) for c in self.columns]
+        means, deviations = zip(*fitted, strict=True)
+        return replace(self, means=means, deviations=deviations)
 
     def check(self, frame: Frame, source: str) -> None:
         """Raise an error for a target that cannot be learned from the training rows ``frame``."""
         for column in self.columns:
             known = frame[column].dropna()
             if known.empty:
-                raise DataError(f"target {self.task!r} of {source}: column {column!r} holds no value")
+                raise DataError(
+                    f"target {self.task!r} of {source}: column {column!r} holds no value in the "
+                    "training rows"
+                )
             if known.nunique() < 2:
                 raise DataError(
                     f"target {self.task!r} of {source} is constant: column {column!r} is "
@@ -131,6 +142,9 @@ def expand_targets(targets: Any, columns: Sequence[str]) -> dict[Any, Any]:
     wanted = given if isinstance(given, Mapping) else dict.fromkeys(given)
     if not wanted:
         raise SpecError("targets is empty; give a column, for example targets={income: binary}")
+    for key, kind in wanted.items():
+        if not isinstance(kind, str | Mapping | Part | None):
+            raise SpecError(f"target {key!r}: its kind must be a string such as binary, not {kind!r}")
     expanded: dict[Any, Any] = {}
     for key, kind in wanted.items():
         is_pattern = isinstance(key, str) and set(key) & set("*?[") and key not in columns
@@ -260,6 +274,8 @@ def _guess(name: str, columns: Sequence[str], frame: Frame) -> str:
     values = column.dropna().unique()
     if len(values) <= 2:
         return "binary"
+    if is_date(column):
+        _check_numbers(name, columns[0], column)
     if is_number(column):
         whole = bool((numbers(column.dropna()) % 1 == 0).all())
         return "classification" if whole and len(values) <= _MOST_INTEGERS else "regression"
@@ -278,7 +294,7 @@ def _yes_or_no(target: Target, frame: Frame, options: dict[str, Any]) -> tuple[T
     for column in target.columns:
         values = _ordered(frame[column])
         if chosen is not None:
-            yes = tuple(words(import_pandas().Series(list(chosen), dtype=object)))
+            yes = tuple(as_words(chosen))
             for word in yes:
                 if word not in values:
                     raise DataError(
@@ -318,7 +334,7 @@ def _classes(target: Target, frame: Frame, options: dict[str, Any]) -> tuple[Tar
     elif isinstance(given, int):
         classes = [str(number) for number in range(given)]
     else:
-        classes = [str(word) for word in given]
+        classes = as_words(given)
     invalid = [word for word in values if word not in classes]
     if invalid:
         raise DataError(
@@ -334,7 +350,7 @@ def _classes(target: Target, frame: Frame, options: dict[str, Any]) -> tuple[Tar
 def _ordered(column: Any) -> list[str]:
     """Return the distinct values as words, sorted; numbers by size."""
     values = column.dropna().unique().tolist()
-    return list(dict.fromkeys(words(import_pandas().Series(sorted(values), dtype=object))))
+    return list(dict.fromkeys(as_words(sorted(values))))
 
 
 def _check_numbers(task: str, column: str, known: Any, where: str = "") -> None:
