@@ -131,5 +131,5 @@ def require_equal_state(found: Mapping[str, Tensor], expected: Mapping[str, Tens
     require(found.keys() == expected.keys(), f"{what}: the state has other names")
     for name, value in expected.items():
         if not torch.equal(found[name].nan_to_num(), value.nan_to_num()):
-            shown = f"is {found[name].tolist()}, not {value.tolist()}" if value.numel() < 10 else "differs"
-            raise AssertionError(f"{what}: {name} {shown}")
+            values = f": {found[name].tolist()}, not {value.tolist()}" if value.numel() < 10 else ""
+            raise AssertionError(f"{what}: {name} differs{values}")

@@ -105,7 +105,7 @@ def test_a_fork_without_a_view_for_each_task_is_named():
         def fork(self, features, *held):
             return [features]
 
-    with pytest.raises(AssertionError, match="^hooks: Fork .* must return 3 lists"):
+    with pytest.raises(AssertionError, match=r"^hooks: Fork .* must return 3 lists"):
         check_method(Fork)
 
 
