@@ -14,14 +14,14 @@ from pydantic import BaseModel, ValidationError
 from torch import nn
 
 from mtlkit.architectures.base import SingleTask
-from mtlkit.architectures.saving import rebuild
+from mtlkit.architectures.saving import check_format, rebuild
 from mtlkit.config.plugins import load_plugin
 from mtlkit.data.preprocessing import read_preprocessing
 from mtlkit.deployment.model import LoadedModel
 from mtlkit.errors import ConfigError, MtlkitError, SpecError
 from mtlkit.report.results import HEADER
 from mtlkit.training.checkpoints import CheckpointError, load_checkpoint
-from mtlkit.training.record import RECORD, Record, read_record, restore_task
+from mtlkit.training.record import RECORD, Record, restore_task
 
 
 class _WrittenTask(BaseModel, strict=True):
@@ -164,13 +164,16 @@ def _read_description(path: Path) -> Record:
 
 def _checked_record(path: Path) -> Record:
     """Read a record and check the types of its entries, because anybody may have written the file."""
-    record = read_record(path)
     try:
+        record: Record = json.loads(path.read_text(encoding="utf-8"))
+        check_format(record, str(path))
         _Written.model_validate(record)
     except ValidationError as error:
         first = error.errors()[0]
         entry = ".".join(map(str, first["loc"]))
         raise MtlkitError(f"{path} is damaged: {entry}: {first['msg']}; train again") from None
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise MtlkitError(f"{path} does not describe a network of mtlkit: {error!r}") from None
     names, predicts = {task["name"] for task in record["tasks"]}, set(record["predicts"])
     if predicts != names and not (len(predicts) == 1 and predicts < names):
         raise MtlkitError(

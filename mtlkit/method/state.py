@@ -46,6 +46,9 @@ class State:
 
     def replace(self, **values: Any) -> State:
         """The state with some values changed."""
+        unknown = values.keys() - vars(self).keys()
+        if unknown:
+            raise UsageError(f"{', '.join(sorted(unknown))}: declare it in __init__ with add_state")
         return State(**{**vars(self), **values})
 
 

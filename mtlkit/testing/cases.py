@@ -130,5 +130,6 @@ def require_equal_state(found: Mapping[str, Tensor], expected: Mapping[str, Tens
     """Raise unless two state dicts are equal bit for bit."""
     require(found.keys() == expected.keys(), f"{what}: the state has other names")
     for name, value in expected.items():
-        same = torch.equal(found[name].nan_to_num(), value.nan_to_num())
-        require(same, f"{what}: {name} is {found[name]}, not {value}")
+        if not torch.equal(found[name].nan_to_num(), value.nan_to_num()):
+            values = f": {found[name].tolist()}, not {value.tolist()}" if value.numel() < 10 else ""
+            raise AssertionError(f"{what}: {name} differs{values}")

@@ -2,13 +2,71 @@
 
 import copy
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from mtlkit.engine.step import measure
 from mtlkit.errors import UsageError
+from mtlkit.method.composition import state_of
+from mtlkit.method.state import State
 from mtlkit.testing.cases import MethodCase, require, require_equal_state
-from mtlkit.testing.small_network import train
+from mtlkit.testing.small_network import WIDTH, train
+
+
+def hooks(case: MethodCase) -> None:
+    """Hooks return finite values of the right shape and a state, and change nothing they are given."""
+    for rows in case.gradients():
+        method = case.create()
+        losses = torch.linspace(1, 2, len(rows)).to(rows)
+        everyone = tuple(range(len(rows)))
+        step = measure(rows @ rows.T, everyone, tasks=len(rows), losses=losses)
+        parts: list[Any] = [*method.parts]
+        for part in parts:
+            state = state_of(part, step)
+            if "loss" in part.roles:
+                _require_result(part, "weigh_losses", losses, state, losses.shape)
+            if "fork" in part.roles:
+                _require_views(part, rows.new_ones(2, WIDTH), len(rows))
+            if "merge" in part.roles and part.needs_whole_gradients:
+                state = part.fit_coordinates(state, rows)
+                _require_result(part, "merge", rows, state, rows[0].shape)
+            elif "merge" in part.roles:
+                _require_result(part, "weigh", step.gram, state, losses.shape)
+
+
+def _require_result(part: Any, hook: str, given: Tensor, state: State, shape: torch.Size) -> None:
+    replaced: list[str] = []
+
+    def replace(self: State, **values: Any) -> State:
+        replaced.extend(values)
+        return State.replace(self, **values)
+
+    state = type("State", (State,), {"replace": replace})(**vars(state))
+    before = copy.deepcopy((given, vars(state)))
+    found = getattr(part, hook)(given, state)
+    is_pair = isinstance(found, tuple) and len(found) == 2
+    fits = is_pair and isinstance(found[0], Tensor) and isinstance(found[1], State)
+    kinds = ", ".join(type(value).__name__ for value in found) if is_pair else type(found).__name__
+    require(fits, f"{hook} must return a tensor and the state, not {kinds}")
+    lost = ", ".join(replaced)
+    require(not replaced or found[1] is not state, f"{hook} replaced {lost}, but returned the old state")
+    result = found[0].detach()
+    shapes = tuple(result.shape), tuple(shape)
+    require(shapes[0] == shapes[1], f"{hook} returned a tensor of shape {shapes[0]}, not {shapes[1]}")
+    require(bool(torch.isfinite(result).all()), f"{hook} returned values that are not finite")
+    require(torch.equal(given, before[0]), f"{hook} changed the tensor that it was given")
+    tensors = {name: value for name, value in vars(state).items() if isinstance(value, Tensor)}
+    saved = {name: before[1][name] for name in tensors}
+    require_equal_state(tensors, saved, f"{hook} changed the state that it was given: use state.replace")
+
+
+def _require_views(part: Any, features: Tensor, tasks: int) -> None:
+    views = part.fork([features], *part.held())
+    fits = isinstance(views, list) and all(isinstance(view, list) and len(view) == 1 for view in views)
+    require(fits and len(views) == tasks, f"fork must return {tasks} lists of as many features as given")
+    require(bool((features == 1).all()), "fork changed the features that it was given")
 
 
 def permutation(case: MethodCase) -> None:
@@ -105,7 +163,6 @@ def gram_path(case: MethodCase) -> None:
         merge = method.merging
         whole = merge is not None and merge.needs_whole_gradients
         gram = rows @ rows.T
-        given = gram.clone()
         for _ in range(2):
             try:
                 weights = method.weights(gram)
@@ -114,9 +171,6 @@ def gram_path(case: MethodCase) -> None:
                     return
                 raise
             require(not whole, "a merge of whole gradients has weights")
-            require(torch.equal(gram, given), "weights changed the Gram matrix that it was given")
-            shape = tuple(weights.shape)
-            require(shape == (len(rows),), f"weights has shape {shape}, not ({len(rows)},)")
             case.require_same(method.combine(rows), weights @ rows, "combine and weights differ")
 
 

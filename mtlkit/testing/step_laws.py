@@ -177,7 +177,8 @@ def state_dict(case: MethodCase) -> None:
     other.load_state_dict(saved, strict=True)
     second.load_state_dict(saved_optimizer)
     train(other, batches[4:], second)
-    require_equal_state(other.state_dict(), net.state_dict(), "resumed from a state dict")
+    what = "resumed from a state dict (is all memory declared by add_state?)"
+    require_equal_state(other.state_dict(), net.state_dict(), what)
 
 
 def evaluation(case: MethodCase) -> None:

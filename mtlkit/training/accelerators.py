@@ -48,7 +48,8 @@ def choose_device(device: str) -> None:
     if name == "cpu":
         os.environ["ACCELERATE_USE_CPU"] = "true"
     else:
-        if not (torch.cuda if name == "cuda" else torch.backends.mps).is_available():
+        found = torch.cuda.device_count() if name == "cuda" else torch.backends.mps.is_available()
+        if int(found) <= int(index or 0):
             raise ConfigError(f"torch finds no device {device!r}; use cpu or auto")
         os.environ.pop("ACCELERATE_USE_CPU", None)
     if index:
@@ -92,10 +93,15 @@ def end_trackers(
     accelerator.trackers = []
 
 
-def adapt_accelerator(accelerator: Any, gradient_accumulation_steps: int) -> None:
+def adapt_accelerator(accelerator: Any, mixed_precision: str, gradient_accumulation_steps: int) -> None:
     """Check an accelerator, and set what the Trainer relies on."""
     from accelerate.utils import DistributedDataParallelKwargs
 
+    if mixed_precision not in ("no", accelerator.mixed_precision):
+        raise SpecError(
+            f"mixed_precision is {mixed_precision!r}, but that of the given accelerator is "
+            f"{accelerator.mixed_precision!r}: set it there"
+        )
     started = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     if started > accelerator.num_processes:
         raise UsageError(

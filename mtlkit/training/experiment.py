@@ -24,7 +24,7 @@ from mtlkit.data.collate import collate
 from mtlkit.errors import ConfigError, SpecError, shorten
 from mtlkit.tasks import Task
 from mtlkit.training.accelerators import choose_device, end_trackers
-from mtlkit.training.checkpoints import Checkpoints, check_resume, seed_rng
+from mtlkit.training.checkpoints import Checkpoints, check_resume, load_checkpoint, seed_rng
 from mtlkit.training.config import RESUMABLE, TrainConfig
 from mtlkit.training.optimizers import (
     METHOD_GROUP,
@@ -251,17 +251,21 @@ def _check_folder(config: TrainConfig, resume: str | None) -> None:
     if resume is None:
         refuse_old_run(checkpoints)
         return
-    origin = config.folder if resume == "auto" else Path(resume).absolute().parent.parent
-    path = origin / "config.yaml"
-    if not path.is_file() or (resume == "auto" and not checkpoints.paths()):
-        return
-    before, now = read_yaml(path), parse_yaml(config.to_yaml(), "these settings")
-    changes = describe_changes(before, now, (k for k in now if k in before and k not in RESUMABLE))
-    if changes:
-        raise ConfigError(
-            f"the run in {origin} had other settings: {changes}. Resume with the same ones (only its "
-            "length, its log and its devices may change), or start a new run in another folder"
-        )
+    origins = [config.folder] if checkpoints.paths() else []
+    if resume != "auto":
+        load_checkpoint(resume)  # before the settings of an old run are overwritten
+        origins.insert(0, Path(resume).absolute().parent.parent)
+    for origin in origins:
+        path = origin / "config.yaml"
+        if not path.is_file():
+            continue
+        before, now = read_yaml(path), parse_yaml(config.to_yaml(), "these settings")
+        changes = describe_changes(before, now, (k for k in now if k in before and k not in RESUMABLE))
+        if changes:
+            raise ConfigError(
+                f"the run in {origin} had other settings: {changes}. Resume with the same ones (only "
+                "its length, its log and its devices may change), or start a new run in another folder"
+            )
 
 
 def build_trainer(

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from mtlkit._version import __version__
-from mtlkit.architectures.saving import FORMAT, check_format, describe
+from mtlkit.architectures.saving import FORMAT, describe
 from mtlkit.config.files import write_text
 from mtlkit.config.registry import option_names
 from mtlkit.config.spec import Part
-from mtlkit.errors import MtlkitError, SpecError, UsageError
+from mtlkit.errors import SpecError, UsageError
 from mtlkit.tasks import Task, create_task, list_tasks
 from mtlkit.tasks.registry import kinds
 
@@ -76,22 +76,6 @@ def readable_json(content: Any) -> str:
     text = json.dumps(content, indent=1, ensure_ascii=False)
     lists = re.compile(r"\[\n([^\[\]{}]*)\n\s*\]")
     return lists.sub(lambda found: "[" + re.sub(r"\n\s*", " ", found[1].strip()) + "]", text) + "\n"
-
-
-def read_record(path: Path) -> Record:
-    """Read what :func:`write_record` wrote.
-
-    Raises:
-        MtlkitError: for a file that is damaged or of a newer version.
-    """
-    try:
-        record: Record = json.loads(path.read_text(encoding="utf-8"))
-        check_format(record, str(path))
-        for key in ("architecture", "method", "tasks", "predicts"):
-            record[key]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise MtlkitError(f"{path} does not describe a network of mtlkit: {error!r}") from None
-    return record
 
 
 def describe_task(task: Task) -> dict[str, Any]:

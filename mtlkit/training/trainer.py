@@ -132,13 +132,16 @@ class Trainer:
         check_at_least(1, gradient_accumulation_steps=gradient_accumulation_steps)
         check_at_least(1, early_stopping_patience=early_stopping_patience)
         check_at_least(1, save_total_limit=save_total_limit)
+        check_at_least(0, monitor_steps=monitor_steps)
         self.tasks = check_tasks(tasks)
         self.output = None if output is None else Path(output)
+        if accelerator is not None and log_with:
+            raise SpecError(f"log_with is {log_with!r}: give the trackers to the accelerator instead")
         trackers = [log_with] if isinstance(log_with, str) else log_with
         self.accelerator = accelerator or make_accelerator(
             mixed_precision, gradient_accumulation_steps, trackers, self.output
         )
-        adapt_accelerator(self.accelerator, gradient_accumulation_steps)
+        adapt_accelerator(self.accelerator, mixed_precision, gradient_accumulation_steps)
         self._schedulers = Schedulers(scheduler, scheduler_every)
         self.eval_steps, self.save_steps, self.logging_steps = eval_steps, save_steps, logging_steps
         self.best_by = check_best_by(best_by, self.tasks)
@@ -155,8 +158,7 @@ class Trainer:
         self._saver = Saver(
             self.output, save_total_limit, self._module, self.optimizer, self._schedulers.all, seed
         )
-        start_trackers = accelerator is None and bool(log_with)
-        self._log = RunLog(self.output, self.accelerator, start_trackers=start_trackers)
+        self._log = RunLog(self.output, self.accelerator, start_trackers=bool(log_with))
         self._position = Position()
         self._saved_rng: dict[str, Any] | None = None
         self._stop = threading.Event()

@@ -93,6 +93,14 @@ def test_a_refused_run_leaves_the_folder_as_it_was(tmp_path, capsys):
         again = [*options, "--lr", 0.01, f"--{key}", value, "--steps", 3, "--resume", "auto"]
         assert call(*again) != 0
         assert f"{key.replace('-', '_')} was" in capsys.readouterr().err
+    other = [*options, "--lr", 0.1, "--steps", 3, "--resume"]
+    assert call(*other, tmp_path / "no.pt") == 1
+    assert "no checkpoint at" in capsys.readouterr().err
+    (tmp_path / "x" / "checkpoints").mkdir(parents=True)
+    copied = tmp_path / "x" / "checkpoints" / "best.pt"
+    copied.write_bytes((tmp_path / "run" / "checkpoints" / "best.pt").read_bytes())
+    assert call(*other, copied) == 2
+    assert "lr was" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in kept} == kept
     assert call(*options, "--lr", 0.01, "--steps", 3, "--logging-steps", 1, "--resume", "auto") == 0
 

@@ -63,6 +63,52 @@ def test_a_correct_method_passes_with_and_without_a_name_and_with_options():
     del SmoothedNorm.name
 
 
+def weighing(hook):
+    """Return a class with this hook ``weigh`` and one declared state."""
+
+    def __init__(self, tasks, **common):
+        mtlkit.GradientAggregator.__init__(self, tasks, **common)
+        self.add_state("norms", 0.0)
+
+    return type("Wrong", (mtlkit.GradientAggregator,), {"__init__": __init__, "weigh": hook})
+
+
+def forgets_the_new_state(self, gram, state):
+    state.replace(norms=norms_of(gram))
+    return torch.ones_like(gram[0]), state
+
+
+def changes_the_state(self, gram, state):
+    state.norms.add_(norms_of(gram))
+    return torch.ones_like(gram[0]), state
+
+
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        (lambda self, gram, state: torch.ones_like(gram[0]), "a tensor and the state, not Tensor"),
+        (lambda self, gram, state: ([1.0] * len(gram), state), "the state, not list, State"),
+        (lambda self, gram, state: (torch.ones(4, 1), state), r"shape \(4, 1\), not \(3,\)"),
+        (lambda self, gram, state: (gram[0] * torch.nan, state), "not finite"),
+        (lambda self, gram, state: (gram[0], state.replace(norm=gram[0])), "norm: declare it"),
+        (forgets_the_new_state, "weigh replaced norms, but returned the old state"),
+        (changes_the_state, "changed the state that it was given"),
+    ],
+)
+def test_the_first_law_says_what_is_wrong_with_the_result_of_a_hook(hook, message):
+    with pytest.raises(AssertionError, match=f"^hooks: Wrong with 3 tasks, seed 0: .*{message}"):
+        check_method(weighing(hook))
+
+
+def test_a_fork_without_a_view_for_each_task_is_named():
+    class Fork(mtlkit.GradientAggregator):
+        def fork(self, features, *held):
+            return [features]
+
+    with pytest.raises(AssertionError, match=r"^hooks: Fork .* must return 3 lists"):
+        check_method(Fork)
+
+
 def test_a_waived_law_is_not_checked():
     class Waives(BROKEN["single_task"]):
         waived_laws = {"single_task": "a sum of one, twice"}
@@ -105,7 +151,7 @@ def test_an_error_inside_of_a_method_is_reported_as_a_broken_law():
         def weigh(self, gram, state):
             raise ZeroDivisionError("no luck")
 
-    with pytest.raises(AssertionError, match=r"^permutation: Fails .*ZeroDivisionError: no luck"):
+    with pytest.raises(AssertionError, match=r"^hooks: Fails .*ZeroDivisionError: no luck"):
         check_method(Fails)
 
 

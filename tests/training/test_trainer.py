@@ -4,14 +4,16 @@ import os
 import signal
 import threading
 
+import accelerate
 import pytest
 import torch
 from torch import nn
 
 import mtlkit
 from mtlkit import Task
-from mtlkit.errors import SpecError, UnknownNameError, UsageError
+from mtlkit.errors import ConfigError, SpecError, UnknownNameError, UsageError
 from mtlkit.training import CheckpointError, Interrupted, load_checkpoint, save_checkpoint
+from mtlkit.training.accelerators import choose_device
 from mtlkit.training.evaluation import score
 from tests.training.small_problem import TASKS, SmallNet, flat, make_loader, make_trainer, records
 
@@ -517,3 +519,19 @@ def test_a_class_that_does_not_exist_is_told_with_its_task():
     trainer = mtlkit.Trainer(model, TASKS, torch.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(SpecError, match="the loss of task 'label': Target 7 is out of bounds"):
         trainer.fit(batches, epochs=1)
+
+
+def test_what_a_given_accelerator_decides_is_refused_elsewhere():
+    accelerator = accelerate.Accelerator(cpu=True)
+    for name, value in (("mixed_precision", "bf16"), ("log_with", "tensorboard")):
+        with pytest.raises(SpecError, match=f"{name} is '{value}'.* accelerator"):
+            make_trainer(accelerator=accelerator, **{name: value})
+    with pytest.raises(SpecError, match="monitor_steps must be at least 0, not -1"):
+        make_trainer(monitor_steps=-1)
+
+
+def test_a_gpu_that_does_not_exist_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ConfigError, match="torch finds no device 'cuda:2'"):
+        choose_device("cuda:2")
