@@ -25,7 +25,7 @@ from mtlkit.experiments.compare_config import CompareConfig, MethodsConfig
 from mtlkit.experiments.compare_result import CompareResult, to_tidy_csv
 from mtlkit.experiments.entries import SINGLE_TASK, Entry
 from mtlkit.experiments.header import write_header
-from mtlkit.experiments.jobs import Job, Outcome, forget_data, load_data, planned_steps, read_outcome
+from mtlkit.experiments.jobs import Job, Outcome, load_data, open_data, planned_steps, read_outcome
 from mtlkit.experiments.launchers import choose_launcher, number_of_jobs, threads_of
 from mtlkit.experiments.progress import Display, clock
 from mtlkit.experiments.terminal import render_table
@@ -165,9 +165,7 @@ def write_tables(comparison: Comparison, folder: str | os.PathLike[str]) -> Path
 
 def load_tasks(config: MethodsConfig, seed: int) -> tuple[Any, list[TaskRecord]]:
     """Load the data set and describe its tasks."""
-    from mtlkit.data import load_dataset
-
-    dataset = load_dataset(config.data, data_dir=config.data_dir, seed=seed)
+    dataset = open_data(config.data, config.data_dir, seed)
     tasks = [Task.of(task) for task in dataset.tasks]
     names = [task.name for task in tasks]
     for name in config.improvement_over or ():
@@ -188,7 +186,7 @@ class Work:
 
     def __init__(self, config: CompareConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
-        forget_data()
+        open_data.cache_clear()  # files may have changed since the last comparison
         dataset, self.tasks = load_tasks(config, config.seeds[0])
         self.title = config.title or f"{dataset.title}: {len(config.entries)} methods"
         Endpoint.parse(config.primary, self.tasks, config.improvement_over)
@@ -234,7 +232,7 @@ class Work:
         number, options = number_of_jobs(config.jobs, config.device), config.launcher_options
         name = config.launcher if waiting else "local"
         launcher = choose_launcher(name, folder, number, len(waiting), options)
-        write_header(config, folder, self.title, self.tasks, self.threads)
+        write_header(config, folder, self.title, self.tasks, self.threads, grows=bool(waiting))
         self.comparison = comparison = Comparison.load(folder)
         for run in comparison.recovered:
             append_result(folder, run)
@@ -347,17 +345,12 @@ class Work:
         for (seed, *_), outcomes in groups.items():
             for what in ("data", "weights", "batch"):
                 found = {name: getattr(outcome, what) for name, outcome in outcomes.items()}
-                if len({value for value in found.values() if value is not None}) < 2:
-                    continue
-                if what == "data":
+                if len({value for value in found.values() if value is not None}) > 1:
                     raise UsageError(
-                        f"the data changed since the first runs of seed {seed}, so new results cannot "
-                        "be compared with theirs. Choose another output folder, or restore the data"
+                        f"runs of seed {seed} did not start alike ({what}: {found}) and cannot be "
+                        "compared. Did the data change, or does a method or the network draw random "
+                        "numbers when it is built?"
                     )
-                raise UsageError(
-                    f"runs of seed {seed} did not start alike ({what}: {found}) and cannot be compared. "
-                    "Does a method or the network draw random numbers when it is built?"
-                )
 
 
 def _join_histories(folder: Path, run: Run, parts: Sequence[Job]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -15,14 +15,13 @@ from mtlkit.config.spec import format_spec, parse_spec
 from mtlkit.config.yaml_files import read_yaml
 from mtlkit.errors import ConfigError, SpecError
 from mtlkit.experiments.entries import WITH_ROTATIONS, Capacity, Entry, MethodSettings, Seeds, one_by_one
+from mtlkit.report.results import PublishedRows, read_as
 from mtlkit.training.config import DATA, SPEED, TrainingSettings
 
 if TYPE_CHECKING:
     from mtlkit.experiments.tuning.winners import Winners
 
 COMPARISON = "Comparison"
-PUBLISHED = ("method", "spec", "delta_m", "spread", "source")
-"""Keys of a published row."""
 CONFIG = "compare.yaml"
 """File with the settings in the folder of a comparison."""
 
@@ -251,6 +250,8 @@ class CompareConfig(MethodsConfig):
             given["published"] = read_published(given["published"], source)
             if given.get("protocol") == "field":  # stored without the file
                 given["field"] = {**given["field"], "published": given["published"]}
+        elif isinstance(given.get("published"), Mapping):
+            read_as(PublishedRows, given["published"], source, "published")
         if budget == "small":
             if small is None:
                 raise ConfigError(
@@ -299,19 +300,25 @@ class CompareConfig(MethodsConfig):
         return entries
 
 
+@dataclass(frozen=True)
+class _PublishedFile:
+    data_sets: dict[str, PublishedRows] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+
+
 def read_published(place: str, source: str) -> dict[str, Any]:
     """Read the published rows of ``FILE:NAME``, with their sources in full."""
     file, _, name = place.rpartition(":")
-    content = read_yaml(file) if file else {}
-    found = content.get("data_sets", {}).get(name)
-    if found is None:
-        known = ", ".join(content.get("data_sets", {})) or "none"
+    found: _PublishedFile = read_as(_PublishedFile, read_yaml(file) if file else {}, file)
+    if name not in found.data_sets:
+        known = ", ".join(found.data_sets) or "none"
         raise ConfigError(
             f"{source}: published must be FILE:NAME, not {place!r}; names in the file: {known}"
         )
-    sources = content.get("sources", {})
-    rows = [{**row, "source": sources.get(row["source"], row["source"])} for row in found["rows"]]
-    return {"rows": [{key: row[key] for key in PUBLISHED if key in row} for row in rows]}
+    rows = found.data_sets[name].rows
+    return asdict(
+        PublishedRows([replace(row, source=found.sources.get(row.source, row.source)) for row in rows])
+    )
 
 
 def _with_winners(winners: Winners, given: Mapping[str, Any], source: str) -> dict[str, Any]:

@@ -15,24 +15,32 @@ from typing import Any
 import torch
 
 from mtlkit._version import __version__
+from mtlkit.config.files import read_json
 from mtlkit.config.logs import plain_values
 from mtlkit.config.settings import describe_changes
 from mtlkit.config.yaml_files import write_yaml
-from mtlkit.errors import ConfigError
+from mtlkit.errors import ConfigError, UsageError
 from mtlkit.experiments.compare_config import CONFIG, CompareConfig
 from mtlkit.experiments.entries import SINGLE_TASK
-from mtlkit.experiments.jobs import FREE
+from mtlkit.experiments.jobs import FREE, open_data
 from mtlkit.report.results import HEADER, Comparison, TaskRecord, read_header
 from mtlkit.training.config import TrainingSettings
 
 
 def write_header(
-    config: CompareConfig, folder: Path, title: str, tasks: list[TaskRecord], threads: int
+    config: CompareConfig,
+    folder: Path,
+    title: str,
+    tasks: list[TaskRecord],
+    threads: int,
+    *,
+    grows: bool,
 ) -> None:
-    """Write the header and the settings.
+    """Write the header and the settings; ``grows`` if runs will be added.
 
     Raises:
         ConfigError: if the folder contains runs with other tasks or settings.
+        UsageError: if runs will be added, and the data are not those of the finished ones.
     """
     old: dict[str, Any] = {}
     if (folder / HEADER).is_file():
@@ -64,6 +72,8 @@ def write_header(
     if config.protocol == "field":
         described["protocol"] = config.protocol
     _check_settings(folder, before, plain_values(described))
+    if grows:
+        _check_data(config, folder)
     Comparison(
         title=title,
         tasks=tasks,
@@ -97,6 +107,20 @@ def _check_settings(folder: Path, before: Mapping[str, Any], now: Mapping[str, A
             f"{folder} contains runs with other settings ({changes}), which do not belong in the same "
             "table; choose another output folder, or delete this one"
         )
+
+
+def _check_data(config: CompareConfig, folder: Path) -> None:
+    """Raise a UsageError if the data are not those of a finished run; one shows it for all."""
+    for path in sorted(folder.glob("runs/*/result.json")):
+        known, job = read_json(path) or {}, read_json(path.with_name("job.json")) or {}
+        if known.get("data") is not None and isinstance(job.get("seed"), int):
+            now = getattr(open_data(config.data, config.data_dir, job["seed"]), "checksum", None)
+            if now == known["data"]:
+                return
+            raise UsageError(
+                f"the data changed since the first runs in {folder}, so new results cannot be compared "
+                "with theirs. Choose another output folder, or restore the data"
+            )
 
 
 def _versions(threads: int) -> dict[str, str]:

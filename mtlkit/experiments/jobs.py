@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import shutil
@@ -38,7 +39,6 @@ FREE = frozenset(
 _IDENTITY = "job.json"
 _START = "start.json"
 _SESSION = "session.json"
-_datasets: dict[Any, Any] = {}  # at most one: the last that was loaded
 
 
 @dataclass(frozen=True)
@@ -282,22 +282,18 @@ def _checksum(tensors: Iterable[tuple[str, Tensor]]) -> int:
     return value
 
 
-def load_data(config: TrainConfig) -> Any:
-    """Load the data set of a run; the last one is cached, because consecutive runs share a seed."""
+@functools.lru_cache(maxsize=1)
+def open_data(data: str, data_dir: str | None, seed: int) -> Any:
+    """Load a data set; the last one is cached, because consecutive runs share a seed."""
     from mtlkit.data import load_dataset
 
-    key = (config.data, config.data_dir, config.seed)
-    if key not in _datasets:
-        _datasets.clear()
-        # its messages were printed when the comparison started
-        with contextlib.redirect_stderr(io.StringIO()):
-            _datasets[key] = load_dataset(config.data, data_dir=config.data_dir, seed=config.seed)
-    return _datasets[key]
+    return load_dataset(data, data_dir=data_dir, seed=seed)
 
 
-def forget_data() -> None:
-    """Clear the cache of :func:`load_data`: files may have changed since the last comparison."""
-    _datasets.clear()
+def load_data(config: TrainConfig) -> Any:
+    """Load the data set of a run, without its messages, which the comparison printed when it started."""
+    with contextlib.redirect_stderr(io.StringIO()):
+        return open_data(config.data, config.data_dir, config.seed)
 
 
 def _train(job: Job, session: Session) -> Outcome:

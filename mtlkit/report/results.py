@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from zlib import crc32
 
+from mtlkit.config.extras import import_extra
 from mtlkit.config.files import read_json, write_text
 from mtlkit.config.logs import json_line, plain_values
-from mtlkit.errors import MtlkitError
+from mtlkit.errors import MtlkitError, shorten
 from mtlkit.report.histories import (
     HISTORIES,
     HistoryRow,
@@ -47,6 +48,35 @@ FRONT = "front"
 SIMPLE = "simple"
 """Kind of the models that are not networks; they have a row in the table, but no test."""
 ONE_EACH = "one network per task"
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """A published Delta m, with its standard deviation if known; ``spec`` is the method here."""
+
+    method: str
+    delta_m: float
+    spec: str | None = None
+    spread: float | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class PublishedRows:
+    """The published results on a data set."""
+
+    rows: list[PublishedRow]
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The settings of a comparison that a report reads."""
+
+    order: list[str] = field(default_factory=list)
+    primary: str | None = None
+    improvement_over: list[str] | None = None
+    single_task_row: dict[str, float] | None = None
+    published: PublishedRows | None = None
+
 
 Status: TypeAlias = Literal["done", "failed", "running"]
 
@@ -221,20 +251,9 @@ class Comparison:
             ResultsError: if there is no comparison, or its header is damaged or of a newer mtlkit.
         """
         path = Path(folder)
-        header = read_header(path)
-        try:
-            made = cls(
-                title=str(header.get("title", path.name)),
-                tasks=[_read_task(task["name"], task) for task in header["tasks"]],
-                config=dict(header.get("config") or {}),
-                versions=dict(header.get("versions") or {}),
-                baseline=header.get("baseline"),
-                reference=header.get("reference"),
-                split=str(header.get("split", "test")),
-                tuning={str(k): dict(v) for k, v in dict(header.get("tuning") or {}).items()},
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ResultsError(f"cannot read {path / HEADER}: {error!r}") from None
+        header = {**read_header(path), "runs": [], "recovered": []}
+        made: Comparison = read_as(cls, header, path / HEADER)
+        read_as(_Settings, made.config, path / HEADER, "config")
         latest: dict[tuple[str, int], Run] = {}
         for record in read_lines(path / RESULTS):
             run = _read_run(record)
@@ -276,9 +295,20 @@ def read_header(path: Path) -> dict[str, Any]:
     return header
 
 
-def _read_task(name: Any, facts: Mapping[str, Any]) -> TaskRecord:
-    metrics = {str(metric): bool(higher) for metric, higher in (facts.get("metrics") or {}).items()}
-    return TaskRecord(str(name), metrics, tuple(map(str, facts.get("compared") or ())))
+def read_as(kind: Any, value: Any, source: object, *place: str) -> Any:
+    """Read plain values as a dataclass or another type; a wrong one is a ResultsError.
+
+    >>> read_as(TaskRecord, {"name": "left", "metrics": {"accuracy": True}}, "comparison.json")
+    TaskRecord(name='left', metrics={'accuracy': True}, compared=())
+    """
+    pydantic = import_extra("pydantic", "reading results")
+    try:
+        return pydantic.TypeAdapter(kind).validate_python(value)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, (*place, *first["loc"])))
+        wrong = f"{first['msg'][:1].lower()}{first['msg'][1:]}, not {shorten(first['input'])}"
+        raise ResultsError(f"cannot read {source}: {where}: {wrong}") from None
 
 
 def run_folder(label: str, seed: int) -> str:
@@ -366,10 +396,9 @@ def read_trainer_run(folder: str | os.PathLike[str]) -> Comparison:
             f"{path} contains neither a comparison ({HEADER}) nor the log of a run ({HISTORIES[1]}); "
             "give an output folder of `mtlkit compare` or `mtlkit train`"
         )
-    try:
-        tasks = [_read_task(name, facts) for name, facts in header["tasks"].items()]
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ResultsError(f"cannot read the tasks of {path / HISTORIES[1]}: {error!r}") from None
+    facts_of = read_as(dict[str, dict[str, Any]], header["tasks"], path / HISTORIES[1], "tasks")
+    named = [{**facts, "name": name} for name, facts in facts_of.items()]
+    tasks = read_as(list[TaskRecord], named, path / HISTORIES[1], "tasks")
     tested = read_json(path / "test.json")
     validations = [record for record in records if record.get("kind") == "validation"]
     chosen = next((r for r in reversed(validations) if r.get("best")), None)

@@ -13,6 +13,7 @@ from mtlkit.report.results import Comparison
 from mtlkit.report.significance import Interval
 from mtlkit.report.statistics import Spread, TTest, paired_t_test, spread
 from mtlkit.report.verdict import Verdict, judge
+from mtlkit.report.verdict_text import plural
 
 DAGGER, DOUBLE_DAGGER, STAR = "†", "‡", "*"
 MOST_DECIMALS = 6
@@ -208,11 +209,11 @@ def describe_marks(
     columns = table.columns if shown is None else shown
     text = f"Median{' ± standard deviation' if spread else ''} over seeds on the {table.split} set"
     text += "; the best method of each column is bold." if bold else "."
-    if table.reference is not None:
+    if table.reference is not None and table.verdict.tests:
         text += (
             f" {DAGGER}: better than {table.reference} (one-sided paired t-test, level 0.05)."
-            f" {DOUBLE_DAGGER}: better after correction for {table.verdict.tests} tests of the primary "
-            "endpoint."
+            f" {DOUBLE_DAGGER}: better after correction for {plural(table.verdict.tests, 'test')} of the "
+            "primary endpoint."
         )
     if any(row.cells[column.key].fewer for row in table.rows for column in columns):
         text += f" {STAR}: some seeds are missing."

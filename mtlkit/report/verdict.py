@@ -119,7 +119,7 @@ def _test(
     """Return ``intervals``, those to single-task networks by method, ``tests`` and ``detectable``."""
     column, labels = table.primary, comparison.labels
     reference, single = comparison.reference, comparison.baseline
-    if column is None or not table.all_seeds:
+    if column is None or not table.all_seeds or not comparison.tasks:
         return {}, {}, 0, math.nan
     known = [label for label in labels if label != single]
     methods = [label for label in known if label != reference]
@@ -130,15 +130,15 @@ def _test(
 
     first, second = differences(methods, reference, column), differences(known, single, column)
     against, alone = endpoint_intervals(first, second)
-    tests = max(sum(not math.isnan(each.p_value) for each in (*against, *alone)), 1)
+    tests = sum(not math.isnan(each.p_value) for each in (*against, *alone))
     intervals = {(label, column.key): each for label, each in zip(methods, against, strict=False)}
     if against:
         tasks = table.main_metrics
         by_task = [differences(methods, reference, task) for task in tasks]
         found = [each.better or each.worse for each in against]
-        for task, made in zip(tasks, task_intervals(by_task, found, tests), strict=True):
+        for task, made in zip(tasks, task_intervals(by_task, found, max(tests, 1)), strict=True):
             intervals |= {(label, task.key): each for label, each in zip(methods, made, strict=True)}
-    detectable = estimate(first).detectable(tests) if against else math.nan
+    detectable = estimate(first).detectable(max(tests, 1)) if against else math.nan
     return intervals, dict(zip(known, alone, strict=False)), tests, detectable
 
 

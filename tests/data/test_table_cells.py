@@ -14,6 +14,7 @@ from mtlkit.cli import main
 from mtlkit.data import DataError, load_dataset, notes
 from mtlkit.data.table import TablePreprocessing
 from mtlkit.errors import SpecError, UsageError
+from mtlkit.report import Comparison
 
 pandas = pytest.importorskip("pandas", reason="pandas is in mtlkit[table]")
 
@@ -291,6 +292,8 @@ def test_a_comparison_does_not_go_on_with_changed_labels(tmp_path, capsys):
         main([*command, "--methods", "sum,pcgrad", "-o", "runs"])
     assert stop.value.code == 1
     assert "the data changed" in capsys.readouterr().err
+    # nothing was trained on the changed data, so a report shows the old runs only
+    assert [run.label for run in Comparison.load("runs").runs if not run.kind] == ["single-task", "sum"]
 
 
 # any table: names, cells and gaps of any kind

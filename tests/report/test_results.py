@@ -83,10 +83,36 @@ def test_a_folder_without_results_is_a_clear_error(tmp_path):
         read_trainer_run(tmp_path / "elsewhere")
 
 
+@pytest.mark.parametrize(
+    ("place", "wrong"),
+    [
+        (("config", "order"), 5),
+        (("config", "primary"), 5),
+        (("config", "improvement_over"), [1]),
+        (("config", "single_task_row"), ["a/mse"]),
+        (("config", "published"), {"rows": [{"method": "x"}]}),
+        (("reference",), []),
+        (("tasks",), {"a": 3}),
+        (("tuning",), {"sum": {"trials": "many"}}),
+    ],
+)
+def test_a_header_with_a_wrong_type_names_the_place_and_the_value(place, wrong, tmp_path):
+    draw_comparison(seeds=1, epochs=1, monitor=1).save(tmp_path)
+    path = tmp_path / "comparison.json"
+    header = json.loads(path.read_text())
+    inner = header
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = wrong
+    path.write_text(json.dumps(header))
+    with pytest.raises(ResultsError, match=rf"cannot read .*comparison\.json: {'.'.join(place)}.*, not "):
+        Comparison.load(tmp_path)
+
+
 @pytest.mark.parametrize("tasks", ['{"a": 3}', '{"a": {"metrics": ["mse"]}}', '{"a": {"metrics": 1}}'])
 def test_a_log_whose_tasks_cannot_be_read_is_a_clear_error(tasks, tmp_path):
     (tmp_path / "log.jsonl").write_text(f'{{"kind": "run", "step": 0, "tasks": {tasks}}}\n')
-    with pytest.raises(ResultsError, match=r"cannot read the tasks of .*log\.jsonl"):
+    with pytest.raises(ResultsError, match=r"cannot read .*log\.jsonl: tasks"):
         read_trainer_run(tmp_path)
 
 
