@@ -564,19 +564,6 @@ def test_a_head_that_changes_its_features_in_place_is_refused():
         first.relu_()
 
 
-def test_import_leaves_optional_packages_alone():
-    import subprocess
-    import sys
-
-    code = (
-        "import sys, mtlkit; mtlkit.list_methods(); mtlkit.list_architectures(); "
-        "heavy = {'timm', 'segmentation_models_pytorch', 'torchvision', 'matplotlib', 'torchmetrics'}; "
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
-
-
 def test_a_tensor_that_one_task_alone_reads_gets_the_gradient_of_that_task():
     shared = [torch.randn(6, 4, requires_grad=True) for _ in range(2)]
     method = mtlkit.create_method("sum", 2)

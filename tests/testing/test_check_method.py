@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -167,16 +165,6 @@ def test_the_random_state_of_the_caller_is_unchanged():
     before = torch.random.get_rng_state()
     check_method("pcgrad", examples=4)
     assert torch.equal(torch.random.get_rng_state(), before)
-
-
-def test_it_needs_neither_pytest_nor_hypothesis():
-    code = (
-        "import sys\n"
-        "sys.modules.update(pytest=None, hypothesis=None)\n"
-        "from mtlkit.testing import check_method\n"
-        "check_method('scale', examples=2)\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,20 @@
-"""Run a module in one or several CPU processes, as ``accelerate launch`` would."""
+"""Train in one or several CPU processes, as ``accelerate launch`` would."""
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.state import AcceleratorState, GradientState
+
+from tests.distributed import launch
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,6 +63,25 @@ def run_processes(arguments: list[str], world: int = 1, **extra: str) -> None:
         assert process.returncode == 0, output[-4000:]
 
 
+def run_together(function: Callable[..., None], *args: Any) -> None:
+    """Call ``function(*args)`` in two processes that are started once."""
+    launch.run_processes(_as_one_of_several, function, args)
+
+
+def _as_one_of_several(rank: int, world: int, function: Callable[..., None], args: Any) -> None:
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1"}
+    before = dict(os.environ)
+    os.environ.update({k: str(v) for k, v in names.items()}, ACCELERATE_USE_CPU="true")
+    try:
+        with warnings.catch_warnings():
+            function(*args)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
+
+
 def run_here(options: dict[str, Any]) -> None:
     """Train ``tests.training.run_small`` in this process, which saves the start of another one."""
     from tests.training.run_small import main
@@ -74,10 +96,12 @@ def run_here(options: dict[str, Any]) -> None:
 
 def run_small(folder: Path, options: dict[str, Any], world: int = 1) -> dict[str, Any]:
     """Train ``tests.training.run_small`` and return what it saved."""
+    from tests.training.run_small import main
+
     save = folder / f"final-{world}.pt"
     options = {**options, "save": str(save)}
     if world == 1:
         run_here(options)
     else:
-        run_processes(["-m", "tests.training.run_small", json.dumps(options)], world)
+        run_together(main, options)
     return torch.load(save, weights_only=True)

@@ -1,11 +1,7 @@
-"""Train on two processes where a loss is not finite on the second one; see ``test_nonfinite.py``.
-
-Usage: python -m tests.training.run_poisoned raise|skip
-"""
+"""Train on two processes where a loss is not finite on the second one; see ``test_nonfinite.py``."""
 
 from __future__ import annotations
 
-import sys
 import warnings
 
 import torch
@@ -41,8 +37,3 @@ def main(policy: str) -> None:
         both = [torch.empty_like(own) for _ in range(2)]
         dist.all_gather(both, own)
         assert torch.equal(*both)
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

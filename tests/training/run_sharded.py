@@ -1,12 +1,8 @@
-"""Train the small problem with torch's ``fully_shard`` on CPU processes; see ``test_sharded.py``.
-
-Usage: python -m tests.training.run_sharded loop|trainer METHOD FILE, with the variables of ``torch.distributed``.
-"""
+"""Train the small problem with torch's ``fully_shard`` on CPU processes; see ``test_sharded.py``."""
 
 from __future__ import annotations
 
-import os
-import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,13 +16,12 @@ import mtlkit
 from tests.training.small_problem import TASKS, SmallData, SmallNet, make_loader
 
 
-def main(method: str, save: str) -> None:
-    torch.set_num_threads(1)
+def in_a_loop(method: str, save: Path) -> None:
     torch.manual_seed(0)
     model = SmallNet(method)
-    world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
-    if world > 1:
-        dist.init_process_group("gloo")
+    several = dist.is_initialized()
+    world, rank = (dist.get_world_size(), dist.get_rank()) if several else (1, 0)
+    if several:
         mesh = init_device_mesh("cpu", (world,))
         # the method's own parameters stay whole: they are small, and every rank has their gradient
         fully_shard(model.backbone, mesh=mesh)
@@ -56,7 +51,6 @@ def main(method: str, save: str) -> None:
         kinds = {type(p).__name__ for p in model.backbone.parameters()}
         assert kinds == {"DTensor"}, kinds
         dist.barrier()
-        dist.destroy_process_group()
 
 
 class ShardedAccelerator(Accelerator):
@@ -66,9 +60,8 @@ class ShardedAccelerator(Accelerator):
         return model
 
 
-def train(method: str, save: str) -> None:
+def with_a_trainer(method: str, save: Path) -> None:
     """Train with a Trainer: accumulation, clipping, and a task that lacks labels."""
-    torch.set_num_threads(1)
     accelerator = ShardedAccelerator(cpu=True)
     torch.manual_seed(0)
     model = SmallNet(method)
@@ -86,8 +79,4 @@ def train(method: str, save: str) -> None:
     whole = [t.full_tensor() if hasattr(t, "full_tensor") else t for t in state.values()]
     if accelerator.is_main_process:
         torch.save(torch.cat([t.detach().double().reshape(-1) for t in whole]), save)
-    accelerator.end_training()
-
-
-if __name__ == "__main__":
-    {"loop": main, "trainer": train}[sys.argv[1]](*sys.argv[2:])
+    accelerator.wait_for_everyone()

@@ -10,7 +10,8 @@ from torch.overrides import TorchFunctionMode
 
 import mtlkit
 from mtlkit.errors import NonFiniteError
-from tests.training.processes import run_processes
+from tests.training import run_poisoned
+from tests.training.processes import run_together
 from tests.training.small_problem import (
     TASKS,
     Poisoned,
@@ -149,7 +150,7 @@ def test_a_model_without_a_merge_is_checked_by_the_norm_of_its_gradient():
 
 @pytest.mark.parametrize("policy", ["raise", pytest.param("skip", marks=pytest.mark.slow)])
 def test_two_processes_agree_on_a_batch_that_is_spoilt_on_one(policy):
-    run_processes(["-m", "tests.training.run_poisoned", policy], 2)
+    run_together(run_poisoned.main, policy)
 
 
 class Waits(TorchFunctionMode):

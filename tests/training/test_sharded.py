@@ -8,20 +8,21 @@ So the sharding is torch's own, which the plugin calls.
 import pytest
 import torch
 
-from tests.training.processes import run_processes
+from tests.training import run_sharded
+from tests.training.processes import run_together
 
 
 @pytest.mark.parametrize(
-    ("kind", "method"),
+    ("train", "method"),
     [
-        pytest.param("loop", "rotograd", marks=pytest.mark.slow),
-        ("trainer", "uw+upgrad(wrt=parameters)"),
+        pytest.param(run_sharded.in_a_loop, "rotograd", marks=pytest.mark.slow),
+        (run_sharded.with_a_trainer, "uw+upgrad(wrt=parameters)"),
     ],
 )
-def test_a_sharded_model_ends_with_the_parameters_of_a_whole_one(kind, method, tmp_path):
+def test_a_sharded_model_ends_with_the_parameters_of_a_whole_one(train, method, tmp_path):
     one, two = tmp_path / "one.pt", tmp_path / "two.pt"
-    run_processes(["-m", "tests.training.run_sharded", kind, method, str(one)], 1)
-    run_processes(["-m", "tests.training.run_sharded", kind, method, str(two)], 2)
+    train(method, one)
+    run_together(train, method, two)
     whole, sharded = torch.load(one), torch.load(two)
     assert whole.shape == sharded.shape
     assert (whole - sharded).abs().max() < 1e-5

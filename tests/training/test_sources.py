@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from mtlkit.data import mix
-from tests.training.processes import run_processes, start_processes
-from tests.training.run_sources import CASES, loaders, train
+from tests.training.processes import run_processes, run_together, start_processes
+from tests.training.run_sources import CASES, loaders, main, train
 from tests.training.small_problem import make_loader, make_trainer, records
 
 
@@ -26,7 +26,7 @@ def rows(batches) -> list[list[tuple]]:
 
 
 def test_two_processes_draw_the_samples_of_one_and_end_with_its_parameters(whole, tmp_path):
-    run_processes(["-m", "tests.training.run_sources", str(tmp_path)], world=2)
+    run_together(main, tmp_path, 0.0)
     for case, one in whole.items():
         first, second = (torch.load(tmp_path / f"{case}-{rank}.pt") for rank in (0, 1))
         if case == "few":  # a process without samples of a task has no forward pass for it

@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 import mtlkit
-from mtlkit.errors import SpecError
 from tests.weighting.strategies import drawn
 
 
@@ -69,12 +68,3 @@ def test_the_size_of_a_task_s_gradients_does_not_matter():
     for row in rows:
         scaled = row * torch.tensor([[1e6], [1e-3]], dtype=torch.float64)
         torch.testing.assert_close(other.combine(scaled), one.combine(row))
-
-
-def test_it_is_refused_at_the_features_and_out_of_range():
-    with pytest.raises(SpecError, match="moments"):
-        mtlkit.create_method("adatask(wrt=features)", 2)
-    assert str(mtlkit.create_method("adatask(wrt=parameters)", 2)) == "adatask"
-    for option in ("beta1=1.0", "beta2=-0.1", "eps=-1.0"):
-        with pytest.raises(SpecError, match="of adatask"):
-            mtlkit.create_method(f"adatask({option})", 2)

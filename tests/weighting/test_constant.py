@@ -1,10 +1,7 @@
-import math
-
 import pytest
 import torch
 
 import mtlkit
-from mtlkit.errors import SpecError, UnknownNameError
 
 
 def weights(method, values):
@@ -58,20 +55,3 @@ def test_factors_multiply_with_those_of_other_parts():
     total.backward()
     assert total.item() == pytest.approx(4.0)  # geometric mean of 2 and 8
     assert [loss.grad.item() for loss in losses] == pytest.approx([2.0, 2.0])
-
-
-def test_the_string_gives_the_same_method_back():
-    for spec in ("constant", "constant(weights=[2, 3.5])", "constant(weights={a: 2})"):
-        assert str(mtlkit.create_method(spec, ["a", "b"])) == spec
-
-
-def test_wrong_numbers_are_errors():
-    with pytest.raises(SpecError, match="2 numbers, one per task"):
-        mtlkit.create_method("constant(weights=[1])", 2)
-    with pytest.raises(SpecError, match="2 numbers"):
-        mtlkit.create_method("constant(weights=[1, x])", 2)
-    for number in (math.inf, math.nan):
-        with pytest.raises(SpecError, match=r"weights of constant must be .*finite"):
-            mtlkit.create_method("constant", 2, weights=[1, number])
-    with pytest.raises(UnknownNameError, match="'c'"):
-        mtlkit.create_method("constant(weights={c: 1})", ["a", "b"])

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mtlkit
-from mtlkit.errors import SpecError
 from tests.weighting.loss_steps import step
 
 
@@ -58,15 +57,3 @@ def test_a_preference_that_was_set_is_saved():
 
 def test_losses_of_zero_are_defined():
     assert step(mtlkit.create_method("cosmos", 2), [0.0, 0.0]) == (0.0, [0.5, 0.5])
-
-
-@pytest.mark.parametrize("preference", [[0, 0], [1, -1], [1], {"c": 1}, [1, math.inf]])
-def test_a_wrong_preference_is_an_error(preference):
-    with pytest.raises(SpecError, match=r"preference of cosmos|unknown task"):
-        mtlkit.create_method("cosmos", ["a", "b"], preference=preference)
-
-
-@pytest.mark.parametrize("penalty", ["-1", "1e400", "nan"])
-def test_a_penalty_that_is_negative_or_not_finite_is_an_error(penalty):
-    with pytest.raises(SpecError, match="penalty of cosmos"):
-        mtlkit.create_method(f"cosmos(penalty={penalty})", 2)

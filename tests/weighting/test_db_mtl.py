@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mtlkit
-from mtlkit.errors import SpecError, UsageError
+from mtlkit.errors import UsageError
 from tests.networks import SmallNet
 
 
@@ -150,26 +150,13 @@ def test_the_average_starts_at_zero_with_parameters():
     torch.testing.assert_close(method.combine(row.repeat(2, 1)), 0.19 * 2 * row)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    "spec", ["db_mtl", "db_mtl(wrt=parameters)", "db_mtl(beta_sigma=0.5, wrt=parameters)"]
-)
-def test_it_continues_from_a_state_dict_bit_for_bit(spec, dtype):
-    rows = torch.randn(6, 3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(
-        dtype
-    )
-    method = mtlkit.create_method(spec, 3)
-    for row in rows[:3]:
-        method.combine(row)
-    fresh = mtlkit.create_method(spec, 3)  # its averages are empty
-    used = mtlkit.create_method(spec, 3)
-    used.combine(rows[5])
-    for copy in (fresh, used):
-        copy.load_state_dict(method.state_dict(), strict=True)
-    for row in rows[3:]:
-        expected = method.combine(row)
-        assert torch.equal(fresh.combine(row), expected)
-        assert torch.equal(used.combine(row), expected)
+def test_a_state_may_be_loaded_over_another():
+    rows = torch.randn(3, 3, 5, generator=torch.Generator().manual_seed(0))
+    method, used = (mtlkit.create_method("db_mtl(wrt=parameters)", 3) for _ in range(2))
+    method.combine(rows[0])
+    used.combine(rows[1])
+    used.load_state_dict(method.state_dict(), strict=True)
+    assert torch.equal(used.combine(rows[2]), method.combine(rows[2]))
 
 
 def test_a_state_from_before_the_first_step_can_be_loaded():
@@ -188,27 +175,8 @@ def test_the_type_of_the_gradients_may_change():
     torch.testing.assert_close(mixed.combine(rows[1].double()), exact.combine(rows[1].double()))
 
 
-def test_a_step_that_is_not_finite_leaves_the_averages():
-    method = mtlkit.create_method("db_mtl(wrt=parameters)", 2)
-    broken = torch.tensor([[1.0, math.nan], [1.0, 1.0]])
-    assert method.combine(broken).isnan().all()
-    method.combine(torch.ones(2, 2))
-    before = method.parts[0].averages.clone()
-    assert method.combine(broken).isnan().all()
-    assert torch.equal(method.parts[0].averages, before)
-    assert method.parts[0].seen.tolist() == [1, 1]
-
-
 def test_other_parameters_than_before_are_an_error():
     method = mtlkit.create_method("db_mtl(wrt=parameters)", 2)
     method.combine(torch.ones(2, 4))
     with pytest.raises(UsageError, match=r"3 entries, and 'averages' remembers 4"):
         method.combine(torch.ones(2, 3))
-
-
-@pytest.mark.parametrize(
-    "option", ["beta=1.0", "beta=-0.1", "beta=nan", "beta_sigma=-1", "beta_sigma=1e400"]
-)
-def test_options_out_of_range_are_refused(option):
-    with pytest.raises(SpecError, match=r"beta(_sigma)? of db_mtl"):
-        mtlkit.create_method(f"db_mtl({option})", 2)

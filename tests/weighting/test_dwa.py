@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import mtlkit
-from mtlkit.errors import SpecError
 
 
 def weights(method, values):
@@ -65,20 +64,6 @@ def test_weights_equal_torchjd_with_an_epoch_as_the_window():
             assert weights(ours, values.tolist()) == pytest.approx(stacked.grad.tolist())
             if (index + 1) % window == 0:
                 theirs.step()
-
-
-@pytest.mark.parametrize("spec", ["dwa(temperature=0)", "dwa(temperature=-1)", "dwa(window=0)"])
-def test_options_out_of_range_are_errors(spec):
-    with pytest.raises(SpecError, match="dwa must be"):
-        mtlkit.create_method(spec, 2)
-
-
-@pytest.mark.parametrize(
-    "option", [{"temperature": math.inf}, {"window": math.inf}, {"window": math.nan}]
-)
-def test_options_that_are_not_finite_are_errors(option):
-    with pytest.raises(SpecError, match="dwa must be"):
-        mtlkit.config.registry.methods.get("dwa")(2, **option)
 
 
 @pytest.mark.filterwarnings("ignore:no validation set")

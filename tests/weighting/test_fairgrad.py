@@ -1,10 +1,8 @@
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import mtlkit
-from mtlkit.errors import SpecError
 from tests.weighting.strategies import drawn
 
 
@@ -57,9 +55,3 @@ def test_agrees_with_torchjd_on_drawn_matrices():
         close += torch.allclose(ours, theirs, rtol=1e-2, atol=1e-3)
     # its least squares descend a function that is not convex, and stop at a relative 1e-8 of it
     assert close >= 195
-
-
-@pytest.mark.parametrize("alpha", ["-1.0", "0.005", "1e400", "nan"])
-def test_an_alpha_that_cannot_be_solved_for_is_refused(alpha):
-    with pytest.raises(SpecError, match=r"alpha of fairgrad must be 0 or a number, 0\.05 or more"):
-        mtlkit.create_method(f"fairgrad(alpha={alpha})", 2)

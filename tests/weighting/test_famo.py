@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mtlkit
-from mtlkit.errors import SpecError
 from tests.weighting.loss_steps import step
 
 
@@ -112,15 +111,6 @@ def test_the_logits_are_no_parameters():
     assert not list(mtlkit.create_method("famo", 2).parameters())
 
 
-def test_evaluation_does_not_move_the_logits():
-    method = mtlkit.create_method("famo", 2)
-    step(method, [1.0, 1.0])
-    method.eval()
-    state = {key: value.clone() for key, value in method.state_dict().items()}
-    method.total([torch.tensor(0.1), torch.tensor(3.0)])
-    assert all(torch.equal(value, state[key]) for key, value in method.state_dict().items())
-
-
 class AuthorsFAMO:
     """The authors' rule: the logits are Adam's, and `update` follows the step on the same batch."""
 
@@ -202,18 +192,3 @@ def test_an_update_with_a_loss_below_its_bound_or_without_losses_changes_nothing
     method.update([torch.tensor(0.1), torch.tensor(1.0)])
     method.update([None, None])
     assert method.parts[0].logits.tolist() == [0.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "famo(lr=-1)",
-        "famo(gamma=-1)",
-        "famo(lr=inf)",
-        "famo(min_losses=[1, inf])",
-        "famo(min_losses=[1, 2, 3])",
-    ],
-)
-def test_options_out_of_range_are_errors(spec):
-    with pytest.raises(SpecError, match="of famo must be"):
-        mtlkit.create_method(spec, 2)

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mtlkit
-from mtlkit.errors import SpecError
 from mtlkit.weighting.go4align import group_means
 from tests.weighting.loss_steps import step
 
@@ -60,21 +59,7 @@ def test_with_a_group_per_task_every_weighted_loss_is_p_times_the_sum():
     assert total == pytest.approx(10.5)
 
 
-def test_an_absent_task_keeps_its_p():
-    method = mtlkit.create_method("go4align(eta=1.0)", 3)
-    step(method, [1.0, None, 2.0])
-    shares = method.parts[0].state_dict()["log_p"].exp().tolist()
-    assert shares[1] == pytest.approx(1 / 3)
-    assert sum(shares) == pytest.approx(1)
-
-
 def test_a_loss_below_zero_takes_no_step_and_one_of_zero_has_no_weight():
     method = mtlkit.create_method("go4align(num_groups=3)", 3)
     assert np.isnan(step(method, [-1.0, 1.0, 1.0])[0])
     assert step(method, [0.0, 1.0, 2.0])[1][0] == 0
-
-
-@pytest.mark.parametrize("spec", ["go4align(num_groups=0)", "go4align(eta=-1.0)"])
-def test_options_out_of_range_are_errors(spec):
-    with pytest.raises(SpecError, match="of go4align"):
-        mtlkit.create_method(spec, 2)

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mtlkit
-from mtlkit.errors import SpecError
 from tests.networks import SmallNet
 
 
@@ -179,34 +178,6 @@ def test_the_parameter_is_left_to_the_optimizer():
     run_step(method, [1.0, 1.0], [1.0, 1.0])
     assert method.parts[0].task_weights.tolist() == [1.0, 3.0]
     assert method.stats.weights.tolist() == [0.5, 1.5]
-
-
-def test_training_continues_from_a_state_dict():
-    net = SmallNet("gradnorm")
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
-    batches = torch.randn(6, 8, 4, generator=torch.Generator().manual_seed(0))
-
-    def train(net, optimizer, batches):
-        for x in batches:
-            optimizer.zero_grad()
-            net(x).backward()
-            optimizer.step()
-
-    train(net, optimizer, batches[:3])
-    resumed = SmallNet("gradnorm")
-    resumed.load_state_dict(net.state_dict())
-    train(net, optimizer, batches[3:])
-    train(resumed, torch.optim.SGD(resumed.parameters(), lr=0.05), batches[3:])
-    for (name, ours), theirs in zip(
-        net.state_dict().items(), resumed.state_dict().values(), strict=True
-    ):
-        assert torch.equal(ours, theirs), name
-
-
-@pytest.mark.parametrize("alpha", ["-1", "inf", "nan"])
-def test_an_alpha_that_is_negative_or_not_finite_is_refused(alpha):
-    with pytest.raises(SpecError, match="alpha of gradnorm"):
-        mtlkit.create_method(f"gradnorm(alpha={alpha})", 2)
 
 
 def test_it_needs_the_losses():

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 import mtlkit
 from mtlkit.engine.randomness import random_orders
-from mtlkit.errors import SpecError
 from tests.weighting.strategies import drawn
 
 
@@ -105,21 +104,3 @@ def test_identical_tasks_are_unchanged_however_long_they_are_seen():
     for seed in range(30):
         row = drawn(seed, 1, 6).float()
         torch.testing.assert_close(method.combine(row.repeat(3, 1)), 3 * row[0])
-
-
-def test_averages_of_an_absent_task_are_kept():
-    method = mtlkit.create_method("gradvac(beta=0.5)", 3)
-    method.combine(drawn(0, 3, 5))
-    before = method.parts[0].phi_hat.clone()
-    z = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
-    views = method(z)
-    method.total([views[0].square().sum(), None, (views[2] - 1).square().sum()]).backward()
-    assert torch.equal(method.parts[0].phi_hat[1], before[1])
-    assert torch.equal(method.parts[0].phi_hat[:, 1], before[:, 1])
-    assert not torch.equal(method.parts[0].phi_hat[0, 2], before[0, 2])
-
-
-def test_beta_out_of_range_is_refused():
-    for beta in ("2", "-0.1", "inf", "nan"):
-        with pytest.raises(SpecError, match="beta of gradvac"):
-            mtlkit.create_method(f"gradvac(beta={beta})", 2)

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 import mtlkit
-from mtlkit.errors import SpecError
 from tests.weighting.loss_steps import step
 
 
@@ -50,8 +49,3 @@ def test_a_penalty_alone_brings_the_weighted_losses_together():
         optimizer.step()
     weighted = method.parts[0].state_dict()["logits"].softmax(dim=0) * torch.tensor([1.0, 0.5, 0.25])
     assert (weighted.max() - weighted.min()) < 0.03  # 0.25 at first
-
-
-def test_a_negative_penalty_is_an_error():
-    with pytest.raises(SpecError, match="penalty of ldc"):
-        mtlkit.create_method("ldc(penalty=-1.0)", 2)

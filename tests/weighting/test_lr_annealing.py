@@ -3,7 +3,6 @@ import pytest
 import torch
 
 import mtlkit
-from mtlkit.errors import SpecError, UnknownNameError
 from tests.weighting.strategies import drawn
 
 PAPER = "lr_annealing(wrt=parameters, alpha=0.5)"
@@ -62,12 +61,3 @@ def test_without_the_reference_task_the_weights_stay():
         method.total(losses).backward()
     # (1 + 3) / 2 from the first step
     assert z.grad.tolist() == [[6.0, 0.0]]
-
-
-def test_wrong_options_are_refused():
-    with pytest.raises(SpecError, match="alpha of lr_annealing"):
-        mtlkit.create_method("lr_annealing(alpha=2.0)", 2)
-    with pytest.raises(SpecError, match="reference"):
-        mtlkit.create_method("lr_annealing(reference=median)", 2)
-    with pytest.raises(UnknownNameError, match="depht"):
-        mtlkit.create_method("lr_annealing(primary=depht)", ("seg", "depth"))

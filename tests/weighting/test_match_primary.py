@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 import mtlkit
-from mtlkit.errors import SpecError, UnknownNameError
 from tests.weighting.strategies import drawn, gradients
 
 
@@ -70,14 +69,6 @@ def test_without_the_main_task_gradients_are_added():
     views = method(z * 1)
     method.total([None, 2 * views[1][0, 0], 5 * views[2][0, 1]]).backward()
     assert z.grad.tolist() == [[2.0, 5.0]]
-
-
-def test_wrong_options_are_refused():
-    for option in ("relax=2.0", "beta=1.0", "strength=-1.0", "max_ratio=0.0"):
-        with pytest.raises(SpecError, match="of match_primary"):
-            mtlkit.create_method(f"match_primary({option})", 2)
-    with pytest.raises(UnknownNameError, match="depht"):
-        mtlkit.create_method("match_primary(primary=depht)", ("seg", "depth"))
 
 
 def test_with_a_group_per_tensor_every_tensor_has_its_own_weights():

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import mtlkit
-from mtlkit.errors import SpecError, UsageError
+from mtlkit.errors import UsageError
 from tests.weighting.strategies import drawn
 
 
@@ -91,11 +91,6 @@ def test_normalization_by_losses_needs_them():
         method.combine(torch.eye(2))
     with pytest.raises(UsageError, match="needs the losses"):
         method.weights(torch.eye(2))
-
-
-def test_unknown_normalization_is_refused():
-    with pytest.raises(SpecError, match="l2"):
-        mtlkit.create_method("mgda(normalize=max)", 2)
 
 
 def test_is_the_point_that_torchjd_approaches():

@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mtlkit
-from mtlkit.errors import SpecError
 
 
 def weights(method, values):
@@ -54,21 +53,9 @@ def test_the_sign_of_a_loss_is_kept():
     assert method.total([torch.tensor(-4.0)]).item() == -1.0
 
 
-def test_a_loss_that_is_not_finite_is_no_reference():
-    method = mtlkit.create_method("normalize(burn_in=0)", 2)
-    method.total([torch.tensor(torch.nan), torch.tensor(3.0)])
-    assert method.parts[0].reference.tolist() == [0.0, 0.0]
-    assert weights(method, [2.0, 4.0]) == [0.5, 0.25]
-
-
 def test_evaluation_uses_the_references_and_keeps_none():
     method = mtlkit.create_method("normalize(burn_in=2)", 1)
     weights(method, [4.0])
     method.eval()
     assert method.total([torch.tensor(2.0)]).item() == 0.5
     assert method.parts[0].reference.tolist() == [4.0]
-
-
-def test_a_negative_burn_in_is_an_error():
-    with pytest.raises(SpecError, match="burn_in of normalize"):
-        mtlkit.create_method("normalize(burn_in=-1)", 2)

@@ -6,7 +6,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import mtlkit
-from mtlkit.errors import SpecError
 from tests.weighting.loss_steps import step
 
 
@@ -56,18 +55,3 @@ def test_values_and_gradients_equal_torchjd():
         total, weights = step(method, stacked.tolist())
         assert total == pytest.approx(expected.item(), abs=1e-5)
         assert weights == pytest.approx(stacked.grad.tolist(), rel=1e-6, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "pbi(theta=-1)",
-        "pbi(theta=1e400)",
-        "pbi(ideal=[1])",
-        "pbi(ideal=[1, 1e400])",
-        "pbi(preference=[0, -1])",
-    ],
-)
-def test_options_out_of_range_are_errors(spec):
-    with pytest.raises(SpecError, match="of pbi must be"):
-        mtlkit.create_method(spec, 2)

@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mtlkit
-from mtlkit.errors import SpecError, UnknownNameError
 from tests.weighting.strategies import drawn
 
 
@@ -59,10 +58,3 @@ def test_agrees_with_torchjd_on_drawn_matrices():
         for seed in range(start, start + 5):
             rows = drawn(seed, tasks, 10)
             torch.testing.assert_close(ours.combine(rows), theirs(rows), rtol=1e-6, atol=1e-8)
-
-
-def test_wrong_options_are_refused():
-    with pytest.raises(SpecError, match="tau of pcd"):
-        mtlkit.create_method("pcd(tau=2.0)", 2)
-    with pytest.raises(UnknownNameError, match="depht"):
-        mtlkit.create_method("pcd(primary=depht)", ("seg", "depth"))

@@ -63,10 +63,7 @@ def test_scores_are_saved_and_a_step_leaves_them():
     assert other.parts[0].state_dict()["scores"].tolist() == [1.0, -2.0, 3.0]
 
 
-def test_wrong_options_and_scores_are_refused():
-    for option in ("alpha=0.0", "bound=1.0", "min_temperature=0.0"):
-        with pytest.raises(SpecError, match="of pivrg"):
-            mtlkit.create_method(f"pivrg({option})", 2)
+def test_wrong_scores_are_refused():
     with pytest.raises(SpecError, match="scores of pivrg"):
         make("pivrg", 2, [1.0, math.nan])
     with pytest.raises(UnknownNameError, match="depht"):

@@ -32,10 +32,3 @@ def test_seeds_give_different_weights_and_the_same_seed_the_same():
     one, again = (mtlkit.create_method("random(seed=1)", 3).combine(rows) for _ in range(2))
     assert torch.equal(one, again)
     assert not torch.equal(one, mtlkit.create_method("random(seed=2)", 3).combine(rows))
-
-
-def test_a_step_that_is_not_finite_is_drawn_again():
-    method, other = (mtlkit.create_method("random", 3) for _ in range(2))
-    rows = torch.eye(3)
-    assert torch.isnan(method.combine(rows * torch.nan)).all()
-    assert torch.equal(method.combine(rows), other.combine(rows))

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 import mtlkit
-from mtlkit.errors import SpecError
 from tests.weighting.loss_steps import step
 
 
@@ -48,9 +47,3 @@ def test_losses_of_zero_have_finite_weights():
     for _ in range(4):
         _, weights = step(method, [0.0, 1.0])
     assert weights == pytest.approx([1.0, 1.0])
-
-
-@pytest.mark.parametrize("spec", ["recap(window=0)", "recap(temperature=0.0)"])
-def test_options_out_of_range_are_errors(spec):
-    with pytest.raises(SpecError, match="of recap"):
-        mtlkit.create_method(spec, 2)

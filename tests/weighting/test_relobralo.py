@@ -4,7 +4,6 @@ import torch
 
 import mtlkit
 from mtlkit.engine.randomness import uniform
-from mtlkit.errors import SpecError
 from tests.weighting.loss_steps import step
 
 
@@ -63,11 +62,3 @@ def test_a_reference_of_zero_has_the_ratio_one():
     for values in ([0.0, 1.0], [3.0, 1.0], [0.0, 1.0]):
         _, weights = step(method, values)
     assert np.isfinite(weights).all()
-
-
-@pytest.mark.parametrize(
-    "spec", ["relobralo(alpha=2.0)", "relobralo(rho=-1.0)", "relobralo(temperature=0.0)"]
-)
-def test_options_out_of_range_are_errors(spec):
-    with pytest.raises(SpecError, match="of relobralo"):
-        mtlkit.create_method(spec, 2)

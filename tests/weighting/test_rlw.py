@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import mtlkit
-from mtlkit.errors import MtlkitError
 
 DISTRIBUTIONS = ("normal", "uniform", "dirichlet", "bernoulli", "constrained_bernoulli")
 
@@ -69,26 +68,3 @@ def test_a_seed_repeats_the_draws_and_another_does_not(dist):
 @pytest.mark.parametrize("dist", DISTRIBUTIONS)
 def test_a_single_task_has_weight_one(dist):
     assert (draws(f"rlw(dist={dist})", 1, 10) == 1).all()
-
-
-def test_an_evaluation_does_not_move_the_draws():
-    method = mtlkit.create_method("rlw", 3)
-    losses = [torch.tensor(1.0)] * 3
-    method.total(losses)
-    assert method.parts[0].draws == 1
-    method.eval()
-    method.total(losses)
-    assert method.parts[0].draws == 1
-
-
-def test_an_unknown_distribution_is_an_error_that_lists_the_known_ones():
-    with pytest.raises(MtlkitError, match="dirichlet"):
-        mtlkit.create_method("rlw(dist=cauchy)", 2)
-
-
-def test_a_step_that_is_not_finite_is_drawn_again():
-    method, other = (mtlkit.create_method("rlw", 2) for _ in range(2))
-    method.total([torch.tensor(1.0), torch.tensor(torch.nan)])
-    losses = [torch.tensor(1.0), torch.tensor(2.0)]
-    assert torch.equal(method.total(losses), other.total(losses))
-    assert not torch.equal(method.total(losses), mtlkit.create_method("rlw", 2).total(losses))

@@ -521,6 +521,18 @@ def test_a_rotation_of_an_absent_task_gets_no_gradient_and_stays() -> None:
     assert (net.method.rotations[0] - torch.eye(6)).abs().max() > 1e-5
 
 
+def test_with_an_absent_task_the_others_turn_as_without_it() -> None:
+    gradients = []
+    for tasks in (2, 3):
+        method = mtlkit.create_method("rotograd", tasks, feature_dim=4)
+        views = method(torch.linspace(-1, 1, 12).view(3, 4).requires_grad_())
+        losses = [views[0].sin().sum(), views[1].exp().sum(), None]
+        method.total(losses[:tasks]).backward()
+        gradients.append([parameter.grad for parameter in [*method.parameters()][:2]])
+    torch.testing.assert_close(*gradients)
+    assert all(gradient.abs().sum() > 0 for gradient in gradients[0])
+
+
 @pytest.mark.parametrize(
     ("spec", "options", "message"),
     [

@@ -1,12 +1,10 @@
 """RotoGrad's scaling: section 3.1 and proposition A.1 of the paper."""
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mtlkit
-from mtlkit.errors import SpecError
 from tests.weighting.strategies import gradients
 
 
@@ -35,17 +33,6 @@ def test_the_reference_of_a_task_that_starts_with_a_zero_gradient_is_its_first_o
     assert method.parts[0].initial_norms.tolist() == [2.0, 0.0]
     method.combine(torch.diag(torch.tensor([1.0, 3.0])))
     assert method.parts[0].initial_norms.tolist() == [2.0, 3.0]
-
-
-def test_an_absent_task_keeps_its_reference():
-    method = mtlkit.create_method("scale", 2)
-    z = torch.ones(1, 2, requires_grad=True)
-    for weights in ((2.0, 3.0), (5.0, None)):
-        features = method(z * 1)
-        losses = [None if w is None else w * f[0, 0] for w, f in zip(weights, features, strict=True)]
-        method.total(losses).backward()
-    assert method.parts[0].initial_norms.tolist() == [2.0, 3.0]
-    assert method.parts[0].seen.tolist() == [2, 1]
 
 
 @settings(max_examples=100)
@@ -97,13 +84,3 @@ def test_weights_and_new_state_are_a_function_of_gram_matrix_and_state():
     torch.testing.assert_close(weights, 3 / torch.tensor([2.0, 3.0, 4.0], dtype=torch.float64))
     assert new.initial_norms.tolist() == [2.0, 3.0, 4.0]
     assert method.parts[0].initial_norms.tolist() == [0.0, 0.0, 0.0]
-
-
-def test_a_negative_burn_in_is_refused():
-    with pytest.raises(SpecError, match="burn_in of scale"):
-        mtlkit.create_method("scale(burn_in=-1)", 2)
-
-
-@pytest.mark.parametrize("spec", ["scale", "scale_only"])
-def test_its_alias_is_the_same(spec):
-    assert str(mtlkit.create_method(spec, 2)) == "scale"

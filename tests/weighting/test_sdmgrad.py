@@ -1,10 +1,8 @@
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mtlkit
-from mtlkit.errors import SpecError
 
 
 def test_first_step_is_that_worked_by_hand():
@@ -61,11 +59,3 @@ def test_agrees_with_torchjd_on_drawn_matrices():
         torch.testing.assert_close(
             ours.combine(rows), theirs(rows @ rows.T) @ rows, rtol=1e-5, atol=1e-6
         )
-
-
-@pytest.mark.parametrize(
-    "option", ["lam=-1.0", "lam=1e400", "lr=0.0", "lr=1e400", "momentum=1.0", "n_iter=0"]
-)
-def test_options_out_of_range_are_refused(option):
-    with pytest.raises(SpecError, match="of sdmgrad must be"):
-        mtlkit.create_method(f"sdmgrad({option})", 2)

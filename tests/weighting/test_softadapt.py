@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mtlkit
-from mtlkit.errors import SpecError
 from mtlkit.weighting.softadapt import backward_difference
 from tests.weighting.loss_steps import step
 
@@ -67,9 +66,3 @@ def test_normalized_weights_do_not_depend_on_the_unit_of_the_losses():
     for values in ([4.0, 2.0], [3.0, 1.9], [1.0, 2.1]):
         expected = step(one, values)[1]
         assert step(other, [1e6 * value for value in values])[1] == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("spec", ["softadapt(points=1)"])
-def test_options_out_of_range_are_errors(spec):
-    with pytest.raises(SpecError, match="of softadapt"):
-        mtlkit.create_method(spec, 2)

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mtlkit
-from mtlkit.errors import SpecError
 from tests.weighting.loss_steps import step
 
 positive = st.lists(st.floats(0.01, 100), min_size=2, max_size=6)
@@ -104,11 +103,3 @@ def test_a_loss_of_zero_takes_no_part():
     assert total == pytest.approx(2 * math.log(2))
     assert weights == pytest.approx([0.0, 0.25, 0.25])
     assert step(mtlkit.create_method("stch(warmup=0)", 2), [0.0, 0.0]) == (0.0, [0.0, 0.0])
-
-
-@pytest.mark.parametrize(
-    "spec", ["stch(mu=0)", "stch(mu=1e400)", "stch(warmup=-1)", "stch(preference=[1, 1e400])"]
-)
-def test_options_out_of_range_are_errors(spec):
-    with pytest.raises(SpecError, match="of stch must be"):
-        mtlkit.create_method(spec, 2)

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mtlkit
-from mtlkit.errors import SpecError
 
 
 def test_worked_example():
@@ -59,8 +58,3 @@ def test_at_the_junction_the_tasks_with_labels_are_trimmed():
     losses[1] = None
     method.total(losses).backward()
     torch.testing.assert_close(features.grad, slopes[[0, 2, 3]].median(dim=0).values)
-
-
-def test_a_negative_trim_is_an_error():
-    with pytest.raises(SpecError, match="trim of trimmed_mean"):
-        mtlkit.create_method("trimmed_mean(trim=-1)", 3)

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mtlkit
-from mtlkit.errors import MtlkitError
 
 
 def leaves(values):
@@ -80,10 +79,3 @@ def test_values_and_gradients_equal_torchjd():
         torch.testing.assert_close(total, expected)
         torch.testing.assert_close(torch.stack([loss.grad for loss in losses]), stacked.grad)
         torch.testing.assert_close(ours.parts[0].log_variances.grad, theirs.log_var.grad)
-
-
-def test_a_wrong_task_name_is_an_error():
-    with pytest.raises(MtlkitError, match=r"unknown task 'c'.*a, b"):
-        mtlkit.create_method("uw(classification=[c])", ["a", "b"])
-    with pytest.raises(MtlkitError, match="classification"):
-        mtlkit.create_method("uw(classification=a)", ["a", "b"])

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mtlkit
-from mtlkit.errors import SpecError
 from tests.weighting.loss_steps import step
 
 
@@ -42,8 +41,3 @@ def test_a_loss_of_zero_takes_no_part_and_one_below_makes_the_total_nan():
     assert step(method, [0.0, 2.0])[1] == pytest.approx([0.0, 1.0])
     assert step(method, [0.0, 0.0])[1] == [0.0, 0.0]
     assert math.isnan(step(method, [-1.0, 2.0])[0])
-
-
-def test_a_temperature_of_zero_is_an_error():
-    with pytest.raises(SpecError, match="temperature of uw_so"):
-        mtlkit.create_method("uw_so(temperature=0.0)", 2)
