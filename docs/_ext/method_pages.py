@@ -152,7 +152,9 @@ def _advice(facts: catalog.MethodFacts) -> str:
             lines += [f"- **Try it if:** {when}", f"- **Avoid it if:** {when_not}"]
     if ratio := _costs().get(facts.name):
         times = "as much as" if _is_noise(ratio) else f"{ratio:.2f} times"
-        lines += [f"- **Cost:** {times} a plain step of [ResNet18 with ten tasks](../speed.md#every-method)."]
+        lines += [
+            f"- **Cost:** {times} a plain step of [ResNet18 with ten tasks](../speed.md#every-method)."
+        ]
     same = [
         f"[`{each.name}`]({each.name}.md)" for each in catalog.all_facts() if each.idea == facts.idea
     ]

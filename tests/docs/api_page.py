@@ -17,7 +17,8 @@ from mtlkit.errors import MissingExtraError
 
 PAGES = Path(__file__).parents[2] / "docs" / "api"
 _DIRECTIVE = re.compile(
-    r"^\.\. (?:auto|py:)(\w+):: (\S+)(?:\n   :members: *(.*))?(?:\n   :exclude-members: *(.*))?", re.MULTILINE
+    r"^\.\. (?:auto|py:)(\w+):: (\S+)(?:\n   :members: *(.*))?(?:\n   :exclude-members: *(.*))?",
+    re.MULTILINE,
 )
 
 
