@@ -179,7 +179,7 @@ def _costs() -> dict[str, float]:
 
 
 def _is_noise(ratio: float) -> bool:
-    return ratio <= 1.05
+    return ratio < 1.055
 
 
 def description(facts: catalog.MethodFacts) -> str:
