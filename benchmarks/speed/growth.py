@@ -51,7 +51,7 @@ PANELS = (
         {
             "pcgrad": "pcgrad",
             "upgrad": "upgrad",
-            "rotograd": "rotograd(fold_every=1)",
+            "rotograd(fold_every=1)": "rotograd(fold_every=1)",
             "pcgrad(wrt=parameters)": "pcgrad(wrt=parameters)",
         },
     ),
@@ -62,7 +62,7 @@ PANELS = (
         {
             "pcgrad": "pcgrad",
             "upgrad": "upgrad",
-            "rotograd": "rotograd(size=64, fold_every=1)",
+            "rotograd(fold_every=1)": "rotograd(size=64, fold_every=1)",
             "pcgrad(wrt=parameters)": "pcgrad(wrt=parameters)",
         },
     ),
@@ -71,7 +71,7 @@ PANELS = (
         "rotated size m (K = 5, d = 1024)",
         (64, 128, 256, 512, 1024),
         {
-            "rotograd": "rotograd(size={m}, fold_every=1)",
+            "rotograd(fold_every=1)": "rotograd(size={m}, fold_every=1)",
             "rotograd, update_every=4": "rotograd(size={m}, update_every=4)",
             "rotograd, blocks=4": "rotograd(size={m}, blocks=4, fold_every=1)",
         },
@@ -81,7 +81,7 @@ PANELS = (
 COLORS = {
     "pcgrad": "#2a78d6",
     "upgrad": "#1d9a8a",
-    "rotograd": "#e6850e",
+    "rotograd(fold_every=1)": "#e6850e",
     "pcgrad(wrt=parameters)": "#c2489b",
     "rotograd, update_every=4": "#b8a11c",
     "rotograd, blocks=4": "#8f6fd8",

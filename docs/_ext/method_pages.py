@@ -150,9 +150,10 @@ def _advice(facts: catalog.MethodFacts) -> str:
     for start, (when, when_not) in _WHEN.items():
         if idea.startswith(start):
             lines += [f"- **Try it if:** {when}", f"- **Avoid it if:** {when_not}"]
-    if facts.name in (costs := _costs()):
+    if ratio := _costs().get(facts.name):
+        times = "as much as" if _is_noise(ratio) else f"{ratio:.2f} times"
         lines += [
-            f"- **Cost:** {costs[facts.name]:.2f} times a plain step of [ResNet18 with ten tasks](../speed.md)."
+            f"- **Cost:** {times} a plain step of [ResNet18 with ten tasks](../speed.md#every-method)."
         ]
     same = [
         f"[`{each.name}`]({each.name}.md)" for each in catalog.all_facts() if each.idea == facts.idea
@@ -175,6 +176,10 @@ def _advice(facts: catalog.MethodFacts) -> str:
 
 def _costs() -> dict[str, float]:
     return {row["name"]: row["value"] for row in json.loads(COSTS.read_text())}
+
+
+def _is_noise(ratio: float) -> bool:
+    return ratio < 1.055
 
 
 def description(facts: catalog.MethodFacts) -> str:
@@ -307,11 +312,15 @@ def _summary(facts: catalog.MethodFacts) -> str:
 
 
 def cost_table() -> str:
-    """Every method and what a step with it takes, the fastest first; one that was not measured is left out."""
-    known = {facts.name for facts in catalog.all_facts()}
-    rows = sorted((ratio, name) for name, ratio in _costs().items() if name in known)
+    """What a step with every measured method takes, the slowest first; one row for all that take no longer."""
+    links = {facts.name: f"[`{facts.name}`](methods/{facts.name}.md)" for facts in catalog.all_facts()}
+    costs = {name: ratio for name, ratio in _costs().items() if name in links}
+    slow = sorted((name for name in costs if not _is_noise(costs[name])), key=costs.__getitem__)
+    same = sorted({*costs} - {*slow})
     lines = ["| method | a step, plain sum = 1 |", "|---|--:|"]
-    lines += [f"| [`{name}`](methods/{name}.md) | {ratio:.2f} |" for ratio, name in rows]
+    lines += [f"| {links[name]} | {costs[name]:.2f} |" for name in reversed(slow)]
+    low, high = min(costs[name] for name in same), max(costs[name] for name in same)
+    lines += [f"| {', '.join(links[name] for name in same)} | {low:.2f} to {high:.2f} |"]
     return "\n".join([*lines, ""])
 
 

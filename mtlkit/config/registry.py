@@ -304,6 +304,8 @@ architectures: Registry[Any] = Registry(
 def register_method(name: str, *, replace: bool = False) -> Callable[[T], T]:
     """Register a :class:`~mtlkit.GradientAggregator` subclass under ``name``.
 
+    A name that is taken raises an error, unless ``replace`` is True.
+
     >>> import torch, mtlkit
     >>> with methods.temporary():
     ...     @register_method("first_only")
@@ -319,6 +321,8 @@ def register_method(name: str, *, replace: bool = False) -> Callable[[T], T]:
 
 def register_architecture(name: str, *, replace: bool = False) -> Callable[[T], T]:
     """Register an :class:`~mtlkit.architectures.Architecture` subclass under ``name``.
+
+    A name that is taken raises an error, unless ``replace`` is True.
 
     >>> from mtlkit.architectures import SingleTask
     >>> with architectures.temporary():

@@ -16,7 +16,10 @@ from mtlkit.config.registry import methods
 from mtlkit.errors import MissingExtraError
 
 PAGES = Path(__file__).parents[2] / "docs" / "api"
-_DIRECTIVE = re.compile(r"^\.\. (?:auto|py:)(\w+):: (\S+)", re.MULTILINE)
+_DIRECTIVE = re.compile(
+    r"^\.\. (?:auto|py:)(\w+):: (\S+)(?:\n   :members: *(.*))?(?:\n   :exclude-members: *(.*))?",
+    re.MULTILINE,
+)
 
 
 def documented() -> dict[str, Any]:
@@ -24,10 +27,11 @@ def documented() -> dict[str, Any]:
     own = [methods.get(name) for name in methods.names() if name not in methods.aliases()]
     found = {f"{method.__module__}.{method.__qualname__}": method for method in own}
     text = "\n".join(page.read_text() for page in sorted(PAGES.glob("*.md")))
-    for kind, name in _DIRECTIVE.findall(text):
+    for kind, name, shown, hidden in _DIRECTIVE.findall(text):
         if kind == "module":
-            module = importlib.import_module(name)
-            found |= {f"{name}.{key}": value for key, value in _members(module).items()}
+            members = _members(importlib.import_module(name))
+            names = {*(shown.split(", ") if shown else members)} - {*hidden.split(", ")}
+            found |= {f"{name}.{key}": members[key] for key in names}
         elif kind != "method":
             with contextlib.suppress(MissingExtraError):  # of packages that `dev` does not hold
                 found[name] = _resolve(name)
