@@ -35,7 +35,7 @@ def find_path(name: str | os.PathLike[str], data_dir: DataDir, *, folder: bool =
     for place in places:
         if place.is_dir() if folder else place.is_file():
             return place
-    tried = " or ".join(str(place.absolute()) for place in places)
+    tried = " or ".join(dict.fromkeys(str(place.absolute()) for place in places))
     raise DataError(f"there is no {'folder' if folder else 'file'} {tried}")
 
 
