@@ -25,6 +25,14 @@ def test_the_number_of_tasks_may_come_from_numpy():
     assert mtlkit.create_method("pcgrad", np.int64(2)).tasks == ("0", "1")
 
 
+def test_the_names_of_tasks_may_come_from_a_dict_or_from_numpy():
+    heads = {"seg": 3, "depth": 1}
+    for given in (heads, heads.keys(), np.array(list(heads)), iter(heads)):
+        names = mtlkit.create_method("pcgrad", given).tasks
+        assert names == ("seg", "depth")
+        assert {*map(type, names)} == {str}
+
+
 def test_a_table_may_be_named_by_a_path(tmp_path):
     rows = pd.DataFrame(
         {"x": range(40), "z": [k % 7 for k in range(40)], "y": [k % 3 for k in range(40)]}
@@ -172,10 +180,7 @@ def test_tasks_need_an_order():
         (lambda: mtlkit.create_method("pcgrad", 2, seed=10**23), "seed.*must be an integer"),
         (lambda: mtlkit.param_groups(3, lr=0.1), "a module or a list of modules, not 3"),
         (lambda: mtlkit.param_groups(nn.Linear(2, 2), lr="a"), "lr must be a number, not 'a'"),
-        (
-            lambda: mtlkit.create_method("pcgrad", 2, shared=[nn.Linear(2, 2)]),
-            "groups, not list of Linear",
-        ),
+        (lambda: mtlkit.create_method("pcgrad", 2, shared=["encoder"]), "groups, not list of str"),
         (lambda: mtlkit.create_method("pcgrad", 2, shared=nn.ReLU()), "not ReLU without any"),
         (lambda: mtlkit.register_method("lambda"), "name must be a word"),
         (

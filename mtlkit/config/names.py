@@ -1,6 +1,6 @@
 """Names of tasks, from whatever describes them."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -24,10 +24,10 @@ def task_names(tasks: int | Sequence[Any] | Mapping[str, Any]) -> tuple[str, ...
         if count < 1:
             raise SpecError(f"tasks must be at least 1, not {count}")
         return tuple(str(index) for index in range(count))
-    if isinstance(tasks, Set):
+    if isinstance(tasks, set | frozenset):
         raise SpecError(f"tasks must have an order, which a set has not: give a list, not {tasks!r}")
     try:
-        names = tuple(item if isinstance(item, str) else item.name for item in tasks)
+        names = tuple(str(item) if isinstance(item, str) else item.name for item in tasks)
     except (TypeError, AttributeError):
         raise wrong from None
     if not names:

@@ -18,6 +18,7 @@ class Kept:
         self._rows: dict[int, dict[int, Tensor]] = {}  # by task and identity of the parameter
         self._tensors: dict[int, Tensor] = {}
         self._scale: Tensor | None = None
+        self._unscaled: Tensor | None = None
         self._losses: Tensor | None = None
         self._counts: Tensor | None = None
 
@@ -46,6 +47,8 @@ class Kept:
                     known = kept.get(id(tensor))
                     kept[id(tensor)] = gradient if known is None else known + gradient
         self._scale = scale if self._scale is None else self._scale + scale
+        unscaled = scale == 1
+        self._unscaled = unscaled if self._unscaled is None else self._unscaled & unscaled
         if losses is not None:
             seen = ~torch.isnan(losses)
             terms = torch.where(seen, losses, 0.0) * scale
@@ -54,16 +57,19 @@ class Kept:
             self._counts = counts if self._counts is None else self._counts + counts
 
     def take(self, tensors: Sequence[Tensor]) -> tuple[dict[int, Row], Tensor, Tensor | None]:
-        """The sums over the micro-batches: rows by task, scale, and (K,) mean losses; then forget them.
+        """Take the sums over the micro-batches: rows by task, scale, and (K,) losses; then forget them.
 
-        The rows divided by the scale are means over the micro-batches, whether or not the caller
-        divided each loss by their number.
+        Where the caller divided each total by the number of micro-batches, the scales add up to the
+        factor that remains, such as that of a ``GradScaler``. Where no total was scaled, the losses were
+        divided or are sums over samples, so the rows and losses of the whole batch are plain sums.
         """
         in_order = sorted(self._rows.items())  # a task may have come after later ones
         rows: dict[int, Row] = {k: [kept.get(id(t)) for t in tensors] for k, kept in in_order}
         assert self._scale is not None
-        scale, losses = self._scale, self._losses
+        assert self._unscaled is not None
+        scale, losses = torch.where(self._unscaled, 1.0, self._scale), self._losses
         if losses is not None and self._counts is not None:
-            losses = losses / self._counts  # NaN for a task that was absent throughout
+            counts = torch.where(self._unscaled, self._counts > 0, self._counts)
+            losses = losses / counts  # NaN for a task that was absent throughout
         self.__init__()  # type: ignore[misc]
         return rows, scale, losses

@@ -34,7 +34,7 @@ def create_method(
             the same as a mapping or list (see :mod:`mtlkit.config.spec`), or parts.
         tasks: number of tasks, or their names.
         feature_dim: size of the axis that is rotated, for methods that rotate.
-        shared: shared module or parameters, for ``wrt=parameters``; without it, these are all
+        shared: shared modules or parameters, for ``wrt=parameters``; without it, these are all
             parameters that the features are computed from, or that several losses reach. A mapping from
             names to such groups gives each group a merge of its own.
         overrides: options that replace those of the string, in every part that takes them.

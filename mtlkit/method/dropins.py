@@ -100,8 +100,9 @@ def backward(
     Args:
         losses: one scalar per task, in task order or by name; None is a task without labels.
         method: made by :func:`mtlkit.create_method`, with ``wrt=parameters``.
-        parameters: module or parameters whose gradients are merged, or groups of these by name; without,
-            those that were given to ``create_method`` as ``shared``, or all that several tasks reach.
+        parameters: modules or parameters whose gradients are merged, or groups of these by name;
+            without, those that were given to ``create_method`` as ``shared``, or all that several tasks
+            reach.
         merge: False keeps the gradients of this micro-batch for a later call, as in ``method.total``.
         gradient: factor of the total, as in ``Tensor.backward``; see :func:`mtl_backward`.
         retain_graph: keep the graph for another backward.
@@ -166,8 +167,12 @@ def _backward_sharded(
 
 
 def _listed(parameters: Any) -> Any:
-    """Parameters that can be read more than once, which a generator cannot."""
-    return parameters if isinstance(parameters, nn.Module) else list(parameters)
+    """Parameters that can be read more than once, which a generator cannot; several modules as one."""
+    if isinstance(parameters, nn.Module):
+        return parameters
+    given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    modules = [member for member in given if isinstance(member, nn.Module)]
+    return nn.ModuleList(modules) if modules and len(modules) == len(given) else given
 
 
 def _set_shared(method: Method, parameters: Any) -> None:

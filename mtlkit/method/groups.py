@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from mtlkit.errors import SpecError
 
-Shared = nn.Module | Iterable[Tensor] | Mapping[str, nn.Module | Iterable[Tensor]] | None
+Members = nn.Module | Tensor | Iterable[Tensor | nn.Module]
+Shared = Members | Mapping[str, Members] | None
 
 
 @dataclass
@@ -83,15 +85,17 @@ class Groups:
 
 
 def _tensors(shared: Any) -> list[Tensor]:
-    found: Any = shared.parameters() if isinstance(shared, nn.Module) else shared
-    tensors = list(found) if isinstance(found, Iterable) else [found]
+    one = isinstance(shared, nn.Module) or not isinstance(shared, Iterable)
+    members = [shared] if one or isinstance(shared, Tensor) else list(shared)
+    found = [m.parameters() if isinstance(m, nn.Module) else [m] for m in members]
+    tensors = list({id(tensor): tensor for tensor in chain(*found)}.values())  # tied ones count once
     wrong = next((item for item in tensors if not isinstance(item, Tensor)), None)
     if wrong is not None or not tensors:
         kind = type(shared).__name__
         if wrong is not shared:
             kind += f" of {type(wrong).__name__}" if tensors else " without any"
         raise SpecError(
-            f"shared must be a module, a list of parameters, or a mapping of such groups, not {kind}; "
-            "for example shared=net.backbone or shared=net.backbone.parameters()"
+            "shared must be a module, a list of modules or parameters, or a mapping of such groups, not "
+            f"{kind}; for example shared=net.backbone or shared=net.backbone.parameters()"
         )
     return tensors

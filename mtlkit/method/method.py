@@ -27,7 +27,7 @@ class Method(Composition):
     Args:
         parts: instances of :class:`~mtlkit.GradientAggregator`, left to right; at most one that forks
             and one that merges. Without one that merges, gradients are added.
-        shared: shared module or parameters, for ``wrt=parameters``; a mapping gives each group of
+        shared: shared modules or parameters, for ``wrt=parameters``; a mapping gives each group of
             parameters a merge of its own.
 
     Example:
@@ -242,7 +242,7 @@ class Method(Composition):
 
 
 def align(losses: Any, tasks: Sequence[str]) -> dict[int, Tensor]:
-    """The losses that are given, by the task's index; each a scalar tensor."""
+    """The losses that are given, by the task's index, as scalars."""
     if isinstance(losses, Mapping):
         named = {str(key): loss for key, loss in losses.items()}
         given = [named.get(name) for name in tasks]
@@ -252,10 +252,11 @@ def align(losses: Any, tasks: Sequence[str]) -> dict[int, Tensor]:
         _refuse_losses(losses, tasks)
     else:
         given = list(losses)
-    scalar = [loss is None or (isinstance(loss, Tensor) and loss.dim() == 0) for loss in given]
-    if len(given) != len(tasks) or not all(scalar):
+    single = [loss is None or (isinstance(loss, Tensor) and loss.numel() == 1) for loss in given]
+    if len(given) != len(tasks) or not all(single):
         _refuse_given(given, tasks)
-    return {task: loss for task, loss in enumerate(given) if loss is not None}
+    present = {task: loss for task, loss in enumerate(given) if loss is not None}
+    return {task: loss.reshape(()) if loss.dim() else loss for task, loss in present.items()}
 
 
 def _refuse_to_keep(method: Method) -> NoReturn:
@@ -290,7 +291,9 @@ def _refuse_given(given: Sequence[Any], tasks: Sequence[str]) -> NoReturn:
             "None for a task without labels, or a mapping by name"
         )
     pairs = zip(tasks, given, strict=True)
-    name, loss = next((n, x) for n, x in pairs if x is not None and getattr(x, "shape", None) != ())
+    name, loss = next(
+        (n, x) for n, x in pairs if not (x is None or (isinstance(x, Tensor) and x.numel() == 1))
+    )
     if isinstance(loss, Tensor):
         raise SpecError(
             f"the loss of task {name!r} has shape {tuple(loss.shape)}; expected a scalar: reduce it, "

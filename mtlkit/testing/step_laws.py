@@ -52,8 +52,11 @@ def accumulation(case: MethodCase) -> None:
                 for index, batch in enumerate(micro):
                     features = net.backbone(batch)
                     views = net.method(features) if fork else [features] * len(net.heads)
-                    last = index == len(micro) - 1
-                    backward(net.method.total(net.losses_of(views, batch), merge=last) / len(micro))
+                    losses, last = net.losses_of(views, batch), index == len(micro) - 1
+                    if not fork:  # callers divide the losses or the total
+                        losses = [loss / len(micro) for loss in losses if loss is not None]
+                    total = net.method.total(losses, merge=last)
+                    backward(total / len(micro) if fork else total)
             # rotations learn from every micro-batch
             what = f"step {step}, {'a' if fork else 'no'} fork"
             _step_together(case, whole, parts, what, skip="method.")

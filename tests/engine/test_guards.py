@@ -93,6 +93,14 @@ def test_a_loss_that_is_no_scalar_says_which_and_what_to_do():
         method.total(torch.ones(2))
 
 
+def test_a_loss_with_one_element_is_a_scalar():
+    method = mtlkit.create_method("mgda", 2)
+    z = torch.zeros(2, requires_grad=True)
+    first, second = method(z)
+    method.total([2 * first[:1], second[1:].reshape(1, 1)]).backward()
+    torch.testing.assert_close(z.grad, torch.tensor([0.4, 0.8]))
+
+
 @pytest.mark.parametrize("spec", ["pcgrad", "rotate(size=3)", "normalize+mgda", "mean"])
 def test_total_before_the_features_are_forked_says_so(spec):
     method = mtlkit.create_method(spec, 2)
@@ -163,10 +171,19 @@ def test_combine_says_which_shape_it_takes(grads):
 
 
 def test_shared_must_hold_parameters():
-    with pytest.raises(SpecError, match="shared must be a module, a list of parameters"):
+    with pytest.raises(SpecError, match="shared must be a module, a list of modules or parameters"):
         mtlkit.create_method("pcgrad(wrt=parameters)", 2, shared=3)
     with pytest.raises(SpecError, match="without any"):
         mtlkit.create_method("pcgrad(wrt=parameters)", 2, shared=torch.nn.ReLU())
+
+
+def test_shared_may_be_a_list_of_modules_and_parameters():
+    lower, upper = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    shared = [lower, upper, upper.bias]
+    method = mtlkit.create_method("pcgrad(wrt=parameters)", 2, shared=shared)
+    assert [*map(id, method.shared)] == [*map(id, [*lower.parameters(), *upper.parameters()])]
+    with pytest.raises(SpecError, match="list of list"):
+        mtlkit.create_method("pcgrad(wrt=parameters)", 2, shared=[[lower]])
 
 
 def test_shared_parameters_that_are_not_below_the_features_are_noticed():

@@ -147,6 +147,19 @@ def test_equal_to_torchjd_with_respect_to_parameters(net, spec, aggregator):
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-6, atol=1e-9)
 
 
+def test_backward_takes_one_parameter_or_a_list_of_modules():
+    weight = torch.nn.Parameter(torch.ones(2))
+    method = mtlkit.create_method("mgda(wrt=parameters)", 2)
+    mtlkit.backward([2 * weight[0], weight[1]], method, parameters=weight)
+    torch.testing.assert_close(weight.grad, torch.tensor([0.4, 0.8]))
+    layers = [torch.nn.Linear(2, 1, bias=False) for _ in range(2)]
+    first, second = (layer(torch.tensor([1.0, 0.0])).sum() for layer in layers)
+    method = mtlkit.create_method("mgda(wrt=parameters)", 2)
+    mtlkit.backward([2 * first + second, first], method, parameters=layers)
+    torch.testing.assert_close(layers[0].weight.grad, torch.tensor([[1.0, 0.0]]))
+    assert [*map(id, method.shared)] == [id(layer.weight) for layer in layers]
+
+
 def test_backward_equals_torchjd_backward(net):
     twin = copy.deepcopy(net)
     x = torch.randn(7, 4, dtype=torch.float64)
