@@ -371,8 +371,8 @@ def _refuse_transforms() -> None:
     if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():  # noqa: SLF001
         return
     raise UsageError(
-        "gradients are merged in an ordinary backward(), not within torch.func.grad, vmap or jacrev: use "
-        "these inside the backbone, the heads or the losses, and call method(features) and "
+        "gradients are merged in an ordinary backward(), not within torch.func.grad, vmap or jacrev: "
+        "use these inside the backbone, the heads or the losses, and call method(features) and "
         "method.total(losses) outside of them; or merge a (K, N) matrix of gradients by method.combine"
     )
 

@@ -49,6 +49,7 @@ SIMPLE = "simple"
 """Kind of the models that are not networks; they have a row in the table, but no test."""
 ONE_EACH = "one network per task"
 
+
 @dataclass(frozen=True)
 class PublishedRow:
     """A published Delta m, with its standard deviation if known; ``spec`` is the method here."""

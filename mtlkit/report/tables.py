@@ -212,8 +212,8 @@ def describe_marks(
     if table.reference is not None and table.verdict.tests:
         text += (
             f" {DAGGER}: better than {table.reference} (one-sided paired t-test, level 0.05)."
-            f" {DOUBLE_DAGGER}: better after correction for {plural(table.verdict.tests, 'test')} of the "
-            "primary endpoint."
+            f" {DOUBLE_DAGGER}: better after correction for {plural(table.verdict.tests, 'test')} of "
+            "the primary endpoint."
         )
     if any(row.cells[column.key].fewer for row in table.rows for column in columns):
         text += f" {STAR}: some seeds are missing."

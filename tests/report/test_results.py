@@ -105,7 +105,9 @@ def test_a_header_with_a_wrong_type_names_the_place_and_the_value(place, wrong, 
         inner = inner[key]
     inner[place[-1]] = wrong
     path.write_text(json.dumps(header))
-    with pytest.raises(ResultsError, match=rf"cannot read .*comparison\.json: {'.'.join(place)}.*, not "):
+    with pytest.raises(
+        ResultsError, match=rf"cannot read .*comparison\.json: {'.'.join(place)}.*, not "
+    ):
         Comparison.load(tmp_path)
 
 
