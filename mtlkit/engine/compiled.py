@@ -16,6 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+TRACEABLE = torch.__version__ >= (2, 12)
+"""Whether compilers can trace a fork; older versions of PyTorch run it as ordinary Python."""
+
 _library: Any = torch.library.Library("mtlkit", "DEF")  # type: ignore[no-untyped-call]
 _unsafe: Any = getattr(torch.Tag, "cudagraph_unsafe", None)
 _tags = (

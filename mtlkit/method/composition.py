@@ -65,7 +65,8 @@ class Composition(nn.Module):
         self._reads_losses = self.weighs_losses or (merging is not None and merging.uses_losses)
         self.cost_period = max(part.cost_period for part in listed)
         self._whole = merging is not None and merging.needs_whole_gradients
-        self._traceable = not self.wrt_parameters and all(part.traceable for part in listed)
+        traceable = compiled.TRACEABLE and all(part.traceable for part in listed)
+        self._traceable = traceable and not self.wrt_parameters
         self._begin()
         self._merging_parts: dict[str, GradientAggregator | None] = {}
         """The part that merges, by the name of the group of parameters."""
