@@ -31,7 +31,7 @@ from benchmarks.tables import draw as tables
 from mtlkit.config.files import write_text
 from mtlkit.report.metric_table import PRIMARY
 from mtlkit.report.results import Comparison
-from mtlkit.report.tables import Table, build_table, to_markdown
+from mtlkit.report.tables import ResultTable, build_table, to_markdown
 
 RESULTS = Path(__file__).parent / "results"
 REPOSITORY = "https://github.com/mtlkit/mtlkit/blob/main/benchmarks/results"
@@ -106,7 +106,7 @@ def redraw(folder: Path) -> None:
         cosines_figure(cosines, COSINE_PANELS[folder.name]).savefig(folder / "cosines.png", dpi=110)
 
 
-def differences_figure(table: Table) -> Any:
+def differences_figure(table: ResultTable) -> Any:
     """Differences from the reference with corrected intervals: the primary endpoint, then each task."""
     columns = [each for each in table.columns if any(row.cells[each.key].claim for row in table.rows)]
     columns.sort(key=lambda column: column.key != PRIMARY)
