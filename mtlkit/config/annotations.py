@@ -17,6 +17,7 @@ import typing
 from collections import abc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Annotated, Any, TypeAlias
 
 Number: TypeAlias = int | float
@@ -71,7 +72,7 @@ Count: TypeAlias = Annotated[int, Ge(1)]
 
 # Keyed by attribute, so that annotated_types, which pydantic uses, works too:
 # comparison, description, key of the JSON schema.
-_BOUNDS: dict[str, tuple[Callable[[Number, Number], bool], str, str]] = {
+_BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str, str]] = {
     "ge": (operator.ge, "{} or more", "minimum"),
     "gt": (operator.gt, "above {}", "exclusiveMinimum"),
     "le": (operator.le, "at most {}", "maximum"),
@@ -109,10 +110,10 @@ def fits(value: Any, annotation: Any) -> bool:
         return any(fits(value, choice) for choice in typing.get_args(base))
     limits = list(_bounds(metadata))
     if base in (int, float):
-        allowed = int if base is int else int | float
+        allowed = (Integral,) if base is int else (Integral, float)  # NumPy's too
         if not isinstance(value, allowed) or isinstance(value, bool):
             return False
-        if isinstance(value, int) and abs(value) >= 2**63:
+        if isinstance(value, Integral) and abs(int(value)) >= 2**63:
             return False
         in_range = all(_BOUNDS[key][0](value, bound) for key, bound in limits)
         return in_range and (is_finite(value) or _admits_infinity(limits))
