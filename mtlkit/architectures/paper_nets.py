@@ -202,10 +202,10 @@ class CelebaNet(_PaperNet):
         **common: Any,
     ) -> None:
         backbone = celeba_conv(input_size=input_size, activation=activation, width=width)
-        hidden, output = max(1, round(128 * width)), "none" if logits else "sigmoid"
+        hidden = max(1, round(128 * width))
 
         def head(features: int, outputs: int) -> Head:
             layers = nn.Linear(features, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, outputs)
-            return Head(nn.Sequential(*layers), output=output)
+            return Head(nn.Sequential(*layers), output="none" if logits else "sigmoid")
 
         super().__init__(tasks, backbone, head, **common)
