@@ -150,7 +150,7 @@ def front_figure(comparison: Comparison) -> Any:
 
 
 def _panels(count: int, height: float) -> tuple[Any, list[Any]]:
-    """At most three panels side by side, which a page shows without making the letters small."""
+    """Make a figure with at most three panels side by side, so that its letters stay readable."""
     from matplotlib.figure import Figure
 
     columns = min(count, 3)
@@ -227,8 +227,8 @@ def _site_links(text: str) -> str:
 def _page(folder: Path, target: Path) -> str:
     """The README of a folder as a page, with its table; figures are copied beside it."""
     text = (folder / "README.md").read_text().rstrip()
-    for picture in folder.glob("*.png"):
-        shutil.copy(picture, target / f"{folder.name}_{picture.name}")
+    for image in folder.glob("*.png"):
+        shutil.copy(image, target / f"{folder.name}_{image.name}")
     text = re.sub(r"\]\((\w+\.png)\)", rf"]({folder.name}_\1){{.light .chart}}", text)
     text = re.sub(r"\]\(\.\./(\w+)/README\.md\)", r"](\1.md)", text)
     text = text.replace("[`table.md`](table.md)", "the table below")

@@ -113,7 +113,7 @@ _DEPTHS = (2, 2, 3, 3, 3)
 
 
 def _layers(inputs: int, outputs: int, count: int = 1) -> nn.Sequential:
-    """So many convolutions, each normalized and rectified."""
+    """Return ``count`` convolutions, each normalized and rectified."""
     made: list[nn.Module] = []
     for index in range(count):
         made += [

@@ -42,7 +42,7 @@ _COLORS: dict[str, tuple[float, float, float]] = {
 
 @dataclass(frozen=True)
 class Camera:
-    """Where the picture is taken from.
+    """The position and direction from which an image is taken.
 
     Attributes:
         position: (3,) in the room.
@@ -98,7 +98,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Rendering:
-    """One picture and its exact targets.
+    """One image and its exact targets.
 
     Attributes:
         image: (H, W, 3) in the unit interval.
@@ -242,7 +242,7 @@ def _texture(
 
 
 def _shade(room: Room, points: Floats, normal: Floats, classes: NDArray[np.int64]) -> Floats:
-    """Ambient light plus a point light with shadow; windows shine by themselves."""
+    """Ambient light plus a point light with shadow; windows emit light."""
     to_light = room.light - points
     distance = np.linalg.norm(to_light, axis=1)
     facing = np.clip(np.einsum("ij,ij->i", to_light, normal) / distance, 0, None)

@@ -6,9 +6,9 @@ microseconds that any layer of Python costs. One thread is used: two of them wai
 another process takes a core, and that is all that one would see.
 
 The value with a limit is 1 + (difference of the steps without the layers' work) / (step by hand), see
-:mod:`benchmarks.speed.stand_ins`: it repeats to a few tenths of a per cent. The plain quotient of whole
-steps is shown besides, and says that nothing is left out. In so few rounds it is good to some per cent;
-``--seconds 200`` gives every architecture some hundred rounds, and the quotient to about one per cent.
+:mod:`benchmarks.speed.stand_ins`: it repeats to a few tenths of a percent. The plain quotient of whole
+steps is shown besides, and says that nothing is left out. In so few rounds it is good to a few percent;
+``--seconds 200`` gives every architecture some hundred rounds, and the quotient to about one percent.
 """
 
 from __future__ import annotations

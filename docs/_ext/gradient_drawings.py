@@ -1,4 +1,4 @@
-"""What a method makes of two and of three conflicting gradients: one drawing per method's page.
+"""Draw what a method makes of two and of three conflicting gradients, for the method's page.
 
 The features are a point of the plane, and the losses are linear in it, so that the tasks' gradients stay
 the same. The drawing shows the merged gradient after some steps of the method itself.

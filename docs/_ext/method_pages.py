@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from evidence import HEAD, evidence
-from gradient_pictures import draw
+from gradient_drawings import draw
 from sphinx.application import Sphinx
 
 import mtlkit
@@ -95,15 +95,15 @@ def write_method_pages(folder: Path) -> None:
 
 def _page(name: str, folder: Path) -> str:
     facts = catalog.method_facts(name)
-    picture = folder / f"{name}.svg"
+    drawing = folder / f"{name}.svg"
     # drawing all of them takes half a minute: only after a change of the methods
     sources = (Path(mtlkit.__file__).parent / "weighting").rglob("*.py")
     newest = max(path.stat().st_mtime for path in sources)
-    if not picture.exists() or picture.stat().st_mtime < newest:
+    if not drawing.exists() or drawing.stat().st_mtime < newest:
         print(f"drawing {name}", file=sys.stderr)
-        draw(name, picture)
+        draw(name, drawing)
     parts = [f"# {title(facts)}", "", _summary(facts)]
-    if picture.exists():
+    if drawing.exists():
         parts += [
             "",
             f"![The merged gradient of {name} for two and for three conflicting task gradients]({name}.svg)",

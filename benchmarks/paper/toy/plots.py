@@ -97,7 +97,7 @@ def logistic_figure(seed: int) -> Any:
 
 
 def shares_figure(shares: dict[str, dict[str, Any]]) -> Any:
-    """Share of seeds that end with both tasks solved, with 95 % intervals; one panel per problem."""
+    """Draw the fraction of seeds with both tasks solved, with 95% intervals; one panel per problem."""
     figure, panels = _figure(len(shares))
     for panel, (problem, rows) in zip(panels, shares.items(), strict=True):
         names = list(rows)

@@ -7,7 +7,7 @@ text calls the tasks symmetric, the two stand here for the shifts -1 and 1.
 
 What the text leaves open is our choice: initialization (PyTorch's default), and all numbers of the
 logistic problem but the sample size, the flipped labels and the model. The outcome depends on the seed,
-so the claim is a share of seeds: ``python -m benchmarks.paper.toy shares``. Where RotoGrad fails, the
+so the claim is a fraction of seeds: ``python -m benchmarks.paper.toy shares``. Where RotoGrad fails, the
 network, which follows faster than the rotations lead, has come to a point where the two gradients cancel
 before they were turned: there the rotations' gradient vanishes too.
 
@@ -208,7 +208,7 @@ class LogisticRun:
             return torch.sigmoid(self.readout(turned))[:, 0].float()
 
     def accuracy(self, task: int) -> float:
-        """Share of the test samples that are classified correctly, by their clean labels."""
+        """Return the fraction of the test samples that are classified correctly, without noise."""
         predicted = self.probability(self.features, task) > 0.5
         return float((predicted == self.labels[:, task].bool()).float().mean())
 
