@@ -68,7 +68,8 @@ class NonFiniteError(MtlkitError, FloatingPointError):
     >>> import torch, mtlkit
     >>> task, model = mtlkit.Task.regression("age"), torch.nn.ModuleDict({"age": torch.nn.Linear(1, 1)})
     >>> model.forward = lambda x: {"age": model["age"](x)}
-    >>> trainer = mtlkit.Trainer(model, [task], torch.optim.SGD(model.parameters(), lr=1), progress=False)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=1)
+    >>> trainer = mtlkit.Trainer(model, [task], optimizer, progress=False)
     >>> trainer.fit([(torch.tensor([[torch.inf]]), {"age": torch.ones(1, 1)})], epochs=1)
     Traceback (most recent call last):
         ...
