@@ -67,9 +67,10 @@ test: $(STAMP) $(PLOTLY) $(EXAMPLES)/.installed $(LIBMTL)/.installed  ## Run all
 test-slow: $(STAMP) $(DEEPSPEED)/.installed  ## Run the slow tests
 	MTLKIT_DEEPSPEED=$(abspath $(DEEPSPEED)) $(BIN)/python -m pytest -n 2 --dist loadfile -m slow --timeout 3600
 
-lint: $(STAMP)  ## Check style and format
+lint: $(STAMP)  ## Check style, format, links and what a release is made from
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python docs/check_files.py
 	@! grep -rnE --include='*.py' --include='*.md' --include='*.toml' --include='Makefile' '^(<{7}|>{7}) ' \
 		mtlkit benchmarks tests docs *.md pyproject.toml Makefile || { echo "a merge left its marks"; exit 1; }
 
