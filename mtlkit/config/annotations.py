@@ -174,7 +174,7 @@ def explain(value: Any, annotation: Any) -> str:
 
 
 def describe(annotation: Any) -> str:
-    """Describe in words what an annotated type accepts.
+    """Describe what an annotated type accepts.
 
     >>> from typing import Literal
     >>> describe(Literal["min", "median"] | None)
@@ -190,10 +190,10 @@ def describe(annotation: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(dict.fromkeys(map(describe, typing.get_args(base))))
     kind = _kind(base)
-    words = _KINDS.get(kind, ("any value",))[0]
+    text = _KINDS.get(kind, ("any value",))[0]
     if kind is list and _element(base) not in ((), (Any,)):
-        words += f" (each {describe(_element(base)[0])})"
-    return ", ".join(filter(None, [words, describe_range(metadata)]))
+        text += f" (each {describe(_element(base)[0])})"
+    return ", ".join(filter(None, [text, describe_range(metadata)]))
 
 
 def describe_range(metadata: Iterable[Any]) -> str:

@@ -26,7 +26,7 @@ TARGETS = "{breed: classification, age: regression}"
 def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MTLKIT_DATA", raising=False)
-    monkeypatch.setattr(notes, "said", set())
+    monkeypatch.setattr(notes, "printed", set())
 
 
 def write_pictures(count: int = 30, folder: str = "photos") -> "pandas.DataFrame":
