@@ -20,12 +20,12 @@ def print_note(dataset: str, message: str) -> None:
         print(line, file=sys.stderr)
 
 
-def listed(values: Iterable[object], limit: int = _SHOWN) -> str:
+def listed(values: Iterable[object]) -> str:
     """Return some values as text: ``'a', 'b' and 3 more``."""
     shown = [repr(value) if isinstance(value, str) else str(value) for value in values]
-    if len(shown) <= limit:
+    if len(shown) <= _SHOWN:
         return ", ".join(shown)
-    return f"{', '.join(shown[:limit])} and {len(shown) - limit} more"
+    return f"{', '.join(shown[:_SHOWN])} and {len(shown) - _SHOWN} more"
 
 
 class Notices:

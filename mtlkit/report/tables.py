@@ -71,9 +71,7 @@ class ResultTable:
     """Remarks about the rows."""
 
 
-def build_table(
-    comparison: Comparison, *, all_metrics: bool = False, level: float = 0.05
-) -> ResultTable:
+def build_table(comparison: Comparison, *, all_metrics: bool = False) -> ResultTable:
     """Build the table of a comparison: medians and deviations over seeds, and the verdict.
 
     Gains are relative to the baseline run of the same seed and averaged over the tasks of the setting
@@ -85,7 +83,6 @@ def build_table(
     Args:
         comparison: the runs.
         all_metrics: add a column for every metric, not only for the main one of each task.
-        level: level of the one-sided test.
 
     >>> from mtlkit.report import Comparison, Run, TaskRecord
     >>> tasks = [TaskRecord("left", {"accuracy": True})]
@@ -105,7 +102,7 @@ def build_table(
             test = None
             if reference is not None and label in tested and column.is_tested:
                 pair = found.paired(label, reference, column.key)
-                test = paired_t_test(*pair, bool(column.higher_is_better), level)
+                test = paired_t_test(*pair, bool(column.higher_is_better))
             values = spread(list(found.seeds(label, column.key).values()))
             if column.kind == "time" and values.std == 0:  # measured once, for all seeds
                 values = Spread(values.median, math.nan, values.count)
