@@ -142,7 +142,7 @@ def about_y(angle: float) -> Floats:
 
 
 def _cast(room: Room, origin: Floats, directions: Floats) -> tuple[Floats, NDArray[np.int64], Floats]:
-    """What each ray from ``origin`` meets first.
+    """Find the first surface on each ray from ``origin``.
 
     Returns the ray's parameter (N,), the primitive (N,) and its normal (N, 3) in the room's frame.
     """
@@ -214,7 +214,7 @@ def _texture(
     normal: Floats,
     random: np.random.Generator,
 ) -> Floats:
-    """Color of each point: the class's color, varied per primitive, with a pattern on it."""
+    """Return the color of each point: the class's color, varied per primitive, with a pattern on it."""
     means = np.array([_COLORS[kind] for kind in INDOOR_CLASSES])
     surfaces = 1 + len(room.centers) + len(room.balls)
     # drawn for every surface, visible or not, so that colors do not depend on the camera
@@ -242,7 +242,7 @@ def _texture(
 
 
 def _shade(room: Room, points: Floats, normal: Floats, classes: NDArray[np.int64]) -> Floats:
-    """Ambient light plus a point light with shadow; windows emit light."""
+    """Return ambient light plus a point light with shadow; windows emit light."""
     to_light = room.light - points
     distance = np.linalg.norm(to_light, axis=1)
     facing = np.clip(np.einsum("ij,ij->i", to_light, normal) / distance, 0, None)

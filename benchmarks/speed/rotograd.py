@@ -77,7 +77,7 @@ def _candidates(width: int, tasks: int, specs: dict[str, str], steps: int = 1) -
 
 
 def run(rounds: int = 15) -> list[Row]:
-    """The table of RotoGrad; every value is a ratio within one interleaved run."""
+    """Return the table of RotoGrad; every value is a ratio within one interleaved run."""
     torch.set_num_threads(2)
     rows: list[Row] = []
 

@@ -53,7 +53,7 @@ def draw(spec: str, path: Path) -> bool:
 
 
 def merged_gradient(spec: str, gradients: Tensor) -> tuple[Tensor, Tensor]:
-    """The tasks' gradients at the features, turned back where the method rotates, and the merged one."""
+    """Return the tasks' gradients at the features, turned back where the method rotates, and the merged one."""
     number = len(gradients)
     torch.manual_seed(0)
     method = mtlkit.create_method(spec, number, feature_dim=2)

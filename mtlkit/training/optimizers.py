@@ -167,7 +167,7 @@ def rotation_schedule(optimizer: Optimizer, decay: float = 0.9999) -> Multiplica
 
 
 def paper_decay(steps: int) -> float:
-    """Return the decay per step that ends at 17 % of the initial rate, as in the paper."""
+    """Return the decay per step that ends at 17% of the initial rate, as in the paper."""
     return float(PAPER_DECAY ** (PAPER_STEPS / max(steps, 1)))
 
 
