@@ -54,7 +54,7 @@ def merge_compiled(
 def decide_compiled(
     hooks: Hooks, processes: Processes, gram: Tensor, report: Tensor, extra: Tensor
 ) -> Tensor:
-    """What the operator of a compiled node returns, computed as outside of a compiled graph.
+    """Compute what the operator of a compiled node returns, as outside of a compiled graph.
 
     Args:
         hooks: what the method gives the engine.
