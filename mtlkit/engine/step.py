@@ -106,7 +106,7 @@ def step_of(
 
 
 def divisor(scale: Tensor) -> Tensor:
-    """Return what to divide gradients by: one if the total was multiplied by zero, as they are zero too."""
+    """Return what to divide gradients by: one if the total was multiplied by zero, as they are then zero."""
     return torch.where(scale == 0, 1.0, scale)
 
 
