@@ -106,7 +106,7 @@ def step_of(
 
 
 def divisor(scale: Tensor) -> Tensor:
-    """Return what to divide gradients by: one if the total was multiplied by zero, as they are then zero."""
+    """Return the divisor of gradients: one if the total was multiplied by zero, as they are zero too."""
     return torch.where(scale == 0, 1.0, scale)
 
 
