@@ -61,7 +61,7 @@ $(DEEPSPEED)/.installed: $(STAMP)
 
 test: $(STAMP) $(PLOTLY) $(EXAMPLES)/.installed $(LIBMTL)/.installed  ## Run all tests but the slow ones, on two cores
 	MTLKIT_LIBMTL=$(abspath $(LIBMTL)) $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST)
-	PYTHONPATH=$(EXAMPLES) $(BIN)/python -m pytest -n 2 tests/integrations/test_huggingface.py \
+	PYTHONPATH=$(EXAMPLES) $(BIN)/python -m pytest -n 2 tests/integrations/huggingface/test_huggingface.py \
 		tests/docs/test_code_blocks.py tests/docs/test_examples.py -k 'huggingface or lora or public'
 
 test-slow: $(STAMP) $(DEEPSPEED)/.installed  ## Run the slow tests
