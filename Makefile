@@ -61,15 +61,16 @@ $(DEEPSPEED)/.installed: $(STAMP)
 
 test: $(STAMP) $(PLOTLY) $(EXAMPLES)/.installed $(LIBMTL)/.installed  ## Run all tests but the slow ones, on two cores
 	MTLKIT_LIBMTL=$(abspath $(LIBMTL)) $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST)
-	PYTHONPATH=$(EXAMPLES) $(BIN)/python -m pytest -n 2 tests/integrations/test_huggingface.py \
+	PYTHONPATH=$(EXAMPLES) $(BIN)/python -m pytest -n 2 tests/integrations/huggingface/test_huggingface.py \
 		tests/docs/test_code_blocks.py tests/docs/test_examples.py -k 'huggingface or lora or public'
 
 test-slow: $(STAMP) $(DEEPSPEED)/.installed  ## Run the slow tests
 	MTLKIT_DEEPSPEED=$(abspath $(DEEPSPEED)) $(BIN)/python -m pytest -n 2 --dist loadfile -m slow --timeout 3600
 
-lint: $(STAMP)  ## Check style and format
+lint: $(STAMP)  ## Check style, format, links and what a release is made from
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python docs/check_files.py
 	@! grep -rnE --include='*.py' --include='*.md' --include='*.toml' --include='Makefile' '^(<{7}|>{7}) ' \
 		mtlkit benchmarks tests docs *.md pyproject.toml Makefile || { echo "a merge left its marks"; exit 1; }
 

@@ -31,7 +31,7 @@ from benchmarks.tables import draw as tables
 from mtlkit.config.files import write_text
 from mtlkit.report.metric_table import PRIMARY
 from mtlkit.report.results import Comparison
-from mtlkit.report.tables import Table, build_table, to_markdown
+from mtlkit.report.tables import ResultTable, build_table, to_markdown
 
 RESULTS = Path(__file__).parent / "results"
 REPOSITORY = "https://github.com/mtlkit/mtlkit/blob/main/benchmarks/results"
@@ -73,7 +73,7 @@ BLUE, GRAY = "#1f77b4", "#808890"
 
 
 def folders() -> list[Path]:
-    """The folders with results, in the order of their READMEs' first lines."""
+    """Return the folders with results, in the order of their READMEs' first lines."""
     return sorted(path.parent for path in RESULTS.glob("*/README.md"))
 
 
@@ -106,8 +106,8 @@ def redraw(folder: Path) -> None:
         cosines_figure(cosines, COSINE_PANELS[folder.name]).savefig(folder / "cosines.png", dpi=110)
 
 
-def differences_figure(table: Table) -> Any:
-    """Differences from the reference with corrected intervals: the primary endpoint, then each task."""
+def differences_figure(table: ResultTable) -> Any:
+    """Draw differences from the reference with corrected intervals: the endpoint, then each task."""
     columns = [each for each in table.columns if any(row.cells[each.key].claim for row in table.rows)]
     columns.sort(key=lambda column: column.key != PRIMARY)
     rows = [row for row in table.rows if row.cells[columns[0].key].claim is not None]
@@ -129,7 +129,7 @@ def differences_figure(table: Table) -> Any:
 
 
 def front_figure(comparison: Comparison) -> Any:
-    """Log-ratios to single-task networks, a panel per task: a dot per method, above them the weightings.
+    """Draw log-ratios to single-task networks, a panel per task: methods, above them weightings.
 
     They are means over the seeds that the weightings were trained on.
     """
@@ -150,7 +150,7 @@ def front_figure(comparison: Comparison) -> Any:
 
 
 def _panels(count: int, height: float) -> tuple[Any, list[Any]]:
-    """At most three panels side by side, which a page shows without making the letters small."""
+    """Make a figure with at most three panels side by side, so that its letters stay readable."""
     from matplotlib.figure import Figure
 
     columns = min(count, 3)
@@ -163,7 +163,7 @@ def _panels(count: int, height: float) -> tuple[Any, list[Any]]:
 
 
 def cosines_figure(cosines: Mapping[str, list[Any]], panels: Mapping[str, Sequence[str]]) -> Any:
-    """Mean cosine of task and update gradients over training, with 90 % intervals over the seeds."""
+    """Draw the mean cosine of task and update gradients over training, with 90% intervals."""
     import numpy as np
     from matplotlib.figure import Figure
     from scipy import stats
@@ -189,7 +189,7 @@ def cosines_figure(cosines: Mapping[str, list[Any]], panels: Mapping[str, Sequen
 
 
 def write_overview() -> None:
-    """The table over all data sets."""
+    """Write the table over all data sets."""
     found = {
         folder.name: comparable(folder.name, Comparison.load(folder))
         for folder in folders()
@@ -219,16 +219,16 @@ def write_pages(target: Path) -> None:
 
 
 def _site_links(text: str) -> str:
-    """Links of a file in the repository as links between pages of the site."""
+    """Rewrite links of a file in the repository as links between pages of the site."""
     text = re.sub(r"\]\((\w+)/README\.md\)", r"](\1.md)", text)
     return re.sub(rf"\]\({re.escape(SITE)}(\w+)\.html", r"](../\1.md", text)
 
 
 def _page(folder: Path, target: Path) -> str:
-    """The README of a folder as a page, with its table; figures are copied beside it."""
+    """Return the README of a folder as a page, with its table; figures are copied beside it."""
     text = (folder / "README.md").read_text().rstrip()
-    for picture in folder.glob("*.png"):
-        shutil.copy(picture, target / f"{folder.name}_{picture.name}")
+    for image in folder.glob("*.png"):
+        shutil.copy(image, target / f"{folder.name}_{image.name}")
     text = re.sub(r"\]\((\w+\.png)\)", rf"]({folder.name}_\1){{.light .chart}}", text)
     text = re.sub(r"\]\(\.\./(\w+)/README\.md\)", r"](\1.md)", text)
     text = text.replace("[`table.md`](table.md)", "the table below")
@@ -242,7 +242,7 @@ def _page(folder: Path, target: Path) -> str:
 
 
 def _well_broken(table: str) -> str:
-    """A table whose narrow cells break before a spread or a bracket, and nowhere else."""
+    """Return a table whose narrow cells break only before a deviation or a bracket."""
     table = table.rstrip().replace(" ± ", " ±\N{NO-BREAK SPACE}")
     return re.sub(r"\(\d[^)|]*\)", _unbroken, table)
 

@@ -37,13 +37,13 @@ _LABELS = {"cifar10": ("single-task", "sum", "imtl_g with R_k", "gradnorm with R
 
 
 def common_name(label: str) -> str:
-    """A method's name, whatever its options: ``scale_only(burn_in=20)`` is ``scale``."""
+    """Return a method's name without its options: ``scale_only(burn_in=20)`` is ``scale``."""
     name = re.sub(r"\(.*\)$", "", label)
     return _ALIASES.get(name, name)
 
 
 def comparable(name: str, comparison: Comparison) -> Comparison:
-    """The comparison called ``name`` by the metric and the methods that it is comparable by."""
+    """Return the comparison called ``name`` by the metric and the methods that it is comparable by."""
     metric = _METRICS.get(name)
     if metric is None:
         return comparison
@@ -55,7 +55,7 @@ def comparable(name: str, comparison: Comparison) -> Comparison:
 
 
 def log_gains(comparison: Comparison, labels: Sequence[str]) -> Floats:
-    """Log-ratios to the single-task networks (labels, tasks), in hundredths, means over seeds.
+    """Return log-ratios to the single-task networks (labels, tasks), in hundredths, means over seeds.
 
     A method without a finite value on every seed has NaN.
     """
@@ -68,7 +68,7 @@ def log_gains(comparison: Comparison, labels: Sequence[str]) -> Floats:
 
 
 def places(comparisons: Mapping[str, Comparison]) -> dict[str, dict[str, float]]:
-    """The place of each method by data set and name: 0 for the first, 1 for the last.
+    """Return the place of each method by data set and name: 0 for the first, 1 for the last.
 
     It is by the mean of the tasks' ranks; equal ranks share their places.
     """
@@ -83,7 +83,7 @@ def places(comparisons: Mapping[str, Comparison]) -> dict[str, dict[str, float]]
 
 
 def p_value_of_places(found: Mapping[str, Mapping[str, float]], draws: int = 10_000) -> float:
-    """The p-value of the mean places, if methods were exchangeable within each data set.
+    """Return the p-value of the mean places, if methods were exchangeable within each data set.
 
     The data sets are the blocks. Not every method was run on each: the statistic is the sum of squared
     deviations from one half, each times the number of data sets.
@@ -104,7 +104,7 @@ def p_value_of_places(found: Mapping[str, Mapping[str, float]], draws: int = 10_
 
 
 def overview(comparisons: Mapping[str, Comparison]) -> str:
-    """A Markdown table: methods by data sets, the best on average first, and the test of their places.
+    """Return a Markdown table: methods by data sets, the best first, and the test of their places.
 
     A cell is the mean log-ratio to single-task networks, over tasks and seeds, and the place. A head has
     the numbers of tasks and seeds. Comparisons that are :func:`left_out` have no column.
@@ -136,7 +136,7 @@ def _mean_place(found: Mapping[str, Mapping[str, float]], method: str) -> float:
 
 
 def beside_fronts(comparisons: Mapping[str, Comparison]) -> str:
-    """A Markdown table of the methods beside drawn weightings of the sum, where there are such runs.
+    """Return a Markdown table of the methods beside drawn weightings of the sum, if there are any.
 
     A cell is how many weightings are at least as good on every task, and how many are nowhere better,
     by means over the seeds that the weightings were trained on. A head has the numbers of both.
@@ -164,18 +164,18 @@ def beside_fronts(comparisons: Mapping[str, Comparison]) -> str:
 
 
 def on_seeds_of_front(comparison: Comparison) -> Comparison:
-    """The runs of the seeds that the drawn weightings were trained on."""
+    """Return the runs of the seeds that the drawn weightings were trained on."""
     seeds = {run.seed for run in comparison.runs if run.kind == FRONT}
     return replace(comparison, runs=[run for run in comparison.runs if run.seed in seeds])
 
 
 def left_out(comparisons: Mapping[str, Comparison]) -> list[str]:
-    """The comparisons of fewer than four of the methods, which have no column."""
+    """Return the comparisons of fewer than four of the methods, which have no column."""
     return [name for name, each in comparisons.items() if len(_chosen(each)) < 4]
 
 
 def _chosen(comparison: Comparison) -> dict[str, str]:
-    """Labels of the common methods, by their common names."""
+    """Return the labels of the common methods, by their common names."""
     found = {common_name(label): label for label in reversed(comparison.labels)}
     return {method: found[method] for method in METHODS if method in found}
 

@@ -39,7 +39,7 @@ class Visits:
 
     @property
     def functions(self) -> dict[str, dict[str, int]]:
-        """Numbers of lines by file and function."""
+        """Return numbers of lines by file and function."""
         found: dict[str, dict[str, int]] = {}
         for code in dict.fromkeys(self.calls):
             file = str(Path(code.co_filename).relative_to(ROOT))

@@ -68,7 +68,7 @@ def add(run: Path, folder: Path) -> None:
 
 
 def mean_cosines(run: Path) -> dict[str, list[Points]]:
-    """By method, for each seed: steps, and the tasks' mean cosine with the update around them."""
+    """Return, by method and seed, the steps and the tasks' mean cosine with the update around them."""
     found: dict[str, list[Points]] = {}
     for result in Comparison.load(run).runs:
         points = [(row.step, round(row.mean_cosine, 4)) for row in result.monitor]

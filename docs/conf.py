@@ -70,7 +70,7 @@ copybutton_prompt_text = "$ "
 
 
 def write_settings_tables() -> None:
-    """What `docs/settings.md` includes, from the models that check the settings."""
+    """Write what `docs/settings.md` includes, from the models that check the settings."""
     folder = Path(__file__).parent / "settings_tables"
     folder.mkdir(exist_ok=True)
     tables = {
@@ -84,17 +84,17 @@ def write_settings_tables() -> None:
 
 
 def write_rules() -> None:
-    """What `docs/choose.md` includes, from the rules of the diagnosis."""
+    """Write what `docs/choose.md` includes, from the rules of the diagnosis."""
     (Path(__file__).parent / "settings_tables" / "rules.txt").write_text(rules_table())
 
 
 def write_costs() -> None:
-    """What `docs/speed.md` includes: a step with every method, from the measured ratios."""
+    """Write what `docs/speed.md` includes: a step with every method, from the measured ratios."""
     (Path(__file__).parent / "settings_tables" / "costs.txt").write_text(cost_table())
 
 
 def write_laws() -> None:
-    """What `docs/design.md` includes: the laws that every method is checked for."""
+    """Write what `docs/design.md` includes: the laws that every method is checked for."""
     lines = [f"- `{name}`: {sentence}" for name, sentence in LAWS.items()]
     (Path(__file__).parent / "settings_tables" / "laws.txt").write_text("\n".join(lines) + "\n")
 
@@ -102,7 +102,7 @@ def write_laws() -> None:
 def hide_source_links(
     app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
 ) -> None:
-    """Generated pages have no source in the repository to link to."""
+    """Hide the link to the source of generated pages, which are not in the repository."""
     if pagename.startswith(("methods/", "results/", "_modules/")):
         context["theme_top_of_page_buttons"] = []
 
@@ -110,14 +110,14 @@ def hide_source_links(
 def shorten_neighbors(
     app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
 ) -> None:
-    """Two titles of papers do not fit side by side below a method's page: show the methods' names."""
+    """Show the names of the next methods, because two titles of papers do not fit side by side."""
     if pagename.startswith("methods/"):
         for side in filter(None, (context.get("prev"), context.get("next"))):
             side["title"] = side["title"].partition(": ")[0]
 
 
 def setup(app: Any) -> None:
-    """Called by Sphinx."""
+    """Register with Sphinx."""
     app.connect("html-page-context", hide_source_links)
     app.connect("html-page-context", shorten_neighbors)
 

@@ -1,4 +1,4 @@
-"""Draws the architectures as SVG files: ``python docs/draw_architectures.py``.
+"""Draw the architectures as SVG files: ``python docs/draw_architectures.py``.
 
 A drawing is a grid of boxes and the arrows between them. Colors say who trains a box: all tasks
 (shared), one task, or the method, which stands where the features fork.

@@ -107,9 +107,11 @@ def test_at_most_four_modules_lie_beside_the_packages() -> None:
 
 def test_every_package_has_its_tests_under_its_own_name() -> None:
     root = Path(mtlkit.__file__).parent
-    packages = {path.parent.name for path in root.glob("*/__init__.py")}
-    tests = {path.parent.name for path in Path(__file__).parent.glob("*/test_*.py")}
-    assert packages <= tests
+    packages = {path.parent.relative_to(root) for path in root.glob("*/**/__init__.py")}
+    here = Path(__file__).parent
+    tests = {path.parent.relative_to(here) for path in here.glob("*/**/test_*.py")}
+    # private packages are tested with the one that they belong to
+    assert {path for path in packages if not path.name.startswith("_")} <= tests
 
 
 def test_imports_point_downward() -> None:

@@ -1,4 +1,4 @@
-"""What a training of the field's setups costs: a step is measured here, a GPU's time is estimated.
+"""The time of a training in each setup: a step is measured here, and a GPU's time is estimated.
 
     python -m benchmarks.field.costs
 

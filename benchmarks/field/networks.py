@@ -55,7 +55,7 @@ class MessagePassing(Architecture):
         self.set_method(method)
 
     def encode(self, inputs: Tensor) -> Tensor:
-        """Features (B, width) of molecules (B, 29, 4 or 38)."""
+        """Return features (B, width) of molecules (B, 29, 4 or 38)."""
         largest = int((inputs[..., 0] > 0).sum(dim=1).max())  # atoms; the places behind them are empty
         molecules = functional.pad(inputs, (0, 38 - inputs.shape[-1]))[:, :largest]
         numbers, positions, rest, bonds = molecules.split([1, 3, 5, 29], dim=-1)
@@ -73,7 +73,7 @@ class MessagePassing(Architecture):
         return self.join(self.pool(atoms, present)).relu()
 
     def weigh_pairs(self, present: Tensor, positions: Tensor, bonds: Tensor) -> Tensor:
-        """Factors of the fixed matrices in the mean message of an atom, (B, A, A (hidden + 1))."""
+        """Return the factors of the fixed matrices in an atom's mean message, (B, A, A (hidden + 1))."""
         apart = ~torch.eye(present.shape[1], dtype=torch.bool, device=present.device)
         heard = present[:, :, None] & present[:, None, :] & apart
         distance = (positions[:, :, None] - positions[:, None, :]).norm(dim=-1, keepdim=True)
@@ -84,7 +84,7 @@ class MessagePassing(Architecture):
         return (factors * share[..., None]).flatten(2)
 
     def predict(self, task: str, shared: Tensor, inputs: Any) -> Any:
-        """The head's output."""
+        """Return the output of the head."""
         return self.head(task)(shared)
 
 
@@ -113,7 +113,7 @@ _DEPTHS = (2, 2, 3, 3, 3)
 
 
 def _layers(inputs: int, outputs: int, count: int = 1) -> nn.Sequential:
-    """So many convolutions, each normalized and rectified."""
+    """Return ``count`` convolutions, each normalized and rectified."""
     made: list[nn.Module] = []
     for index in range(count):
         made += [
@@ -189,7 +189,7 @@ class SegNetMtan(Architecture):
         self.set_method(method)
 
     def encode(self, inputs: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """What every level reads and what it makes, the encoder's five levels and the decoder's."""
+        """Return the inputs and outputs of the five levels of the encoder, and of the decoder."""
         levels, pooled, x = [], [], inputs
         for enter, block in zip(self.enter, self.encoder, strict=True):
             read = enter(x)
@@ -205,7 +205,7 @@ class SegNetMtan(Architecture):
         return levels
 
     def predict(self, task: str, shared: list[tuple[Tensor, Tensor]], inputs: Any) -> Any:
-        """The head's output on what the task takes from all levels."""
+        """Return the output of the head on the features that the task takes from all levels."""
         down: Any = self.of_task(self.encoder_masks, task)
         up: Any = self.of_task(self.decoder_masks, task)
         taken: Tensor | None = None
@@ -256,9 +256,9 @@ class CelebaNet(Architecture):
         self.set_method(method)
 
     def encode(self, inputs: Tensor) -> Any:
-        """Features (B, 512) at full width."""
+        """Return features (B, 512) at full width."""
         return self.backbone(inputs)
 
     def predict(self, task: str, shared: Tensor, inputs: Any) -> Any:
-        """The head's output."""
+        """Return the output of the head."""
         return self.head(task)(shared)

@@ -63,7 +63,7 @@ def read_runs(folder: Path) -> tuple[Rows, Rows, Rows]:
 
 
 def interval(differences: NDArray[np.float64], comparisons: int) -> tuple[float, float, float]:
-    """Return the mean with its 95 % t-interval, by Bonferroni's correction for all comparisons."""
+    """Return the mean with its 95% t-interval, by Bonferroni's correction for all comparisons."""
     count = len(differences)
     half = stats.t.ppf(1 - 0.025 / comparisons, count - 1) * differences.std(ddof=1) / count**0.5
     mean = float(differences.mean())

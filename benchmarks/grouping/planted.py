@@ -1,4 +1,4 @@
-"""Synthetic tasks with known groups, and what ``mtlkit.diagnose`` makes of them."""
+"""Synthetic tasks with known groups, and the groups that ``mtlkit.diagnose`` finds."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def make_model(lora: bool) -> Any:
 
 
 def make_step(spec: str, lora: bool = False, **options: Any) -> Callable[[], None]:
-    """One optimizer step of a Trainer, as a function."""
+    """Return one optimizer step of a Trainer, as a function."""
     tokens = torch.randint(VOCABULARY, (ROWS, LENGTH), generator=torch.Generator().manual_seed(0))
     samples = [{"input_ids": row.tolist(), "labels": row.tolist()} for row in tokens]
     arguments = transformers.TrainingArguments(
@@ -96,7 +96,7 @@ def make_step(spec: str, lora: bool = False, **options: Any) -> Callable[[], Non
 
 
 def peak_of(step: Callable[[], None]) -> float:
-    """Megabytes that tensors of a step take at their peak, beside weights and the optimizer's state."""
+    """Return the peak of the memory of a step in MB, without weights and the optimizer's state."""
     step()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         step()

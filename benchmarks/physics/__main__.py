@@ -39,7 +39,7 @@ def solution(x: Tensor) -> Tensor:
 
 
 def losses_of(net: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    """Mean squares of the residual of ``u'' + u = f`` and of the boundary values."""
+    """Return the mean squares of the residual of ``u'' + u = f`` and of the boundary values."""
     x = x.requires_grad_()
     u = net(x)
     (u_x,) = torch.autograd.grad(u.sum(), x, create_graph=True)

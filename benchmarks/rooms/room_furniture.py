@@ -7,7 +7,7 @@ from room_rendering import Camera, Floats, Room, about_y
 
 
 def furnish(random: np.random.Generator, height: int, width: int) -> tuple[Room, Camera]:
-    """A random room and a camera in it."""
+    """Make a random room and a camera in it."""
     size = np.array([random.uniform(3.5, 6.5), random.uniform(2.4, 3.2), random.uniform(3.5, 6.5)])
     light = np.array([random.uniform(-0.3, 0.3), 0.92, random.uniform(-0.3, 0.3)]) * size
     room = Room(size, light)
@@ -35,7 +35,7 @@ def _about_x(angle: float) -> Floats:
 def _free_spot(
     room: Room, taken: list[tuple[float, float, float]], reach: float, random: np.random.Generator
 ) -> tuple[float, float] | None:
-    """A place on the floor, clear of the walls and of what stands there; None where none was found."""
+    """Find a place on the floor, clear of walls and furniture; None if none is found."""
     for _ in range(12):
         x = random.uniform(-1, 1) * (room.size[0] / 2 - reach)
         z = random.uniform(-1, 1) * (room.size[2] / 2 - reach)

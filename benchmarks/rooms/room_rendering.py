@@ -42,7 +42,7 @@ _COLORS: dict[str, tuple[float, float, float]] = {
 
 @dataclass(frozen=True)
 class Camera:
-    """Where the picture is taken from.
+    """The position and direction from which an image is taken.
 
     Attributes:
         position: (3,) in the room.
@@ -98,7 +98,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Rendering:
-    """One picture and its exact targets.
+    """One image and its exact targets.
 
     Attributes:
         image: (H, W, 3) in the unit interval.
@@ -142,7 +142,7 @@ def about_y(angle: float) -> Floats:
 
 
 def _cast(room: Room, origin: Floats, directions: Floats) -> tuple[Floats, NDArray[np.int64], Floats]:
-    """What each ray from ``origin`` meets first.
+    """Find the first surface on each ray from ``origin``.
 
     Returns the ray's parameter (N,), the primitive (N,) and its normal (N, 3) in the room's frame.
     """
@@ -214,7 +214,7 @@ def _texture(
     normal: Floats,
     random: np.random.Generator,
 ) -> Floats:
-    """Color of each point: the class's color, varied per primitive, with a pattern on it."""
+    """Return the color of each point: the class's color, varied per primitive, with a pattern on it."""
     means = np.array([_COLORS[kind] for kind in INDOOR_CLASSES])
     surfaces = 1 + len(room.centers) + len(room.balls)
     # drawn for every surface, visible or not, so that colors do not depend on the camera
@@ -242,7 +242,7 @@ def _texture(
 
 
 def _shade(room: Room, points: Floats, normal: Floats, classes: NDArray[np.int64]) -> Floats:
-    """Ambient light plus a point light with shadow; windows shine by themselves."""
+    """Return ambient light plus a point light with shadow; windows emit light."""
     to_light = room.light - points
     distance = np.linalg.norm(to_light, axis=1)
     facing = np.clip(np.einsum("ij,ij->i", to_light, normal) / distance, 0, None)

@@ -6,9 +6,9 @@ microseconds that any layer of Python costs. One thread is used: two of them wai
 another process takes a core, and that is all that one would see.
 
 The value with a limit is 1 + (difference of the steps without the layers' work) / (step by hand), see
-:mod:`benchmarks.speed.stand_ins`: it repeats to a few tenths of a per cent. The plain quotient of whole
-steps is shown besides, and says that nothing is left out. In so few rounds it is good to some per cent;
-``--seconds 200`` gives every architecture some hundred rounds, and the quotient to about one per cent.
+:mod:`benchmarks.speed.stand_ins`: it repeats to a few tenths of a percent. The plain quotient of whole
+steps is shown besides, and says that nothing is left out. In so few rounds it is good to a few percent;
+``--seconds 200`` gives every architecture some hundred rounds, and the quotient to about one percent.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _by_hand(net: nn.Module, x: Tensor) -> Callable[[], None]:
 
 
 def candidates(network: _Network, hollowed: bool = False) -> dict[str, Callable[[], None]]:
-    """The steps of both networks, which are checked to predict the same; or without their layers."""
+    """Return the steps of both networks, which must predict the same; or without their layers."""
     torch.manual_seed(0)
     x = torch.randn(network.shape)
     ours = mtlkit.create_architecture(network.spec, TASKS)
@@ -175,13 +175,13 @@ def candidates(network: _Network, hollowed: bool = False) -> dict[str, Callable[
 
 
 def _rounds(steps: Mapping[str, Callable[[], None]], budget: float) -> int:
-    """How many rounds the seconds of ``budget`` are enough for; these steps warm up what is called."""
+    """Return how many rounds fit into the seconds of ``budget``; its steps also warm up."""
     once = interleave(steps, rounds=3)
     return max(10, int(budget / sum(min(seconds) for seconds in once.values())))
 
 
 def _compare(network: _Network, seconds: float) -> tuple[float, float, float]:
-    """What is added, the quotient of whole steps, and the seconds of a step by hand.
+    """Return the added fraction, the quotient of whole steps, and the seconds of a step by hand.
 
     Whole steps and those without layers take turns: the machine may be slower by half for a minute,
     and what is divided must be of the same minute.
@@ -203,7 +203,7 @@ def _compare(network: _Network, seconds: float) -> tuple[float, float, float]:
 
 
 def run(only: Collection[str] = (), seconds: float = SECONDS) -> list[Row]:
-    """Every architecture, or those named, with the plain sum against the same network by hand.
+    """Time every architecture, or those named, with the plain sum against the same network by hand.
 
     Args:
         only: names of architectures.

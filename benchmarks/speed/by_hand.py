@@ -40,7 +40,7 @@ __all__ = [
 def share_weights(source: nn.Module, target: nn.Module) -> None:
     """Make the weights of ``source`` those of ``target``, in the order in which both declare them.
 
-    They are shared and not copied: a copy elsewhere in memory can be some per cent faster or slower.
+    They are shared and not copied: a copy elsewhere in memory can be a few percent faster or slower.
     """
     given = iter(list(source.parameters()))
     for module in target.modules():

@@ -15,7 +15,7 @@ BATCH, ROUNDS = 64, 5
 
 
 def run() -> list[Row]:
-    """Every built-in method; aliases cost what they stand for."""
+    """Time every built-in method; an alias takes as long as what it stands for."""
     set_threads(2)
     torch.manual_seed(0)
     batch = torch.randn(BATCH, 3, 32, 32), torch.randint(2, (BATCH, TASKS)).float()

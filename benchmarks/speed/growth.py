@@ -26,7 +26,7 @@ GROUP = "added to a step, MLP, batch 64: {}, {} = {}"
 
 @dataclass(frozen=True)
 class Panel:
-    """What grows, and the methods to watch; everything else stays."""
+    """The size that grows, and the methods that are timed; all else is constant."""
 
     letter: str
     title: str
@@ -89,7 +89,7 @@ COLORS = {
 
 
 class _Steps:
-    """Some steps with SGD."""
+    """Runs some steps with SGD."""
 
     def __init__(self, spec: str, tasks: int, features: int) -> None:
         torch.manual_seed(0)
@@ -119,7 +119,7 @@ class _Steps:
 
 
 def run(rounds: int = 15) -> list[Row]:
-    """The methods of a panel take turns with the plain sum, for each size."""
+    """Time the methods of a panel and the plain sum by turns, for each size."""
     from threadpoolctl import threadpool_limits
 
     set_threads(1)
@@ -142,7 +142,7 @@ def _measure(panel: Panel, size: int, rounds: int) -> list[Row]:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """A panel per size that grows, on logarithmic axes."""
+    """Draw a panel per size that grows, on logarithmic axes."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

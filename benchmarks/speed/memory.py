@@ -26,7 +26,7 @@ STEPS = 3
 
 
 def peak(name: str) -> float:
-    """The largest resident set of this process, in MiB, after some steps of a candidate."""
+    """Return the largest resident set of this process, in MiB, after some steps of a candidate."""
     torch.set_num_threads(1)
     load_solvers()
     batch = (torch.randn(64, 3, 32, 32), torch.randint(0, 2, (64, TASKS)).float())
@@ -45,7 +45,7 @@ def _measure(name: str) -> float:
 
 
 def run() -> list[Row]:
-    """Added memory at the features, at the parameters, and that of TorchJD."""
+    """Measure the added memory at the features, at the parameters, and that of TorchJD."""
     plain = _measure("plain")
     group = f"memory added to a ResNet18 step, batch 64, K={TASKS}"
     rows = [Row(group, name, _measure(name) - plain, "MiB", limit=30.0) for name in FEATURES]

@@ -47,7 +47,7 @@ NOT_OURS = {"torchjd"}
 
 
 def _peer(name: str, tasks: int):
-    """TorchJD's aggregator, or None where it is absent or cannot be made."""
+    """Return TorchJD's aggregator; None if it is absent or cannot be made."""
     from torchjd import aggregation
 
     expression = PEERS[name].format(tasks=tasks)
@@ -61,7 +61,7 @@ def _peer(name: str, tasks: int):
 
 
 def run(rounds: int = 15) -> list[Row]:
-    """Every method at K = 40 and K = 3, D = 10,000, one thread."""
+    """Time every method at K = 40 and K = 3, D = 10,000, one thread."""
     torch.set_num_threads(1)
     rows = []
     for tasks, limit in LIMITS.items():
@@ -88,7 +88,7 @@ def run(rounds: int = 15) -> list[Row]:
 
 
 def _many(tasks: int, rounds: int = 5) -> list[Row]:
-    """The solvers, quiet and beside busy processes; torch itself on one thread, BLAS as it is."""
+    """Time the solvers alone and beside busy processes; torch has one thread, BLAS its default."""
     torch.manual_seed(0)
     grads = torch.randn(tasks, 2000) + 0.1
     merges = {name: partial(mtlkit.create_method(name, tasks).combine, grads) for name in SOLVERS}

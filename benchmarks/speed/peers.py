@@ -112,7 +112,7 @@ def _has_libmtl() -> bool:
 
 
 def run(rounds: int = 12) -> list[Row]:
-    """All candidates take turns, for each number of tasks."""
+    """Time all candidates by turns, for each number of tasks."""
     set_threads(2)
     rows = []
     libmtl = ("PCGrad",) if _has_libmtl() else ()
@@ -133,7 +133,7 @@ def run(rounds: int = 12) -> list[Row]:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Bars of the ratios, a panel per number of tasks."""
+    """Draw bars of the ratios, a panel per number of tasks."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

@@ -77,7 +77,7 @@ def _candidates(width: int, tasks: int, specs: dict[str, str], steps: int = 1) -
 
 
 def run(rounds: int = 15) -> list[Row]:
-    """The table of RotoGrad; every value is a ratio within one interleaved run."""
+    """Return the table of RotoGrad; every value is a ratio within one interleaved run."""
     torch.set_num_threads(2)
     rows: list[Row] = []
 
@@ -103,7 +103,7 @@ def run(rounds: int = 15) -> list[Row]:
     )
     for width, tasks, limit in ((512, 10, 4.0), (1024, 3, 8.0)):
         specs = {"lie": EVERY_STEP, "geotorch": "rotate(backend=geotorch)+scale"}
-        # geotorch pays more once its rotations have left the identity, and RAdam starts after step 5
+        # geotorch is slower once its rotations have left the identity, and RAdam starts after step 5
         seconds = interleave(_candidates(width, tasks, specs), max(3, rounds // 4), warmup=8)
         group = f"RotoGrad step, m={width}, K={tasks}"
         rows.append(
@@ -151,7 +151,7 @@ def _resnet(rounds: int) -> list[Row]:
 
 
 def _fold_every(rounds: int) -> list[Row]:
-    """On one thread, where matrix products are dearest; eight steps at a time."""
+    """Measure ``fold_every=8`` on one thread, where matrix products take the largest part of a step."""
     import timm
 
     rows = []

@@ -1,6 +1,6 @@
 """Networks without the work of their layers: what remains is the code around them.
 
-On a shared machine single steps of a network differ by ten per cent, and a difference of one per cent
+On a shared machine single steps of a network differ by ten percent, and a difference of one percent
 between two networks takes very long to see. What is the same in both can be left out: every layer of
 PyTorch is replaced by a stand-in, which returns prepared numbers of the shape that the layer returns,
 forward and backward. The difference in time between two such networks is that between the whole ones,

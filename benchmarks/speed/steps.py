@@ -58,7 +58,7 @@ class Candidate:
 
 
 class _SeparateBackwards(Candidate):
-    """K calls of ``autograd.grad`` and the sum of their rows: what parameter level must cost."""
+    """K calls of ``autograd.grad`` and the sum of their rows: the least time of ``wrt=parameters``."""
 
     def __call__(self) -> None:
         self.optimizer.zero_grad()
@@ -73,7 +73,7 @@ class _SeparateBackwards(Candidate):
 
 
 def run(rounds: int = 15) -> list[Row]:
-    """Feature level against the plain sum; parameter level against K separate backwards."""
+    """Time feature level against the plain sum, and parameter level against K separate backwards."""
     set_threads(2)
     torch.manual_seed(0)
     batch = (torch.randn(64, 3, 32, 32), torch.randint(0, 2, (64, TASKS)).float())

@@ -33,7 +33,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Whether the limit is kept; empty where there is none."""
+        """Return whether the limit is kept; empty if there is none."""
         if self.limit is None:
             return ""
         kept = self.value >= self.limit if self.at_least else self.value <= self.limit
@@ -44,7 +44,7 @@ class Row:
 def interleave(
     candidates: Mapping[str, Callable[[], object]], rounds: int = 20, warmup: int = 2, repeats: int = 1
 ) -> dict[str, list[float]]:
-    """Seconds of every candidate in every round; candidates take turns, in alternating order.
+    """Return the seconds of every candidate in every round; candidates take turns, in alternating order.
 
     With ``repeats``, a turn is that many calls and the value their mean: for calls so short that a
     single one would measure how the others have emptied the caches. A candidate whose cost repeats after
@@ -73,12 +73,12 @@ def interleave(
 
 
 def ratio(seconds: Mapping[str, list[float]], name: str, base: str) -> float:
-    """Median over the rounds of the quotient within a round: slow moments cancel."""
+    """Return the median over the rounds of the quotient within a round, in which slow moments cancel."""
     return statistics.median(a / b for a, b in zip(seconds[name], seconds[base], strict=True))
 
 
 def chart_command(draw: Callable[[list[Row], Path], None], table: str) -> None:
-    """The command that draws the documentation's chart of a table from its stored values."""
+    """Return the command that draws the documentation's chart of a table from its stored values."""
     parser = argparse.ArgumentParser(description="draw the chart of the documentation")
     parser.add_argument("measured", type=Path, help=f"what `benchmarks.speed {table} --json` wrote")
     parser.add_argument("chart", type=Path, help="the SVG file")

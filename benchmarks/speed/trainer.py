@@ -1,4 +1,4 @@
-"""What the Trainer's loop costs over a loop on Accelerate that is written by hand.
+"""The time of the Trainer's loop, as a ratio to a loop on Accelerate that is written by hand.
 
 Both have the same network, method, losses, optimizer, loader and batches. Measured is the loop alone,
 from the first batch that is read to the last: a call of ``fit`` also sets up the loader, signals and the
@@ -107,7 +107,7 @@ def _by_trainer(method: str, batches: _Batches) -> Callable[[], object]:
 
 
 def measure(method: str, rounds: int) -> dict[str, list[float]]:
-    """Seconds from the first to the last batch in every round, of both loops by turns."""
+    """Return the seconds from the first to the last batch in every round, of both loops by turns."""
     batches = _Batches()
     loops = {"by hand": _by_hand(method, batches), "Trainer": _by_trainer(method, batches)}
     seconds: dict[str, list[float]] = {name: [] for name in loops}
@@ -120,7 +120,7 @@ def measure(method: str, rounds: int) -> dict[str, list[float]]:
 
 
 def run(rounds: int = 100) -> list[Row]:
-    """Ratios of the Trainer's seconds to those of the loop by hand, on the same batches."""
+    """Return the ratios of the Trainer's seconds to those of the loop by hand, on the same batches."""
     warnings.filterwarnings("ignore", message="no validation set")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -72,7 +72,7 @@ def judge(runs: Floats, rule: str) -> tuple[Floats, Floats]:
 
 
 def simulate(rule: str, kind: str, seeds: int, methods: int, comparisons: int) -> dict[str, float]:
-    """Rates of any false finding, and power, of a rule.
+    """Return the rates of any false finding, and the power, of a rule.
 
     The effects are in deviations of the paired difference to the reference. ``false`` is where nothing
     differs; ``false beside effects`` where half of the methods are better by four deviations on all
@@ -101,7 +101,7 @@ def simulate(rule: str, kind: str, seeds: int, methods: int, comparisons: int) -
 
 
 def table(comparisons: int) -> pd.DataFrame:
-    """All rules under all kinds of noise."""
+    """Return all rules under all kinds of noise."""
 
     def rows() -> Iterator[dict[str, Any]]:
         for seeds in SEEDS:
@@ -118,7 +118,7 @@ def table(comparisons: int) -> pd.DataFrame:
 
 
 def summarize(found: pd.DataFrame) -> pd.DataFrame:
-    """The largest rate of false findings over all noise, and the mean power, by rule and seeds."""
+    """Return the largest rate of false findings and the mean power, by rule and seeds."""
     by = found.groupby(["rule", "seeds"], sort=False)
     rates = {"false": "max", "false beside effects": "max"}
     return by.agg(
@@ -127,7 +127,7 @@ def summarize(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def to_markdown(found: pd.DataFrame) -> str:
-    """A table in GitHub's Markdown, with three decimals."""
+    """Return a table in GitHub's Markdown, with three decimals."""
     rows = [[f"{each:.3f}" if isinstance(each, float) else str(each) for each in row]
             for row in found.itertuples(index=False)]  # fmt: skip
     head = [list(map(str, found.columns)), [":--", *["--:"] * (found.shape[1] - 1)]]

@@ -36,7 +36,7 @@ def moderated_t(
 
     Args:
         differences: (comparisons, tests, seeds).
-        robust: winsorize the log-variances at their 10 and 90 % quantiles.
+        robust: winsorize the log-variances at their 10% and 90% quantiles.
         shared: squared correlation of the tests, by which prior and total degrees of freedom are lower.
         guard: never use a variance below the test's own.
     """

@@ -65,7 +65,7 @@ def gains_table(runs: pd.DataFrame) -> str:
 
 
 def differences_figure(runs: pd.DataFrame) -> Any:
-    """Gains over the sum, a panel per table; an interval that leaves zero is filled."""
+    """Draw gains over the sum, a panel per table; an interval without zero is filled."""
     from matplotlib.figure import Figure
 
     found = intervals(runs)

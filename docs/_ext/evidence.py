@@ -1,4 +1,4 @@
-"""What the stored comparisons of benchmarks/results say about each method."""
+"""Collect the findings of benchmarks/results about each method."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PREPARING = {"normalize"}
 
 @cache
 def evidence() -> dict[str, list[str]]:
-    """Rows of a Markdown table, one per comparison, by the names of the methods that it was about."""
+    """Return rows of a Markdown table, one per comparison, by the names of the methods compared."""
     found: dict[str, list[str]] = {}
     for folder in sorted(path.parent for path in RESULTS.glob("*/comparison.json")):
         comparison = Comparison.load(folder)
@@ -31,7 +31,7 @@ def evidence() -> dict[str, list[str]]:
 
 
 def _compared(entry: object) -> list[str]:
-    """The pages that an entry of a comparison belongs to; none if it has several parts."""
+    """Return the pages that an entry of a comparison belongs to; none if it has several parts."""
     spec = entry.get("method") if isinstance(entry, dict) else entry
     if not isinstance(spec, str):
         return []

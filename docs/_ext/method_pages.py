@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from evidence import HEAD, evidence
-from gradient_pictures import draw
+from gradient_drawings import draw
 from sphinx.application import Sphinx
 
 import mtlkit
@@ -83,7 +83,7 @@ _HYPHENS = {
 
 
 def write_method_pages(folder: Path) -> None:
-    """One page per method with its drawing, and the index."""
+    """Write one page per method with its drawing, and the index."""
     folder.mkdir(exist_ok=True)
     for old in folder.glob("*.md"):
         old.unlink()
@@ -95,15 +95,15 @@ def write_method_pages(folder: Path) -> None:
 
 def _page(name: str, folder: Path) -> str:
     facts = catalog.method_facts(name)
-    picture = folder / f"{name}.svg"
+    drawing = folder / f"{name}.svg"
     # drawing all of them takes half a minute: only after a change of the methods
     sources = (Path(mtlkit.__file__).parent / "weighting").rglob("*.py")
     newest = max(path.stat().st_mtime for path in sources)
-    if not picture.exists() or picture.stat().st_mtime < newest:
+    if not drawing.exists() or drawing.stat().st_mtime < newest:
         print(f"drawing {name}", file=sys.stderr)
-        draw(name, picture)
+        draw(name, drawing)
     parts = [f"# {title(facts)}", "", _summary(facts)]
-    if picture.exists():
+    if drawing.exists():
         parts += [
             "",
             f"![The merged gradient of {name} for two and for three conflicting task gradients]({name}.svg)",
@@ -116,7 +116,7 @@ def _page(name: str, folder: Path) -> str:
 
 
 def title(facts: catalog.MethodFacts) -> str:
-    """The paper's spelling and title, who wrote it and when; the name alone for an alias or a baseline."""
+    """Return the paper's spelling and title, who wrote it and when; the name alone for an alias or a baseline."""
     authors, _, rest = re.sub(r" \(.*\)$", "", facts.paper.partition("; ")[0]).partition(", ")
     paper = re.sub(r", arXiv [\d.]+$", "", rest.rpartition(", ")[0] or rest)
     if facts.stands_for or not facts.factory:
@@ -144,7 +144,7 @@ def _caption(name: str) -> str:
 
 
 def _advice(facts: catalog.MethodFacts) -> str:
-    """When to use it, what our own runs found, what it costs, and which methods are like it."""
+    """Write when to use it, what our own runs found, what it costs, and which methods are like it."""
     idea = (facts.idea or "").partition(":")[0]
     lines = ["## When to use it", ""]
     for start, (when, when_not) in _WHEN.items():
@@ -183,7 +183,7 @@ def _is_noise(ratio: float) -> bool:
 
 
 def description(facts: catalog.MethodFacts) -> str:
-    """What the class says, in MyST Markdown; its docstring is included by autodoc."""
+    """Return the facts that the class states, in MyST Markdown; its docstring is included by autodoc."""
     lines = ["## Definition", ""]
     if facts.stands_for:
         links = ", ".join(f"[{part.name}]({part.name}.md)" for part in methods.expand(facts.name))
@@ -218,7 +218,7 @@ def _cell(value: str) -> str:
 
 
 def _parts(name: str) -> str:
-    """What an alias stands for, so that nobody has to follow a link for the equations."""
+    """Write what an alias stands for, so that nobody has to follow a link for the equations."""
     if not catalog.method_facts(name).stands_for:
         return ""
     lines = []
@@ -283,7 +283,7 @@ def _index(facts: dict[str, catalog.MethodFacts]) -> str:
 
 
 def group_by_idea(facts: Iterable[catalog.MethodFacts]) -> dict[str, list[catalog.MethodFacts]]:
-    """Methods under the ideas that their classes state: the plain sum's first, those without one last."""
+    """Group methods by the ideas that their classes state: the plain sum's first, those without one last."""
     groups: dict[str, list[catalog.MethodFacts]] = {}
     for each in facts:
         groups.setdefault(each.idea or "Others", []).append(each)
@@ -312,7 +312,7 @@ def _summary(facts: catalog.MethodFacts) -> str:
 
 
 def cost_table() -> str:
-    """What a step with every measured method takes, the slowest first; one row for all that take no longer."""
+    """Return the table of what a step with every measured method takes, the slowest first; one row for all that take no longer."""
     links = {facts.name: f"[`{facts.name}`](methods/{facts.name}.md)" for facts in catalog.all_facts()}
     costs = {name: ratio for name, ratio in _costs().items() if name in links}
     slow = sorted((name for name in costs if not _is_noise(costs[name])), key=costs.__getitem__)
@@ -325,14 +325,14 @@ def cost_table() -> str:
 
 
 def _myst(text: str) -> str:
-    """A sentence of a docstring as MyST Markdown."""
+    """Return a sentence of a docstring as MyST Markdown."""
     return re.sub(r":math:`([^`]*)`", r"$\1$", " ".join(text.split())).replace("``", "`")
 
 
 def leave_options_out(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
-    """A method's page has a table of its options; its docstring must not list them a second time."""
+    """Remove the options from the docstring of a method, whose page has a table of them."""
     if options.no_index and "Args:" in lines:
         start = lines.index("Args:")
         after = (n for n, line in enumerate(lines) if n > start and line and not line.startswith(" "))

@@ -41,7 +41,7 @@ _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:)([^)]*)\)")
 
 
 def outputs_folder(build: Path, package: Path) -> Path:
-    """Where outputs are kept, one folder per state of the package; older ones are removed."""
+    """Return the folder of the outputs, one folder per state of the package; older ones are removed."""
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
@@ -54,7 +54,7 @@ def outputs_folder(build: Path, package: Path) -> Path:
 
 
 def examples_folder(root: Path) -> str | None:
-    """Where the packages of `mtlkit[huggingface]` are: in the folder that `make test` fills, or "" if installed."""
+    """Return where the packages of `mtlkit[huggingface]` are: in the folder that `make test` fills, or "" if installed."""
     if all(importlib.util.find_spec(name) for name in _EXAMPLES):
         return ""
     folder = root / ".venv" / "examples"
@@ -111,7 +111,7 @@ def write_notebooks(app: Sphinx, failure: Exception | None) -> None:
 
 
 def install_cells(page: str) -> list[Any]:
-    """The badge of Colab, and a cell that installs what the page imports."""
+    """Make the badge of Colab, and a cell that installs what the page imports."""
     badge = f"[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({_COLAB}/{FOLDER}/{page}.ipynb)"
     if page in _CLONED:
         code = f'!git clone -q {REPOSITORY}\n%cd mtlkit\n%pip install -q ".[bench]"'
@@ -125,7 +125,7 @@ def install_cells(page: str) -> list[Any]:
 
 
 def plain_markdown(text: str) -> str:
-    """Markdown without roles and without links to other pages, which lead nowhere outside the site."""
+    """Return Markdown without roles and without links to other pages, which lead nowhere outside the site."""
     text = _ROLE.sub(lambda match: f"`{match[1].rsplit('/', 1)[-1]}`", text)
     return _LINK.sub(lambda match: match[1] or f"`{Path(match[2]).stem}`", text)
 

@@ -57,7 +57,7 @@ NONE = "not tested by us"
 
 
 def rules_table() -> str:
-    """The rules in their order, in Markdown."""
+    """Return the rules in their order, in Markdown."""
     rules = (*RULES, NOTHING)
     unknown = ({*EVIDENCE} | {*ELSEWHERE}) - {rule.name for rule in rules}
     if unknown:

@@ -8,7 +8,7 @@ from mtlkit.config.settings import Settings, accepted, bounds, display
 
 
 def settings_table(model: type[Settings], leave_out: type[Settings] | None = None) -> str:
-    """All settings of ``model`` as Markdown, one table per panel.
+    """Return all settings of ``model`` as Markdown, one table per panel.
 
     Args:
         model: whose settings.

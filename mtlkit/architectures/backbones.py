@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 from torch import Tensor, nn
 
-from mtlkit.architectures.features import Features, declared_features, last_leaf, measure
+from mtlkit.architectures.features import Features, declared_features, last_leaf, measure_features
 from mtlkit.architectures.heads import Norm, layer_sizes, make_mlp, pooled
 from mtlkit.config import Count, Ge, Lt
 from mtlkit.config.extras import import_extra
@@ -71,7 +71,7 @@ def build_backbone(
     if features is not None:
         return module, Features(getattr(module, "feature_kind", "vector"), features)
     if input_size is not None:
-        return module, measure(module, input_size)
+        return module, measure_features(module, input_size)
     return module, declared_features(module)
 
 
@@ -205,8 +205,8 @@ def measure_timm(model: nn.Module, options: Mapping[str, Any]) -> Features:
     # a small image is faster, for models that accept any size
     if given is None and not config.get("fixed_input_size"):
         with contextlib.suppress(SpecError, ValueError):
-            return measure(model, (channels, 64, 64))
-    return measure(model, (channels, *default))
+            return measure_features(model, (channels, 64, 64))
+    return measure_features(model, (channels, *default))
 
 
 def vector_size(found: Features | None, of: str) -> int:

@@ -85,7 +85,7 @@ def _kind_of(leaf: Tensor) -> tuple[Kind, int]:
 
 
 @torch.no_grad()
-def measure(module: nn.Module, input_size: int | Sequence[int]) -> Features:
+def measure_features(module: nn.Module, input_size: int | Sequence[int]) -> Features:
     """Find the features of ``module`` by a forward pass on inputs of this size (without the batch).
 
     Raises:

@@ -12,7 +12,7 @@ from torch import nn
 
 from mtlkit.architectures.backbones import build_backbone, register_backbone
 from mtlkit.architectures.base import Tasks, task_outputs
-from mtlkit.architectures.features import measure
+from mtlkit.architectures.features import measure_features
 from mtlkit.architectures.hard_sharing import HardSharing
 from mtlkit.architectures.heads import Head
 from mtlkit.config import Count, Gt, register_architecture
@@ -24,7 +24,7 @@ Width: TypeAlias = Annotated[float, Gt(0)]
 
 def _pixels(layers: nn.Module, input_size: Sequence[int]) -> int:
     """Return the number of values per sample after ``layers``."""
-    return measure(layers, input_size).flat_size or 0
+    return measure_features(layers, input_size).flat_size or 0
 
 
 def _dense(layers: list[nn.Module], size: int, input_size: Sequence[int]) -> list[nn.Module]:
@@ -202,10 +202,10 @@ class CelebaNet(_PaperNet):
         **common: Any,
     ) -> None:
         backbone = celeba_conv(input_size=input_size, activation=activation, width=width)
-        hidden, output = max(1, round(128 * width)), "none" if logits else "sigmoid"
+        hidden = max(1, round(128 * width))
 
         def head(features: int, outputs: int) -> Head:
             layers = nn.Linear(features, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, outputs)
-            return Head(nn.Sequential(*layers), output=output)
+            return Head(nn.Sequential(*layers), output="none" if logits else "sigmoid")
 
         super().__init__(tasks, backbone, head, **common)

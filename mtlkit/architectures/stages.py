@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mtlkit.architectures.backbones import ChannelsFirst, build_backbone, measure_timm
 from mtlkit.architectures.base import Architecture, MethodLike, Tasks
-from mtlkit.architectures.features import Features, declared_features, measure
+from mtlkit.architectures.features import Features, declared_features, measure_features
 from mtlkit.architectures.heads import build_heads
 from mtlkit.config import Count
 from mtlkit.config.spec import Part, parse_call
@@ -188,7 +188,7 @@ class _Embed(nn.Module):
 def _features(stages: nn.ModuleList, backbone: Any, input_size: Any) -> Features:
     net = nn.Sequential(*stages)
     if input_size is not None:
-        return measure(net, input_size)
+        return measure_features(net, input_size)
     part = None if isinstance(backbone, nn.Module) else parse_call(backbone)
     if part is None or not part.name.startswith("timm"):
         found = declared_features(net)

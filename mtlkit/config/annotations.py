@@ -17,6 +17,7 @@ import typing
 from collections import abc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Annotated, Any, TypeAlias
 
 Number: TypeAlias = int | float
@@ -71,7 +72,7 @@ Count: TypeAlias = Annotated[int, Ge(1)]
 
 # Keyed by attribute, so that annotated_types, which pydantic uses, works too:
 # comparison, description, key of the JSON schema.
-_BOUNDS: dict[str, tuple[Callable[[Number, Number], bool], str, str]] = {
+_BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str, str]] = {
     "ge": (operator.ge, "{} or more", "minimum"),
     "gt": (operator.gt, "above {}", "exclusiveMinimum"),
     "le": (operator.le, "at most {}", "maximum"),
@@ -109,10 +110,10 @@ def fits(value: Any, annotation: Any) -> bool:
         return any(fits(value, choice) for choice in typing.get_args(base))
     limits = list(_bounds(metadata))
     if base in (int, float):
-        allowed = int if base is int else int | float
+        allowed = (Integral,) if base is int else (Integral, float)  # NumPy's too
         if not isinstance(value, allowed) or isinstance(value, bool):
             return False
-        if isinstance(value, int) and abs(value) >= 2**63:
+        if isinstance(value, Integral) and abs(int(value)) >= 2**63:
             return False
         in_range = all(_BOUNDS[key][0](value, bound) for key, bound in limits)
         return in_range and (is_finite(value) or _admits_infinity(limits))
@@ -173,7 +174,7 @@ def explain(value: Any, annotation: Any) -> str:
 
 
 def describe(annotation: Any) -> str:
-    """Describe in words what an annotated type accepts.
+    """Describe what an annotated type accepts.
 
     >>> from typing import Literal
     >>> describe(Literal["min", "median"] | None)
@@ -189,10 +190,10 @@ def describe(annotation: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(dict.fromkeys(map(describe, typing.get_args(base))))
     kind = _kind(base)
-    words = _KINDS.get(kind, ("any value",))[0]
+    text = _KINDS.get(kind, ("any value",))[0]
     if kind is list and _element(base) not in ((), (Any,)):
-        words += f" (each {describe(_element(base)[0])})"
-    return ", ".join(filter(None, [words, describe_range(metadata)]))
+        text += f" (each {describe(_element(base)[0])})"
+    return ", ".join(filter(None, [text, describe_range(metadata)]))
 
 
 def describe_range(metadata: Iterable[Any]) -> str:

@@ -54,7 +54,7 @@ class Display:
 class TypeLabel:
     """A description of what a type accepts, if its name is not clear enough."""
 
-    words: str
+    text: str
 
 
 def setting(
@@ -211,7 +211,7 @@ def choices(annotation: Any) -> Iterator[Any]:
 
 def accepted(field: FieldInfo) -> str:
     """Describe the types that a field accepts, without its range."""
-    labels = [entry.words for entry in _metadata(field) if isinstance(entry, TypeLabel)]
+    labels = [entry.text for entry in _metadata(field) if isinstance(entry, TypeLabel)]
     # as YAML writes a bool
     kinds = ["true or false" if kind is bool else describe(kind) for kind in choices(field.annotation)]
     return labels[0] if labels else " or ".join(dict.fromkeys(kinds))

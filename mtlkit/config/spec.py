@@ -23,6 +23,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, TypeAlias
 
 from mtlkit.errors import SpecError, shorten
@@ -274,8 +275,10 @@ def _parse_mapping(spec: Mapping[str, Any]) -> Part:
 def _format_value(value: Any) -> str:
     if isinstance(value, str):
         return value if is_word(value) else repr(value)
-    if isinstance(value, int | None):
+    if isinstance(value, bool | None):
         return repr(value)
+    if isinstance(value, Integral):
+        return repr(int(value))  # also NumPy's
     if isinstance(value, float):
         return repr(float(value))  # also NumPy's; inf, -inf and nan are words of the grammar
     if isinstance(value, Mapping):

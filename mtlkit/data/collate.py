@@ -15,7 +15,7 @@ from mtlkit.tasks import NO_LABEL
 Targets: TypeAlias = dict[str, Tensor]
 
 
-class Batch(Sequence[tuple[Tensor, Targets]]):
+class StackedSamples(Sequence[tuple[Tensor, Targets]]):
     """Samples stacked into a batch; item ``i`` is sample ``i``."""
 
     def __init__(self, inputs: Tensor, targets: Targets) -> None:
@@ -27,7 +27,7 @@ class Batch(Sequence[tuple[Tensor, Targets]]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return Batch(self.inputs[index], {k: v[index] for k, v in self.targets.items()})
+            return StackedSamples(self.inputs[index], {k: v[index] for k, v in self.targets.items()})
         return self.inputs[index], {key: value[index] for key, value in self.targets.items()}
 
 
@@ -36,7 +36,7 @@ def collate(samples: Sequence[Any]) -> Any:
 
     A target is a tensor, an array, a number, or a list of numbers and None. A missing one becomes NaN,
     or :data:`~mtlkit.tasks.NO_LABEL` among integers. The target of a task without any label in the batch
-    is None. A :class:`Batch` is unpacked.
+    is None. A :class:`StackedSamples` is unpacked.
 
     Example:
         >>> samples = [(torch.zeros(3), {"age": 31.0, "job": 2}), (torch.ones(3), {"age": None})]
@@ -44,7 +44,7 @@ def collate(samples: Sequence[Any]) -> Any:
         >>> inputs.shape, targets
         (torch.Size([2, 3]), {'age': tensor([31., nan]), 'job': tensor([   2, -100])})
     """
-    if isinstance(samples, Batch):
+    if isinstance(samples, StackedSamples):
         return samples.inputs, samples.targets
     first = samples[0]
     if not (isinstance(first, tuple | list) and len(first) == 2 and isinstance(first[1], Mapping)):

@@ -15,7 +15,14 @@ ENVIRONMENT = "MTLKIT_DATA"
 
 
 class DataError(MtlkitError, OSError):
-    """Files of a data set are missing, damaged or not in the expected layout."""
+    """Files of a data set are missing, damaged or not in the expected layout.
+
+    >>> import mtlkit
+    >>> mtlkit.load_dataset("celeba", data_dir="no/such/folder").train
+    Traceback (most recent call last):
+        ...
+    mtlkit.data.files.DataError: ...
+    """
 
 
 def data_root(data_dir: DataDir) -> Path | None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, default_collate
 
 from mtlkit.data.base import Split
-from mtlkit.data.collate import Batch, collate, join_targets, stack_targets
+from mtlkit.data.collate import StackedSamples, collate, join_targets, stack_targets
 from mtlkit.data.mixing import BatchesOf, Draw, InTurn, MixedBatches
 from mtlkit.errors import SpecError, UsageError
 
@@ -47,7 +47,7 @@ class Mixture(Split):
         inputs, targets = self.sources[name][draw.sample]
         return inputs, self._by_task(name, targets)
 
-    def __getitems__(self, draws: Sequence[int | Draw]) -> Batch:
+    def __getitems__(self, draws: Sequence[int | Draw]) -> StackedSamples:
         parts: dict[tuple[int, int], list[int]] = {}
         for draw in draws:
             source, index, turn = draw if isinstance(draw, Draw) else self._find(draw)
@@ -55,11 +55,12 @@ class Mixture(Split):
         read = [self._read(source, indices, turn) for (source, turn), indices in parts.items()]
         inputs = [part for part, _ in read]
         if len(read) == 1:
-            return Batch(inputs[0], read[0][1])
+            return StackedSamples(inputs[0], read[0][1])
         sizes = [len(indices) for indices in parts.values()]
         names = dict.fromkeys(name for _, targets in read for name in targets)
         targets: Any = {n: join_targets([t.get(n) for _, t in read], sizes) for n in names}
-        return Batch(_join_inputs(inputs, [self._names[source] for source, _ in parts]), targets)
+        names_of_parts = [self._names[source] for source, _ in parts]
+        return StackedSamples(_join_inputs(inputs, names_of_parts), targets)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of all sources that have one."""

@@ -7,25 +7,25 @@ from collections.abc import Iterable
 
 from mtlkit.config.launching import is_first_process
 
-said: set[str] = set()
+printed: set[str] = set()
 """Lines that were printed in this process."""
 _SHOWN = 6
 
 
-def say(dataset: str, message: str) -> None:
+def print_note(dataset: str, message: str) -> None:
     """Print a message once per process, because a comparison reads its data many times."""
     line = f"{dataset}: {message}"
-    if line not in said and is_first_process():
-        said.add(line)
+    if line not in printed and is_first_process():
+        printed.add(line)
         print(line, file=sys.stderr)
 
 
-def listed(values: Iterable[object], limit: int = _SHOWN) -> str:
+def listed(values: Iterable[object]) -> str:
     """Return some values as text: ``'a', 'b' and 3 more``."""
     shown = [repr(value) if isinstance(value, str) else str(value) for value in values]
-    if len(shown) <= limit:
+    if len(shown) <= _SHOWN:
         return ", ".join(shown)
-    return f"{', '.join(shown[:limit])} and {len(shown) - limit} more"
+    return f"{', '.join(shown[:_SHOWN])} and {len(shown) - _SHOWN} more"
 
 
 class Notices:
@@ -44,16 +44,16 @@ class Notices:
         """Note a message about the data as a whole."""
         self._groups.setdefault(("", message), [])
 
-    def say(self) -> None:
+    def print(self) -> None:
         """Print and discard all messages."""
         for (what, message), names in self._groups.items():
             if not what:
-                say(self.dataset, message)
+                print_note(self.dataset, message)
             elif len(names) == 1:
                 joint = " " if message.startswith("is ") else ": "
-                say(self.dataset, f"{what} {names[0]!r}{joint}{message}")
+                print_note(self.dataset, f"{what} {names[0]!r}{joint}{message}")
             else:
                 joint = " are " if message.startswith("is ") else ": "
                 rest = message.removeprefix("is ")
-                say(self.dataset, f"{len(names)} {what}s ({listed(names)}){joint}{rest}")
+                print_note(self.dataset, f"{len(names)} {what}s ({listed(names)}){joint}{rest}")
         self._groups = {}

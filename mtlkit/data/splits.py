@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from mtlkit.data.collate import Batch, Targets
+from mtlkit.data.collate import StackedSamples, Targets
 from mtlkit.data.files import DataError
 from mtlkit.data.randomness import sample_uniform
 
@@ -133,8 +133,8 @@ class TensorSplit(Split):
         inputs, targets = self.batch([self.position(index)])
         return inputs[0], {name: target[0] for name, target in targets.items()}
 
-    def __getitems__(self, indices: Sequence[int]) -> Batch:
-        return Batch(*self.batch(indices))
+    def __getitems__(self, indices: Sequence[int]) -> StackedSamples:
+        return StackedSamples(*self.batch(indices))
 
     def batch(self, indices: Sequence[int] | Tensor) -> tuple[Tensor, Targets]:
         """Return inputs and targets of these samples, with one indexing operation per tensor."""

@@ -43,7 +43,7 @@ def find_groups(similarity: Array) -> Grouping:
     The tree of average linkage is cut where the mean similarity within groups exceeds that between them
     most. The cut is accepted if at least two groups have two tasks or more, these contain two thirds of
     the tasks, the similarity within groups is at least 0.25, and that between them at most half of it. A
-    similarity of 0.2 is enough if the cut is better than 99 % of those with the pairs permuted. So
+    similarity of 0.2 is enough if the cut is better than 99% of those with the pairs permuted. So
     neither one similar pair nor unrelated tasks are groups. ``benchmarks/grouping`` measures how often
     this finds planted groups, and finds none in tasks without structure.
 

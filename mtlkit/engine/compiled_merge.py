@@ -18,10 +18,10 @@ from mtlkit.engine.step import (
     Hooks,
     divisor,
     gradients_of_fork,
-    measure,
     pick,
     reported_losses,
-    spread,
+    scatter,
+    step_of,
 )
 
 
@@ -54,7 +54,7 @@ def merge_compiled(
 def decide_compiled(
     hooks: Hooks, processes: Processes, gram: Tensor, report: Tensor, extra: Tensor
 ) -> Tensor:
-    """What the operator of a compiled node returns, computed as outside of a compiled graph.
+    """Compute what the operator of a compiled node returns, as outside of a compiled graph.
 
     Args:
         hooks: what the method gives the engine.
@@ -76,7 +76,7 @@ def decide_compiled(
     cross = None
     if hooks.cross_gram:
         cross = torch.cat([pick(pick(extra[:-1], local).T, local).T, extra[-1:, : len(local)]])
-    step = measure(
+    step = step_of(
         pick(pick(gram, local).T, local).T,
         local,
         tasks=tasks,
@@ -91,10 +91,10 @@ def decide_compiled(
         merged = gram.new_zeros(extra.shape[1] if whole else tasks)
         units = gram.new_zeros(tasks)
     else:
-        units = spread(step.units, step.present, tasks, fill=0.0)
+        units = scatter(step.units, step.present, tasks, fill=0.0)
         if hooks.merge is not None:
             matrix = pick(extra, step.present) / step.unit
             merged = hooks.merge(matrix, step, ()) * step.unit
         else:
-            merged = spread(hooks.weigh(step), step.present, tasks, fill=0.0)
+            merged = scatter(hooks.weigh(step), step.present, tasks, fill=0.0)
     return torch.cat([x.to(gram.dtype) for x in (merged, units, *learned)])

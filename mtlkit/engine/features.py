@@ -34,10 +34,10 @@ from mtlkit.engine.step import (
     Hooks,
     divisor,
     gradients_of_fork,
-    measure,
     merge,
     reported_losses,
-    spread,
+    scatter,
+    step_of,
 )
 from mtlkit.errors import UsageError
 
@@ -146,7 +146,7 @@ def _merge_arrived(
     if torch.compiler.is_compiling():
         return *merge_compiled(grads, report, hooks, record.processes), ()
     losses = None if report is None else reported_losses(report)  # None: not through ``total``
-    step = measure(
+    step = step_of(
         grads.gram().to(ctx.device),
         grads.tasks,
         tasks=hooks.tasks,
@@ -157,7 +157,7 @@ def _merge_arrived(
     )
     owned: TensorList = []
     if hooks.forking is not None:
-        units = spread(step.units, step.present, step.tasks, fill=0.0) if step.present else step.units
+        units = scatter(step.units, step.present, step.tasks, fill=0.0) if step.present else step.units
         owned = gradients_of_fork(hooks.forking, grads.rows, units, step.processes, step)
     if layout.shared:
         features = saved[: layout.features]

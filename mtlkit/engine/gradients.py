@@ -200,7 +200,7 @@ def _products(matrix: Tensor) -> Tensor:
     """(P, P) inner products of the rows of a (P, n) matrix.
 
     A product of few long rows runs on one thread. A batch of shorter ones takes less than half the
-    time: 10 % of a ResNet18's step with ten tasks and ``wrt=parameters`` on two threads.
+    time: 10% of a ResNet18's step with ten tasks and ``wrt=parameters`` on two threads.
     """
     whole = matrix.shape[1] // _PIECE * _PIECE
     rest = matrix[:, whole:]

@@ -14,7 +14,7 @@ from mtlkit.engine.graph import leaves_below, needed_again
 from mtlkit.engine.guards import Fork
 from mtlkit.engine.parameter_guards import check_indirect, check_kept, refuse_single_pass_graphs
 from mtlkit.engine.processes import Processes
-from mtlkit.engine.step import Hooks, Step, measure, merge, merge_parameters
+from mtlkit.engine.step import Hooks, Step, merge, merge_parameters, step_of
 from mtlkit.errors import UsageError
 
 
@@ -109,7 +109,7 @@ def merge_below(
         return [], learned, merged
     # other parameters lie below the features too, so the features get the weighted gradient
     hooks.begin()
-    step = measure(shared.gram(), shared.tasks, tasks=hooks.tasks, scale=scale, losses=losses)
+    step = step_of(shared.gram(), shared.tasks, tasks=hooks.tasks, scale=scale, losses=losses)
     merged, learned = merge(grads, step, hooks)
     return merged, learned, nothing
 

@@ -30,7 +30,7 @@ class Step:
     They are free of loss scaling, and equal on every process.
 
     Example:
-        >>> step = measure(torch.tensor([[4.0, 0.0], [0.0, 1.0]]), (0, 1), tasks=2)
+        >>> step = step_of(torch.tensor([[4.0, 0.0], [0.0, 1.0]]), (0, 1), tasks=2)
         >>> step.present, bool(step.finite), step.units
         ((0, 1), True, tensor([0.2500, 0.5000], dtype=torch.float64))
     """
@@ -74,7 +74,7 @@ class Step:
         return torch.stack([values[self.present.index(task)] for task in tasks])
 
 
-def measure(
+def step_of(
     gram: Tensor,
     local: tuple[int, ...],
     *,
@@ -106,7 +106,7 @@ def measure(
 
 
 def divisor(scale: Tensor) -> Tensor:
-    """What to divide gradients by: one for a total that was multiplied by zero, as they are zero too."""
+    """Return the divisor of gradients: one if the total was multiplied by zero, as they are zero too."""
     return torch.where(scale == 0, 1.0, scale)
 
 
@@ -120,7 +120,7 @@ def reported_losses(report: Tensor) -> Tensor:
     return torch.where(presence == ABSENT, torch.nan, losses)
 
 
-def spread(values: Tensor, present: tuple[int, ...], tasks: int, fill: float = torch.nan) -> Tensor:
+def scatter(values: Tensor, present: tuple[int, ...], tasks: int, fill: float = torch.nan) -> Tensor:
     """(P, ...) values of the present tasks as (K, ...), ``fill`` elsewhere."""
     if len(present) == tasks:
         return values
@@ -143,8 +143,8 @@ def embed(matrix: Tensor, tasks: tuple[int, ...], among: tuple[int, ...]) -> Ten
     if not tasks:
         return matrix.new_zeros(len(among), len(among))
     places = tuple(among.index(task) for task in tasks)
-    half = spread(matrix, places, len(among), fill=0.0)
-    return spread(half.T, places, len(among), fill=0.0).T
+    half = scatter(matrix, places, len(among), fill=0.0)
+    return scatter(half.T, places, len(among), fill=0.0).T
 
 
 def _sum_over_processes(
@@ -262,7 +262,7 @@ def merge_parameters(
     groups = hooks.groups(rows.tensors)
     parts = {name: rows if len(c) == len(merged) else rows.take(c) for name, c in groups.items()}
     steps = {
-        name: measure(part.gram(), part.tasks, tasks=hooks.tasks, scale=scale, losses=losses, group=name)
+        name: step_of(part.gram(), part.tasks, tasks=hooks.tasks, scale=scale, losses=losses, group=name)
         for name, part in parts.items()
         if part.tasks
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mtlkit.config.extras import import_extra
 from mtlkit.report.results import Comparison
-from mtlkit.report.tables import Table, build_table
+from mtlkit.report.tables import ResultTable, build_table
 
 if TYPE_CHECKING:
     import pandas
@@ -39,7 +39,7 @@ class CompareResult:
     folder: Path
 
     @property
-    def table(self) -> Table:
+    def table(self) -> ResultTable:
         """The table with its statistics."""
         return build_table(self.comparison)
 

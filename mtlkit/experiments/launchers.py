@@ -114,7 +114,7 @@ class Launcher:
         """Release resources."""
 
 
-class Processes(Launcher):
+class LocalProcesses(Launcher):
     """Runs jobs in several processes on this machine.
 
     Each process has its own executor, so that a process that dies (out of memory, a crash in native
@@ -261,4 +261,4 @@ def choose_launcher(
     """Return the launcher ``local`` or ``submitit`` of ``most`` trainings, ``number`` at a time."""
     if name == "submitit":
         return Submitit(folder / "submitit", number, options)
-    return Launcher() if min(number, most) == 1 else Processes(min(number, most))
+    return Launcher() if min(number, most) == 1 else LocalProcesses(min(number, most))

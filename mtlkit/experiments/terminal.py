@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mtlkit.report.metric_table import PRIMARY, Column
-from mtlkit.report.tables import Row, Table, describe_marks, format_number
+from mtlkit.report.tables import ResultTable, Row, describe_marks, format_number
 from mtlkit.report.verdict_text import plural
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def make_console() -> Any:
     return Console() if sys.stdout.isatty() or width.isdigit() else Console(width=_WIDE)
 
 
-def print_table(table: Table) -> None:
+def print_table(table: ResultTable) -> None:
     """Print the verdict, the table and a legend of its marks to stdout."""
     from rich.text import Text
 
@@ -47,14 +47,14 @@ def print_table(table: Table) -> None:
     console.print(Text(legend, style="dim"))
 
 
-def render_table(table: Table, width: int = _WIDE) -> Any:
+def render_table(table: ResultTable, width: int = _WIDE) -> Any:
     """Build the table of a comparison for a terminal with ``width`` columns.
 
     Below 160 columns it has medians without deviations and one statistic over tasks. If that is still
     too wide, the metrics of the last tasks are left out, and a line below counts them.
     """
     from rich.console import Group
-    from rich.table import Table as RichTable
+    from rich.table import Table
     from rich.text import Text
 
     shown = _columns_that_fit(table, width)
@@ -64,7 +64,7 @@ def render_table(table: Table, width: int = _WIDE) -> Any:
     widths = {c.key: max(_least(c, cells[c.key]), len(_head(c))) for c in shown}
     if sum(widths.values()) + _GAP * len(shown) > room:  # heads are folded
         widths = {c.key: _least(c, cells[c.key]) for c in shown}
-    made = RichTable(box=None, pad_edge=False, header_style="bold")
+    made = Table(box=None, pad_edge=False, header_style="bold")
     made.add_column("method", width=first, overflow="fold")
     for column in shown:
         made.add_column(_head(column), justify="right", width=widths[column.key])
@@ -81,7 +81,7 @@ def render_table(table: Table, width: int = _WIDE) -> Any:
     return Group(made, Text(more, style="dim"))
 
 
-def _columns_that_fit(table: Table, width: int) -> list[Column]:
+def _columns_that_fit(table: ResultTable, width: int) -> list[Column]:
     """Return the columns that are shown; the primary endpoint stays longest."""
     shown = _candidates(table, width)
     _, _, room = _layout(table, width)
@@ -92,11 +92,11 @@ def _columns_that_fit(table: Table, width: int) -> list[Column]:
     return shown
 
 
-def _candidates(table: Table, width: int) -> list[Column]:
+def _candidates(table: ResultTable, width: int) -> list[Column]:
     return [column for column in table.columns if width >= _WIDE or not _is_extra(column)]
 
 
-def _layout(table: Table, width: int) -> tuple[int, list[str], int]:
+def _layout(table: ResultTable, width: int) -> tuple[int, list[str], int]:
     """Return the width of the first column, the texts of the last, and the room between them."""
     labels = max([len("method"), *(len(row.label) for row in table.rows)])
     first = min(labels, _LONGEST_LABEL, max(width // 3, len("method")))
@@ -108,12 +108,12 @@ def winners_table(
     trials: Mapping[str, Sequence[Trial]], spaces: Mapping[str, MethodSpace], count: int
 ) -> Any:
     """Build the table of a search: trials, best value and best settings of every method."""
-    from rich.table import Table as RichTable
+    from rich.table import Table
     from rich.text import Text
 
     from mtlkit.experiments.tuning.ledger import best_of
 
-    table = RichTable(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("method", "trials", "improvement", "seconds", "best"):
         right = name in ("trials", "improvement", "seconds")
         table.add_column(name, justify="right" if right else "left", no_wrap=right, overflow="fold")

@@ -31,7 +31,7 @@ TIMING = "timing.json"
 _WARM_UP = 3
 _MOST_BATCHES = 200
 _WIDEST = 0.2
-"""Largest half-width of a ratio's 95 % interval, as a fraction of the ratio."""
+"""Largest half-width of a ratio's 95% interval, as a fraction of the ratio."""
 
 
 def check_first_step(jobs: Sequence[Job], *, elsewhere: bool = False) -> None:

@@ -234,7 +234,7 @@ class _Step:
     given: dict[int, Tensor] = field(default_factory=dict)
     views: list[Tensor] = field(default_factory=list)
     versions: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """By task, its representation and its view of that, if tasks have their own."""
+    """The representation and its view, by task, if tasks have their own."""
 
 
 def _moved(losses: list[Tensor], step: _Step, views: Sequence[Tensor]) -> list[Tensor]:

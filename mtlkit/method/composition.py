@@ -20,7 +20,7 @@ from mtlkit.engine.gradients import TensorList
 from mtlkit.engine.guards import Guards
 from mtlkit.engine.processes import ALONE, Processes, processes_of
 from mtlkit.engine.sharded import is_sharded
-from mtlkit.engine.step import Hooks, Step, spread
+from mtlkit.engine.step import Hooks, Step, scatter
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.method.aggregator import GradientAggregator
 from mtlkit.method.groups import Groups, Shared
@@ -164,7 +164,7 @@ class Composition(nn.Module):
             if factors is not None:
                 by_task = dict(zip(present, factors, strict=True))
                 losses = {task: by_task[task] * loss for task, loss in losses.items()}
-        return losses, spread(values, present, len(self.tasks)), extra
+        return losses, scatter(values, present, len(self.tasks)), extra
 
     def _values(
         self, losses: Mapping[int, Tensor], processes: Processes
@@ -239,7 +239,7 @@ class Composition(nn.Module):
         for name, parameter in part.learned.items():
             gradient = torch.zeros_like(parameter)  # so that DDP has something to average
             if step is not None and name in found:
-                gradient = spread(found[name] * step.scale, step.present, step.tasks, fill=0.0)
+                gradient = scatter(found[name] * step.scale, step.present, step.tasks, fill=0.0)
             gradients.append(gradient.to(parameter.dtype))
         return gradients
 

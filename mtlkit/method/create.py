@@ -1,4 +1,4 @@
-"""From a config string to a method: ``normalize+rotate+scale``."""
+"""Create a method from a config string: ``normalize+rotate+scale``."""
 
 from __future__ import annotations
 

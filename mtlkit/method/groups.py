@@ -67,7 +67,7 @@ class Groups:
 
     @property
     def given(self) -> Any:
-        """What :meth:`of` makes the same groups of."""
+        """The argument of :meth:`of` that makes the same groups."""
         return self.tensors if self.names == [""] else self.by_name
 
     def places(self, tensors: Sequence[Tensor]) -> Mapping[str, Sequence[int]]:

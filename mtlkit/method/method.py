@@ -12,7 +12,7 @@ from mtlkit.engine import features
 from mtlkit.engine import losses as loss_node
 from mtlkit.engine.guards import Fork
 from mtlkit.engine.processes import ALONE
-from mtlkit.engine.step import measure
+from mtlkit.engine.step import step_of
 from mtlkit.errors import SpecError, UsageError, unknown_name
 from mtlkit.method.composition import Composition, state_of
 from mtlkit.method.losses import Losses
@@ -177,7 +177,7 @@ class Method(Composition):
             rows = grads.to(torch.promote_types(grads.dtype, torch.float32))
             if self.weighs_losses:
                 rows = self._loss_factors(losses, rows, commit=True)[:, None] * rows
-            step = measure(rows @ rows.T, tuple(range(len(rows))), tasks=len(rows), losses=losses)
+            step = step_of(rows @ rows.T, tuple(range(len(rows))), tasks=len(rows), losses=losses)
             self._noted.clear()
             if self._whole:
                 return self._merge_whole(rows, step, ()).to(grads.dtype)
@@ -204,7 +204,7 @@ class Method(Composition):
         factors = self._loss_factors(None, gram)
         if self.merging is None:
             return factors
-        step = measure(factors[:, None] * gram * factors, tuple(range(len(gram))), tasks=len(gram))
+        step = step_of(factors[:, None] * gram * factors, tuple(range(len(gram))), tasks=len(gram))
         weights, _ = self.merging.weigh(step.gram, state_of(self.merging, step))
         return factors * weights.to(gram.dtype)
 

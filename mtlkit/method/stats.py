@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mtlkit.engine.gram import cosine_matrix, norms_of, safe_divide
-from mtlkit.engine.step import Step, spread
+from mtlkit.engine.step import Step, scatter
 
 _NAMES = ("losses", "norms", "cosines", "weights", "update_cosines")
 
@@ -44,8 +44,8 @@ class Stats(Mapping[str, Tensor]):
 
     def spread_gram(self) -> Tensor:
         """(K, K) inner products; NaN for absent tasks."""
-        half = spread(self._gram.double(), self._present, self._tasks)
-        return spread(half.T, self._present, self._tasks).T
+        half = scatter(self._gram.double(), self._present, self._tasks)
+        return scatter(half.T, self._present, self._tasks).T
 
     @property
     def losses(self) -> Tensor:
@@ -93,12 +93,12 @@ class Stats(Mapping[str, Tensor]):
 
     def spread_products(self) -> Tensor:
         """(K,) inner products of the merged gradient with the task gradients."""
-        return spread(self.products()[:-1].double(), self._present, self._tasks)
+        return scatter(self.products()[:-1].double(), self._present, self._tasks)
 
     def _spread(self, values: Tensor | None) -> Tensor:
         if values is None:
             values = torch.full_like(self._gram[0], torch.nan)
-        return spread(values.float(), self._present, self._tasks)
+        return scatter(values.float(), self._present, self._tasks)
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in _NAMES:

@@ -263,14 +263,13 @@ def plain(text: str) -> str:
     return html.escape(text, quote=False)
 
 
-def shorten(text: str, length: int = 26) -> str:
-    """Shorten a long label, keeping its start and end.
+def shorten(text: str) -> str:
+    """Shorten a label to 26 characters, keeping its start and end.
 
     >>> shorten("normalize(burn_in=20)+uw+imtl_g")
     'normalize(bur…0)+uw+imtl_g'
     """
-    half = length // 2
-    return plain(text if len(text) <= length else f"{text[:half]}…{text[half + 1 - length :]}")
+    return plain(text if len(text) <= 26 else f"{text[:13]}…{text[-12:]}")
 
 
 def _name_axis(names: Sequence[str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from mtlkit.report.charts import Point, Row, point_chart, row_chart
 from mtlkit.report.page import Cell, Charts, Head, Listing, Note, Section
 from mtlkit.report.results import Comparison, Run
 from mtlkit.report.statistics import spread
-from mtlkit.report.tables import Table
+from mtlkit.report.tables import ResultTable
 
 
 def method_costs(comparison: Comparison) -> dict[str, dict[str, float]]:
@@ -45,7 +45,7 @@ def _steps(run: Run) -> int:
     return run.steps if run.steps is not None else max((row.step for row in run.history), default=0)
 
 
-def cost_section(comparison: Comparison, table: Table) -> Section:
+def cost_section(comparison: Comparison, table: ResultTable) -> Section:
     """Show the cost of each method and its improvement."""
     costs = method_costs(comparison)
     if not costs:

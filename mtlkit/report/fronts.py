@@ -37,7 +37,7 @@ def hypervolume(points: ArrayLike, reference: ArrayLike) -> float:
 
     Up to four axes it is exact, by the algorithm of While, Bradstreet and Barone (2012): a point adds
     the part of its box that later points do not dominate. With more axes that would take minutes; the
-    volume is then estimated as by Karp and Luby (1983), with a fixed seed and an error of about 0.1 %.
+    volume is then estimated as by Karp and Luby (1983), with a fixed seed and an error of about 0.1%.
     Points that are not above the reference on every axis, or NaN, add nothing.
 
     >>> hypervolume([[1, 3], [2, 2], [3, 1]], reference=[0, 0])

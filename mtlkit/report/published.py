@@ -10,13 +10,13 @@ from mtlkit.report.endpoint import DELTA_M
 from mtlkit.report.page import Block, Cell, Head, Listing, Note, Section
 from mtlkit.report.results import Comparison
 from mtlkit.report.statistics import Spread
-from mtlkit.report.tables import Table, format_number
+from mtlkit.report.tables import ResultTable, format_number
 
 _DEVIATIONS = 2.0
 """Number of published deviations that count as agreement."""
 
 
-def published_section(comparison: Comparison, table: Table) -> Section:
+def published_section(comparison: Comparison, table: ResultTable) -> Section:
     """List the published Delta m of each method next to ours."""
     rows = (comparison.config.get("published") or {}).get("rows", ())
     if not rows:

@@ -35,7 +35,7 @@ from mtlkit.report.published import published_section
 from mtlkit.report.results import Comparison
 from mtlkit.report.statistics import confidence_band
 from mtlkit.report.tables import Cell as TableCell
-from mtlkit.report.tables import Table, build_table, describe_marks, format_number
+from mtlkit.report.tables import ResultTable, build_table, describe_marks, format_number
 from mtlkit.report.trade_offs import front_section, rank_section
 from mtlkit.report.verdict_text import plural
 
@@ -105,7 +105,7 @@ def _facts(comparison: Comparison) -> list[str]:
     return facts
 
 
-def verdict_blocks(comparison: Comparison, table: Table) -> list[Block]:
+def verdict_blocks(comparison: Comparison, table: ResultTable) -> list[Block]:
     """Return the verdict: a status of each method against the reference, and sentences."""
     verdict = table.verdict
     items = [
@@ -122,7 +122,7 @@ def verdict_blocks(comparison: Comparison, table: Table) -> list[Block]:
     return [heading, StatusList(items), *sentences]
 
 
-def next_command(comparison: Comparison, table: Table, folder: Path | None) -> list[Block]:
+def next_command(comparison: Comparison, table: ResultTable, folder: Path | None) -> list[Block]:
     """Suggest a command for the comparison in ``folder``: more seeds if undecided, or else tuning."""
     seeds, data = comparison.seeds, comparison.config.get("data")
     undecided, better = (table.verdict.labels(status) for status in ("not decided", "better"))
@@ -145,7 +145,7 @@ def next_command(comparison: Comparison, table: Table, folder: Path | None) -> l
     return []
 
 
-def result_blocks(comparison: Comparison, table: Table, name: str = "table") -> list[Block]:
+def result_blocks(comparison: Comparison, table: ResultTable, name: str = "table") -> list[Block]:
     """Return the table and a legend of its marks."""
     grouped = itertools.groupby(table.columns, key=lambda column: column.group)
     groups = [("", 1), *((name, len(list(columns))) for name, columns in grouped), ("", 1)]
@@ -185,7 +185,7 @@ def _cell(cell: TableCell, column: Column) -> Cell:
     )
 
 
-def difference_charts(table: Table, *, tasks: bool = False) -> Charts:
+def difference_charts(table: ResultTable, *, tasks: bool = False) -> Charts:
     """Draw paired differences to the reference with intervals: of summaries, or of each task."""
     charts = []
     for column in table.columns:
@@ -204,7 +204,7 @@ def difference_charts(table: Table, *, tasks: bool = False) -> Charts:
     return Charts(charts, "By task" if tasks else "")
 
 
-def _differences(table: Table) -> Section:
+def _differences(table: ResultTable) -> Section:
     groups = [difference_charts(table), difference_charts(table, tasks=True)]
     if not any(group.kept for group in groups):
         return Section("differences", "", [])

@@ -91,7 +91,7 @@ class Estimates:
         return np.asarray(t.isf(LEVEL / 2 / tests, self.freedom) * self.error)
 
     def detectable(self, tests: int) -> float:
-        """Return the smallest difference that is found with a power of 80 %; NaN without a test."""
+        """Return the smallest difference that is found with a power of 80%; NaN without a test."""
         from scipy.optimize import brentq
         from scipy.stats import nct, t
 

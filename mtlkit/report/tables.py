@@ -56,7 +56,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultTable:
     """Rows of methods, columns of values."""
 
     columns: list[Column]
@@ -71,7 +71,7 @@ class Table:
     """Remarks about the rows."""
 
 
-def build_table(comparison: Comparison, *, all_metrics: bool = False, level: float = 0.05) -> Table:
+def build_table(comparison: Comparison, *, all_metrics: bool = False) -> ResultTable:
     """Build the table of a comparison: medians and deviations over seeds, and the verdict.
 
     Gains are relative to the baseline run of the same seed and averaged over the tasks of the setting
@@ -83,7 +83,6 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
     Args:
         comparison: the runs.
         all_metrics: add a column for every metric, not only for the main one of each task.
-        level: level of the one-sided test.
 
     >>> from mtlkit.report import Comparison, Run, TaskRecord
     >>> tasks = [TaskRecord("left", {"accuracy": True})]
@@ -103,7 +102,7 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
             test = None
             if reference is not None and label in tested and column.is_tested:
                 pair = found.paired(label, reference, column.key)
-                test = paired_t_test(*pair, bool(column.higher_is_better), level)
+                test = paired_t_test(*pair, bool(column.higher_is_better))
             values = spread(list(found.seeds(label, column.key).values()))
             if column.kind == "time" and values.std == 0:  # measured once, for all seeds
                 values = Spread(values.median, math.nan, values.count)
@@ -115,7 +114,7 @@ def build_table(comparison: Comparison, *, all_metrics: bool = False, level: flo
         ends = [run.status for run in comparison.of(label)]
         rows.append(Row(label, cells, role, ends.count("done"), ends.count("failed")))
     _mark_best(found.columns, rows)
-    return Table(
+    return ResultTable(
         [_with_decimals(column, rows) for column in found.columns],
         rows,
         reference,
@@ -196,7 +195,7 @@ def format_cell(cell: Cell, column: Column) -> str:
 
 
 def describe_marks(
-    table: Table, *, bold: bool = True, spread: bool = True, shown: Sequence[Column] | None = None
+    table: ResultTable, *, bold: bool = True, spread: bool = True, shown: Sequence[Column] | None = None
 ) -> str:
     """Return a legend of a table.
 
@@ -230,16 +229,16 @@ def describe_marks(
     return " ".join([text, *table.notes])
 
 
-def table_files(table: Table) -> dict[str, str]:
+def table_files(table: ResultTable) -> dict[str, str]:
     """Return the table in every format, by file name."""
     writers = {"md": to_markdown, "tex": to_latex, "csv": to_csv}
     return {f"table.{name}": write(table) for name, write in writers.items()}
 
 
-def to_markdown(table: Table) -> str:
+def to_markdown(table: ResultTable) -> str:
     """Return the verdict, the table in GitHub's Markdown, and a legend.
 
-    >>> print(to_markdown(Table([], [Row("sum", {}, "", 1, 0)], None)).splitlines()[2])
+    >>> print(to_markdown(ResultTable([], [Row("sum", {}, "", 1, 0)], None)).splitlines()[2])
     | sum | 1 |
     """
 
@@ -256,10 +255,10 @@ def to_markdown(table: Table) -> str:
     return verdict + "\n".join(lines) + f"\n\n{describe_marks(table)}\n"
 
 
-def to_latex(table: Table) -> str:
+def to_latex(table: ResultTable) -> str:
     """Return a ``tabular`` for the package booktabs.
 
-    >>> to_latex(Table([], [Row("sum", {}, "", 1, 0)], None)).splitlines()[1]
+    >>> to_latex(ResultTable([], [Row("sum", {}, "", 1, 0)], None)).splitlines()[1]
     '\\\\begin{tabular}{l}'
     """
     heads = ["Method", *(_latex(_head(column)) for column in table.columns)]
@@ -275,7 +274,7 @@ def to_latex(table: Table) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
-def _texts(row: Row, table: Table, escape: Callable[[str], str], bold: str) -> list[str]:
+def _texts(row: Row, table: ResultTable, escape: Callable[[str], str], bold: str) -> list[str]:
     """Return the texts of a row's cells, the best ones in bold."""
     texts = [escape(row.label)]
     for column in table.columns:
@@ -288,13 +287,13 @@ def _texts(row: Row, table: Table, escape: Callable[[str], str], bold: str) -> l
 _VALUES = ("seeds", "median", "std", "p", "p corrected", "difference", "low", "high")
 
 
-def to_csv(table: Table) -> str:
+def to_csv(table: ResultTable) -> str:
     """Return one line per method, with the values of each column at full precision.
 
     ``difference``, ``low`` and ``high`` are the mean of the paired differences to the reference and its
     corrected interval; ``p`` is one-sided, ``p corrected`` two-sided.
 
-    >>> to_csv(Table([], [Row("sum", {}, "", 1, 0)], None))
+    >>> to_csv(ResultTable([], [Row("sum", {}, "", 1, 0)], None))
     'method,role,runs,failed\\nsum,,1,0\\n'
     """
     stream = io.StringIO()

@@ -39,7 +39,7 @@ class Verdict:
         findings: the methods against the reference.
         single_task: the reference and the methods against the single-task networks.
         sentences: summary, with one sentence per status; empty if there is nothing to compare.
-        detectable: smallest difference that this comparison finds with a power of 80 %; NaN without a
+        detectable: smallest difference that this comparison finds with a power of 80%; NaN without a
             test.
         intervals: differences to the reference by method and column key, for the endpoint and the main
             metric of each task. On tasks, methods with an insignificant endpoint have no p-value.

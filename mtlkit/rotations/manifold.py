@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from mtlkit.errors import SpecError
 from mtlkit.rotations.exponential import probe
 
 # Frobenius norm of R'R - I that rounding does not reach, so R was overwritten
@@ -71,12 +71,10 @@ def projected(matrices: Tensor) -> Tensor:
     return torch.stack([polar(m) if _NOT_ROTATIONS < far < math.inf else m for m, far in pairs])
 
 
-def starting_rotations(count: int, side: int, start: str, seed: int) -> Tensor:
+def starting_rotations(count: int, side: int, start: Literal["identity", "random"], seed: int) -> Tensor:
     """Return (count, side, side) identities, or rotations drawn uniformly from SO(side)."""
     if start == "identity":
         return torch.eye(side).repeat(count, 1, 1)
-    if start != "random":
-        raise SpecError(f"start must be identity or random, not {start!r}")
     generator = torch.Generator().manual_seed(seed)
     found = []
     for _ in range(count):

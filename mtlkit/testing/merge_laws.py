@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mtlkit.engine.step import measure
+from mtlkit.engine.step import step_of
 from mtlkit.errors import UsageError
 from mtlkit.method.composition import state_of
 from mtlkit.method.state import State
@@ -21,7 +21,7 @@ def hooks(case: MethodCase) -> None:
         method = case.create()
         losses = torch.linspace(1, 2, len(rows)).to(rows)
         everyone = tuple(range(len(rows)))
-        step = measure(rows @ rows.T, everyone, tasks=len(rows), losses=losses)
+        step = step_of(rows @ rows.T, everyone, tasks=len(rows), losses=losses)
         parts: list[Any] = [*method.parts]
         for part in parts:
             state = state_of(part, step)

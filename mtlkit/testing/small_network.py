@@ -11,7 +11,6 @@ from mtlkit.method.method import Method
 
 INPUTS = 4
 WIDTH = 6
-Batch = Tensor | tuple[Tensor, Tensor | None]
 
 
 class SmallNetwork(nn.Module):
@@ -66,7 +65,9 @@ Network = TypeVar("Network", bound=SmallNetwork)
 
 
 def train(
-    net: Network, batches: Iterable[Batch], optimizer: torch.optim.Optimizer | None = None
+    net: Network,
+    batches: Iterable[Tensor | tuple[Tensor, Tensor | None]],
+    optimizer: torch.optim.Optimizer | None = None,
 ) -> Network:
     """Take one step per batch; a batch is x, or (x, labels)."""
     optimizer = optimizer or torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.5)

@@ -199,6 +199,9 @@ class Interrupted(KeyboardInterrupt):
     Attributes:
         step: number of steps so far.
         checkpoint: path of the checkpoint; None for a run without an output folder.
+
+    >>> print(Interrupted(120, Path("runs/x/checkpoints/step-000000120.pt")))
+    stopped after step 120; saved as runs/x/checkpoints/step-000000120.pt
     """
 
     def __init__(self, step: int, checkpoint: Path | None) -> None:

@@ -28,7 +28,13 @@ _NAME = re.compile(r"step-(\d{9,})\.pt")
 
 
 class CheckpointError(MtlkitError):
-    """A checkpoint that is damaged, was written by other software, or does not fit the run."""
+    """A checkpoint that is damaged, was written by other software, or does not fit the run.
+
+    >>> load_checkpoint("no/such/file.pt")
+    Traceback (most recent call last):
+        ...
+    mtlkit.training.checkpoints.CheckpointError: ...
+    """
 
 
 def save_checkpoint(path: str | os.PathLike[str], state: dict[str, Any], *, check: bool = False) -> None:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, MultiplicativeLR, ReduceLROnPlateau
 
+from mtlkit.config.annotations import Ge, Gt, explain, fits
 from mtlkit.config.launching import warn_first
 from mtlkit.config.spec import parse_spec
 from mtlkit.errors import ConfigError, SpecError, unknown_name
@@ -34,13 +35,20 @@ _OPTIMIZERS: dict[str, type[Optimizer]] = {
     and issubclass(kind, Optimizer)
     and name not in ("Optimizer", "LBFGS", "SparseAdam")  # LBFGS needs a closure
 }
-_SCHEDULES = {
-    "constant": (),
-    "cosine": ("period", "on"),
-    "linear": ("on",),
-    "plateau": ("factor", "patience", "min_lr"),
-    "step": ("every", "epochs", "factor", "on"),
+_Positive: TypeAlias = Annotated[float, Gt(0)]
+_Reach: TypeAlias = Literal["all", "network"]
+_SCHEDULES: dict[str, dict[str, Any]] = {
+    "constant": {},
+    "cosine": {"period": _Positive, "on": _Reach},
+    "linear": {"on": _Reach},
+    "plateau": {
+        "factor": _Positive,
+        "patience": Annotated[int, Ge(0)],
+        "min_lr": Annotated[float, Ge(0)],
+    },
+    "step": {"every": _Positive, "epochs": _Positive, "factor": _Positive, "on": _Reach},
 }
+"""Types and ranges of the options of each schedule."""
 
 
 class ParamGroups(list[dict[str, Any]]):
@@ -159,7 +167,7 @@ def rotation_schedule(optimizer: Optimizer, decay: float = 0.9999) -> Multiplica
 
 
 def paper_decay(steps: int) -> float:
-    """Return the decay per step that ends at 17 % of the initial rate, as in the paper."""
+    """Return the decay per step that ends at 17% of the initial rate, as in the paper."""
     return float(PAPER_DECAY ** (PAPER_STEPS / max(steps, 1)))
 
 
@@ -205,7 +213,7 @@ def _options(name: str) -> tuple[str, ...] | None:
 
 
 def _read_spec(
-    kind: str, spec: str, options_of: Callable[[str], Sequence[str] | None]
+    kind: str, spec: str, options_of: Callable[[str], Collection[str] | None]
 ) -> tuple[str, dict[str, Any]]:
     """Return name and options of a config string with one part."""
     parts = parse_spec(spec)
@@ -277,6 +285,12 @@ def make_schedule(
     scheduler because PyTorch's ``LambdaLR`` overwrites the changes of others.
     """
     name, options = _read_spec("schedule", spec, _SCHEDULES.get)
+    for option, value in options.items():
+        kind = _SCHEDULES[name][option]
+        if not fits(value, kind):
+            raise ConfigError(
+                f"{option} of schedule {name} must be {explain(value, kind)}, not {value!r}"
+            )
     if name == "plateau":
         if rotation_decay != 1:
             raise ConfigError(
@@ -287,8 +301,6 @@ def make_schedule(
         except (TypeError, ValueError) as error:
             raise ConfigError(f"schedule {spec!r}: {error}") from None
     reach = options.pop("on", "all")
-    if reach not in ("all", "network"):
-        raise unknown_name("value of on", str(reach), ("all", "network"))
     curve = _curve(spec, name, options, max(steps, 1), epoch_steps)
     if name == "constant" and rotation_decay == 1:
         return None
@@ -306,18 +318,14 @@ def _curve(spec: str, name: str, options: dict[str, Any], steps: int, epoch_step
     if name == "constant":
         return lambda step: 1.0
     if name == "cosine":
-        period = _positive(options.get("period", steps), "period")
+        period = options.get("period", steps)
         return lambda step: (1 + math.cos(math.pi * step / period)) / 2
     if name == "linear":
         return lambda step: max(0.0, 1 - step / steps)
     if ("every" in options) == ("epochs" in options):
         raise ConfigError(f"schedule {spec!r} needs either every=STEPS or epochs=N")
-    every = (
-        _positive(options["every"], "every")
-        if "every" in options
-        else _positive(options["epochs"], "epochs") * epoch_steps
-    )
-    factor = _positive(options.get("factor", 0.5), "factor")
+    every = options["every"] if "every" in options else options["epochs"] * epoch_steps
+    factor = options.get("factor", 0.5)
     return lambda step: float(factor ** (step // every))
 
 
@@ -328,8 +336,6 @@ class Schedulers:
     """
 
     def __init__(self, given: Any, every: Literal["step", "epoch"]) -> None:
-        if every not in ("step", "epoch"):
-            raise unknown_name("value of scheduler_every", str(every), ("step", "epoch"))
         several = given if isinstance(given, list | tuple) else [given]
         self.all = [scheduler for scheduler in several if scheduler is not None]
         self.every = every
@@ -345,9 +351,3 @@ class Schedulers:
         for scheduler in self.all:
             if isinstance(scheduler, ReduceLROnPlateau):
                 scheduler.step(score)
-
-
-def _positive(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ConfigError(f"{name} of a schedule must be above 0, not {value!r}")
-    return value

@@ -20,7 +20,6 @@ from mtlkit.method.method import Method
 from mtlkit.tasks import LabelCount, Task, task_names
 from mtlkit.training.accelerators import LabelCounts
 from mtlkit.training.checks import (
-    check_choice,
     check_losses,
     find_method,
     prediction_of,
@@ -62,10 +61,6 @@ class TrainStep:
         forward_per_task: PerTask,
         clip: Literal["all", "shared"] = "all",
     ) -> None:
-        check_choice("on_nonfinite", on_nonfinite, ("raise", "skip"))
-        check_choice("forward_per_task", forward_per_task, ("auto", "always", "never"))
-        if max_grad_norm is not None and not max_grad_norm > 0:
-            raise SpecError(f"max_grad_norm must be above 0, not {max_grad_norm}")
         module: LossModule = accelerator.unwrap_model(prepared)
         self.prepared, self.optimizer, self.accelerator = prepared, optimizer, accelerator
         self.method = module.method

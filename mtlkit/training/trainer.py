@@ -8,11 +8,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from torch import nn
 from torch.optim import Optimizer
 
+from mtlkit.config.annotations import Count, Ge, Gt, Le
+from mtlkit.config.registry import check_options
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.tasks import Task
 from mtlkit.training.accelerators import (
@@ -27,7 +29,6 @@ from mtlkit.training.checks import (
     BestBy,
     check_at_least,
     check_best_by,
-    check_choice,
     check_single_task,
     check_tasks,
 )
@@ -109,30 +110,24 @@ class Trainer:
         scheduler_every: Literal["step", "epoch"] = "step",
         output: str | os.PathLike[str] | None = None,
         mixed_precision: Literal["no", "bf16", "fp16"] = "no",
-        gradient_accumulation_steps: int = 1,
-        max_grad_norm: float | None = None,
+        gradient_accumulation_steps: Count = 1,
+        max_grad_norm: Annotated[float, Gt(0), Le(math.inf)] | None = None,
         clip: Literal["all", "shared"] = "all",
         forward_per_task: PerTask = "auto",
         on_nonfinite: Literal["raise", "skip"] = "raise",
-        eval_steps: int | None = None,
-        save_steps: int | None = None,
-        save_total_limit: int = 2,
+        eval_steps: Count | None = None,
+        save_steps: Count | None = None,
+        save_total_limit: Count = 2,
         best_by: BestBy = "improvement",
-        early_stopping_patience: int | None = None,
+        early_stopping_patience: Count | None = None,
         single_task_metrics: Mapping[str, Mapping[str, float]] | None = None,
-        logging_steps: int = 50,
-        monitor_steps: int = 10,
+        logging_steps: Count = 50,
+        monitor_steps: Annotated[int, Ge(0)] = 10,
         log_with: str | Sequence[str] = (),
         seed: int = 0,
         progress: bool | None = None,
     ) -> None:
-        check_choice("clip", clip, ("all", "shared"))
-        check_choice("mixed_precision", mixed_precision, ("no", "bf16", "fp16"))
-        check_at_least(1, eval_steps=eval_steps, save_steps=save_steps, logging_steps=logging_steps)
-        check_at_least(1, gradient_accumulation_steps=gradient_accumulation_steps)
-        check_at_least(1, early_stopping_patience=early_stopping_patience)
-        check_at_least(1, save_total_limit=save_total_limit)
-        check_at_least(0, monitor_steps=monitor_steps)
+        check_options(Trainer, locals())
         self.tasks = check_tasks(tasks)
         self.output = None if output is None else Path(output)
         if accelerator is not None and log_with:

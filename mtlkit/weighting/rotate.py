@@ -193,7 +193,7 @@ def _checked_size(size: int | None, feature_dim: int | None, blocks: int) -> int
             "rotate needs a size: create_method(..., feature_dim=...) or rotate(size=...); for maps "
             "(B, C, H, W), the channels: create_method('rotograd(dim=channel)', ..., feature_dim=C)"
         )
-    if side < 1 or (feature_dim is not None and side > feature_dim):
+    if feature_dim is not None and not 1 <= side <= feature_dim:
         raise SpecError(f"size of rotate must be between 1 and feature_dim={feature_dim}, not {side}")
     if side % blocks:
         raise SpecError(f"blocks of rotate must divide the {side} rotated features, not {blocks}")

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import mtlkit
 from mtlkit.architectures.base import task_outputs
 from mtlkit.architectures.dselect_k import DSelectGate, DSelectK
-from mtlkit.architectures.features import measure
+from mtlkit.architectures.features import measure_features
 from mtlkit.architectures.ltb import LearningToBranch
 from mtlkit.architectures.ple import Ple
 from mtlkit.architectures.segnet import SegNet
@@ -190,7 +190,7 @@ def test_measuring_a_backbone_leaves_no_trace():
     net[1].eval()
     state = {k: v.clone() for k, v in net.state_dict().items()}
     generator = torch.get_rng_state()
-    assert measure(net, 4).dim == 6
+    assert measure_features(net, 4).dim == 6
     assert net.training
     assert not net[1].training
     assert torch.equal(torch.get_rng_state(), generator)

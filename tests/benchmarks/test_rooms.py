@@ -5,8 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 import mtlkit
@@ -78,8 +76,7 @@ def rendered(seed, height=48, width=64):
     return room, camera, render(room, camera, random)
 
 
-@given(st.integers(0, 2**32 - 1))
-@settings(max_examples=30, deadline=None)
+@pytest.mark.parametrize("seed", range(30))
 def test_depth_puts_every_pixel_on_the_surface_that_it_shows(seed):
     room, camera, seen = rendered(seed)
     points = camera.position + seen.depth.reshape(-1, 1) * (camera.rays() @ camera.rotation.T)
@@ -87,8 +84,7 @@ def test_depth_puts_every_pixel_on_the_surface_that_it_shows(seed):
     np.testing.assert_allclose(distance, 0, atol=1e-9)
 
 
-@given(st.integers(0, 2**32 - 1))
-@settings(max_examples=30, deadline=None)
+@pytest.mark.parametrize("seed", range(30))
 def test_nothing_stands_between_the_camera_and_what_it_sees(seed):
     room, camera, seen = rendered(seed, 24, 32)
     assert len(room.centers) + len(room.balls) > 0
@@ -101,8 +97,7 @@ def test_nothing_stands_between_the_camera_and_what_it_sees(seed):
             assert (np.linalg.norm(points - ball, axis=1) - radius).min() > -1e-9
 
 
-@given(st.integers(0, 2**32 - 1))
-@settings(max_examples=30, deadline=None)
+@pytest.mark.parametrize("seed", range(30))
 def test_normals_are_unit_vectors_toward_the_viewer(seed):
     _, camera, seen = rendered(seed)
     np.testing.assert_allclose(np.linalg.norm(seen.normal, axis=-1), 1, atol=1e-12)
@@ -113,8 +108,7 @@ def test_normals_are_unit_vectors_toward_the_viewer(seed):
     assert seen.image.max() <= 1
 
 
-@given(st.integers(0, 2**32 - 1))
-@settings(max_examples=20, deadline=None)
+@pytest.mark.parametrize("seed", range(20))
 def test_normals_equal_those_of_finite_differences_of_depth_where_it_is_smooth(seed):
     _, camera, seen = rendered(seed, 120, 160)
     points = seen.depth[..., None] * camera.rays().reshape(120, 160, 3)

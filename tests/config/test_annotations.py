@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +29,7 @@ def test_a_number_fits_a_range_if_it_is_between_the_bounds(value):
     ("annotation", "good", "bad"),
     [
         (float, [0, 1.5, -3], [math.nan, math.inf, True, "1", None]),
-        (int, [0, -7], [1.0, False, 2**63, "1"]),
+        (int, [0, -7, np.int64(3)], [1.0, False, np.bool_(True), 2**63, "1"]),
         (bool, [True], [1, "yes"]),
         (str, ["a"], [1, None]),
         (int | None, [None, 1], [1.5, "a"]),

@@ -22,7 +22,7 @@ from mtlkit.data import DataSet, TensorSplit
 
 
 class Cars(DataSet):
-    summary = "Two figures of a car."
+    summary = "Two values of a car."
     default_architecture = "hard_sharing(backbone=mlp(8, inputs=4))"
     input_shape = (4,)
     tasks = (mtlkit.Task.regression("price"), mtlkit.Task.binary("fast"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import string
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -41,6 +42,13 @@ parts = st.builds(Part, words, st.dictionaries(words, values, max_size=3))
 @settings(max_examples=300)
 def test_what_is_written_is_read_back(items):
     assert parse_spec(format_spec(items)) == items
+
+
+def test_numbers_of_numpy_are_written_as_numbers():
+    assert (
+        format_spec([Part("rlw", {"seed": np.int64(3), "scale": np.float64(0.5)})])
+        == "rlw(seed=3, scale=0.5)"
+    )
 
 
 @given(

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from mtlkit.data import load_dataset
 from mtlkit.errors import MtlkitError
-from tests.data.test_dense import write_mtan
-from tests.data.test_digit_pairs import write_mnist, write_svhn
-from tests.data.test_images import write_batches, write_celeba
+from tests.data.published.test_dense import write_mtan
+from tests.data.published.test_digit_pairs import write_mnist, write_svhn
+from tests.data.published.test_images import write_batches, write_celeba
 
 EXAMPLES = 60
 

@@ -32,7 +32,6 @@ from mtlkit.report.results import Comparison, Run, run_folder
 from mtlkit.training import experiment
 from tests.background import started, wait_for
 
-ROOT = Path(__file__).parents[2]
 DATA = "multidigits(train=96, val=40, test=40)"
 TASKS = ["left", "right", "parity", "digit_sum", "pixels"]
 SETTINGS = {
@@ -433,13 +432,15 @@ def test_a_run_that_another_process_finishes_meanwhile_is_read_and_not_repeated(
 
 
 def test_a_process_that_dies_costs_its_run_only(tmp_path):
-    from mtlkit.experiments.launchers import Processes
+    from mtlkit.experiments.launchers import LocalProcesses
 
     jobs = [Job(str(tmp_path / "a"), "a", 0, {}), Job(str(tmp_path / "b"), "b", 0, {})]
     jobs[0].train["data"] = DeadlyData()
     jobs[1].train["data"] = "nonsense"
     outcomes = {}
-    Processes(2).run(jobs, lambda job: None, lambda job, outcome: outcomes.update({job.label: outcome}))
+    LocalProcesses(2).run(
+        jobs, lambda job: None, lambda job, outcome: outcomes.update({job.label: outcome})
+    )
     assert "ended with exit code 9" in outcomes["a"].error
     assert "nonsense" in outcomes["b"].error
 

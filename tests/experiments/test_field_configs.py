@@ -13,11 +13,11 @@ from mtlkit.data.base import DataError
 from mtlkit.experiments.compare import plan_jobs
 from mtlkit.experiments.compare_config import CompareConfig
 from mtlkit.experiments.jobs import run_job
-from tests.data.test_dense import write_mtan
-from tests.data.test_digit_pairs import write_mnist
-from tests.data.test_field import SETS, write_cityscapes, write_office
-from tests.data.test_images import write_celeba
-from tests.data.test_qm9 import write_package
+from tests.data.published.test_dense import write_mtan
+from tests.data.published.test_digit_pairs import write_mnist
+from tests.data.published.test_field import SETS, write_cityscapes, write_office
+from tests.data.published.test_images import write_celeba
+from tests.data.published.test_qm9 import write_package
 
 OTHERS = ("tuned", "winners", "published")
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,9 @@ from mtlkit.data import load_dataset
 from mtlkit.experiments.compare import plan_jobs
 from mtlkit.experiments.compare_config import CompareConfig
 from mtlkit.experiments.jobs import run_job
-from tests.data.test_dense import write_mtan
-from tests.data.test_digit_pairs import write_mnist, write_svhn
-from tests.data.test_images import write_batches, write_celeba
+from tests.data.published.test_dense import write_mtan
+from tests.data.published.test_digit_pairs import write_mnist, write_svhn
+from tests.data.published.test_images import write_batches, write_celeba
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "paper"
 CONFIGS = sorted(FOLDER.glob("*.yaml"))

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from mtlkit.errors import SpecError
 from mtlkit.rotations.manifold import (
     correct_drift_,
     drift,
@@ -97,5 +96,3 @@ def test_a_start_depends_on_its_seed_alone() -> None:
     assert not torch.allclose(one[0], one[1])
     assert torch.equal(starting_rotations(2, 5, "identity", seed=7), torch.eye(5).repeat(2, 1, 1))
     assert torch.allclose(starting_rotations(3, 1, "random", seed=0), torch.ones(3, 1, 1))
-    with pytest.raises(SpecError, match="identity or random, not 'zero'"):
-        starting_rotations(2, 5, "zero", seed=0)

@@ -31,11 +31,11 @@ def main(options: dict) -> None:
     validation = make_loader(size=21, seed=1, shuffle=False) if validate else None
     result = trainer.fit(loader, validation, **fit)
     held_out = {"size": 21, "seed": 2}
-    figures = trainer.evaluate(
+    metrics = trainer.evaluate(
         make_stream(**held_out) if stream else make_loader(**held_out, shuffle=False)
     )
     if trainer.accelerator.is_main_process:
-        torch.save({"parameters": flat(trainer.model), "step": result.step, "figures": figures}, save)
+        torch.save({"parameters": flat(trainer.model), "step": result.step, "metrics": metrics}, save)
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 

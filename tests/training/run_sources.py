@@ -44,7 +44,7 @@ def loaders(sizes=(50, 18), batch=(7, 5), shuffle=True) -> dict[str, DataLoader]
 
 
 def train(case: str, output: Path | None = None, pause: float = 0.0, **fit):
-    """The trained parameters, the inputs of all steps on this process, and the figures of a test."""
+    """The trained parameters, the inputs of all steps on this process, and the metrics of a test."""
     trainer = make_trainer(
         "pcgrad(wrt=parameters)",
         dropout=0.0,
@@ -62,8 +62,8 @@ def train(case: str, output: Path | None = None, pause: float = 0.0, **fit):
         own = loaders(**FEW) if case == "few" else loaders()
         trainer.fit(mix(own, **CASES[case], seed=5), **{"epochs": 3, **fit})
     hook.remove()
-    figures = trainer.evaluate(loaders((11, 6), (4, 4), shuffle=False))
-    return {"parameters": flat(trainer.model), "seen": seen, "figures": figures, "step": trainer.step}
+    metrics = trainer.evaluate(loaders((11, 6), (4, 4), shuffle=False))
+    return {"parameters": flat(trainer.model), "seen": seen, "metrics": metrics, "step": trainer.step}
 
 
 def main(folder: Path, pause: float) -> None:

@@ -54,7 +54,7 @@ def kill_and_resume(folder, kills: int, seed: int) -> None:
     killed = torch.load(folder / "killed.pt", weights_only=True)
     assert whole["step"] == killed["step"] == 12 * epochs
     assert torch.equal(whole["parameters"], killed["parameters"])
-    assert whole["figures"] == killed["figures"]
+    assert whole["metrics"] == killed["metrics"]
     steps = [json.loads(line)["step"] for line in log.read_text().splitlines()]
     assert steps == sorted(steps), "the log holds a step twice"
 

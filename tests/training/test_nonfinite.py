@@ -98,7 +98,7 @@ def test_skipping_for_ever_is_an_error():
 @pytest.mark.parametrize(
     ("options", "steps"), [({"logging_steps": 3}, 3), ({"eval_steps": 4}, 4), ({}, 5)]
 )
-def test_an_error_is_noticed_when_the_figures_are_read_and_nothing_bad_is_saved(
+def test_an_error_is_noticed_when_the_metrics_are_read_and_nothing_bad_is_saved(
     options, steps, tmp_path
 ):
     trainer = poisoned_trainer("sum", {1}, False, output=tmp_path, **options)
@@ -221,7 +221,7 @@ def test_a_step_waits_for_the_device_only_if_it_logs_or_may_be_skipped(method, o
         assert all(len(names) <= 1 for names in found.values()), found
 
 
-def test_figures_do_not_pile_up_on_the_device_in_a_run_that_never_logs(monkeypatch):
+def test_metrics_do_not_pile_up_on_the_device_in_a_run_that_never_logs(monkeypatch):
     monkeypatch.setattr("mtlkit.training.trainer._MOST_UNREAD", 4)
     trainer = make_trainer(logging_steps=10**9)
     sizes = []

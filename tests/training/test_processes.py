@@ -33,6 +33,6 @@ def test_two_processes_end_with_the_parameters_of_one(case, tmp_path):
     assert one["step"] == two["step"] > 1
     difference = (one["parameters"] - two["parameters"]).abs().max()
     assert difference < 1e-5
-    for task, figures in one["figures"].items():
-        for metric, value in figures.items():
-            assert two["figures"][task][metric] == pytest.approx(value, abs=1e-5), (task, metric)
+    for task, metrics in one["metrics"].items():
+        for metric, value in metrics.items():
+            assert two["metrics"][task][metric] == pytest.approx(value, abs=1e-5), (task, metric)

@@ -37,8 +37,8 @@ def test_two_processes_draw_the_samples_of_one_and_end_with_its_parameters(whole
         assert first["step"] == one["step"] > 10
         for two in (first, second):
             assert (one["parameters"] - two["parameters"]).abs().max() < 1e-5
-            for task, figures in one["figures"].items():
-                assert two["figures"][task] == pytest.approx(figures, abs=1e-5)
+            for task, metrics in one["metrics"].items():
+                assert two["metrics"][task] == pytest.approx(metrics, abs=1e-5)
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_a_killed_run_goes_on_where_it_was(whole, tmp_path):
     for case, one in whole.items():
         resumed = torch.load(tmp_path / f"{case}-0.pt")
         assert torch.equal(resumed["parameters"], one["parameters"])
-        assert resumed["figures"] == one["figures"]
+        assert resumed["metrics"] == one["metrics"]
 
 
 def test_a_run_that_stops_within_an_epoch_goes_on_with_the_same_batches(whole, tmp_path):

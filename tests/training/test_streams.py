@@ -15,8 +15,8 @@ def test_two_processes_train_on_a_stream_and_evaluate_it_as_one_does(tmp_path, s
     one, two = (run_small(tmp_path, options, world) for world in (1, 2))
     assert one["step"] == two["step"] == 2 * -(-size // 8)
     assert (one["parameters"] - two["parameters"]).abs().max() < 1e-5
-    for task, metrics in one["figures"].items():
-        assert two["figures"][task] == pytest.approx(metrics, abs=1e-5)
+    for task, metrics in one["metrics"].items():
+        assert two["metrics"][task] == pytest.approx(metrics, abs=1e-5)
 
 
 def test_a_stream_resumes_bit_for_bit_within_an_epoch_and_between_two(tmp_path):

@@ -38,8 +38,7 @@ def test_later_steps_restore_the_average_cosine():
     torch.testing.assert_close(method.parts[0].phi_hat[0, 1].item(), 0.15)
 
 
-@settings(max_examples=20)
-@given(st.integers(0, 2**32 - 1))
+@pytest.mark.parametrize("seed", range(0, 100, 5))
 def test_two_tasks_agree_with_torchjd_over_many_steps(seed):
     from torchjd.aggregation import GradVac
 

@@ -1,4 +1,4 @@
-"""The paper's illustrative problems: level plots of one seed, or the share of seeds that succeed.
+"""The paper's illustrative problems: level plots of one seed, or the fraction of seeds that succeed.
 
 Usage: python -m benchmarks.paper.toy avocado|nonconvex|logistic|shares [--seed N] [--output DIR]
 """
@@ -17,7 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("problem", choices=("avocado", "nonconvex", "logistic", "shares"))
     parser.add_argument("--seed", type=int, default=0, help="of the level plots")
-    parser.add_argument("--seeds", type=int, default=200, help="number of seeds of the shares")
+    parser.add_argument("--seeds", type=int, default=200, help="number of seeds of the fractions")
     parser.add_argument("--output", type=Path, default=Path("runs/toy"))
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,7 @@ def _stars(axes: Any, optima: Tensor) -> None:
 
 
 def regression_figure(problem: Regression, seed: int) -> Any:
-    """Vanilla; RotoGrad in the space of r_k (active); RotoGrad in the space of z (passive)."""
+    """Draw the sum, RotoGrad in the space of r_k (active), and RotoGrad in that of z (passive)."""
     optima = torch.tensor(problem.optima)
     vanilla, ours = (run_regression(problem, name, seed) for name in ("sum", "rotograd"))
     figure, (left, middle, right) = _figure(3)
@@ -81,7 +81,7 @@ def _panel(axes: Any, problem: Regression, rotations: Tensor, optima: Tensor, tr
 
 
 def logistic_figure(seed: int) -> Any:
-    """Probability of each task's class over the inputs, without and with RotoGrad."""
+    """Draw the probability of each task's class over the inputs, without and with RotoGrad."""
     figure, axes = _figure(4)
     for row, (spec, title) in enumerate((("sum", "without RotoGrad"), ("rotograd", "RotoGrad"))):
         fitted = run_logistic(spec, seed)
@@ -97,7 +97,7 @@ def logistic_figure(seed: int) -> Any:
 
 
 def shares_figure(shares: dict[str, dict[str, Any]]) -> Any:
-    """Share of seeds that end with both tasks solved, with 95 % intervals; one panel per problem."""
+    """Draw the fraction of seeds with both tasks solved, with 95% intervals; one panel per problem."""
     figure, panels = _figure(len(shares))
     for panel, (problem, rows) in zip(panels, shares.items(), strict=True):
         names = list(rows)

@@ -7,7 +7,7 @@ text calls the tasks symmetric, the two stand here for the shifts -1 and 1.
 
 What the text leaves open is our choice: initialization (PyTorch's default), and all numbers of the
 logistic problem but the sample size, the flipped labels and the model. The outcome depends on the seed,
-so the claim is a share of seeds: ``python -m benchmarks.paper.toy shares``. Where RotoGrad fails, the
+so the claim is a fraction of seeds: ``python -m benchmarks.paper.toy shares``. Where RotoGrad fails, the
 network, which follows faster than the rotations lead, has come to a point where the two gradients cancel
 before they were turned: there the rotations' gradient vanishes too.
 
@@ -53,7 +53,7 @@ class Regression:
 
 @dataclass(frozen=True)
 class Training:
-    """How a regression problem is trained.
+    """Settings of the training of a regression problem.
 
     ``before`` stands before the method in its config string, ``start`` is that of the rotations.
     """
@@ -116,7 +116,7 @@ def backbone() -> nn.Sequential:
 def run_regression(
     problem: Regression, method_name: str, seed: int, training: Training | None = None
 ) -> Path:
-    """Train on one input; SGD for the net, the rotations have an optimizer of their own.
+    """Train on one input; with SGD for the net, and another optimizer for the rotations.
 
     Args:
         problem: what to train.
@@ -167,7 +167,7 @@ def _rotations(method: mtlkit.Method) -> Tensor:
 
 
 def distances(problem: Regression, path: Path) -> list[float]:
-    """Distance of each task's last feature from its optimum."""
+    """Return the distance of each task's last feature from its optimum."""
     return [float((path.task_features(k)[-1] - torch.tensor(problem.optima[k])).norm()) for k in (0, 1)]
 
 
@@ -175,7 +175,7 @@ def distances(problem: Regression, path: Path) -> list[float]:
 class Logistic:
     """Two opposite classification tasks and no task-specific parameter at all.
 
-    1000 samples of two Gaussian clusters; task k asks whether a sample is of cluster k; 5 % of the
+    1000 samples of two Gaussian clusters; task k asks whether a sample is of cluster k; 5% of the
     second task's labels are flipped. The model is ``W2 max(W1 x + b1, 0) + b2`` with every parameter
     shared; its hidden layer is rotated. Our choice: centers (-2, 0) and (2, 0), unit variance, half of
     the samples for training, full batches, SGD at 0.1 for 500 epochs, RAdam at 0.05 for the rotations.
@@ -202,13 +202,13 @@ class LogisticRun:
     readout: nn.Module
 
     def probability(self, x: Tensor, task: int) -> Tensor:
-        """Probability of being in the task's cluster."""
+        """Return the probability of being in the task's cluster."""
         with torch.no_grad():
             turned = self.net(x.double()) @ self.rotations[task].double().T
             return torch.sigmoid(self.readout(turned))[:, 0].float()
 
     def accuracy(self, task: int) -> float:
-        """Share of the test samples that are classified correctly, by their clean labels."""
+        """Return the fraction of the test samples that are classified correctly, without noise."""
         predicted = self.probability(self.features, task) > 0.5
         return float((predicted == self.labels[:, task].bool()).float().mean())
 

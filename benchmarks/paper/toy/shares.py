@@ -1,4 +1,4 @@
-"""How often the toy problems end as the paper shows them, over seeds that nobody chose."""
+"""The fraction of seeds on which the toy problems end as in the paper, over seeds 0, 1, 2, ..."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from benchmarks.paper.toy.problems import (
 from mtlkit.config.files import write_text
 
 NEAR = 0.1
-"""A task is solved when its feature ends this close to its optimum ..."""
+"""A task of a regression is solved if its feature ends this close to its optimum."""
 CORRECT = 0.9
-"""... or when this share of the test samples is classified correctly."""
+"""A task of the logistic problem is solved if this fraction of the test samples is correct."""
 
 
 def cases() -> Iterator[tuple[str, str, Callable[[int], list[float]]]]:
-    """Problem, row, and a function from a seed to both tasks' distances or accuracies."""
+    """Yield problem, row, and a function from a seed to both tasks' distances or accuracies."""
     for problem in (CONVEX, NONCONVEX):
         text = PAPER[problem.name]
         for settings, training, methods in (
@@ -53,13 +53,13 @@ def cases() -> Iterator[tuple[str, str, Callable[[int], list[float]]]]:
         yield "logistic", method, logistic
 
 
-def solved(problem: str, figures: list[float]) -> bool:
-    """Whether both tasks are solved."""
-    return min(figures) > CORRECT if problem == "logistic" else max(figures) < NEAR
+def solved(problem: str, values: list[float]) -> bool:
+    """Return whether both tasks are solved, given their distances or accuracies."""
+    return min(values) > CORRECT if problem == "logistic" else max(values) < NEAR
 
 
 def measure(output: Path, seeds: int = 200) -> dict[str, dict[str, Any]]:
-    """Run what is not in ``output/shares.json`` yet; shares with exact 95 % intervals."""
+    """Run what is not in ``output/shares.json`` yet, and return fractions with exact 95% intervals."""
     path = output / "shares.json"
     found: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
     for problem, row, run in cases():

@@ -146,7 +146,7 @@ class Images(RowData):
             for part, rows in frames.items()
         }
         self._note_repeated()
-        self.notices.say()
+        self.notices.print()
         first_size = check_files(self._parts.values(), channels, check, self._sizing.size is None)
         if self._sizing.size is not None and 2 * max(first_size) < min(self._sizing.size):
             (height, width), (high, wide) = first_size, self._sizing.size
@@ -154,7 +154,7 @@ class Images(RowData):
                 f"the images are {height} x {width} pixels and are enlarged to {high} x {wide}, which "
                 "takes long; size=None leaves them as they are, size=64 enlarges them less"
             )
-            self.notices.say()
+            self.notices.print()
         made = {target.task: target.make_task() for target in fitted}
         made |= {target.task: target.made for target in self._maps}
         names = [f"column_{key}" if isinstance(key, int) else str(key) for key in wanted]

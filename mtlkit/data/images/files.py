@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mtlkit.data.files import DataError, reading
-from mtlkit.data.notes import say
+from mtlkit.data.notes import print_note
 from mtlkit.errors import MissingExtraError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".gif")
@@ -165,7 +165,7 @@ def check_files(
     if check == "none" and not one_size:
         return first
     if len(rows) > _SLOW:
-        say("images", f"reading the headers of {len(rows)} images; check=none skips this")
+        print_note("images", f"reading the headers of {len(rows)} images; check=none skips this")
     for path, maps in rows:
         size = image_size(path)
         if one_size and size != first:

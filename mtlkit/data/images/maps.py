@@ -54,7 +54,7 @@ class MapTarget:
 
     @cached_property
     def made(self) -> Task:
-        """The task."""
+        """Create the task."""
         return create_task(self.kind, self.task)
 
     @property

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from functools import partial
+from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
+from mtlkit.config.annotations import Ge, Gt, Le
 from mtlkit.config.extras import import_extra
+from mtlkit.config.registry import check_names, check_options
 from mtlkit.config.spec import Part, parse_call, parse_spec, refuse_arguments
 from mtlkit.errors import SpecError, unknown_name
 
 Fit: TypeAlias = Literal["stretch", "crop", "pad"]
 Sample: TypeAlias = dict[str, Any]
-Step: TypeAlias = Callable[[Sample], Sample]
+Change: TypeAlias = Callable[[Sample], Sample]
 
 IMAGENET = {3: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), 1: ((0.449,), (0.226,))}
 """Mean and standard deviation of ImageNet's pixels, by the number of channels."""
@@ -153,46 +156,58 @@ class Augmentation:
             reason = " ".join(str(error).split())
             raise SpecError(f"augment={self.spec!r} cannot be applied to this data: {reason}") from None
 
-    def _step(self, part: Part, sizing: Sizing) -> Step:
-        refuse_arguments(part, of=f"augment={part.name}")
-        own: dict[str, dict[str, Any]] = {"flip": {}, "crop": {"scale": 0.5}, "color": {"strength": 0.4}}
-        if part.name not in own:
+    def _step(self, part: Part, sizing: Sizing) -> Change:
+        owner = f"augment={part.name}"
+        refuse_arguments(part, of=owner)
+        if part.name not in _OWN:
             return _torchvision(part)
-        options = {**own[part.name], **part.options}
-        for name in options.keys() - own[part.name].keys():
-            raise unknown_name(f"option of augment={part.name}", name, own[part.name])
-        if part.name == "flip":
-            return self._flip
-        if part.name == "color":
-            changes = dict.fromkeys(("brightness", "contrast", "saturation"), options["strength"])
-            return _torchvision(Part("ColorJitter", changes))
-        scale = options["scale"]
-        if sizing.size is None:
-            raise SpecError("augment=crop needs a size")
-        if not isinstance(scale, int | float) or not 0 < scale <= 1:
-            raise SpecError(f"augment=crop: scale must be above 0 and at most 1, not {scale!r}")
-        window = {"size": list(sizing.size), "scale": (float(scale), 1.0)}
-        return _torchvision(Part("RandomResizedCrop", window))
-
-    def _flip(self, sample: Sample) -> Sample:
-        if torch.rand(()) < 0.5:
-            return sample
-        flip = import_v2().functional.horizontal_flip
-        flipped = {key: flip(part) for key, part in sample.items()}
-        for key, kind in self._kinds.items():
-            if kind == "normals":  # the x component changes its sign
-                flipped[key][0] *= -1
-        return flipped
+        check_names(_OWN[part.name], part.options, of=owner)
+        check_options(_OWN[part.name], part.options, of=owner)
+        return _OWN[part.name](sizing, self._kinds, **part.options)
 
 
-def _torchvision(part: Part) -> Step:
+def _flip(sizing: Sizing, kinds: Mapping[str, str]) -> Change:
+    return partial(_mirror_half, kinds)  # worker processes need something that can be pickled
+
+
+def _mirror_half(kinds: Mapping[str, str], sample: Sample) -> Sample:
+    if torch.rand(()) < 0.5:
+        return sample
+    flip = import_v2().functional.horizontal_flip
+    flipped = {key: flip(part) for key, part in sample.items()}
+    for key, kind in kinds.items():
+        if kind == "normals":  # the x component changes its sign
+            flipped[key][0] *= -1
+    return flipped
+
+
+def _crop(
+    sizing: Sizing, kinds: Mapping[str, str], *, scale: Annotated[float, Gt(0), Le(1)] = 0.5
+) -> Change:
+    if sizing.size is None:
+        raise SpecError("augment=crop needs a size")
+    window = {"size": list(sizing.size), "scale": (float(scale), 1.0)}
+    return _torchvision(Part("RandomResizedCrop", window))
+
+
+def _color(
+    sizing: Sizing, kinds: Mapping[str, str], *, strength: Annotated[float, Ge(0)] = 0.4
+) -> Change:
+    changes = dict.fromkeys(("brightness", "contrast", "saturation"), strength)
+    return _torchvision(Part("ColorJitter", changes))
+
+
+_OWN: dict[str, Callable[..., Change]] = {"flip": _flip, "crop": _crop, "color": _color}
+
+
+def _torchvision(part: Part) -> Change:
     v2 = import_v2()
     classes = {name: item for name, item in vars(v2).items() if isinstance(item, type)}
     known = [name for name, item in classes.items() if issubclass(item, v2.Transform)]
     if part.name not in known:
-        raise unknown_name("augmentation", part.name, ["none", "flip", "crop", "color", *known])
+        raise unknown_name("augmentation", part.name, ["none", *_OWN, *known])
     try:
-        made: Step = classes[part.name](**part.options)
+        made: Change = classes[part.name](**part.options)
     except Exception as error:
         raise SpecError(f"augment={part}: torchvision rejects it: {error}") from None
     return made

@@ -134,7 +134,7 @@ class DigitPairs(DataSet):
 class MultiDigits(DigitPairs):
     """Two real handwritten digits (UCI's 1797 digits, as scikit-learn ships them) in one small image.
 
-    20 % of the digits are for validation and 20 % for test.
+    20% of the digits are for validation and 20% for test.
 
     Args:
         size: side of the image; 22 keeps the resolution of the digits, 28 is the size of MNIST.

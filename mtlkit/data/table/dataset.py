@@ -114,7 +114,7 @@ class Table(RowData):
                 shown = f"left out: {column.note}" if column.taken == "left out" else column.note
                 be = "is " if shown.startswith(("left out", "taken as")) else ""
                 self.notices.add("column", column.name, be + shown)
-        self.notices.say()
+        self.notices.print()
         if not numbers and not words:
             raise DataError(f"the table {self.file_name} has no input columns besides its targets")
         for leak in find_leaks(learned, fitted, numbers, words):

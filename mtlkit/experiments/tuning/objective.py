@@ -2,7 +2,7 @@
 
 The sum of validation losses would follow the task with the largest loss. The relative gain is free of
 scale: the difference to the reference run divided by the mean of both magnitudes. Small gains are close
-to the relative change, and no gain exceeds 200 %, so that a metric near zero cannot outweigh the others.
+to the relative change, and no gain exceeds 200%, so that a metric near zero cannot outweigh the others.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ from mtlkit.weighting._solvers.geometry import (
 
 _FEW_TASKS = 32
 """Up to this many, Lawson and Hanson's method takes no longer than block pivoting."""
+_ROUNDS = 12
+"""Rounds of block pivoting; it settles in a few, or cycles."""
 
 
 def dual_cone_projections(gram: Matrix, rounding: float = EPS) -> Matrix:
@@ -81,7 +83,7 @@ def dual_cone_corrections(cosines: Matrix, start: Matrix, rounding: float = EPS)
     return corrections
 
 
-def block_pivoting(system: Matrix, targets: Matrix, rounds: int = 12) -> tuple[Matrix, Matrix]:
+def block_pivoting(system: Matrix, targets: Matrix) -> tuple[Matrix, Matrix]:
     """Minimize ``|system x - t|`` over x >= 0 for each row t of ``targets``, all at once.
 
     A round solves each row for the entries that it holds to be positive, and then moves all entries with
@@ -102,7 +104,7 @@ def block_pivoting(system: Matrix, targets: Matrix, rounds: int = 12) -> tuple[M
     x, derivatives = np.zeros_like(linear), linear.copy()
     free = np.zeros(linear.shape, dtype=bool)
     unsettled = np.arange(len(linear))
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         signs = np.where(free[unsettled], x[unsettled], derivatives[unsettled] + tolerances[unsettled])
         wrong = ~(signs >= 0)  # also where a row has become NaN
         remaining = wrong.any(axis=1)

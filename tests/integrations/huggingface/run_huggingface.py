@@ -1,6 +1,6 @@
 """What ``test_huggingface.py`` runs in several processes.
 
-Usage: accelerate launch --cpu --num_processes 2 -m tests.integrations.run_huggingface FOLDER
+Usage: accelerate launch --cpu --num_processes 2 -m tests.integrations.huggingface.run_huggingface FOLDER
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transformers.distributed import DistributedConfig
 
 import mtlkit
 from mtlkit.engine.sharded import is_sharded
-from tests.integrations.small_models import (
+from tests.integrations.huggingface.small_models import (
     TASKS,
     TwoHeads,
     causal_model,

@@ -22,8 +22,8 @@ import mtlkit
 from mtlkit.errors import MtlkitError, UsageError
 from mtlkit.integrations.huggingface import MultiTaskCallback, MultiTaskTrainer, TaskCollator
 from mtlkit.testing.processes import run_processes
-from tests.integrations import run_huggingface
-from tests.integrations.small_models import (
+from tests.integrations.huggingface import run_huggingface
+from tests.integrations.huggingface.small_models import (
     TASKS,
     TwoHeads,
     arguments,
@@ -403,9 +403,9 @@ def test_two_processes_of_accelerate_launch_end_where_one_does(tmp_path):
     launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
     launch += ["--main_process_port", str(free_port())]
     ended = subprocess.run(
-        [sys.executable, *launch, "-m", "tests.integrations.run_huggingface", str(tmp_path)],
+        [sys.executable, *launch, "-m", "tests.integrations.huggingface.run_huggingface", str(tmp_path)],
         env=environment(),
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         timeout=600,

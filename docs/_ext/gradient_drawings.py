@@ -1,4 +1,4 @@
-"""What a method makes of two and of three conflicting gradients: one drawing per method's page.
+"""Draw what a method makes of two and of three conflicting gradients, for the method's page.
 
 The features are a point of the plane, and the losses are linear in it, so that the tasks' gradients stay
 the same. The drawing shows the merged gradient after some steps of the method itself.
@@ -53,7 +53,7 @@ def draw(spec: str, path: Path) -> bool:
 
 
 def merged_gradient(spec: str, gradients: Tensor) -> tuple[Tensor, Tensor]:
-    """The tasks' gradients at the features, turned back where the method rotates, and the merged one."""
+    """Return the tasks' gradients at the features, turned back where the method rotates, and the merged one."""
     number = len(gradients)
     torch.manual_seed(0)
     method = mtlkit.create_method(spec, number, feature_dim=2)

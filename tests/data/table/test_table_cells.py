@@ -25,7 +25,7 @@ ROWS = 120
 def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MTLKIT_DATA", raising=False)
-    monkeypatch.setattr(notes, "said", set())
+    monkeypatch.setattr(notes, "printed", set())
 
 
 def frame_with(**columns):

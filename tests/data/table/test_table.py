@@ -22,7 +22,7 @@ JOBS = ("clerk", "nurse", "smith")
 def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MTLKIT_DATA", raising=False)
-    monkeypatch.setattr(notes, "said", set())
+    monkeypatch.setattr(notes, "printed", set())
 
 
 def people(rows: int = 200, seed: int = 0):

@@ -1,4 +1,4 @@
-"""Training on own pictures, from the command line: N processes are one, and a killed run goes on."""
+"""Training on own images, from the command line: N processes are one, and a killed run goes on."""
 
 import json
 import random
@@ -19,8 +19,8 @@ pytest.importorskip("timm", reason="timm is in mtlkit[vision]")
 from PIL import Image  # comes with torchvision
 
 
-def write_pictures(folder: Path, count: int = 27) -> None:
-    """Pictures of several sizes, with two labels of which some are missing."""
+def write_images(folder: Path, count: int = 27) -> None:
+    """Write images of several sizes, with two labels of which some are missing."""
     draw = random.Random(0)
     pixels = np.random.default_rng(0)
     (folder / "photos").mkdir()
@@ -62,9 +62,9 @@ def final(folder: Path) -> tuple[torch.Tensor, dict]:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """A folder with pictures and the run of one process that was left alone."""
-    folder = tmp_path_factory.mktemp("pictures")
-    write_pictures(folder)
+    """A folder with images and the run of one process that was left alone."""
+    folder = tmp_path_factory.mktemp("images")
+    write_images(folder)
     train(folder, "alone")
     return folder
 
@@ -75,8 +75,8 @@ def test_two_processes_end_with_the_parameters_of_one(alone):
     (one, tested), (two, tested_by_two) = final(alone / "alone"), final(alone / "two")
     assert json.loads((alone / "two/log.jsonl").read_text().splitlines()[0])["processes"] == 2
     assert (one - two).abs().max() < 1e-5
-    for task, figures in tested.items():
-        assert tested_by_two[task] == pytest.approx(figures, abs=1e-5)
+    for task, metrics in tested.items():
+        assert tested_by_two[task] == pytest.approx(metrics, abs=1e-5)
 
 
 def test_a_killed_run_goes_on_bit_for_bit(alone):

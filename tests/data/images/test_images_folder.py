@@ -26,7 +26,7 @@ TARGETS = "{breed: classification, age: regression}"
 def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MTLKIT_DATA", raising=False)
-    monkeypatch.setattr(notes, "said", set())
+    monkeypatch.setattr(notes, "printed", set())
 
 
 def write_pictures(count: int = 30, folder: str = "photos") -> "pandas.DataFrame":
@@ -273,6 +273,8 @@ def test_augmentation_depends_on_seed_epoch_and_sample_alone():
         ("std=[1, 1, 0]", "above 0"),
         ("augment=flop", "did you mean 'flip'"),
         ("augment=flip(p=1)", "option of augment=flip"),
+        ("augment=crop(scale=0)", "scale of augment=crop must be above 0 and at most 1, not 0"),
+        ("augment=color(strength=-1)", "strength of augment=color must be 0 or more, not -1"),
         ("augment='RandomRotation()'", "torchvision rejects it"),
         ("augment='TenCrop(size=8)'", "cannot be applied"),
         ("mean=[0.5]", "1 numbers for 3 channel"),
