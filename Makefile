@@ -13,7 +13,7 @@ DEEPSPEED := $(VENV)/deepspeed
 # the part of plotly.js that our charts need, from npm: 0.7 MB per report where all of plotly.js takes 2.0 MB
 PLOTLY := mtlkit/report/static/plotly-cartesian.min.js
 
-.PHONY: help install demo test test-slow lint types spelling docs links wheel wheel-test results speed clean
+.PHONY: help install demo test test-slow test-oldest lint types spelling docs links wheel wheel-test results speed clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -99,6 +99,15 @@ wheel-test: wheel  ## Install the wheel into an empty environment; run the READM
 	cd build/empty && ! bin/mtlkit doctor  # names the extra, and ends with code 1
 	build/empty/bin/python -m pip install --quiet --disable-pip-version-check "$$(echo dist/*.whl)[train]"
 	cd build/empty && bin/mtlkit doctor && bin/mtlkit methods
+
+test-oldest: wheel  ## Check all methods and a comparison with the oldest versions that pyproject.toml allows
+	rm -rf build/oldest && $(PYTHON) -m venv build/oldest
+	$(BIN)/python packaging/oldest.py > build/oldest.txt
+	build/oldest/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c build/oldest.txt "$$(echo dist/*.whl)[train,table,vision]"
+	cd build/oldest && bin/python -c "import mtlkit; from mtlkit.testing import check_method as check; \
+		[check(name) for name in mtlkit.list_methods()]; [check(n, laws=['compiled']) for n in ('uw', 'rotograd')]"
+	cd build/oldest && bin/mtlkit compare --demo --methods sum,rotograd --seeds 1 --output runs
 
 results: $(STAMP)  ## Redraw tables and figures of benchmarks/results from the stored runs
 	$(BIN)/python -m benchmarks.draw_results
