@@ -683,6 +683,14 @@ def test_bools_are_the_same_words_in_the_test_file_whatever_their_case(spelling)
     assert set(named.train.targets["member"].tolist()) >= {0, 1}
 
 
+@pytest.mark.parametrize("word", ["FALSE", "False", False])
+def test_a_bool_that_means_missing_may_be_written_as_in_the_table(word):
+    frame = people()
+    frame["job"] = ["FALSE" if number % 2 else "clerk" for number in range(200)]
+    data = load_dataset("table(targets=[age])", file=frame, missing=[word])
+    assert next(column.missing for column in data.input_table if column.name == "job")
+
+
 @pytest.mark.parametrize("unit", [1e300, 1e-300])
 def test_targets_of_any_size_have_unit_variance(unit):
     frame = people()
