@@ -586,6 +586,11 @@ def test_wrong_settings_are_named(changes, message):
         make(**changes)
 
 
+@pytest.mark.parametrize("given", [2, "2", "0, 1", [0, 1], ["0", "1"], (0, 1)])
+def test_seeds_are_a_number_or_a_list_and_may_be_in_quotes(given):
+    assert make(seeds=given).seeds == (0, 1)
+
+
 def test_the_fields_protocol_changes_the_keys_under_field(tmp_path):
     file = tmp_path / "rows.yaml"
     row = "{method: LS, spec: sum, delta_m: 5.6, source: nash}"
