@@ -113,7 +113,7 @@ def test_a_header_with_a_wrong_type_names_the_place_and_the_value(place, wrong, 
 
 def test_an_entry_that_a_header_lacks_is_named_alone(tmp_path):
     (tmp_path / "comparison.json").write_text('{"tasks": []}')
-    with pytest.raises(ResultsError, match="title: field required$"):
+    with pytest.raises(ResultsError, match=r"title: field required$"):
         Comparison.load(tmp_path)
 
 
