@@ -691,6 +691,14 @@ def test_a_bool_that_means_missing_may_be_written_as_in_the_table(word):
     assert next(column.missing for column in data.input_table if column.name == "job")
 
 
+def test_a_class_may_be_called_none():
+    frame = people()
+    frame["job"] = ["None" if number % 2 else "clerk" for number in range(200)]
+    write(frame)
+    data = load(targets="{job: classification(classes=[clerk, None])}")
+    assert sorted(set(data.train.targets["job"].tolist())) == [0, 1]
+
+
 @pytest.mark.parametrize("unit", [1e300, 1e-300])
 def test_targets_of_any_size_have_unit_variance(unit):
     frame = people()

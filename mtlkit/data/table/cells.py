@@ -84,8 +84,9 @@ def words(column: Any, missing: Collection[str] = ()) -> Any:
 
 
 def as_words(values: Iterable[Any]) -> list[str]:
-    """Return the words that stand for some values, such as "3" for 3.0."""
-    return list(words(import_pandas().Series(list(values), dtype=object)))
+    """Return the words that stand for some values, such as "3" for 3.0 and "None" for None."""
+    named = [NOTHING if value is None else value for value in values]
+    return list(words(import_pandas().Series(named, dtype=object)))
 
 
 def mean_and_deviation(values: NDArray[np.float64]) -> tuple[float, float]:
