@@ -165,6 +165,7 @@ def write_tables(comparison: Comparison, folder: str | os.PathLike[str]) -> Path
 
 def load_tasks(config: MethodsConfig, seed: int) -> tuple[Any, list[TaskRecord]]:
     """Load the data set and describe its tasks."""
+    open_data.cache_clear()  # files may have changed since the last comparison or search
     dataset = open_data(config.data, config.data_dir, seed)
     tasks = [Task.of(task) for task in dataset.tasks]
     names = [task.name for task in tasks]
@@ -186,7 +187,6 @@ class Work:
 
     def __init__(self, config: CompareConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
-        open_data.cache_clear()  # files may have changed since the last comparison
         dataset, self.tasks = load_tasks(config, config.seeds[0])
         self.title = config.title or f"{dataset.title}: {len(config.entries)} methods"
         Endpoint.parse(config.primary, self.tasks, config.improvement_over)
