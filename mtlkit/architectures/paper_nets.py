@@ -14,7 +14,7 @@ from mtlkit.architectures.backbones import build_backbone, register_backbone
 from mtlkit.architectures.base import Tasks, task_outputs
 from mtlkit.architectures.features import measure
 from mtlkit.architectures.hard_sharing import HardSharing
-from mtlkit.architectures.heads import Head
+from mtlkit.architectures.heads import Head, Output
 from mtlkit.config import Count, Gt, register_architecture
 from mtlkit.errors import unknown_name
 
@@ -202,7 +202,8 @@ class CelebaNet(_PaperNet):
         **common: Any,
     ) -> None:
         backbone = celeba_conv(input_size=input_size, activation=activation, width=width)
-        hidden, output = max(1, round(128 * width)), "none" if logits else "sigmoid"
+        hidden = max(1, round(128 * width))
+        output: Output = "none" if logits else "sigmoid"
 
         def head(features: int, outputs: int) -> Head:
             layers = nn.Linear(features, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, outputs)
