@@ -1,9 +1,9 @@
 """Single steps before the trainings: check that one works, and measure its time with each method.
 
 All methods take turns on the same batches in one process, in alternating order, so that other load on
-the machine slows them equally. A turn is one step, or as many as it takes until the cost repeats. The
-ratio of a method is the median over rounds of its time per step divided by the reference's; a ratio with
-a wide confidence interval is dropped.
+the machine slows them equally. A turn is one step, or as many as it takes until the cost repeats, but at
+most 16. The ratio of a method is the median over rounds of its time per step divided by the reference's;
+a ratio with a wide confidence interval is dropped.
 """
 
 from __future__ import annotations
