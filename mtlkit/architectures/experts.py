@@ -12,7 +12,7 @@ from mtlkit.architectures.base import Architecture, MethodLike, Tasks
 from mtlkit.architectures.features import Features
 from mtlkit.architectures.heads import build_heads
 from mtlkit.config import Count
-from mtlkit.config.spec import Part, parse_call
+from mtlkit.config.spec import parse_call
 from mtlkit.errors import SpecError
 
 
@@ -92,8 +92,7 @@ class MixtureOfExperts(Architecture):
             raise SpecError("expert must be a spec such as mlp(64) or timm.resnet18, not a module")
         part, input_size = parse_call(spec), self._input_size
         if is_mlp := part.name == "mlp":
-            size = {"inputs": inputs or self.input_dim}
-            part, input_size = Part("mlp", {**part.options, **size}, part.arguments), None
+            input_size = inputs or self.input_dim
         elif inputs is not None or self.backbone is not None:
             raise SpecError(
                 f"expert {part.name} reads images, but here experts read vectors of features; use "

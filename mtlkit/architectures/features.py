@@ -102,7 +102,7 @@ def measure_features(module: nn.Module, input_size: int | Sequence[int]) -> Feat
         with torch.random.fork_rng(devices=[]):
             output = module(torch.zeros(2, *size, **like))
     except (RuntimeError, AssertionError) as error:  # the latter from timm
-        raise SpecError(f"inputs of size {size} do not fit the network: {error}") from None
+        raise SpecError(f"inputs of size {size} do not fit the network: {error}") from error
     finally:
         for child, mode in modes.items():
             child.training = mode

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 from zlib import crc32
 
 import numpy as np
@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 from mtlkit.config.annotations import Count as Count
 from mtlkit.config.annotations import Ge, Gt, Lt
 from mtlkit.config.plugins import load_location, on_load
-from mtlkit.config.registry import Registry
+from mtlkit.config.registry import Registry, check_options
 from mtlkit.config.spec import Part, SpecLike, format_spec, parse_spec
 from mtlkit.data.collate import collate
 from mtlkit.data.files import ENVIRONMENT as ENVIRONMENT
@@ -82,6 +82,11 @@ class DataSet(ABC):
 
     tasks: tuple[Task, ...]
     input_shape: tuple[int, ...]
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Check the options, so that a class rejects what its config string rejects."""
+        check_options(cls, _as_strings(options))
+        return super().__new__(cls)
 
     def __init__(self, data_dir: DataDir = None, seed: int = 0) -> None:
         if seed < 0:
@@ -272,6 +277,11 @@ class DataSet(ABC):
         return f"<data set {self.spec}: {len(self.tasks)} tasks, seed {self.seed}>"
 
 
+def _as_strings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with paths as strings."""
+    return {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in options.items()}
+
+
 def _tensors(nested: Any) -> Iterator[Tensor]:
     """Yield the tensors in lists, tuples and mappings."""
     if isinstance(nested, Tensor):
@@ -367,8 +377,7 @@ def load_dataset(
     if isinstance(spec, DataSet):
         return spec
     part = parse_dataset(spec)
-    plain = {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in overrides.items()}
-    part = datasets.override([part], plain, of=part.name)[0]
+    part = datasets.override([part], _as_strings(overrides), of=part.name)[0]
     made = datasets.check(part)(data_dir, seed, **part.options)
     if not isinstance(made, DataSet):
         raise SpecError(f"data set {part.name!r} is {type(made).__name__}; it must be a DataSet")

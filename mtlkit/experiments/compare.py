@@ -26,7 +26,7 @@ from mtlkit.experiments.compare_result import CompareResult, to_tidy_csv
 from mtlkit.experiments.entries import SINGLE_TASK, Entry
 from mtlkit.experiments.header import write_header
 from mtlkit.experiments.jobs import Job, Outcome, load_data, open_data, planned_steps, read_outcome
-from mtlkit.experiments.launchers import choose_launcher, number_of_jobs, threads_of
+from mtlkit.experiments.launchers import Launcher, choose_launcher, number_of_jobs, threads_of
 from mtlkit.experiments.progress import Display, clock
 from mtlkit.experiments.terminal import render_table
 from mtlkit.experiments.timing import TIMING, check_first_step, known_or_timed, measure_steps
@@ -165,6 +165,7 @@ def write_tables(comparison: Comparison, folder: str | os.PathLike[str]) -> Path
 
 def load_tasks(config: MethodsConfig, seed: int) -> tuple[Any, list[TaskRecord]]:
     """Load the data set and describe its tasks."""
+    open_data.cache_clear()  # files may have changed since the last comparison or search
     dataset = open_data(config.data, config.data_dir, seed)
     tasks = [Task.of(task) for task in dataset.tasks]
     names = [task.name for task in tasks]
@@ -186,7 +187,6 @@ class Work:
 
     def __init__(self, config: CompareConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
-        open_data.cache_clear()  # files may have changed since the last comparison
         dataset, self.tasks = load_tasks(config, config.seeds[0])
         self.title = config.title or f"{dataset.title}: {len(config.entries)} methods"
         Endpoint.parse(config.primary, self.tasks, config.improvement_over)
@@ -230,8 +230,9 @@ class Work:
         finished = [job for job in self.jobs if job.folder in self.outcomes]
         check_first_step(waiting, elsewhere=config.launcher == "submitit")
         number, options = number_of_jobs(config.jobs, config.device), config.launcher_options
-        name = config.launcher if waiting else "local"
-        launcher = choose_launcher(name, folder, number, len(waiting), options)
+        launcher = Launcher()
+        if waiting:
+            launcher = choose_launcher(config.launcher, folder, number, len(waiting), options)
         write_header(config, folder, self.title, self.tasks, self.threads, grows=bool(waiting))
         self.comparison = comparison = Comparison.load(folder)
         for run in comparison.recovered:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema, create_model, field_validator
 
+from mtlkit.config.annotations import read_number
 from mtlkit.config.settings import Settings, Spec, TypeLabel, display, setting
 from mtlkit.training.config import TrainingSettings
 
@@ -62,11 +63,12 @@ Capacity = Annotated[
 
 
 def _read_seeds(given: Any) -> tuple[int, ...]:
-    seeds: Any = given
-    if isinstance(given, str):  # from the command line: a number, or a list with commas
-        words = given.split(",")
-        if all(word.strip().isdecimal() for word in words):
-            seeds = int(given) if len(words) == 1 else [int(word) for word in words]
+    # from the command line: a number, or a list with commas
+    seeds: Any = given.split(",") if isinstance(given, str) else given
+    if isinstance(seeds, Sequence):
+        seeds = [read_number(seed.strip()) if isinstance(seed, str) else seed for seed in seeds]
+    if isinstance(given, str) and len(seeds) == 1:
+        (seeds,) = seeds
     if isinstance(seeds, int) and not isinstance(seeds, bool):
         seeds = range(seeds)
     valid = isinstance(seeds, Sequence) and len(seeds) > 0

@@ -174,13 +174,17 @@ class LocalProcesses(Launcher):
 
 def _require_main_guard() -> None:
     """Raise if the script that Python runs would start its comparison again in every process."""
-    script = getattr(sys.modules["__main__"], "__file__", None)  # none in a notebook
+    main = sys.modules["__main__"]
+    script, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    if script is None or (spec is not None and spec.name.rpartition(".")[2] == "__main__"):
+        return  # a notebook, or `python -m package`: neither is run again
     try:
-        tree = ast.parse(Path(script or "").read_bytes())
+        tree = ast.parse(Path(script).read_bytes())
     except (OSError, SyntaxError, ValueError):  # a program without source
         return
-    guards = (node.left for node in ast.walk(tree) if isinstance(node, ast.Compare))
-    if not any(isinstance(left, ast.Name) and left.id == "__name__" for left in guards):
+    tests = (node for node in ast.walk(tree) if isinstance(node, ast.Compare))
+    names = (part.id for test in tests for part in ast.walk(test) if isinstance(part, ast.Name))
+    if "__name__" not in names:
         raise UsageError(
             f"{script} would run again in every process that trains, because each imports it: put the "
             "call under `if __name__ == '__main__':`, or train in one process with jobs=1"

@@ -1,9 +1,9 @@
 """Single steps before the trainings: check that one works, and measure its time with each method.
 
 All methods take turns on the same batches in one process, in alternating order, so that other load on
-the machine slows them equally. A turn is one step, or as many as it takes until the cost repeats. The
-ratio of a method is the median over rounds of its time per step divided by the reference's; a ratio with
-a wide confidence interval is dropped.
+the machine slows them equally. A turn is one step, or as many as it takes until the cost repeats, but at
+most 16. The ratio of a method is the median over rounds of its time per step divided by the reference's;
+a ratio with a wide confidence interval is dropped.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from mtlkit.training.loaders import Batch, prepare_loader
 TIMING = "timing.json"
 _WARM_UP = 3
 _MOST_BATCHES = 200
+_LONGEST_TURN = 16
+"""Largest number of steps of a turn; what happens less often adds at most a few percent."""
 _WIDEST = 0.2
 """Largest half-width of a ratio's 95% interval, as a fraction of the ratio."""
 
@@ -174,8 +176,8 @@ def measure_steps(
 def _stepper(job: Job, batches: list[Batch], most: int) -> tuple[Callable[[int], None], int]:
     """Return a function that takes a training step of a job on one of its first batches with labels.
 
-    With it comes the number of steps after which their cost repeats. The batches are added to
-    ``batches``. Each is a whole step, also if the run accumulates several.
+    With it comes the number of steps of a turn, after which their cost repeats. The batches are added
+    to ``batches``. Each is a whole step, also if the run accumulates several.
     """
     config = job.config().model_copy(update={"gradient_accumulation_steps": 1, "workers": 0})
     trainer, loaders = build_trainer(
@@ -197,4 +199,5 @@ def _stepper(job: Job, batches: list[Batch], most: int) -> tuple[Callable[[int],
         if trainer.accelerator.device.type != "cpu":
             torch.accelerator.synchronize()
 
-    return step, 1 if trainer.method is None else trainer.method.cost_period
+    period = 1 if trainer.method is None else trainer.method.cost_period
+    return step, min(period, _LONGEST_TURN)

@@ -308,7 +308,8 @@ def read_as(kind: Any, value: Any, source: object, *place: str) -> Any:
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, (*place, *first["loc"])))
-        wrong = f"{first['msg'][:1].lower()}{first['msg'][1:]}, not {shorten(first['input'])}"
+        given = "" if first["type"] == "missing" else f", not {shorten(first['input'])}"
+        wrong = f"{first['msg'][:1].lower()}{first['msg'][1:]}{given}"
         raise ResultsError(f"cannot read {source}: {where}: {wrong}") from None
 
 

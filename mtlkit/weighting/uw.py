@@ -47,7 +47,7 @@ class UW(GradientAggregator):
     idea = "Weigh losses: by uncertainty, progress or chance"
     waived_laws = {"single_task": "a loss is weighed by half its inverse variance, also if it is alone"}
 
-    def __init__(self, tasks: Tasks, *, classification: Sequence[str] = (), **common: Any) -> None:
+    def __init__(self, tasks: Tasks, *, classification: Sequence[str | int] = (), **common: Any) -> None:
         super().__init__(tasks, **common)
         self.classification = classification
         names = [str(name) for name in classification]

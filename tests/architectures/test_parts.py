@@ -110,6 +110,7 @@ def test_a_mapping_means_the_same_as_a_string():
         ("hard_sharing(backbone=mlp(-8, inputs=8))", "1 or more, not"),
         ("hard_sharing(backbone=mlp(8, inputs=8, dropout=2))", "below 1, not 2"),
         ("mmoe(input_size=8, expert=mlp(0))", "1 or more, not"),
+        ("mmoe(input_size=8, expert=mlp(6, inputs=7))", "inputs of size .* do not fit"),
         ("hard_sharing(backbone=mlp(8, inputs=8), heads={c: linear})", "unknown task in heads"),
         ("hard_sharing(backbone=mlp(8, inputs=8), heads=linear(output=sigmod))", "one of .*'sigmoid'"),
         ("hard_sharing(backbone=mlp(8, inputs=8), heads=conv(8, upsample=a))", "upsample of head conv"),

@@ -445,21 +445,39 @@ def test_a_process_that_dies_costs_its_run_only(tmp_path):
     assert "nonsense" in outcomes["b"].error
 
 
-def test_a_script_that_its_processes_would_run_again_is_refused_before_it_trains(tmp_path):
-    call = (
-        "mtlkit.compare(data='multidigits(train=64, val=32, test=32)', methods=['sum', 'mean'], jobs=2, "
-    )
-    call += "seeds=1, epochs=1, timing=0, single_task=False, progress=False, output='runs')"
-    script = tmp_path / "script.py"
-    script.write_text(f"import mtlkit\n{call}\n")
+CALL = (
+    "mtlkit.compare(data='multidigits(train=64, val=32, test=32)', methods=['sum', 'mean'], jobs={}, "
+    "seeds=1, epochs=1, timing=0, single_task=False, progress=False, output='runs')"
+)
+
+
+def run_python(folder, *arguments):
     environment = os.environ | {"PYTHONPATH": str(Path(mtlkit.__file__).parent.parent)}
-    command = [sys.executable, str(script)]
-    bare = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def test_a_script_that_its_processes_would_run_again_is_refused_before_it_trains(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(f"import mtlkit\n{CALL.format(2)}\n")
+    bare = run_python(tmp_path, script)
     assert bare.stderr.count("Traceback") == 1  # no process was started
     assert "put the call under `if __name__ == '__main__':`" in bare.stderr
-    script.write_text(f"import mtlkit\nif __name__ == '__main__':\n    {call}\n")
-    guarded = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    script.write_text(f"import mtlkit\nif '__main__' == __name__:\n    {CALL.format(2)}\n")
+    guarded = run_python(tmp_path, script)
     assert guarded.returncode == 0, guarded.stderr
+    assert (tmp_path / "runs" / "report.html").is_file()
+    # a finished comparison starts no process
+    script.write_text(f"import mtlkit\n{CALL.format(2)}\n{CALL.format(1)}\n")
+    again = run_python(tmp_path, script)
+    assert again.returncode == 0, again.stderr
+
+
+def test_the_main_module_of_a_package_needs_no_guard(tmp_path):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").write_text(f"import mtlkit\n{CALL.format(2)}\n")
+    ended = run_python(tmp_path, "-m", "package")
+    assert ended.returncode == 0, ended.stderr
     assert (tmp_path / "runs" / "report.html").is_file()
 
 
@@ -567,6 +585,11 @@ def test_a_method_can_have_settings_of_its_own():
 def test_wrong_settings_are_named(changes, message):
     with pytest.raises(SpecError, match=message.replace("(", r"\(")):
         make(**changes)
+
+
+@pytest.mark.parametrize("given", [2, "2", "0, 1", [0, 1], ["0", "1"], (0, 1)])
+def test_seeds_are_a_number_or_a_list_and_may_be_in_quotes(given):
+    assert make(seeds=given).seeds == (0, 1)
 
 
 def test_the_fields_protocol_changes_the_keys_under_field(tmp_path):

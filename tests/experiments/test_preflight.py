@@ -7,6 +7,7 @@ import torch
 
 from mtlkit.errors import ConfigError
 from mtlkit.experiments import timing
+from mtlkit.experiments.compare import load_tasks
 from mtlkit.experiments.compare import run_comparison as compare
 from mtlkit.experiments.compare_config import CompareConfig
 from mtlkit.experiments.jobs import Job
@@ -154,13 +155,30 @@ def test_a_timed_turn_has_as_many_steps_as_it_takes_until_the_cost_repeats(tmp_p
     table.write_text("x,a,b\n" + "".join(f"{k * 7 % 11 / 2},{k % 2},{k % 3}\n" for k in range(40)))
     data = f"table(file='{table}', targets={{a: binary, b: regression}})"
     train = {"data": data, "batch_size": 8, "epochs": 1}
+    periods = {
+        "sum": 1,
+        "rotograd": 8,
+        "rotograd(fold_every=1)": 1,
+        "rotate(update_every=3)": 3,
+        "rotograd(fold_every=1000)": timing._LONGEST_TURN,
+    }
     jobs = {
         method: Job(str(tmp_path / "run"), method, 0, {**train, "method": method}, device="cpu")
-        for method in ("sum", "rotograd", "rotograd(fold_every=1)", "rotate(update_every=3)")
+        for method in periods
     }
     measure_steps(jobs, 2)
     turns = timing._WARM_UP + 2
-    assert [steps[label] / turns for label in jobs] == [1, 8, 1, 3]
+    assert {label: steps[label] / turns for label in jobs} == periods
+
+
+def test_a_file_that_changed_is_read_again(tmp_path):
+    table = tmp_path / "table.csv"
+    config = CompareConfig.make({"data": f"table(file='{table}', targets=['t*'])", "methods": "sum"})
+    for tasks in (["t1"], ["t1", "t2"]):
+        header = ",".join(["x", *tasks])
+        rows = [",".join(f"{k * n % 11 / 2}" for n in (7, 3, 5)[: len(tasks) + 1]) for k in range(40)]
+        table.write_text("\n".join([header, *rows]))
+        assert [task.name for task in load_tasks(config, 0)[1]] == tasks
 
 
 def test_without_waiting_jobs_there_is_nothing_to_check():

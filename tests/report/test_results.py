@@ -90,7 +90,7 @@ def test_a_folder_without_results_is_a_clear_error(tmp_path):
         (("config", "primary"), 5),
         (("config", "improvement_over"), [1]),
         (("config", "single_task_row"), ["a/mse"]),
-        (("config", "published"), {"rows": [{"method": "x"}]}),
+        (("config", "published"), {"rows": [{"method": "x", "delta_m": "low"}]}),
         (("reference",), []),
         (("tasks",), {"a": 3}),
         (("tuning",), {"sum": {"trials": "many"}}),
@@ -108,6 +108,12 @@ def test_a_header_with_a_wrong_type_names_the_place_and_the_value(place, wrong, 
     with pytest.raises(
         ResultsError, match=rf"cannot read .*comparison\.json: {'.'.join(place)}.*, not "
     ):
+        Comparison.load(tmp_path)
+
+
+def test_an_entry_that_a_header_lacks_is_named_alone(tmp_path):
+    (tmp_path / "comparison.json").write_text('{"tasks": []}')
+    with pytest.raises(ResultsError, match=r"title: field required$"):
         Comparison.load(tmp_path)
 
 

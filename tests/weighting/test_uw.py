@@ -27,6 +27,11 @@ def test_the_stationary_point_weighs_each_loss_by_half_its_inverse(values):
     assert total.item() == pytest.approx(expected, abs=1e-5)
 
 
+def test_numbered_tasks_may_be_named_by_numbers():
+    method = mtlkit.create_method("uw(classification=[1])", 2)
+    assert method.parts[0].factors.tolist() == [0.5, 1.0]
+
+
 def test_gradient_descent_on_the_variances_finds_the_stationary_point():
     method = mtlkit.create_method("uw(classification=[a])", ["a", "b"])
     optimizer = torch.optim.SGD(method.parameters(), lr=0.5)

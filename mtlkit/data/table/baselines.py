@@ -53,14 +53,16 @@ def fit_baselines(dataset: DataSet, numbers: int, models: Sequence[str] = MODELS
 
 
 def score(task: Task, prediction: Tensor, target: Tensor) -> dict[str, float]:
-    """Return the loss and metrics of predictions for all samples."""
+    """Return the loss and metrics of predictions for all samples; NaN without a label."""
     loss, _ = task.measure(prediction, target)
     metrics = task.make_metrics()
     task.update(metrics, prediction, target)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a metric without any label
         values = task.compute(metrics)
-    return {"loss": float("nan") if loss is None else float(loss), **values}
+    if loss is None:
+        return dict.fromkeys(("loss", *values), float("nan"))
+    return {"loss": float(loss), **values}
 
 
 def _predict(

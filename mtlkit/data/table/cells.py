@@ -74,8 +74,9 @@ def words(column: Any, missing: Collection[str] = ()) -> Any:
     index = []
     for value in values:
         word = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
-        word = word.title() if word.lower() in ("true", "false") else word
-        index.append(-1 if word in missing else kept.setdefault(word, len(kept)))
+        known = word.title() if word.lower() in ("true", "false") else word
+        gone = word in missing or known in missing
+        index.append(-1 if gone else kept.setdefault(known, len(kept)))
     # the code of missing values, -1, picks the last entry
     codes = np.array([*index, -1])[codes]
     found = pandas.Categorical.from_codes(codes, categories=pandas.Index(list(kept), dtype=object))
@@ -83,8 +84,9 @@ def words(column: Any, missing: Collection[str] = ()) -> Any:
 
 
 def as_words(values: Iterable[Any]) -> list[str]:
-    """Return the words that stand for some values, such as "3" for 3.0."""
-    return list(words(import_pandas().Series(list(values), dtype=object)))
+    """Return the words that stand for some values, such as "3" for 3.0 and "None" for None."""
+    named = [NOTHING if value is None else value for value in values]
+    return list(words(import_pandas().Series(named, dtype=object)))
 
 
 def mean_and_deviation(values: NDArray[np.float64]) -> tuple[float, float]:

@@ -10,7 +10,7 @@ import torch
 import mtlkit
 from mtlkit.cli import main
 from mtlkit.data import DataError, load_dataset, notes
-from mtlkit.data.images import ImagePreprocessing
+from mtlkit.data.images import ImagePreprocessing, Images
 from mtlkit.errors import MissingExtraError, SpecError
 from mtlkit.tasks import NO_LABEL
 
@@ -297,6 +297,13 @@ def test_a_missing_package_names_both_extras(module, package, monkeypatch):
     with pytest.raises(MissingExtraError, match=package) as refused:
         load()
     assert "pip install 'mtlkit[vision,table]'" in str(refused.value)
+
+
+@pytest.mark.parametrize("wrong", [{"size": 0}, {"std": [1, 1, 0]}, {"val_share": 3}])
+def test_the_class_rejects_what_its_config_string_rejects(wrong):
+    write_pictures(10)
+    with pytest.raises(SpecError, match=f"{next(iter(wrong))} of images"):
+        Images(folder=Path("photos"), labels="labels.csv", **wrong)
 
 
 def test_gray_images_have_one_channel():

@@ -683,6 +683,22 @@ def test_bools_are_the_same_words_in_the_test_file_whatever_their_case(spelling)
     assert set(named.train.targets["member"].tolist()) >= {0, 1}
 
 
+@pytest.mark.parametrize("word", ["FALSE", "False", False])
+def test_a_bool_that_means_missing_may_be_written_as_in_the_table(word):
+    frame = people()
+    frame["job"] = ["FALSE" if number % 2 else "clerk" for number in range(200)]
+    data = load_dataset("table(targets=[age])", file=frame, missing=[word])
+    assert next(column.missing for column in data.input_table if column.name == "job")
+
+
+def test_a_class_may_be_called_none():
+    frame = people()
+    frame["job"] = ["None" if number % 2 else "clerk" for number in range(200)]
+    write(frame)
+    data = load(targets="{job: classification(classes=[clerk, None])}")
+    assert sorted(set(data.train.targets["job"].tolist())) == [0, 1]
+
+
 @pytest.mark.parametrize("unit", [1e300, 1e-300])
 def test_targets_of_any_size_have_unit_variance(unit):
     frame = people()

@@ -278,6 +278,19 @@ def test_baselines_have_the_metrics_of_a_run_and_learn_what_can_be_learned():
         assert all(math.isfinite(value) for value in scores["forest"][task.name].values())
 
 
+def test_a_baseline_has_no_metrics_on_a_target_without_test_labels():
+    rows = np.arange(60)
+    frame = pandas.DataFrame(
+        {"x": rows % 7, "old": rows % 2, "y": rows % 5, "part": np.where(rows < 40, "train", "test")}
+    )
+    frame.loc[40:, "old"] = None
+    data = load_dataset("table(targets={old: binary, y: regression}, split=part)", file=frame)
+    scores = data.baselines(["constant"])["constant"]
+    assert {"loss", "f1"} < set(scores["old"])
+    assert all(map(math.isnan, scores["old"].values()))
+    assert math.isfinite(scores["y"]["mse"])
+
+
 def test_a_comparison_does_not_go_on_with_changed_labels(tmp_path, capsys):
     frame = frame_with(age=np.arange(ROWS) % 9)
     frame.to_csv("rows.csv", index=False)
