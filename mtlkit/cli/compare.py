@@ -42,8 +42,10 @@ def compare(
     """
     if same_budget:
         flags["single_task"] = "same_budget"
-    if demo and (config is not None or dry_run):
-        raise ConfigError("--demo has its own settings; use it without --config and --dry-run")
+    if demo and (config is not None or dry_run or "data" in flags):
+        raise ConfigError(
+            "--demo has its own data and settings; use it without --data, --config and --dry-run"
+        )
     if demo:
         _demo(flags, Path("runs/demo") if output is None else output)
         return

@@ -109,10 +109,11 @@ class MethodsConfig(TrainingSettings):
     @classmethod
     def _read_methods(cls, given: Any, info: ValidationInfo) -> list[Any]:
         source = (info.context or {}).get("source", "the settings")
-        if not isinstance(given, Sequence) or not given:
+        items = one_by_one(given) if isinstance(given, Sequence) else []
+        if not items:
             raise ConfigError(f"{source}: 'methods' must name one or more methods, such as sum,rotograd")
         made: list[Any] = []
-        for item in one_by_one(given):
+        for item in items:
             own = item if isinstance(item, Mapping) and "method" in item else {"method": item}
             known = isinstance(item, MethodSettings)
             made.append(item if known else MethodSettings.make(own, f"{source}, method {item!r}"))

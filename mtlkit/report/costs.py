@@ -64,9 +64,11 @@ def cost_section(comparison: Comparison, table: ResultTable) -> Section:
         Point(places[label], label, cost["seconds in all"], gains.get(label, math.nan))
         for label, cost in costs.items()
     ]
+    timed = any(column.kind == "time" for column in table.columns)
     what = "seconds of all runs" + (" and trials" if tuned else "")
     reference, positive = comparison.reference or "reference", (0.0, None)
-    ratios, seconds = _medians(comparison, "step_ratio"), _medians(comparison, "seconds")
+    ratios = _medians(comparison, "step_ratio") if timed else []
+    seconds = _medians(comparison, "seconds")
     charts = [
         point_chart(points, "Improvement and cost", what, "mean improvement, %", x_bounds=positive),
         row_chart(ratios, "Time of a step", f"× {reference}", marker=1.0, bounds=positive),

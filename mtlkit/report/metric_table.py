@@ -227,7 +227,9 @@ def _time_column(comparison: Comparison, values: Values) -> list[Column]:
     timed = [run for run in _finished(comparison) if run.step_ratio is not None]
     for run in timed:
         values[run.label]["time"][run.seed] = float(run.step_ratio or math.nan)
-    return [Column("time", "Time", "× step", False, "time")] if timed else []
+    # the reference's own ratio is 1, and says nothing where no other could be measured
+    known = any(run.label != comparison.reference for run in timed)
+    return [Column("time", "Time", "× step", False, "time")] if known else []
 
 
 def _finished(comparison: Comparison) -> list[Run]:

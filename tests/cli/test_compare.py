@@ -78,7 +78,8 @@ def test_a_file_and_flags_go_together(tmp_path, capsys, monkeypatch):
         (["--data", "multidigits", "--methods", "pcgad"], "did you mean 'pcgrad'"),
         (["--data", "multidigits", "--methods", "sum", "--budget", "tiny"], "'small' or 'full'"),
         (["--data", "multidigits", "--methods", "sum", "--budget", "small"], "needs a key 'small'"),
-        (["--demo", "--config", "x.yaml"], "--demo has its own settings"),
+        (["--demo", "--config", "x.yaml"], "--demo has its own data and settings"),
+        (["--demo", "--data", "multidigits"], "--demo has its own data and settings"),
         (["--config", "absent.yaml"], "there is no configuration file absent.yaml"),
         (
             ["--data", "multidigits", "--methods", "sum", "--launcher", "ray"],

@@ -562,6 +562,8 @@ def test_a_method_can_have_settings_of_its_own():
         ({"epoch": 3}, "unknown key 'epoch'; did you mean 'epochs'"),
         ({"small": {"epoch": 3}}, "small: unknown key 'epoch'"),
         ({"methods": []}, "'methods' must name one or more methods"),
+        ({"methods": ""}, "'methods' must name one or more methods"),
+        ({"methods": [""]}, "'methods' must name one or more methods"),
         ({"methods": ["pcgad"]}, "did you mean 'pcgrad'"),
         ({"methods": ["sum", "sum"]}, "two methods have the label 'sum'"),
         ({"methods": [{"method": "sum", "labl": "x"}]}, "did you mean 'label'"),

@@ -320,6 +320,9 @@ LOOK = """
     r => r.cells[n].dataset.value);
   const charts = Array.from(document.querySelectorAll(".chart"));
   seen.charts = charts.length;
+  for (let tries = 0; !charts.some(c => c.querySelector(".main-svg")) && tries < 50; tries++) {
+    await wait();
+  }
   seen.first = charts.filter(c => c.querySelector(".main-svg")).length;
   window.dispatchEvent(new Event("beforeprint")); await wait();
   seen.paper = charts.filter(c => c._fullLayout.width === 335).length;

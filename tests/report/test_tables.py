@@ -3,11 +3,13 @@
 import csv
 import io
 import math
+from dataclasses import replace
 
 import pytest
 
 from mtlkit.errors import SpecError
 from mtlkit.experiments.terminal import render_table
+from mtlkit.report.costs import cost_section
 from mtlkit.report.published import published_section
 from mtlkit.report.report import difference_charts, render_report
 from mtlkit.report.results import Comparison, Run, TaskRecord
@@ -30,6 +32,18 @@ def small():
             run("good_&_new", seed, 0.8 + 0.02 * seed, 1.0 + 0.1 * seed, step_ratio=1.5),
         ]
     return Comparison("x", TASKS, runs, baseline="single", reference="sum")
+
+
+def test_step_times_are_not_shown_where_only_the_reference_has_one():
+    made = small()
+    assert any(column.kind == "time" for column in build_table(made).columns)
+    made.runs = [replace(r, step_ratio=1.0 if r.label == "sum" else None) for r in made.runs]
+    table = build_table(made)
+    assert not any(column.kind == "time" for column in table.columns)
+    titles = [
+        chart.title for block in cost_section(made, table).blocks for chart in getattr(block, "kept", [])
+    ]
+    assert "Time of a step" not in titles
 
 
 def test_improvements_are_relative_to_the_baseline_of_the_same_seed():
