@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mtlkit.engine.accumulation import Row
 from mtlkit.engine.graph import retains_graph
-from mtlkit.engine.parameter_guards import check_graphs
+from mtlkit.engine.guards.parameters import check_graphs
 from mtlkit.engine.parameters import add_up, averaged, loss_parameters, reach, rows_of_losses
 from mtlkit.engine.processes import Processes
 from mtlkit.engine.step import Hooks, divisor, merge_parameters

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from mtlkit.engine.accumulation import Row
 from mtlkit.engine.gradients import Gradients
 from mtlkit.engine.graph import leaves_below
-from mtlkit.engine.parameter_guards import check_sharded
+from mtlkit.engine.guards.parameters import check_sharded
 from mtlkit.engine.parameters import add_up
 from mtlkit.engine.processes import Processes, processes_of
 from mtlkit.engine.step import Hooks, divisor, merge_parameters

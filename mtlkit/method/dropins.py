@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from mtlkit.engine import sharded
 from mtlkit.engine.features import flatten_features
 from mtlkit.engine.graph import nodes_below
-from mtlkit.engine.parameter_guards import check_shards_mergeable, refuse_deepspeed
+from mtlkit.engine.guards.parameters import check_shards_mergeable, refuse_deepspeed
 from mtlkit.errors import SpecError, UsageError
 from mtlkit.method.groups import Groups, Shared
 from mtlkit.method.losses import Losses

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from mtlkit.engine.optimizer_guard import check_optimizers
+from mtlkit.engine.guards.optimizers import check_optimizers
 from mtlkit.engine.sharded import is_sharded
 from mtlkit.errors import SpecError
 from mtlkit.method.create import create_method

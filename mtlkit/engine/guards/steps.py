@@ -1,9 +1,4 @@
-"""Everything that only raises or warns: calls that do not form a training step, and what to do.
-
-A method calls its :class:`Guards` at the edges of a step. Nothing here changes a gradient. What only
-``wrt=parameters`` can do wrong is in :mod:`mtlkit.engine.parameter_guards`, and the check of optimizers
-in :mod:`mtlkit.engine.optimizer_guard`.
-"""
+"""Checks of the calls that form a training step."""
 
 from __future__ import annotations
 
@@ -18,10 +13,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from mtlkit.config.launching import warn_first
-from mtlkit.engine import replicas
 from mtlkit.engine.graph import nodes_below
-from mtlkit.engine.optimizer_guard import awaits_optimizer
-from mtlkit.engine.parameter_guards import refuse_compiled_autograd, refuse_partitioned
+from mtlkit.engine.guards import replicas
+from mtlkit.engine.guards.optimizers import awaits_optimizer
+from mtlkit.engine.guards.parameters import refuse_compiled_autograd, refuse_partitioned
 from mtlkit.engine.processes import ALONE, Processes, inside_wrapper, wrapper_waits
 from mtlkit.errors import UsageError
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.optim.optimizer import _global_optimizer_post_hooks
 
 import mtlkit
-from mtlkit.engine import optimizer_guard
+from mtlkit.engine.guards import optimizers
 from mtlkit.errors import SpecError, UsageError
 
 TASKS = ("size", "kind")
@@ -72,7 +72,7 @@ def test_an_optimizer_that_trains_the_method_is_not_warned_of(how):
 
 
 def test_optimizers_are_no_longer_watched_once_every_method_is_checked(monkeypatch):
-    monkeypatch.setattr(optimizer_guard, "_waiting", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(optimizers, "_waiting", weakref.WeakKeyDictionary())
     first, second = Loop("rotograd"), Loop("uw")
     trained = [
         torch.optim.SGD([*loop.network, *loop.method.parameters()], lr=0.1) for loop in (first, second)
@@ -80,10 +80,10 @@ def test_optimizers_are_no_longer_watched_once_every_method_is_checked(monkeypat
     first.steps(1, trained[0])
     second.method.total(second.losses()).backward()
     first.steps(1, trained[0])
-    assert optimizer_guard._after_step in _global_optimizer_post_hooks.values()  # for the second one
+    assert optimizers._after_step in _global_optimizer_post_hooks.values()  # for the second one
     trained[1].step()
     second.steps(1, trained[1])
-    assert optimizer_guard._after_step not in _global_optimizer_post_hooks.values()
+    assert optimizers._after_step not in _global_optimizer_post_hooks.values()
 
 
 @pytest.mark.parametrize("spec", ["pcgrad", "rotograd", "pcgrad(wrt=parameters)", "dwa"])
