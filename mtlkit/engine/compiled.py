@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-TRACEABLE = torch.__version__ >= (2, 12)
+TRACEABLE = torch.__version__ >= "2.12"  # compares versions, not strings
 """Whether compilers can trace a fork; older versions of PyTorch run it as ordinary Python."""
 
 _library: Any = torch.library.Library("mtlkit", "DEF")  # type: ignore[no-untyped-call]
