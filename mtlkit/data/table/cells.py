@@ -91,7 +91,8 @@ def mean_and_deviation(values: NDArray[np.float64]) -> tuple[float, float]:
     """Return mean and standard deviation without NaN, also if the squares of the values overflow."""
     _, exponent = np.frexp(np.nanmax(np.abs(values)))  # scaling by a power of two is exact
     scaled = np.ldexp(values, -exponent)
-    return tuple(float(np.ldexp(each, exponent)) for each in (np.nanmean(scaled), np.nanstd(scaled)))
+    mean, deviation = np.ldexp([np.nanmean(scaled), np.nanstd(scaled)], exponent).tolist()
+    return mean, deviation
 
 
 def look_up(column: Any, places: Mapping[str, int], unknown: int, missing: int) -> NDArray[np.int64]:
